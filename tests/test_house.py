@@ -3,7 +3,6 @@
 import ast
 import collections
 import graphlib
-import inspect
 import os
 import re
 import subprocess
@@ -216,17 +215,15 @@ def without_spaces(text):
 def test_every_flag_is_in_the_help_of_its_tool(name, capfd):
     assert main.main([name, "--help"]) == 0
     shown, tool = capfd.readouterr().out, commands.find_tool(name)
-    parameters = list(inspect.signature(tool.function).parameters)[1:]
-    assert all(f" {flag_name(one)} " in shown for one in (*parameters, *tool.extra, *tool.shared))
-    flags = tool.shared | tool.extra | tool.flags
-    assert [one for one, flag in flags.items() if without_spaces(flag.help) not in without_spaces(shown)] == []
+    assert all(f" {flag_name(one)} " in shown for one in tool.options)
+    assert [one for one, flag in tool.options.items() if without_spaces(flag.help) not in without_spaces(shown)] == []
 
 
 def test_every_flag_of_a_page_is_a_flag_of_a_tool():
     known = {"--help", "--version"}
     for name in commands.TOOLS:
         tool = commands.find_tool(name)
-        known |= {flag_name(one) for one in tool.flags | tool.extra | tool.shared}
+        known |= {flag_name(one) for one in tool.options}
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
         assert named <= known | OTHERS, f"{page.name} names flags of no tool: {sorted(named - known - OTHERS)}"

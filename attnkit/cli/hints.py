@@ -23,6 +23,13 @@ INSTEAD = {
 }
 SHORT = {"-o": "--output", "-f": "--format"}
 SHOWING = ("scan", "show", "peek", "diff")  # tools with options for looking at tensors
+# (tool, option, value that it does not take) -> what to do
+OTHER_VALUES = {
+    ("attend", "emit", "present"): "present is two tensors, present_key and present_value",
+    ("attend", "emit", "all"): "--keep all keeps every one",
+    ("decode", "temperature", "0"): "without --temperature the most probable token is chosen",
+    ("decode", "temperature", "0.0"): "without --temperature the most probable token is chosen",
+}
 VECTORS = "attnkit embed TEXT --dim 8"
 PIPELINE_IN_QUOTES = "a pipeline is one word, in quotes: attnkit run 'A | B'"
 NUMBER = r"-?\d*\.?\d+(e-?\d+)?"
@@ -122,7 +129,7 @@ def list_owners() -> dict[str, list[str]]:
 
 def list_flags(tool: Any) -> dict[str, options.Option]:
     """Return all options of a tool by their flags."""
-    return {flag_name(name): option for name, option in (tool.flags | tool.extra | tool.shared).items()}
+    return {flag_name(name): option for name, option in tool.options.items()}
 
 
 def suits(known: str, tool: str, owners: dict[str, list[str]]) -> bool:
@@ -160,6 +167,17 @@ def describe_owners(flag: str, tools: list[str], tool: str) -> str:
 def options_of_all() -> set[str]:
     """Return the flags that all tools share."""
     return {flag_name(name) for name in options.COMMON}
+
+
+def hint_at_value(tool: str, option: str, value: str) -> str:
+    """Suggest what to do instead of passing a value that an option of a tool does not take; "" for most.
+
+    >>> hint_at_value("run", "format", "layer.attnkit")
+    '; the file of a pipeline is an operand: attnkit run layer.attnkit'
+    """
+    if (tool, option) == ("run", "format") and {".", "/"} & {*value}:
+        return f"; the file of a pipeline is an operand: attnkit run {shlex.quote(value)}"
+    return f"; {OTHER_VALUES[tool, option, value]}" if (tool, option, value) in OTHER_VALUES else ""
 
 
 def hint_at_keyword(name: str, known: Iterable[str]) -> str:
@@ -231,7 +249,7 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
 
 def hint_at_input(stage: Any, operand: str) -> str:
     """Return a hint for an input that is no file: a folder, a file of almost this name, a tensor, numbers or a text."""
-    flags = stage.tool.flags | stage.tool.extra
+    flags = {*stage.tool.flags, *stage.tool.extra}
     if os.path.isdir(operand):
         return hint_at_model("", [operand]) if "model_" in flags else ""
     if operand.isdigit() and "size" in flags:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from attnkit.backends.choice import join_processes
 from attnkit.callbacks import SILENT, use_callbacks
-from attnkit.cli import options, output
+from attnkit.cli import output
 from attnkit.cli.stage import Stage
 from attnkit.errors import AttnkitError
 from attnkit.formats import atomic
@@ -25,7 +25,7 @@ def write_joined(
         atomic.remove_temporaries()
         os._exit(report(error, f"attnkit {call.tool.name}"))
 
-    group = join_processes(options.engine_values(call), end)
+    group = join_processes(call.engine_values(), end)
     with group.working(describe), warnings.catch_warnings():
         if group.is_first:
             return output.write(call)

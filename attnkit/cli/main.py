@@ -31,15 +31,20 @@ def main(arguments: list[str]) -> int:
     """Run one command line; return its exit code (the README lists them)."""
     place = "attnkit"
     try:
+        if instruction := os.environ.get("_ATTNKIT_COMPLETE"):
+            from attnkit.cli.completion import complete_line
+
+            complete_line(instruction)
+            return 0
         if not arguments or arguments[0] in ("-h", "--help", "-V", "--version"):
             text = f"attnkit {__version__}\n" if {"-V", "--version"} & {*arguments} else overview()
             os.write(1, text.encode())
             return 0
         if arguments[0] == "completion":
             place = "attnkit completion"
-            from attnkit.cli.completion import run_completion
+            from attnkit.cli.completion import completion_script
 
-            os.write(1, run_completion(arguments[1:]).encode())
+            os.write(1, completion_script(arguments[1:]).encode())
             return 0
         if arguments[0] == "help":
             place = "attnkit help"

@@ -1,19 +1,24 @@
-"""Options: the kinds of values, how each is parsed, and the options that several tools share.
+"""Options: how a tool declares them with Typer, the values they take, and those that several tools share.
 
-An Option has the fields of Typer's own, and Typer reads the command line by them. Values are parsed here and not by
-Typer's types, because a call from Python checks them too and imports no Typer, and because numbers are ASCII digits
-alone.
+A parameter of a tool is `Annotated[int, typer.Option(min=1, metavar="H", help="…")]`. Its Typer type converts
+and checks a value, text of a command line or an object of Python.
 """
 
+import copy
+import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol, get_args, get_origin
+
+import typer
 
 from attnkit import formats
-from attnkit.errors import UsageError, suggest
+from attnkit.errors import AttnkitError, UsageError, flag_name, suggest
+from attnkit.record import Array, Record
 
+typer_main: Any = typer.main
 Load = Literal[
     "tensor",
     "tensors",
@@ -30,411 +35,524 @@ Load = Literal[
     "targets",
     "lines",
 ]
-
-
+PLAIN = re.compile(r"[\w./-]+")  # names that a shell takes as they are: no other is offered
 COMMA = re.compile(r",(?![^\[\]]*\])")  # outside brackets
+MOST_DIGITS = 18  # of a whole number
+METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
-class Option(NamedTuple):
-    """A parameter of a tool, as the command line takes it.
+class Option(Protocol):
+    """An option as Typer has built it, with what attnkit adds.
 
-    parser    text -> value; ValueError states the expected text; None: a switch
-    load      the kind of file that the value names; the tool receives its content
-    short     a second spelling, of one letter
-    multiple  whether it may be repeated; its value is a tuple
-    choices   all words that it takes, or ()
-    is_list   whether it takes several of them, comma-separated
+    load     the kind of file that its value names; the tool receives the content
+    choices  all words that it takes, or ()
     """
 
+    name: str
     help: str
-    metavar: str = ""
-    parser: Callable[[str], Any] | None = None
-    load: Load | None = None
-    short: str = ""
-    multiple: bool = False
-    choices: tuple[str, ...] = ()
-    is_list: bool = False
+    metavar: str
+    opts: list[str]
+    default: Any
+    is_flag: bool
+    multiple: bool
+    type: Any
+    load: Load | None
+    choices: Sequence[str]
 
 
-def switch(help: str) -> Option:
-    """Declare an option without a value."""
-    return Option(help)
+def complete_operand(incomplete: str) -> list[str]:
+    """Complete FILE:NAME, or DIR:NAME of a model, once FILE is typed up to its colon."""
+    path, colon, _ = incomplete.partition(":")
+    return [f"{path}:{name}" for name in tensor_names(path)] if colon and os.path.exists(path) else []
 
 
-def text(help: str, metavar: str = "TEXT") -> Option:
-    """Declare an option with any text as its value."""
-    return Option(help, metavar, str)
+def complete_tensor_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete comma-separated names of the tensors of the first operand that is a file."""
+    files = [one for one in (*(context.params.get("operands") or ()), *context.args) if os.path.isfile(one)]
+    before, comma, _ = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in tensor_names(files[0])] if files else []
 
 
-def integer(help: str, least: int | None = None, metavar: str = "N") -> Option:
-    """Declare an option with a whole number in ASCII digits as its value."""
+def complete_layer(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a layer of the model of --model."""
+    from attnkit.checkpoints import open_checkpoint
 
-    expected = "a whole number" + ("" if least is None else f" of at least {least}")
-
-    def parse(value: str) -> int:
-        if re.fullmatch(r"[+-]?[0-9]{19,}", value, re.ASCII):
-            raise ValueError(f"{expected}, of at most 18 digits")
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII) or (least is not None and int(value) < least):
-            raise ValueError(expected)
-        return int(value)
-
-    return Option(help, metavar, parse)
+    folder = context.params.get("model_")
+    try:
+        return [*open_checkpoint(folder).layers()] if folder else []
+    except AttnkitError:
+        return []
 
 
-def number(
-    help: str,
-    above: float | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    metavar: str = "X",
-) -> Option:
-    """Declare an option with a finite decimal number within bounds as its value."""
-    bounds = {"above": above, "of at least": least, "of at most": most}
-    stated = [f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None]
-    expected = f"a finite number {' and '.join(stated)}".rstrip()
-
-    def parse(value: str) -> float:
-        if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value, re.ASCII):
-            raise ValueError(expected)
-        result = float(value)
-        is_above = (above is None or result > above) and (least is None or result >= least)
-        if not (math.isfinite(result) and is_above and (most is None or result <= most)):
-            raise ValueError(expected)
-        return result
-
-    return Option(help, metavar, parse)
+def complete_layer_with_heads(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a layer with attention heads of the model of --model."""
+    return [name for name in complete_layer(context, incomplete) if name.rpartition(".")[2] in ("self", "cross")]
 
 
-def integers(help: str, metavar: str, least: int | None = None) -> Option:
-    """Declare an option with comma-separated whole numbers as its value."""
-    parse_integer = integer(help, least).parser
+def tensor_names(path: str) -> list[str]:
+    """List the tensors of a file, or the layers and their parameters of a model's folder; [] if it cannot be read."""
+    try:
+        if os.path.isdir(path):
+            from attnkit.checkpoints import open_checkpoint
 
-    def parse(value: str) -> tuple[int, ...]:
-        if parse_integer is None:
-            raise ValueError("comma-separated whole numbers")
-        return tuple(parse_integer(part) for part in value.split(","))
+            specs: Mapping[str, Mapping[str, object]] = open_checkpoint(path).params.specs  # names of attnkit alone
+            return [*specs, *(f"{layer}.{key}" for layer, keys in specs.items() for key in keys)]
+        from attnkit import formats
 
-    return Option(help, metavar, parse)
-
-
-def parse_window(text: str) -> tuple[int, ...]:
-    """Return the two numbers of a window; ValueError for another text, of one number with both that may be meant.
-
-    >>> parse_window("3,0")
-    (3, 0)
-    """
-    parts = text.split(",")
-    if len(parts) != 2 or not all(re.fullmatch(r"-1|\+?[0-9]{1,18}", part, re.ASCII) for part in parts):
-        one = re.fullmatch("[0-9]{1,18}", text, re.ASCII)
-        hint = (
-            f"; {text},0 is the {text} before the query and itself, {text},{text} also the {text} after it"
-            if one
-            else ""
-        )
-        raise ValueError("L,R, two whole numbers of at least -1", hint)
-    return int(parts[0]), int(parts[1])
+        return [name for name in formats.load(path) if PLAIN.fullmatch(name)]
+    except AttnkitError:
+        return []
 
 
-def cell(help: str, metavar: str) -> Option:
-    """Declare an option with comma-separated indices as its value: whole numbers of at least 0, or words."""
+class File:
+    """The parser of an option whose value names a file of one kind: the value stays as it is until the tool runs."""
 
-    def parse(value: str) -> tuple[int | str, ...]:
-        parts = [part.strip() for part in value.split(",")]
-        if not all(parts) or any(re.fullmatch(r"[+-][0-9]+|[0-9]{19,}", part, re.ASCII) for part in parts):
-            raise ValueError("comma-separated whole numbers of at least 0, or words")
-        return tuple(int(part) if re.fullmatch("[0-9]+", part, re.ASCII) else part for part in parts)
+    __name__ = "FILE"
 
-    return Option(help, metavar, parse)
+    def __init__(self, load: Load) -> None:
+        self.load = load
 
-
-def element(help: str, metavar: str) -> Option:
-    """Declare an option with a tensor or cells of it as its value, NAME or NAME[SLICE]: (name, index)."""
-
-    def parse(value: str) -> tuple[str, tuple[Any, ...]]:
-        from attnkit.interpret.slices import parse_slice  # which few tools need
-
-        match = re.fullmatch(r"(?P<name>[^\[\]]+)(\[(?P<slice>.+)\])?", value)
-        if match is None:
-            raise ValueError(metavar)
-        return match["name"], parse_slice(match["slice"]) if match["slice"] else ()
-
-    return Option(help, metavar, parse)
-
-
-def choice(help: str, values: Sequence[str]) -> Option:
-    """Declare an option with one of a few words as its value."""
-
-    def parse(value: str) -> str:
-        if value not in values:
-            raise ValueError(f"one of: {', '.join(values)}", hint_at_value(value, values))
+    def __call__(self, value: Any) -> Any:
         return value
 
-    return Option(help, "|".join(values), parse, choices=tuple(values))
+
+class NameList:
+    """The parser of comma-separated names: of all words, or of these choices."""
+
+    __name__ = "NAMES"
+
+    def __init__(self, choices: Iterable[str] = ()) -> None:
+        self.choices = tuple(choices)
+
+    def __call__(self, value: str) -> tuple[str, ...]:
+        parts = tuple(part.strip() for part in value.split(","))
+        for part in parts:
+            if not part or (self.choices and part not in self.choices):
+                allowed = f", each one of: {', '.join(self.choices)}" if self.choices else ""
+                raise ValueError(f"comma-separated names{allowed}", hint_at_word(part, self.choices))
+        return parts
+
+    def complete(self, incomplete: str) -> list[str]:
+        """Complete the last of the names."""
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in self.choices if name.startswith(last)]
 
 
-def hint_at_value(value: str, values: Sequence[str]) -> str:
-    """Return a hint at the word that was meant: one for the same elsewhere, or one of almost the same letters.
+def declare(name: str, annotation: Any, default: Any = None) -> Any:
+    """Build Typer's option of a parameter that is declared as Annotated[type, typer.Option(…)].
 
-    >>> hint_at_value("gelu_new", ["relu", "gelu-tanh"]), hint_at_value("GELU", ["gelu", "relu"])
+    A parameter of type tuple[str, ...] may be repeated.
+
+    >>> option = declare("kv_heads", Annotated[int | None, typer.Option(min=1, help="key/value heads")])
+    >>> option.opts, option.metavar, option.multiple
+    (['--kv-heads'], 'N', False)
+    """
+    kind = plain_type(annotation)
+    infos = (one.__metadata__[0] for one in (annotation, *get_args(annotation)) if hasattr(one, "__metadata__"))
+    info = copy.copy(next(infos))
+    is_list = kind == tuple[str, ...]
+    load = getattr(info.parser, "load", None)
+    spellings = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]
+    info.param_decls, info.default = spellings or [flag_name(name)], None if is_list else default
+    if get_origin(kind) is Literal:
+        info.metavar = info.metavar or "|".join(get_args(kind))
+    elif info.parser or info.click_type or kind not in (int, float, bool):
+        kind = str
+    info.metavar = info.metavar or METAVARS.get(kind, "")
+    if isinstance(info.parser, NameList) and info.parser.choices:
+        info.autocompletion = info.parser.complete
+    meta = typer.models.ParamMeta(
+        name=name, default=info, annotation=list[str] if is_list or load == "patches" else kind
+    )
+    option, _ = typer_main.get_click_param(meta)
+    option.load = load
+    option.choices = getattr(info.parser or option.type, "choices", ())
+    return option
+
+
+def plain_type(annotation: Any) -> Any:
+    """Find the type of an annotation without None and what Annotated adds.
+
+    >>> plain_type(Window | None), plain_type(Annotated[int | None, typer.Option()])
+    (tuple[int, int], <class 'int'>)
+    """
+    kind = annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
+    kinds = [one for one in get_args(kind) if one is not type(None)] if type(None) in get_args(kind) else []
+    return plain_type(kinds[0]) if kinds else kind
+
+
+def convert(option: Option, value: Any) -> Any:
+    """Convert a value of an option, text or an object of Python, by its Typer type.
+
+    UsageError names the option and states what was expected, which a parser says by a ValueError.
+
+    >>> convert(declare("heads", Annotated[int, typer.Option(min=1)]), "2")
+    2
+    >>> convert(declare("window", Window), (1, 0))
+    (1, 0)
+    """
+    if value is None:
+        return None
+    try:
+        return convert_value(option, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    except ValueError as error:
+        expected, *hint = error.args
+        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+        raise UsageError(f"expected {expected}, got {text!r}{''.join(hint)}", flag_name(option.name)) from None
+
+
+def convert_value(option: Option, value: Any) -> Any:
+    """Convert a value of an option; ValueError states what was expected, and may add a hint."""
+    if option.load:
+        return ",".join(value) if isinstance(value, list | tuple) and option.load == "patches" else value
+    if option.is_flag:
+        if getattr(value, "shape", ()) != () or value not in (0, 1):
+            raise ValueError("True or False")
+        return bool(value)
+    parse = getattr(option.type, "func", None)
+    if option.multiple:
+        values = value if isinstance(value, list | tuple) else [value]
+        return tuple(itertools.chain.from_iterable(map(parse, map(str, values))) if parse else map(str, values))
+    if parse:
+        try:
+            return parse(value if isinstance(value, list | tuple) else str(value))
+        except TypeError:  # a list for text
+            raise ValueError(option.metavar) from None
+    try:
+        result = option.type.convert(value, option, None)
+    except (typer.BadParameter, TypeError, ValueError, OverflowError):
+        raise ValueError(describe_type(option), hint_at_word(str(value), option.choices)) from None
+    if not isinstance(result, int | float) or (is_usual(result) and (isinstance(value, str) or result == value)):
+        return result
+    is_long = isinstance(result, int) and not is_usual(result)
+    raise ValueError(describe_type(option) + f", of at most {MOST_DIGITS} digits" * is_long)
+
+
+def is_usual(number: float) -> bool:
+    """Decide whether a number is finite, and of at most 18 digits where it is whole."""
+    return abs(number) < 10**MOST_DIGITS if isinstance(number, int) else math.isfinite(number)
+
+
+def describe_type(option: Option) -> str:
+    """Describe the values of an option: words, or numbers within bounds."""
+    if option.choices:
+        return f"one of: {', '.join(option.choices)}"
+    kind = option.type
+    least = "above" if getattr(kind, "min_open", False) else "of at least"
+    bounds = [(least, getattr(kind, "min", None)), ("of at most", getattr(kind, "max", None))]
+    stated = [f"{words} {bound:g}" for words, bound in bounds if bound is not None]
+    return f"a {'whole' if kind.name.startswith('int') else 'finite'} number {' and '.join(stated)}".rstrip()
+
+
+def hint_at_word(value: str, words: Sequence[str]) -> str:
+    """Suggest the word that was meant: one for the same elsewhere, or one of almost the same letters.
+
+    >>> hint_at_word("gelu_new", ["relu", "gelu-tanh"]), hint_at_word("GELU", ["gelu", "relu"])
     ('; did you mean gelu-tanh?', '; did you mean gelu?')
     """
     from attnkit.cli.synonyms import look_up, squash
 
-    known = [one for one in values if squash(one) == squash(value)] + look_up("values", value)
-    return next((f"; did you mean {one}?" for one in known if one.split()[0] in values), "") or suggest(value, values)
+    known = [one for one in words if squash(one) == squash(value)] + look_up("values", value)
+    return next((f"; did you mean {one}?" for one in known if one.split()[0] in words), "") or suggest(value, words)
 
 
-def span(help: str) -> Option:
-    """Declare an option with A:B as its value, a text, where either number may be left out."""
-
-    def parse(value: str) -> str:
-        if not re.fullmatch(r"[0-9]{0,9}:[0-9]{0,9}", value, re.ASCII):
-            raise ValueError("A:B, whole numbers", f"; :{value} is the first {value}" if value.isdigit() else "")
-        return value
-
-    return Option(help, "A:B", parse)
+def split_numbers(value: Any) -> list[Any]:
+    """Split comma-separated text; a list of Python is already split."""
+    return value.split(",") if isinstance(value, str) else [*value]
 
 
-def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Option:
-    """Declare an option with comma-separated names as its value."""
+def parse_window(value: Any) -> tuple[int, int]:
+    """Parse the two numbers of a window; an error on one number names both windows that may be meant.
 
-    def parse(value: str) -> tuple[str, ...]:
-        parts = tuple(part.strip() for part in value.split(","))
-        for part in parts:
-            if not part or (values and part not in values):
-                allowed = f", each one of: {', '.join(values)}" if values else ""
-                raise ValueError(f"comma-separated names{allowed}", hint_at_value(part, values))
-        return parts
+    >>> parse_window("3,0")
+    (3, 0)
+    """
+    try:
+        left, right = map(int, split_numbers(value))
+        if min(left, right) >= -1 and is_usual(max(left, right)):
+            return left, right
+    except (TypeError, ValueError):
+        pass
+    hint = f"; {value},0 is the {value} before the query and itself, {value},{value} also the {value} after it"
+    is_one = isinstance(value, str) and value.isdigit()
+    raise ValueError("L,R, two whole numbers of at least -1", hint * is_one)
 
-    return Option(help, metavar, parse, choices=tuple(values), is_list=True)
+
+def parse_whole_numbers(value: Any) -> tuple[int, ...]:
+    """Parse comma-separated whole numbers of at least 0."""
+    try:
+        numbers = tuple(map(int, split_numbers(value)))
+        if min(numbers) >= 0 and is_usual(max(numbers)):
+            return numbers
+    except (TypeError, ValueError):
+        pass
+    raise ValueError("comma-separated whole numbers of at least 0")
 
 
-def split_targets(text: str) -> tuple[str, ...]:
-    """Split comma-separated names, each with or without a slice in brackets; ValueError for an empty one.
+def parse_cell(value: Any) -> tuple[int | str, ...]:
+    """Parse comma-separated indices: whole numbers of at least 0, or words.
 
-    >>> split_targets("a[2,3],b:1")
+    >>> parse_cell("0,The")
+    (0, 'The')
+    """
+    parts = [str(part).strip() for part in split_numbers(value)]
+    if not all(parts) or any(re.fullmatch(r"[+-]\d+|\d{19,}", part) for part in parts):
+        raise ValueError("comma-separated whole numbers of at least 0, or words")
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
+
+
+def parse_element(value: str) -> tuple[str, tuple[Any, ...]]:
+    """Parse a tensor or cells of it, NAME or NAME[SLICE]: (name, index)."""
+    from attnkit.interpret.slices import parse_slice  # which few tools need
+
+    match = re.fullmatch(r"(?P<name>[^\[\]]+)(\[(?P<slice>.+)\])?", value)
+    if match is None:
+        raise ValueError("NAME[INDEX]")
+    return match["name"], parse_slice(match["slice"]) if match["slice"] else ()
+
+
+def parse_span(value: str) -> str:
+    """Check A:B, where either number may be left out."""
+    if not re.fullmatch(r"\d{0,9}:\d{0,9}", value):
+        raise ValueError("A:B, whole numbers", f"; :{value} is the first {value}" if value.isdigit() else "")
+    return value
+
+
+def parse_targets(value: str) -> tuple[str, ...]:
+    """Split comma-separated names, each with or without a slice in brackets.
+
+    >>> parse_targets("a[2,3],b:1")
     ('a[2,3]', 'b:1')
     """
-    parts = tuple(part.strip() for part in COMMA.split(text))
+    parts = tuple(part.strip() for part in COMMA.split(value))
     if not all(parts):
         raise ValueError("comma-separated names")
     return parts
 
 
-def tensor(help: str) -> Option:
-    """Declare an option that names a tensor: FILE, FILE:NAME, or :NAME for one of the input record."""
-    return Option(help, "FILE", str, "tensor")
-
-
-def attended(help: str) -> Option:
-    """Declare an option that names an operand of attention; its record may have a mask that belongs to it."""
-    return Option(help, "FILE", str, "attended")
-
-
-def ids(help: str) -> Option:
-    """Declare an option that names a tensor of token ids; the mask and the labels of its record belong to it."""
-    return Option(help, "FILE", str, "ids")
-
-
-def tensors(help: str) -> Option:
-    """Declare an option that names a file of several tensors: npz, safetensors, a JSON record or a plain map."""
-    return Option(help, "FILE", str, "tensors")
-
-
-def lines(help: str, metavar: str = "FILE") -> Option:
-    """Declare an option that names a text, or several comma-separated ones, whose lines are read."""
-    return Option(help, metavar, str, "lines")
-
-
-def attribution(of: str) -> Option:
-    """Declare an option that names a method of attribution; of: the number that tokens contribute to."""
-    help = f"how much the embedding of each token contributes to {of}: its product with the gradient, or with the mean "
-    return Option(f"{help}of the gradients at N points from zeros to it (integrated gradients)", METHODS, parse_method)
-
-
-METHODS = "input-x-gradient|integrated:N"
-
-
-def parse_method(text: str) -> str:
-    """Return a method of attribution as written; ValueError names both where it is neither.
-
-    >>> parse_method("integrated:32")
-    'integrated:32'
-    """
-    if not re.fullmatch(r"input-x-gradient|integrated:0*[1-9][0-9]{0,5}", text, re.ASCII):
-        raise ValueError(f"{METHODS}, N from 1 on")
-    return text
-
-
-MODEL = Option("folder of a published model (config.json, weights, tokenizer)", "DIR", str, "model")
-TRACE = text("write all intermediates to FILE, each by its name", "FILE")
-TRACE_ONLY = names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS")
-GRAD = text(
-    "write the gradients of the mean of −log p over the tokens of --score to FILE: those of every intermediate, "
-    "under the names of a trace, and of every parameter",
-    "FILE",
-)
-GRAD_ONLY = names("keep only the gradients whose names match a shell pattern: *.self.*", metavar="PATTERNS")
-CHECK_GRAD = switch(
-    "compare --grad with a finite difference in float64, along a random direction over all parameters; the exit code "
-    "is 1 for a relative error above 1e-6"
-)
-PATCH = Option(
-    "replace the intermediate NAME by the tensor of FILE (of several, by the one called NAME); NAME[2,:,5]=FILE some "
-    "cells of it, NAME+=FILE*2 adds the tensor times 2",
-    "NAME=FILE",
-    str,
-    "patches",
-)
-ABLATE = Option(
-    "set attention heads to 0: encoder.3.self (all its heads), encoder.3.self:5, encoder.3.self:5,7, "
-    "encoder.3.self:0:4 (heads 0 to 3), or encoder.3.self[5,2:4] (head 5 at positions 2 and 3)",
-    "LAYER[:HEADS]",
-    split_targets,
-    is_list=True,
-)
-MEAN = Option(
-    "set the heads of --ablate to their means over all tokens of FILE, not to 0: records of encode --keep '*.heads'",
-    "FILE",
-    str,
-    "means",
-)
-IMAGE = Option("an image: PNG, JPEG, or a tensor (C, height, width)", "FILE", str, "image")
-WEIGHTS = text(
-    "add attention weights, for texts of any length: stats (lse, entropy, max, argmax and span of each query; the"
-    " sum of weights that each key received), the K largest, the rows of queries I, J, …, or the full matrix",
-    "stats|topk:K|rows:I,J|full",
-)
-IDS = ids("token ids (T) or (B, T), instead of text")
-PAIR = text("second text of a pair, for models such as BERT")
-BATCH = switch("make one padded batch of all texts, or of all lines of standard input")
-RESIDUAL = switch("add the input to the result (residual connection)")
-ADD = tensor("add FILE to the result; in the pre-norm order :residual")
-
-
-def parse_heads(text: str) -> range:
+def parse_heads(value: Any) -> range:
     """Parse the heads whose tables --steps shows: one, or `all`.
 
     >>> parse_heads("2"), 99 in parse_heads("all")
     (range(2, 3), True)
     """
-    if text == "all":
+    if value == "all":
         return range(1 << 62)
-    parse_integer = integer("", 0).parser
-    try:
-        head = int(parse_integer(text)) if parse_integer else 0
-    except ValueError:
-        raise ValueError("a whole number of at least 0, or all") from None
-    return range(head, head + 1)
+    if not (str(value).isdigit() and is_usual(int(value))):
+        raise ValueError("a whole number of at least 0, or all")
+    return range(int(value), int(value) + 1)
 
 
-SHOW_HEAD = Option("head whose tables --steps shows, or all [default: the first two]", "N|all", parse_heads)
-STEPS = switch("add every intermediate to the record and show a table of each")
-WINDOW = Option("keys from L before the query to R after it; -1: no limit", "L,R", parse_window)
-LINES = switch("write a stream: one record for each line")
-LAYER = text("layer of the model; `attnkit show DIR` lists the names", "NAME")
+METHODS = "input-x-gradient|integrated:N"
 
 
-def parse_value(name: str, option: Option, value: Any) -> Any:
-    """Parse the value of an option, from text or from Python; UsageError states the expected value.
+def parse_method(value: str) -> str:
+    """Check a method of attribution.
 
-    >>> parse_value("--heads", integer("number of heads", least=1), "2")
-    2
-    >>> parse_value("--window", WINDOW, (1, 0))
-    (1, 0)
+    >>> parse_method("integrated:32")
+    'integrated:32'
     """
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if option.load or value is None:
-        return value
-    if option.parser is None:
-        if getattr(value, "shape", ()) != () or value not in (0, 1):
-            raise UsageError(f"expected True or False, got {value!r}", name)
-        return bool(value)
-    if option.multiple:
-        values = value if isinstance(value, tuple | list) else (value,)
-        return tuple(parse_value(name, option._replace(multiple=False), one) for one in values)
-    if not isinstance(value, str):
-        value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-    try:
-        return option.parser(value)
-    except ValueError as error:
-        expected, *hint = error.args
-        raise UsageError(f"expected {expected}, got {value!r}{''.join(hint)}", name) from None
+    if not re.fullmatch(r"input-x-gradient|integrated:0*[1-9]\d{0,5}", value):
+        raise ValueError(f"{METHODS}, N from 1 on")
+    return value
 
+
+def choice(words: Iterable[str], help: str, metavar: str = "") -> Any:
+    """Declare an option with one word of a table as its value; Literal declares words that are written out."""
+    return typer.Option(click_type=typer_main.TyperChoice(words), metavar=metavar or "|".join(words), help=help)
+
+
+def names(help: str, words: Iterable[str] = (), metavar: str = "NAMES") -> Any:
+    """Declare an option with comma-separated names as its value."""
+    return typer.Option(parser=NameList(words), metavar=metavar, help=help)
+
+
+def file(load: Load, help: str, metavar: str = "FILE") -> Any:
+    """Declare an option that names a file of this kind, FILE:NAME for a tensor in it, or :NAME for one of the input."""
+    return typer.Option(parser=File(load), metavar=metavar, help=help, autocompletion=complete_operand)
+
+
+def attribution(of: str) -> Any:
+    """Declare an option that names a method of attribution; of: the number that tokens contribute to."""
+    help = f"how much the embedding of each token contributes to {of}: its product with the gradient, or with the mean "
+    help += "of the gradients at N points from zeros to it (integrated gradients)"
+    return typer.Option(parser=parse_method, metavar=METHODS, help=help)
+
+
+WEIGHTS_HELP = (
+    "add attention weights, for texts of any length: stats (lse, entropy, max, argmax and span of each query; the"
+    " sum of weights that each key received), the K largest, the rows of queries I, J, …, or the full matrix"
+)
+FLOATS = Literal["float32", "bfloat16", "float16"]
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
+          "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
+ABOVE_0 = typer_main.types.FloatRange(min=0, min_open=True)
+SHARE = typer_main.types.FloatRange(min=0, min_open=True, max=1)  # above 0, up to 1
+
+Model = Annotated[Any, file("model", "folder of a published model (config.json, weights, tokenizer)", "DIR")]
+Layer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="layer of the model; `attnkit show DIR` lists the names",
+        autocompletion=complete_layer,
+    ),
+]
+Trace = Annotated[str | None, typer.Option(metavar="FILE", help="write all intermediates to FILE, each by its name")]
+TraceOnly = Annotated[
+    tuple[str, ...],
+    names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS"),
+]
+Grad = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="write the gradients of the mean of −log p over the tokens of --score to FILE: those of every "
+        "intermediate, under the names of a trace, and of every parameter",
+    ),
+]
+GradOnly = Annotated[
+    tuple[str, ...],
+    names("keep only the gradients whose names match a shell pattern: *.self.*", metavar="PATTERNS"),
+]
+CheckGrad = Annotated[
+    bool,
+    typer.Option(
+        help="compare --grad with a finite difference in float64, along a random direction over all parameters; the "
+        "exit code is 1 for a relative error above 1e-6"
+    ),
+]
+Patch = Annotated[
+    dict[str, Array] | None,
+    file(
+        "patches",
+        "replace the intermediate NAME by the tensor of FILE (of several, by the one called NAME); NAME[2,:,5]=FILE "
+        "some cells of it, NAME+=FILE*2 adds the tensor times 2",
+        "NAME=FILE",
+    ),
+]
+Ablate = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        parser=parse_targets,
+        metavar="LAYER[:HEADS]",
+        help="set attention heads to 0: encoder.3.self (all its heads), encoder.3.self:5, encoder.3.self:5,7, "
+        "encoder.3.self:0:4 (heads 0 to 3), or encoder.3.self[5,2:4] (head 5 at positions 2 and 3)",
+        autocompletion=complete_layer_with_heads,
+    ),
+]
+Mean = Annotated[
+    Mapping[str, Array] | None,
+    file(
+        "means",
+        "set the heads of --ablate to their means over all tokens of FILE, not to 0: records of encode --keep "
+        "'*.heads'",
+    ),
+]
+Image = Annotated[Array | None, file("image", "an image: PNG, JPEG, or a tensor (C, height, width)")]
+Weights = Annotated[str | None, typer.Option(metavar="stats|topk:K|rows:I,J|full", help=WEIGHTS_HELP)]
+Ids = Annotated[Record | None, file("ids", "token ids (T) or (B, T), instead of text")]
+Pair = Annotated[str | None, typer.Option(help="second text of a pair, for models such as BERT")]
+Batch = Annotated[bool, typer.Option(help="make one padded batch of all texts, or of all lines of standard input")]
+Residual = Annotated[bool, typer.Option(help="add the input to the result (residual connection)")]
+Add = Annotated[Record | None, file("tensor", "add FILE to the result; in the pre-norm order :residual")]
+ShowHead = Annotated[
+    Any,
+    typer.Option(
+        parser=parse_heads,
+        metavar="N|all",
+        help="head whose tables --steps shows, or all [default: the first two]",
+    ),
+]
+Steps = Annotated[bool, typer.Option(help="add every intermediate to the record and show a table of each")]
+Window = Annotated[
+    tuple[int, int],
+    typer.Option(parser=parse_window, metavar="L,R", help="keys from L before the query to R after it; -1: no limit"),
+]
+Lines = Annotated[bool, typer.Option(help="write a stream: one record for each line")]
 
 # the options of the tools that an engine computes, and how sections of a help name them
-ENGINE: dict[str, Option] = {
-    "engine": choice(
-        "compute by numpy, or by jax on CPU, GPU and TPU [default: numpy, or ATTNKIT_ENGINE]", ("numpy", "jax")
-    ),
-    "compute": choice(
-        "let jax compute in this dtype [default: that of the model]", ("float32", "bfloat16", "float16")
-    ),
-    "mesh": text("let jax split the work over devices: texts (data), heads and weights (model), tokens (seq)",
-                 "data=N,model=N,seq=N"),
-    "coordinator": text("join processes on many hosts at this address of process 0; auto: as SLURM, MPI or Kubernetes "
-                        "say", "HOST:PORT"),
-    "process": integer("the number of this process, from 0; process 0 writes the result", 0, "I"),
-    "processes": integer("how many processes are joined", 1),
-}  # fmt: skip
+ENGINE: dict[str, Any] = {
+    "engine": Annotated[
+        Literal["numpy", "jax"],
+        typer.Option(help="compute by numpy, or by jax on CPU, GPU and TPU [default: numpy, or ATTNKIT_ENGINE]"),
+    ],
+    "compute": Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        typer.Option(help="let jax compute in this dtype [default: that of the model]"),
+    ],
+    "mesh": Annotated[
+        str,
+        typer.Option(
+            metavar="data=N,model=N,seq=N",
+            help="let jax split the work over devices: texts (data), heads and weights (model), tokens (seq)",
+        ),
+    ],
+    "coordinator": Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="join processes on many hosts at this address of process 0; auto: as SLURM, MPI or Kubernetes say",
+        ),
+    ],
+    "process": Annotated[
+        int,
+        typer.Option(min=0, metavar="I", help="the number of this process, from 0; process 0 writes the result"),
+    ],
+    "processes": Annotated[int, typer.Option(min=1, help="how many processes are joined")],
+}
 ENGINE_SECTION = " ".join(ENGINE)
 ENGINE_KEYWORDS = ("engine", "compute", "mesh")
-
-
-def engine_values(call: Any) -> dict[str, Any]:
-    """Return the options of an engine that a stage has, by ATTNKIT_ENGINE too; {} where NumPy is the default."""
-    if "engine" not in call.tool.extra:
-        return {}
-    named = os.environ.get("ATTNKIT_ENGINE")
-    stated = {name: call.extra[name] for name in ENGINE if call.extra.get(name) is not None}
-    return ({"engine": named} if named else {}) | stated
-
-
-def recorded_values(call: Any) -> dict[str, Any]:
-    """Return the options of an engine that a history has: not where its processes were, nor that it is NumPy."""
-    values = {name: value for name, value in engine_values(call).items() if name in ENGINE_KEYWORDS}
-    return {} if values.get("engine") == "numpy" else values
-
-
-def load_engine(call: Any) -> Any:
-    """Return the engine that computes a stage, None for NumPy; UsageError where it is not installed."""
-    if not (values := engine_values(call)):
-        return None
-    from attnkit.backends.choice import choose_engine
-
-    return choose_engine(values)
-
 
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")
 CELL_FORMATS = ("csv", "tsv", "markdown")
 DISPLAY_FORMATS = ("table", *CELL_FORMATS, *FIGURE_FORMATS)
 FORMATS = (*formats.FORMATS, *DISPLAY_FORMATS)
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
-          "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
 
 OF_TENSORS = ("only", "dtype", "precision", "tokens", "indent", "check_finite")  # what a tool of texts alone lacks
-COMMON: dict[str, Option] = {
-    "output": Option("write the result to FILE; the suffix chooses the format", "FILE", str, short="-o"),
-    "format": choice(
-        f"output format: {', '.join(FORMATS)}; npy holds only x [default: a table on a terminal, otherwise the "
-        "format of the input (npz if npy cannot hold the result), without input and for an answer json]",
-        FORMATS,
-    )._replace(metavar="FORMAT", short="-f"),
-    "only": names("keep only these tensors: comma-separated names or shell patterns"),
-    "dtype": choice(f"convert the input x to this dtype: {', '.join(DTYPES)}", DTYPES)._replace(metavar="DTYPE"),
-    "precision": integer("decimal places in tables [default: 4] and in heat-map cells [default: 2]", least=0),
-    "theme": choice(
-        "colours of a figure [default: light; in HTML the setting of the browser]",
-        ("light", "dark", "transparent"),
-    ),
-    "title": text("title of a figure [default: name and formula of the tensor]"),
-    "tokens": choice(
-        "show tokens as they are in the vocabulary (raw: Ġfox, ▁fox), or with · for a space (plain) [default: "
-        "raw; in figures plain]",
-        ("raw", "plain"),
-    ),
-    "indent": switch("write JSON with one matrix row per line"),
-    "check_finite": switch("stop with an error at NaN or infinity, instead of a warning"),
-    "quiet": switch("print no warnings and no tables on standard error")._replace(short="-q"),
+COMMON: dict[str, Any] = {
+    "output": Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="FILE", help="write the result to FILE; the suffix chooses the format"),
+    ],
+    "format": Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            click_type=typer_main.TyperChoice(FORMATS),
+            metavar="FORMAT",
+            help=f"output format: {', '.join(FORMATS)}; npy holds only x [default: a table on a terminal, otherwise "
+            "the format of the input (npz if npy cannot hold the result), without input and for an answer json]",
+        ),
+    ],
+    "only": Annotated[
+        tuple[str, ...],
+        typer.Option(
+            parser=NameList(),
+            metavar="NAMES",
+            help="keep only these tensors: comma-separated names or shell patterns",
+            autocompletion=complete_tensor_names,
+        ),
+    ],
+    "dtype": Annotated[str, choice(DTYPES, f"convert the input x to this dtype: {', '.join(DTYPES)}", "DTYPE")],
+    "precision": Annotated[
+        int,
+        typer.Option(min=0, help="decimal places in tables [default: 4] and in heat-map cells [default: 2]"),
+    ],
+    "theme": Annotated[
+        Literal["light", "dark", "transparent"],
+        typer.Option(help="colours of a figure [default: light; in HTML the setting of the browser]"),
+    ],
+    "title": Annotated[str, typer.Option(help="title of a figure [default: name and formula of the tensor]")],
+    "tokens": Annotated[
+        Literal["raw", "plain"],
+        typer.Option(
+            help="show tokens as they are in the vocabulary (raw: Ġfox, ▁fox), or with · for a space (plain) [default: "
+            "raw; in figures plain]"
+        ),
+    ],
+    "indent": Annotated[bool, typer.Option(help="write JSON with one matrix row per line")],
+    "check_finite": Annotated[bool, typer.Option(help="stop with an error at NaN or infinity, instead of a warning")],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="print no warnings and no tables on standard error")],
 }

@@ -13,13 +13,11 @@ from types import NoneType
 from typing import Any, get_args, get_origin
 
 from attnkit.cli import options
-from attnkit.cli.options import Option
 from attnkit.cli.stage import Tool
-from attnkit.cli.tool import PYTHON_FLAGS
 
 DOC_WIDTH = 110  # of the lines of a docstring
 
-OPERAND_TYPES: Mapping[str | None, str] = {
+FILE_TYPES: Mapping[str, str] = {
     "tensor": "TensorLike",
     "index": "TensorLike",
     "ids": "TensorLike",
@@ -78,140 +76,101 @@ class TypeName(str):
 
 
 def describe_tool(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the function of a tool its signature for Python, and its parameters in its docstring, and return it."""
+    """Set the signature of a tool's function for Python, and list its parameters in its docstring."""
     if "__signature__" not in function.__dict__:
         tool = function.__dict__["tool"]
-        signature = function.__dict__["__signature__"] = make_signature(tool)
+        parameters = [*input_parameters(tool), *(keyword_parameter(tool, name) for name in tool.python_options)]
+        result = tool.python.result or name_type(get_args(tool.hints["return"]) or [tool.hints["return"]])
+        function.__dict__["__signature__"] = inspect.Signature(parameters, return_annotation=TypeName(result))
         text, example, last = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:")
-        function.__doc__ = f"{text}\n\n{parameter_list(tool, signature)}{example}{last}"
+        function.__doc__ = f"{text}\n\n{list_parameters(tool)}{example}{last}"
     return function
 
 
-def parameter_list(tool: Tool, signature: inspect.Signature) -> str:
-    """Return the keywords of a tool, each with the help of its flag."""
-    known = tool.flags | tool.extra | tool.shared
-    names = [name for name, one in signature.parameters.items() if one.kind == one.KEYWORD_ONLY]
-    if not names:
-        return ""
-    width = max(map(len, names))
+def list_parameters(tool: Tool) -> str:
+    """List the keywords of a tool, each with the help of its option."""
+    texts = {plain_name(name): tool.options[name].help for name in tool.python_options}
+    width = max(map(len, texts), default=0)
     lines = [
         textwrap.fill(
-            f"  {name:<{width}}  {known[name if name in known else f'{name}_'].help}",
-            DOC_WIDTH,
-            subsequent_indent=" " * (width + 4),
-            break_on_hyphens=False,
+            f"  {name:<{width}}  {text}", DOC_WIDTH, subsequent_indent=" " * (width + 4), break_on_hyphens=False
         )
-        for name in names
+        for name, text in texts.items()
     ]
-    return "\n".join(["Parameters:", *lines])
-
-
-def make_signature(tool: Tool) -> inspect.Signature:
-    """Return the signature of a tool for Python: its input, its own parameters, and those of all tools."""
-    _, *own = inspect.signature(tool.function).parameters.values()
-    hints, shared = tool.hints, tool.extra | tool.shared
-    parameters = input_parameters(tool)
-    parameters += [keyword_parameter(one.name, tool.flags[one.name], one.default, hints[one.name]) for one in own]
-    for name in tool.python.options:
-        hint, default = (bool, False) if shared[name].parser is None else (optional_type(shared[name]), None)
-        parameters.append(keyword_parameter(name, shared[name], default, hint))
-    parameters += [
-        keyword_parameter(name, tool.shared[name], default, hint)
-        for name, (hint, default) in PYTHON_FLAGS.items()
-        if name in tool.shared and name not in tool.flags
-    ]
-    result = tool.python.result or result_type(hints.get("return"))
-    return inspect.Signature(parameters, return_annotation=TypeName(result))
-
-
-def optional_type(option: Option) -> Any:
-    """Return the type of the value of an option that no signature has."""
-    return {"NAMES": tuple[str, ...], "N": int, "LOW,HIGH|each": tuple[float, float]}.get(option.metavar, str)
+    return "\n".join(["Parameters:", *lines]) if lines else ""
 
 
 def input_parameters(tool: Tool) -> list[inspect.Parameter]:
-    """Return the positional parameters of a tool."""
-    hint = tool.hints.get(tool.input_name)
-    types = {name: TypeName(kind) for name, kind in tool.python.inputs.items()}
+    """Make the positional parameters of a tool."""
+    optional = " | None" * (NoneType in get_args(tool.hints.get(tool.input_name)))
+    inputs = tool.python.inputs or {tool.input_name: INPUT_TYPES.get(tool.operand, "Any") + optional}
     return [
         inspect.Parameter(
             name,
             inspect.Parameter.POSITIONAL_ONLY,
             default=None if kind.endswith("None") else inspect.Parameter.empty,
-            annotation=kind,
+            annotation=TypeName(kind),
         )
-        for name, kind in (types or {tool.input_name: input_type(tool, hint)}).items()
+        for name, kind in inputs.items()
     ]
 
 
-def keyword_parameter(name: str, option: Option, default: Any, hint: Any) -> inspect.Parameter:
-    """Return the keyword of a flag; a name that Python does not keep for itself loses its underscore."""
+def plain_name(name: str) -> str:
+    """Remove the underscore at the end of a name, unless Python reserves the name without it."""
     plain = name.rstrip("_")
+    return name if keyword.iskeyword(plain) else plain
+
+
+def keyword_parameter(tool: Tool, name: str) -> inspect.Parameter:
+    """Make the keyword of an option."""
+    option, default = tool.options[name], tool.defaults.get(name)
+    if option.is_flag and default is None:
+        default = False
+    kind = FILE_TYPES[option.load] if option.load else value_type(tool, name)
     return inspect.Parameter(
-        name if keyword.iskeyword(plain) else plain,
+        plain_name(name),
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=value_type(option, hint, default),
+        annotation=TypeName(f"{kind} | None" if default is None else kind),
     )
 
 
-def input_type(tool: Tool, hint: Any) -> TypeName:
-    """Return the type of what a tool takes first."""
-    name = INPUT_TYPES.get(tool.operand, "Any")
-    return TypeName(f"{name} | None" if NoneType in get_args(hint) else name)
-
-
-def value_type(option: Option, hint: Any, default: Any) -> TypeName:
-    """Return the type of what a caller may pass for a flag.
-
-    >>> value_type(options.integer("width", 1), int | None, None), value_type(options.choice("", ("a", "b")), str, "a")
-    (int | None, Literal["a", "b"])
-    """
-    name = OPERAND_TYPES[option.load] if option.load else plain_type(option, hint)
-    return TypeName(f"{name} | None" if default is None else name)
-
-
-def plain_type(option: Option, hint: Any) -> str:
-    """Return the type of a value that names no file: a caller may pass a list for a tuple, or the text of a flag."""
+def value_type(tool: Tool, name: str) -> str:
+    """Name the type of a value that names no file: a caller may pass a list for a tuple, or text as in a shell."""
+    option, hint = tool.options[name], tool.annotations[name]
     if option.choices == options.DTYPES:
         return "DType"
-    if option.choices and not option.is_list:
+    if option.choices and not option.multiple:
         return f"Literal[{', '.join(map(json.dumps, option.choices))}]"
-    base = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
-    kinds = [one for one in get_args(base) if one is not NoneType] if NoneType in get_args(base) else [base]
-    kind = kinds[0]
-    if get_origin(kind) is tuple or kind is tuple:
-        element = result_type(get_args(kind)[0]) if get_args(kind) else "str"
-        return (
-            "Sequence[str] | str"
-            if element == "str"
-            else " | ".join(dict.fromkeys([f"Sequence[{element}]", *element.split(" | "), "str"]))
-        )
-    return str(getattr(kind, "__name__", "Any"))
+    kind = options.plain_type(hint)
+    if get_origin(kind) is not tuple:
+        return name_type([kind])
+    element = name_type(get_args(get_args(kind)[0]) or get_args(kind)[:1])
+    return " | ".join(dict.fromkeys([f"Sequence[{element}]", *element.split(" | ") * (element != "str"), "str"]))
 
 
-def result_type(hint: Any) -> str:
-    """Return the type of a tool's result."""
-    return " | ".join(one.__name__ for one in get_args(hint) or [hint])
+def name_type(kinds: Any) -> str:
+    """Name a type, or a union of types."""
+    return " | ".join(str(getattr(one, "__name__", "Any")) for one in kinds)
 
 
 def write_stub(functions: Mapping[str, Callable[..., Any]]) -> str:
-    """Return the text of a stub that declares functions by their signatures."""
+    """Write a stub that declares functions by their signatures."""
     parts = [HEADER.replace("%DTYPES%", ", ".join(map(json.dumps, options.DTYPES)))]
     for name, function in functions.items():
         signature = inspect.signature(function)
         parameters = signature.parameters.values()
-        inputs = [one for one in parameters if one.kind is one.POSITIONAL_ONLY]
-        lines = [f"def {name}(", *(f"    {declare(one)}," for one in inputs), "    /,"]
-        keywords = [f"    {declare(one)}," for one in parameters if one.kind is one.KEYWORD_ONLY]
+        inputs = [declare(one) for one in parameters if one.kind is one.POSITIONAL_ONLY]
+        keywords = [declare(one) for one in parameters if one.kind is one.KEYWORD_ONLY]
+        rows = [*inputs, "/", *["*"] * bool(keywords), *keywords]
         parts.append(
-            "\n".join([*lines, *["    *,"] * bool(keywords), *keywords, f") -> {signature.return_annotation}: ..."])
+            "\n".join([f"def {name}(", *(f"    {row}," for row in rows), f") -> {signature.return_annotation}: ..."])
         )
     return "\n".join(parts) + "\n"
 
 
 def declare(parameter: inspect.Parameter) -> str:
-    """Return a parameter as source code."""
+    """Write a parameter as source code."""
     default = parameter.default
     text = json.dumps(default) if isinstance(default, str) else repr(default)
     return f"{parameter.name}: {parameter.annotation}" + ("" if default is parameter.empty else f" = {text}")

@@ -15,6 +15,7 @@ from attnkit.cli import history, operands, options, side_outputs
 from attnkit.cli.constraints import Constraints, Repeats
 from attnkit.cli.error_context import check_range, error_context, explain_non_finite
 from attnkit.cli.operands import OperandFiles, is_stdin
+from attnkit.cli.options import Option
 from attnkit.cli.output_format import OutputFormat, Result
 from attnkit.errors import AttnkitNote, DataError, NotFiniteError, UsageError, flag_name
 from attnkit.inputs.operands import cast_x, select_tensor
@@ -92,7 +93,6 @@ class Tool:
     derived         (stage) -> the function that makes another result of its result, by flags of `extra`
     plain_text      (record, stage) -> whether its view is text, without an empty line before the next record
     computes_x_last whether the tensors that it adds are steps before x, and are shown before it
-    hint_at_value   (flag, text) -> a hint after the error that the flag does not take this text
     adds            (call) -> whether the tensors it adds beside x were requested, so that no format may lose them
     python          what it is as a function of Python
     """
@@ -110,7 +110,7 @@ class Tool:
     figure: "Figure | None" = None
     cells: "Callable[[Record, Stage], Cells] | None" = None
     status: "Callable[[Record, Stage], int]" = lambda record, stage: 0
-    extra: dict[str, options.Option] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
     record_defaults: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
@@ -128,7 +128,6 @@ class Tool:
     derived: "Callable[[Stage], Callable[[Record], Result] | None]" = lambda stage: None
     plain_text: "Callable[[Record, Stage], bool]" = lambda record, stage: False
     computes_x_last: bool = False
-    hint_at_value: Callable[[str, str], str] = lambda flag, text: ""
     adds: Callable[["Stage"], bool] = lambda call: True
     python: PythonForm = field(default_factory=PythonForm)
 
@@ -149,24 +148,53 @@ class Tool:
         return {parameter.name: parameter.default for parameter in parameters}
 
     @functools.cached_property
-    def flags(self) -> dict[str, options.Option]:
-        """The flag of every parameter, from its annotation."""
-        return {name: self.hints[name].__metadata__[0] for name in self.defaults}
+    def hints(self) -> dict[str, Any]:
+        """The annotations of the function."""
+        return get_type_hints(self.function, include_extras=True)
 
     @functools.cached_property
-    def shared(self) -> dict[str, options.Option]:
+    def annotations(self) -> dict[str, Any]:
+        """The annotation of every option: those of its parameters, then `extra` and the options of all tools."""
+        shared = {name: hint for name, hint in options.COMMON.items() if name not in self.without}
+        return shared | self.extra | {name: self.hints[name] for name in self.defaults}
+
+    @functools.cached_property
+    def options(self) -> dict[str, Option]:
+        """Every option by its name, as Typer has built it: its parameters, `extra`, and those of all tools."""
+        names = dict.fromkeys([*self.defaults, *self.extra, *self.annotations])
+        return {name: options.declare(name, self.annotations[name], self.defaults.get(name)) for name in names}
+
+    @functools.cached_property
+    def flags(self) -> dict[str, Option]:
+        """The option of every parameter."""
+        return {name: self.options[name] for name in self.defaults}
+
+    @functools.cached_property
+    def shared(self) -> dict[str, Option]:
         """The options of all tools that it takes."""
-        return {name: option for name, option in options.COMMON.items() if name not in self.without}
+        return {
+            name: self.options[name] for name in options.COMMON if name in self.options and name not in self.without
+        }
 
     @functools.cached_property
     def constraints(self) -> Constraints:
         """The tables of its options."""
-        return Constraints(self.flags | self.extra, self.exclusive, self.requires, self.one_of, self.repeats)
+        return Constraints(self.options, self.exclusive, self.requires, self.one_of, self.repeats)
 
     @functools.cached_property
-    def hints(self) -> dict[str, Any]:
-        """The annotations of the function."""
-        return get_type_hints(self.function, include_extras=True)
+    def python_options(self) -> list[str]:
+        """The names of the options that are parameters in Python too."""
+        shared = [name for name in ("only", "dtype", "check_finite") if name in self.options]
+        return [*dict.fromkeys([*self.defaults, *self.python.options, *shared])]
+
+    def convert(self, name: str, value: Any) -> Any:
+        """Convert the value of an option, from a command line or from Python; UsageError for another value."""
+        try:
+            return options.convert(self.options[name], value)
+        except UsageError as error:
+            from attnkit.cli import hints
+
+            raise UsageError(f"{error.problem}{hints.hint_at_value(self.name, name, str(value))}", error.name) from None
 
 
 _RUNNING: "contextvars.ContextVar[Stage | None]" = contextvars.ContextVar("stage", default=None)
@@ -294,7 +322,7 @@ class Stage:
             on_non_finite=self._note_non_finite,
             write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
-            engine=options.load_engine(self),
+            engine=self.load_engine(),
         )
 
     def _call_tool(self, item: Item) -> Result:
@@ -376,13 +404,34 @@ class Stage:
         parameters = self.parameters | self._defaults_of_repeated()
         always = self.tool.record_defaults(parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
-        extra = self.extra | {"format": "json"} if self.tool.derived(self) else options.recorded_values(self)
+        extra = self.extra | {"format": "json"} if self.tool.derived(self) else self.recorded_engine()
         for name, value in (parameters | always | common | extra).items():
             default = self.tool.defaults.get(name)
             is_default = value is default or (type(value) is type(default) and bool(value == default))
             if name in always or not is_default:
-                is_repeated = name in self.tool.flags and self.tool.flags[name].multiple
+                is_repeated = name == "stop"
                 yield from ((name, one) for one in (value if is_repeated else [value]))
+
+    def engine_values(self) -> dict[str, Any]:
+        """The options of an engine that the stage has, by ATTNKIT_ENGINE too; {} where NumPy is the default."""
+        if "engine" not in self.tool.extra:
+            return {}
+        named = os.environ.get("ATTNKIT_ENGINE")
+        stated = {name: self.extra[name] for name in options.ENGINE if self.extra.get(name) is not None}
+        return ({"engine": named} if named else {}) | stated
+
+    def recorded_engine(self) -> dict[str, Any]:
+        """The options of an engine that a history has: not where its processes were, nor that it is NumPy."""
+        values = {name: value for name, value in self.engine_values().items() if name in options.ENGINE_KEYWORDS}
+        return {} if values.get("engine") == "numpy" else values
+
+    def load_engine(self) -> Any:
+        """Load the engine that computes a stage, None for NumPy; UsageError if it is not installed."""
+        if not (values := self.engine_values()):
+            return None
+        from attnkit.backends.choice import choose_engine
+
+        return choose_engine(values)
 
     def note_idle_options(self, chosen: str) -> None:
         """Write a note of the options that have no effect on results in a format: those of tables, and of JSON."""

@@ -12,20 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.cli import options, python_values
+from attnkit.cli import python_values
 from attnkit.cli.constraints import differs_from_default
 from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.stage import INPUT, PAIR, PARTS, Item, Stage, Tool
 from attnkit.errors import UsageError
 from attnkit.record import Record, Tensor
-
-# the options of all tools that Python may pass, with their types and defaults
-PYTHON_FLAGS: Mapping[str, tuple[Any, Any]] = {
-    "only": (tuple[str, ...], None),
-    "dtype": (str, None),
-    "check_finite": (bool, False),
-}
 
 
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]:
@@ -91,11 +84,10 @@ def check_constraints(stage: Stage) -> None:
 
 def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
     """Return the tool with the values of its parameters and of the options of all tools; UsageError for other names."""
-    shared = tool.extra | tool.shared
-    known = tool.flags | {name: shared[name] for name in (*PYTHON_FLAGS, *tool.python.options) if name in shared}
+    known = tool.python_options
     values = {name if name in known or f"{name}_" not in known else f"{name}_": values[name] for name in values}
     check_names(tool, values, known)
-    parsed = {name: options.parse_value(name, known[name], value) for name, value in values.items()}
+    parsed = {name: tool.convert(name, value) for name, value in values.items()}
     parameters = {name: parsed.get(name, default) for name, default in tool.defaults.items()}
     extra = {name: parsed.get(name) or None for name in tool.extra}
     common = {name: value for name, value in parsed.items() if name not in (*tool.flags, *tool.extra)}
@@ -103,13 +95,13 @@ def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
     return Stage(tool, parameters, common, extra, passed=passed)
 
 
-def check_names(tool: Tool, names: Iterable[str], known: Mapping[str, Any]) -> None:
+def check_names(tool: Tool, names: Iterable[str], known: Sequence[str]) -> None:
     """Check that the names of keywords are parameters of a tool; UsageError for another one."""
     inputs = tuple(tool.python.inputs) or (tool.input_name,)
     for name in names:
         if name in ("item", tool.input_name, *inputs):
             raise UsageError(f"{tool.name} takes its input by position: {tool.name}({', '.join(inputs)}, …)")
-        if name in tool.extra | tool.shared and name not in known:
+        if name in tool.options and name not in known:
             raise UsageError(f"{tool.name} takes no {name!r} from Python: it is for the command line")
         if name not in known:
             from attnkit.cli import hints

@@ -1,11 +1,13 @@
 """Views of a record: a table for each tensor, heat maps, statistics, a list."""
 
 import json
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from attnkit import display
 from attnkit.cli import options
@@ -29,43 +31,58 @@ from attnkit.record import (
 COLOR_MAPS = ("viridis", "magma", "blues", "gray", "bwr")
 
 
-def parse_range(text: str) -> tuple[float, float] | str:
+def parse_range(value: Any) -> tuple[float, float] | str:
     """Parse the range of a figure: two numbers, the lower one first, or `each`.
 
     >>> parse_range("0,1"), parse_range("each")
     ((0.0, 1.0), 'each')
     """
-    if text == "each":
-        return text
-    parse_number = options.number("").parser
-    ends = [parse_number(part) for part in text.split(",")] if parse_number else []
-    if len(ends) != 2 or ends[0] >= ends[1]:
-        raise ValueError("LOW,HIGH with LOW below HIGH, or each")
-    return ends[0], ends[1]
+    if value == "each":
+        return "each"
+    try:
+        low, high = map(float, options.split_numbers(value))
+        if -math.inf < low < high < math.inf:
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    raise ValueError("LOW,HIGH with LOW below HIGH, or each")
 
 
 VIEW_FLAGS = {
-    "heatmap": options.switch("heat maps, one for each leading index"),
-    "heads": options.switch("heat maps of all heads side by side"),
-    "stats": options.switch(
-        "minimum, maximum, mean, standard deviation, and counts of zeros, NaN and infinity, of every tensor"
-    ),
-    "list": options.switch("list the names, shapes and dtypes of all tensors"),
-    "curves": options.switch("figure of curves: one per column, over the rows (such as positions), or one per head"),
+    "heatmap": Annotated[bool, typer.Option(help="heat maps, one for each leading index")],
+    "heads": Annotated[bool, typer.Option(help="heat maps of all heads side by side")],
+    "stats": Annotated[
+        bool,
+        typer.Option(
+            help="minimum, maximum, mean, standard deviation, and counts of zeros, NaN and infinity, of every tensor"
+        ),
+    ],
+    "list": Annotated[bool, typer.Option(help="list the names, shapes and dtypes of all tensors")],
+    "curves": Annotated[
+        bool, typer.Option(help="figure of curves: one per column, over the rows (such as positions), or one per head")
+    ],
 }
 VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
 LOOK_FLAGS = {
-    "numbers": options.switch("print the numbers in the cells of a heat-map figure [default: if they fit]"),
-    "no_numbers": options.switch("print no numbers in the cells of a heat-map figure"),
-    "range": options.Option(
-        "lowest and highest value of the colours or curves of a figure; each: a range for each map [default: "
-        "one range for all maps]",
-        "LOW,HIGH|each",
-        parse_range,
-    ),
-    "cmap": options.choice(
-        "colour map of a figure [default: bwr if values have both signs, otherwise viridis]", COLOR_MAPS
-    ),
+    "numbers": Annotated[
+        bool, typer.Option(help="print the numbers in the cells of a heat-map figure [default: if they fit]")
+    ],
+    "no_numbers": Annotated[bool, typer.Option(help="print no numbers in the cells of a heat-map figure")],
+    "range": Annotated[
+        tuple[float, float],
+        typer.Option(
+            parser=parse_range,
+            metavar="LOW,HIGH|each",
+            help="lowest and highest value of the colours or curves of a figure; each: a range for each map [default: "
+            "one range for all maps]",
+        ),
+    ],
+    "cmap": Annotated[
+        str,
+        options.choice(
+            COLOR_MAPS, "colour map of a figure [default: bwr if values have both signs, otherwise viridis]"
+        ),
+    ],
 }
 MANY = 8  # most tensors, without an x, that are shown one by one: those of a layer
 
@@ -252,13 +269,24 @@ def place_index(record: Record, name: str, index: tuple[Index, ...], flag: str =
     return placed
 
 
-NAME = options.names("show only these tensors (comma-separated names or shell patterns: *.weights)")
-SLICE = options.Option(
-    "slice x, or the tensor of --name, as in NumPy: 0,:,2:5 or ...,0 or [1,8],:; a label is also an index: The,:, "
-    "and cat#2 the second of several",
-    "SLICE",
-    check_slice,
-)
+Name = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        parser=options.NameList(),
+        metavar="NAMES",
+        help="show only these tensors (comma-separated names or shell patterns: *.weights)",
+        autocompletion=options.complete_tensor_names,
+    ),
+]
+Slice = Annotated[
+    str,
+    typer.Option(
+        parser=check_slice,
+        metavar="SLICE",
+        help="slice x, or the tensor of --name, as in NumPy: 0,:,2:5 or ...,0 or [1,8],:; a label is also an index: "
+        "The,:, and cat#2 the second of several",
+    ),
+]
 
 
 def select(record: Record, names: tuple[str, ...], part: str) -> Record:

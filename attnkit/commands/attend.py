@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import typer
 
 from attnkit import callbacks
 from attnkit import model as nn
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 NAMES = kept_names("attend")  # what --keep and --emit accept
 GROUPS = {"present": ("present_key", "present_value"), "all": NAMES}  # --keep takes them too
-NOT_ONE = {"present": "present is two tensors, present_key and present_value", "all": "--keep all keeps every one"}
 # what has no effect on weights that are given
 COMPUTES_WEIGHTS = (
     "query", "key", "past_key", "past_value", "kv_heads", "model", "seed", "mask", "causal", "align", "window",
@@ -65,11 +65,6 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
     return {"heads": stack.heads, "kv_heads": stack.kv_heads, "score": checkpoint.config.score}
 
 
-def hint_at_group(flag: str, text: str) -> str:
-    """Return the hint for --emit of a group of intermediates, which --keep takes."""
-    return f"; {NOT_ONE[text]}" if flag == "emit" and text in NOT_ONE else ""
-
-
 @tool(
     sections={
         "Inputs": "memory query key value past_key past_value",
@@ -89,98 +84,108 @@ def hint_at_group(flag: str, text: str) -> str:
     figure=draw_explained,
     plain_text=is_explanation,
     computes_x_last=True,
-    extra={"show_head": options.SHOW_HEAD, **options.ENGINE},
+    extra={"show_head": options.ShowHead, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
-    hint_at_value=hint_at_group,
 )
 def attend(
     record: Record | None,
     *,
-    heads: Annotated[int, options.integer("number of heads", 1, "H")] = 1,
+    heads: Annotated[int, typer.Option(min=1, metavar="H", help="number of heads")] = 1,
     kv_heads: Annotated[
-        int | None, options.integer("number of key/value heads (grouped-query attention) [default: H]", 1, "G")
+        int | None,
+        typer.Option(min=1, metavar="G", help="number of key/value heads (grouped-query attention) [default: H]"),
     ] = None,
     params: Annotated[
         Mapping[str, Array] | None,
-        options.tensors("weights wq wk wv wo (in, out), biases bq bk bv bo; for --score: wa ua va, or w"),
+        options.file("tensors", "weights wq wk wv wo (in, out), biases bq bk bv bo; for --score: wa ua va, or w"),
     ] = None,
-    model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[str | None, options.LAYER] = None,
+    model_: options.Model = None,
+    layer: options.Layer = None,
     seed: Annotated[
         int | None,
-        options.integer(
-            "random weights from this seed, those of --score alone where it has some [default: no weights, W = I]", 0
+        typer.Option(
+            min=0,
+            help="random weights from this seed, those of --score alone where it has some [default: no weights, W = I]",
         ),
     ] = None,
     memory: Annotated[
         AttendedTensor | None,
-        options.attended("take keys and values from FILE (cross-attention); :memory is the record's memory"),
+        options.file("attended", "take keys and values from FILE (cross-attention); :memory is the record's memory"),
     ] = None,
-    query: Annotated[AttendedTensor | None, options.attended("queries, instead of x")] = None,
-    key: Annotated[AttendedTensor | None, options.attended("keys, instead of x or the memory")] = None,
-    value: Annotated[AttendedTensor | None, options.attended("values, instead of the tensor of the keys")] = None,
+    query: Annotated[AttendedTensor | None, options.file("attended", "queries, instead of x")] = None,
+    key: Annotated[AttendedTensor | None, options.file("attended", "keys, instead of x or the memory")] = None,
+    value: Annotated[
+        AttendedTensor | None, options.file("attended", "values, instead of the tensor of the keys")
+    ] = None,
     mask: Annotated[
         Record | None,
-        options.tensor(
+        options.file(
+            "tensor",
             "bool or 0/1: 1 = may attend; float: added to the scores [default: the record's mask; for a memory "
-            "its memory_mask, otherwise the padding in its mask]"
+            "its memory_mask, otherwise the padding in its mask]",
         ),
     ] = None,
-    causal: Annotated[bool, options.switch("a query attends only to keys up to its own position")] = False,
+    causal: Annotated[bool, typer.Option(help="a query attends only to keys up to its own position")] = False,
     align: Annotated[
-        str | None,
-        options.choice(
-            "corner where the causal diagonal starts [default: top-left; with --lengths, bottom-right of the "
-            "valid keys]",
-            ("top-left", "bottom-right"),
+        Literal["top-left", "bottom-right"] | None,
+        typer.Option(
+            help="corner where the causal diagonal starts [default: top-left; with --lengths, bottom-right of the "
+            "valid keys]"
         ),
     ] = None,
-    window: Annotated[tuple[int, int], options.WINDOW] = (-1, -1),
-    lengths: Annotated[Record | None, options.tensor("number of valid keys in each batch row, (B)")] = None,
-    scale: Annotated[float | None, options.number("multiply the scores by X [default: 1/√d_k]")] = None,
+    window: options.Window = (-1, -1),
+    lengths: Annotated[Record | None, options.file("tensor", "number of valid keys in each batch row, (B)")] = None,
+    scale: Annotated[float | None, typer.Option(help="multiply the scores by X [default: 1/√d_k]")] = None,
     softcap: Annotated[
-        float, options.number("replace each score by C · tanh(score / C); 0: off", least=0, metavar="C")
+        float, typer.Option(min=0, metavar="C", help="replace each score by C · tanh(score / C); 0: off")
     ] = 0.0,
-    score: Annotated[str, options.choice("score function of a query and a key", tuple(nn.SCORES))] = "scaled-dot",
+    score: Annotated[str, options.choice(nn.SCORES, "score function of a query and a key")] = "scaled-dot",
     bias: Annotated[
-        Record | None,
-        options.tensor("bias to add to the scores [default: the record's bias, from posenc]"),
+        Record | None, options.file("tensor", "bias to add to the scores [default: the record's bias, from posenc]")
     ] = None,
-    past_key: Annotated[Record | None, options.tensor("keys of earlier tokens (KV cache), (B, G, P, K)")] = None,
-    past_value: Annotated[Record | None, options.tensor("values of earlier tokens (KV cache), (B, G, P, V)")] = None,
+    past_key: Annotated[
+        Record | None, options.file("tensor", "keys of earlier tokens (KV cache), (B, G, P, K)")
+    ] = None,
+    past_value: Annotated[
+        Record | None, options.file("tensor", "values of earlier tokens (KV cache), (B, G, P, V)")
+    ] = None,
     offset: Annotated[
-        int | None, options.integer("position of the first query among the keys [default: from --align]")
+        int | None, typer.Option(help="position of the first query among the keys [default: from --align]")
     ] = None,
     softmax_dtype: Annotated[
-        str | None,
-        options.choice("round the scores and weights to this dtype", ("float16", "bfloat16", "float32", "float64")),
+        Literal["float16", "bfloat16", "float32", "float64"] | None,
+        typer.Option(help="round the scores and weights to this dtype"),
     ] = None,
-    residual: Annotated[bool, options.RESIDUAL] = False,
-    add: Annotated[Record | None, options.ADD] = None,
+    residual: options.Residual = False,
+    add: options.Add = None,
     concat: Annotated[
-        bool, options.switch("put the input beside the result, [result; x] (Luong et al. 2015, equation 5)")
+        bool, typer.Option(help="put the input beside the result, [result; x] (Luong et al. 2015, equation 5)")
     ] = False,
-    emit: Annotated[str | None, options.choice("return this intermediate as x", NAMES)] = None,
+    emit: Annotated[str | None, options.choice(NAMES, "return this intermediate as x")] = None,
     keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", (*NAMES, *GROUPS))] = (),
-    weights: Annotated[str | None, options.WEIGHTS] = None,
+    weights: options.Weights = None,
     partial: Annotated[
-        bool, options.switch("attend to a part of the keys: x is the heads, lse their log-sum-exp, for attnkit merge")
+        bool,
+        typer.Option(help="attend to a part of the keys: x is the heads, lse their log-sum-exp, for attnkit merge"),
     ] = False,
     weights_from: Annotated[
         Record | None,
-        options.tensor("take these weights, (T, S), (H, T, S) or (B, H, T, S), and compute none: weights V"),
+        options.file("tensor", "take these weights, (T, S), (H, T, S) or (B, H, T, S), and compute none: weights V"),
     ] = None,
-    steps: Annotated[bool, options.STEPS] = False,
+    steps: options.Steps = False,
     explain: Annotated[
         tuple[int | str, ...] | None,
-        options.cell(
-            "instead of a result, explain one weight and the output of its query, step by step (numbers or words); "
-            "-f json: as a record",
-            "[B,][H,]QUERY,KEY",
+        typer.Option(
+            parser=options.parse_cell,
+            metavar="[B,][H,]QUERY,KEY",
+            help="instead of a result, explain one weight and the output of its query, step by step (numbers or "
+            "words); -f json: as a record",
         ),
     ] = None,
-    strict: Annotated[bool, options.switch("stop with an error at a fully masked row, instead of a warning")] = False,
+    strict: Annotated[
+        bool, typer.Option(help="stop with an error at a fully masked row, instead of a warning")
+    ] = False,
 ) -> Record:
     """Compute attention: an average of the values for each query, weighted by how well each key matches.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import typer
 
 from attnkit import model, tokenizers
 from attnkit.cli import options, text_input
@@ -364,17 +366,16 @@ def is_single_text(record: Record, call: Stage) -> bool:
 
 
 def check_length_penalty(text: str) -> str:
-    """Return a length penalty as written; ValueError names its forms where it has neither.
+    """Check a length penalty; ValueError names its forms.
 
     >>> check_length_penalty("gnmt:0.6")
     'gnmt:0.6'
     """
-    name, colon, exponent = text.partition(":")
-    number = options.number("").parser
-    if name not in model.LENGTH_PENALTIES or not colon or number is None:
-        raise ValueError("gnmt:A or average:A")
-    number(exponent)
-    return text
+    name, _, exponent = text.partition(":")
+    with contextlib.suppress(ValueError):
+        if name in model.LENGTH_PENALTIES and math.isfinite(float(exponent)):
+            return text
+    raise ValueError("gnmt:A or average:A")
 
 
 def make_word_choice(parameters: Mapping[str, Any]) -> WordChoice:
@@ -394,16 +395,6 @@ EXCLUSIVE = [
     *generation.EXCLUSIVE,
 ]
 REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
-
-
-def hint_at_zero(flag: str, text: str) -> str:
-    """Return the hint for --temperature 0, the limit at which the most probable token is chosen.
-
-    >>> hint_at_zero("temperature", "0.0")
-    '; without --temperature the most probable token is chosen'
-    """
-    is_zero = flag == "temperature" and not text.strip("0.")
-    return "; without --temperature the most probable token is chosen" if is_zero else ""
 
 
 def requests_tensors(call: Stage) -> bool:
@@ -436,8 +427,10 @@ def requests_tensors(call: Stage) -> bool:
     only_in_tables=lambda call: () if makes_text(call) else ("top",),
     status=has_failed_check,
     needs_no_input=text_input.needs_no_input,
-    extra={"lines": options.switch("write a stream: one record for each line of text"), **options.ENGINE},
-    hint_at_value=hint_at_zero,
+    extra={
+        "lines": Annotated[bool, typer.Option(help="write a stream: one record for each line of text")],
+        **options.ENGINE,
+    },
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     record_defaults=lambda parameters: (
         {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {}
@@ -450,69 +443,73 @@ def requests_tensors(call: Stage) -> bool:
 def decode(
     record: Sequence[str] | Record | None,
     *,
-    model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[str | None, options.text("head: apply only the LM head to hidden states", "NAME")] = None,
+    model_: options.Model = None,
+    layer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="head: apply only the LM head to hidden states")
+    ] = None,
     ids: Annotated[
         Record | None,
-        options.ids(
-            "token ids (T) or (B, T), instead of text; in an encoder-decoder model, the first tokens of the target"
+        options.file(
+            "ids",
+            "token ids (T) or (B, T), instead of text; in an encoder-decoder model, the first tokens of the target",
         ),
     ] = None,
-    pair: Annotated[str | None, options.PAIR] = None,
+    pair: options.Pair = None,
     question: Annotated[
-        str | None, options.text("answer this question by a part of TEXT, with a model that answers questions")
+        str | None, typer.Option(help="answer this question by a part of TEXT, with a model that answers questions")
     ] = None,
     aggregate: Annotated[
         str | None,
         options.choice(
+            AGGREGATIONS,
             "join labelled tokens to spans: none (each token by itself), simple (neighbors of one label), or words by "
             "their first token, the average or the max of their probabilities",
-            AGGREGATIONS,
         ),
     ] = None,
-    image: Annotated[Array | None, options.IMAGE] = None,
+    image: options.Image = None,
     memory: Annotated[
-        Any,
-        options.Option("encoder output for cross-attention: a file from encode, or :memory", "FILE", str, "memory"),
+        Any, options.file("memory", "encoder output for cross-attention: a file from encode, or :memory")
     ] = None,
     max_tokens: Annotated[
         int | None,
-        options.integer(
-            "generate at most N tokens; some models force the end token as the last one (not with --cache-out); "
+        typer.Option(
+            min=0,
+            help="generate at most N tokens; some models force the end token as the last one (not with --cache-out); "
             "0: only score the prompt [default: 40; for an encoder-decoder model 256]",
-            0,
         ),
     ] = None,
     score: Annotated[
         str | None,
-        options.text("the log-probability of each token of TEXT, after the prompt; a new word begins with its space"),
+        typer.Option(
+            help="the log-probability of each token of TEXT, after the prompt; a new word begins with its space"
+        ),
     ] = None,
-    beam: Annotated[int | None, options.integer("beam search with N beams", 1)] = None,
-    best: Annotated[int | None, options.integer("return the N best texts of the beam search, best first", 1)] = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="beam search with N beams")] = None,
+    best: Annotated[
+        int | None, typer.Option(min=1, help="return the N best texts of the beam search, best first")
+    ] = None,
     length_penalty: Annotated[
         str | None,
-        options.Option(
-            "divide the log-probability of a beam by ((5 + length) / 6)^A, or by length^A [default: average:1]",
-            "gnmt:A|average:A",
-            check_length_penalty,
+        typer.Option(
+            parser=check_length_penalty,
+            metavar="gnmt:A|average:A",
+            help="divide the log-probability of a beam by ((5 + length) / 6)^A, or by length^A [default: average:1]",
         ),
     ] = None,
     repetition_penalty: Annotated[
         float | None,
-        options.number(
-            "make earlier tokens less probable: divide positive logits by P, multiply negative ones by P",
-            0,
+        typer.Option(
+            click_type=options.ABOVE_0,
             metavar="P",
+            help="make earlier tokens less probable: divide positive logits by P, multiply negative ones by P",
         ),
     ] = None,
-    stop: Annotated[
-        tuple[str, ...], options.text("end the generation before TEXT (may be repeated)")._replace(multiple=True)
-    ] = (),
+    stop: Annotated[tuple[str, ...], typer.Option(help="end the generation before TEXT (may be repeated)")] = (),
     steps: Annotated[
         bool,
-        options.switch(
-            "add the candidates of every choice (candidates.ids, …), show them in the figure or on standard error; of "
-            "hidden states the logits and what is made of them"
+        typer.Option(
+            help="add the candidates of every choice (candidates.ids, …), show them in the figure or on standard "
+            "error; of hidden states the logits and what is made of them"
         ),
     ] = False,
     keep: Annotated[
@@ -524,75 +521,80 @@ def decode(
     ] = (),
     top: Annotated[
         int | None,
-        options.integer(
-            "number of candidates in the table, or at each step of --steps [default: 5]; alone, with a model that "
+        typer.Option(
+            min=1,
+            help="number of candidates in the table, or at each step of --steps [default: 5]; alone, with a model that "
             "generates text: the candidates of the next word, or of --max-tokens words",
-            1,
         ),
     ] = None,
-    batch: Annotated[bool, options.switch("make one batch of all texts, or of all lines of standard input")] = False,
+    batch: Annotated[bool, typer.Option(help="make one batch of all texts, or of all lines of standard input")] = False,
     cache_in: Annotated[
-        Mapping[str, Array] | None, options.tensors("continue from the KV cache in FILE, written by --cache-out")
+        Mapping[str, Array] | None,
+        options.file("tensors", "continue from the KV cache in FILE, written by --cache-out"),
     ] = None,
     cache_out: Annotated[
-        str | None, options.text("write the KV cache (keys and values of all tokens) to FILE", "FILE")
+        str | None, typer.Option(metavar="FILE", help="write the KV cache (keys and values of all tokens) to FILE")
     ] = None,
     tokenizer: Annotated[
-        Tokenizer | None,
-        options.Option("tokenizer.json, instead of the model's own", "FILE", str, "tokenizer"),
+        Tokenizer | None, options.file("tokenizer", "tokenizer.json, instead of the model's own")
     ] = None,
-    trace: Annotated[str | None, options.TRACE] = None,
-    trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
-    patch: Annotated[dict[str, Array] | None, options.PATCH] = None,
-    ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
-    mean: Annotated[Mapping[str, Array] | None, options.MEAN] = None,
-    grad: Annotated[str | None, options.GRAD] = None,
-    grad_only: Annotated[tuple[str, ...], options.GRAD_ONLY] = (),
-    check: Annotated[bool, options.CHECK_GRAD] = False,
+    trace: options.Trace = None,
+    trace_only: options.TraceOnly = (),
+    patch: options.Patch = None,
+    ablate: options.Ablate = (),
+    mean: options.Mean = None,
+    grad: options.Grad = None,
+    grad_only: options.GradOnly = (),
+    check: options.CheckGrad = False,
     attribute: Annotated[
         str | None, options.attribution("the log-probability of --score, the sum over its tokens")
     ] = None,
     table: Annotated[
         Record | None,
-        options.tensor("embedding table (vocab, model), used as output matrix [default: the record's table]"),
+        options.file("tensor", "embedding table (vocab, model), used as output matrix [default: the record's table]"),
     ] = None,
-    params: Annotated[Mapping[str, Array] | None, options.tensors("separate output matrix w (D, N) and bias b")] = None,
+    params: Annotated[
+        Mapping[str, Array] | None, options.file("tensors", "separate output matrix w (D, N) and bias b")
+    ] = None,
     vocab: Annotated[
-        list[str] | None, options.Option("vocabulary: one word per line, or JSON {word: id}", "FILE", str, "words")
+        list[str] | None, options.file("words", "vocabulary: one word per line, or JSON {word: id}")
     ] = None,
     temperature: Annotated[
         float | None,
-        options.number("sampling temperature τ: probabilities = softmax(logits / τ)", above=0, metavar="T"),
+        typer.Option(
+            click_type=options.ABOVE_0, metavar="T", help="sampling temperature τ: probabilities = softmax(logits / τ)"
+        ),
     ] = None,
-    top_k: Annotated[int | None, options.integer("sample from the K most probable tokens", 1, "K")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="sample from the K most probable tokens")
+    ] = None,
     top_p: Annotated[
         float | None,
-        options.number(
-            "sample from the fewest tokens whose probabilities sum to P or more", above=0, most=1, metavar="P"
+        typer.Option(
+            click_type=options.SHARE,
+            metavar="P",
+            help="sample from the fewest tokens whose probabilities sum to P or more",
         ),
     ] = None,
     min_p: Annotated[
         float | None,
-        options.number(
-            "sample from tokens that are at least P times as probable as the best token", least=0, most=1, metavar="P"
+        typer.Option(
+            min=0, max=1, metavar="P", help="sample from tokens that are at least P times as probable as the best token"
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        options.integer(
-            "seed of the sampling; each text of a batch has the same random numbers as alone [default: 0]",
-            0,
+        typer.Option(
+            min=0, help="seed of the sampling; each text of a batch has the same random numbers as alone [default: 0]"
         ),
     ] = None,
     emit: Annotated[
-        str | None,
-        options.choice(
-            "text: print only the text; ids, logits, probs: return this tensor as x", ("text", "ids", "logits", "probs")
-        ),
+        Literal["text", "ids", "logits", "probs"] | None,
+        typer.Option(help="text: print only the text; ids, logits, probs: return this tensor as x"),
     ] = None,
     dtype: Annotated[
         str | None,
-        options.choice("convert the input x to this dtype; with --model, compute in this dtype", options.DTYPES),
+        options.choice(options.DTYPES, "convert the input x to this dtype; with --model, compute in this dtype"),
     ] = None,
 ) -> Record | str:
     """Map hidden states to logits, probabilities and words; with --model, generate text.

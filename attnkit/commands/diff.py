@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 
-from attnkit.cli import cells, figures, options, views
+from attnkit.cli import cells, figures, views
 from attnkit.cli.stage import PAIR, PythonForm, Records, Stage
 from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.display.cells import Cells
@@ -170,7 +171,8 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
     sections={"Comparison": "rtol atol all_ heatmap", "Figures": "numbers no_numbers range cmap"},
     exclusive=[("numbers", "no_numbers")],
     requires=[(name, "heatmap") for name in views.LOOK_FLAGS],
-    extra={"heatmap": options.switch("a heat map of A − B for every tensor that differs")} | views.LOOK_FLAGS,
+    extra={"heatmap": Annotated[bool, typer.Option(help="a heat map of A − B for every tensor that differs")]}
+    | views.LOOK_FLAGS,
     without=("check_finite",),
     shows_table=lambda parameters: True,
     status_is_result=True,
@@ -185,10 +187,10 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
 def diff(
     pair: Pair,
     *,
-    rtol: Annotated[float, options.number("relative tolerance", least=0)] = 0.0,
-    atol: Annotated[float, options.number("absolute tolerance", least=0)] = 0.0,
+    rtol: Annotated[float, typer.Option(min=0, help="relative tolerance")] = 0.0,
+    atol: Annotated[float, typer.Option(min=0, help="absolute tolerance")] = 0.0,
     all_: Annotated[
-        bool, options.switch("compare all stages of two traces, not only up to the first that differs")
+        bool, typer.Option(help="compare all stages of two traces, not only up to the first that differs")
     ] = False,
 ) -> DiffReport:
     """Compare two tensors, records or traces: exit code 0 when they are the same, 1 when they differ.

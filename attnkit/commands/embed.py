@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 
 from attnkit import formats, model, tokenizers
 from attnkit.cli import options, text_input
@@ -43,7 +44,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
     operand=TEXT,
     reader=text_input.read_texts,
     needs_no_input=text_input.replaces_text,
-    extra={"lines": options.LINES},
+    extra={"lines": options.Lines},
     adds=lambda call: bool(call.parameters["steps"]),
     table_on_stderr=lambda parameters: bool(parameters["steps"]),
     computes_x_last=True,
@@ -52,31 +53,31 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 def embed(
     texts: Sequence[str] | str | None,
     *,
-    dim: Annotated[int | None, options.integer("random vectors of width D, one for each word", 1, "D")] = None,
-    seed: Annotated[int, options.integer("seed of the random vectors", 0)] = 0,
-    one_hot: Annotated[bool, options.switch("one-hot vectors: 1 at the token's id, 0 elsewhere")] = False,
-    table: Annotated[Record | None, options.tensor("embedding table (vocab, model)")] = None,
-    model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[str | None, options.LAYER] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, metavar="D", help="random vectors of width D, one for each word")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random vectors")] = 0,
+    one_hot: Annotated[bool, typer.Option(help="one-hot vectors: 1 at the token's id, 0 elsewhere")] = False,
+    table: Annotated[Record | None, options.file("tensor", "embedding table (vocab, model)")] = None,
+    model_: options.Model = None,
+    layer: options.Layer = None,
     tokenizer: Annotated[
         Tokenizer | None,
-        options.Option(
+        options.file(
+            "tokenizer",
             "split the text into words, chars, or the tokens of a tokenizer.json [default: words, or the model's own]",
             "words|chars|FILE",
-            str,
-            "tokenizer",
         ),
     ] = None,
     vocab: Annotated[
-        list[str] | None,
-        options.Option("vocabulary: one word per line, or JSON {word: id}", "FILE", str, "words"),
+        list[str] | None, options.file("words", "vocabulary: one word per line, or JSON {word: id}")
     ] = None,
-    ids: Annotated[Record | None, options.IDS] = None,
-    pair: Annotated[str | None, options.PAIR] = None,
-    image: Annotated[Array | None, options.IMAGE] = None,
-    batch: Annotated[bool, options.BATCH] = False,
-    scale: Annotated[bool, options.switch("multiply by √D, as the 2017 paper does")] = False,
-    steps: Annotated[bool, options.STEPS] = False,
+    ids: options.Ids = None,
+    pair: options.Pair = None,
+    image: options.Image = None,
+    batch: options.Batch = False,
+    scale: Annotated[bool, typer.Option(help="multiply by √D, as the 2017 paper does")] = False,
+    steps: options.Steps = False,
 ) -> Record:
     """Map text or token ids to vectors: x holds the row of the embedding table for each id.
 

@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from attnkit import callbacks, formats, model
 from attnkit.cli import options, text_input
@@ -165,7 +167,7 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[Li
         yield from (line for lines in read_lines(blocks) for line in lines)
         return
     values = call.files.load_values(None, bfloat16=False)
-    engine = options.load_engine(call)
+    engine = call.load_engine()
     lines = encode_lines(blocks, values, lambda one, x: make_result(one, x, values["normalize"]))
     while True:
         with running(call), callbacks.use_callbacks(callbacks.current()._replace(engine=engine)):
@@ -195,54 +197,57 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[Li
     reader=text_input.read_model_input,
     read_together=encode_together,
     needs_no_input=text_input.replaces_text,
-    extra={"lines": options.LINES, **options.ENGINE},
+    extra={"lines": options.Lines, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     adds=lambda call: bool(call.parameters["keep"]),
 )
 def encode(
     source: Sequence[str] | str | Record | None,
     *,
-    model_: Annotated[Any, options.MODEL] = None,
-    ids: Annotated[Record | None, options.IDS] = None,
-    pair: Annotated[str | None, options.PAIR] = None,
-    image: Annotated[Array | None, options.IMAGE] = None,
+    model_: options.Model = None,
+    ids: options.Ids = None,
+    pair: options.Pair = None,
+    image: options.Image = None,
     tokenizer: Annotated[
         Tokenizer | None,
-        options.Option(
-            "tokenizer, instead of the model's own: words, chars, or a tokenizer.json",
-            "words|chars|FILE",
-            str,
-            "tokenizer",
+        options.file(
+            "tokenizer", "tokenizer, instead of the model's own: words, chars, or a tokenizer.json", "words|chars|FILE"
         ),
     ] = None,
-    batch: Annotated[bool, options.BATCH] = False,
+    batch: options.Batch = False,
     layers_: Annotated[
-        str, options.span("run only layers A to B - 1; if A is not 0, the record's x is the input of layer A")
+        str,
+        typer.Option(
+            parser=options.parse_span,
+            metavar="A:B",
+            help="run only layers A to B - 1; if A is not 0, the record's x is the input of layer A",
+        ),
     ] = "",
     pool: Annotated[
         str | None,
         options.choice(
+            POOLS,
             "one vector for each text: cls (first token), mean, max, mean-sqrt or weighted-mean (of all tokens), last "
             "(token), pooler (of the model), or as modules.json in the folder states [default: folder where it does]",
-            POOLS,
         ),
     ] = None,
     prompt: Annotated[
-        str | None, options.text("put this prompt of the folder before each text [default: the folder's]", "NAME")
+        str | None,
+        typer.Option(metavar="NAME", help="put this prompt of the folder before each text [default: the folder's]"),
     ] = None,
-    normalize: Annotated[bool, options.switch("scale the pooled vectors to length 1 (L2 norm)")] = False,
+    normalize: Annotated[bool, typer.Option(help="scale the pooled vectors to length 1 (L2 norm)")] = False,
     keep: Annotated[
         tuple[str, ...],
         options.names("add these intermediates to the record, by name or shell pattern: decoder.*.self.weights"),
     ] = (),
-    trace: Annotated[str | None, options.TRACE] = None,
-    trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
-    weights: Annotated[str | None, options.WEIGHTS] = None,
-    patch: Annotated[dict[str, Array] | None, options.PATCH] = None,
-    ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
-    mean: Annotated[Mapping[str, Array] | None, options.MEAN] = None,
+    trace: options.Trace = None,
+    trace_only: options.TraceOnly = (),
+    weights: options.Weights = None,
+    patch: options.Patch = None,
+    ablate: options.Ablate = (),
+    mean: options.Mean = None,
     dtype: Annotated[
-        str | None, options.choice("compute in this dtype [default: float32]", ("float32", "float64"))
+        Literal["float32", "float64"] | None, typer.Option(help="compute in this dtype [default: float32]")
     ] = None,
 ) -> Record:
     """Run a whole model: text to the hidden states of its last layer.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 
 from attnkit import display, formats, help
 from attnkit.cli import options, pipeline
@@ -64,10 +65,10 @@ def exercise(
     number: str,
     *,
     answer: Annotated[
-        str | None, options.text("check this answer: '[[1, 0], [0, 1]]', or - for a tensor on stdin")
+        str | None, typer.Option(help="check this answer: '[[1, 0], [0, 1]]', or - for a tensor on stdin")
     ] = None,
-    solution: Annotated[bool, options.switch("show the pipeline that solves it, and its answer")] = False,
-    seed: Annotated[int | None, options.integer("draw fresh numbers from this seed", least=0)] = None,
+    solution: Annotated[bool, typer.Option(help="show the pipeline that solves it, and its answer")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="draw fresh numbers from this seed")] = None,
 ) -> str:
     """Print an exercise of the lecture, check an answer to it, or solve it; without a number, list the exercises.
 

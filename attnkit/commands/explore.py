@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 
 from attnkit import display, formats
 from attnkit.cli import figures, operands, options, views
@@ -116,12 +117,12 @@ def explore(
     *,
     record: Annotated[
         int | None,
-        options.integer("show only this record of a batch or a stream, from 0 [default: up to 16 of them]", least=0),
+        typer.Option(min=0, help="show only this record of a batch or a stream, from 0 [default: up to 16 of them]"),
     ] = None,
-    model_: Annotated[Any, options.MODEL] = None,
-    top: Annotated[int | None, options.integer(f"words of each layer [default: {TOP}]", least=1)] = None,
+    model_: options.Model = None,
+    top: Annotated[int | None, typer.Option(min=1, help=f"words of each layer [default: {TOP}]")] = None,
     exact: Annotated[
-        bool, options.switch("keep all numbers as they are [default: of many weights, 8 bits or the largest]")
+        bool, typer.Option(help="keep all numbers as they are [default: of many weights, 8 bits or the largest]")
     ] = False,
 ) -> str:
     """Write one page that explores traces: an HTML file that loads nothing.

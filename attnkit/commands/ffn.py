@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
@@ -44,23 +46,21 @@ def ffn(
     *,
     params: Annotated[
         Mapping[str, Array] | None,
-        options.tensors("weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated"),
+        options.file("tensors", "weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated"),
     ] = None,
-    model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[str | None, options.LAYER] = None,
-    hidden: Annotated[int | None, options.integer("random weights of this hidden width", 1, "F")] = None,
-    seed: Annotated[int, options.integer("seed of the random weights", 0)] = 0,
-    activation: Annotated[
-        str, options.choice("activation function of the hidden layer", tuple(model.ACTIVATIONS))
-    ] = "relu",
-    gated: Annotated[bool, options.switch("gated network (GLU): activation(x w1) · (x w3)")] = False,
-    residual: Annotated[bool, options.RESIDUAL] = False,
-    add: Annotated[Record | None, options.ADD] = None,
+    model_: options.Model = None,
+    layer: options.Layer = None,
+    hidden: Annotated[int | None, typer.Option(min=1, metavar="F", help="random weights of this hidden width")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
+    activation: Annotated[str, options.choice(model.ACTIVATIONS, "activation function of the hidden layer")] = "relu",
+    gated: Annotated[bool, typer.Option(help="gated network (GLU): activation(x w1) · (x w3)")] = False,
+    residual: options.Residual = False,
+    add: options.Add = None,
     keep: Annotated[
         tuple[str, ...],
         options.names("add these intermediates to the record; linear and gated: with --gated", (*INTERMEDIATES, "all")),
     ] = (),
-    steps: Annotated[bool, options.STEPS] = False,
+    steps: options.Steps = False,
 ) -> Record:
     """Apply the feed-forward network of a layer: the same two linear maps at every position.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from attnkit import callbacks, display
 from attnkit.cli import operands, options, pipeline, views
@@ -61,7 +62,7 @@ def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) ->
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
         if stage.tool.returns_text(stage.parameters) or stage.parameters.get("explain") is not None:
             raise UsageError(f"stage {number}, {stage.tool.name}: text has no gradient")
-        if options.recorded_values(stage):
+        if stage.recorded_engine():
             raise UsageError(f"stage {number}, {stage.tool.name}: numpy computes gradients", "--engine")
     flow = pipeline.chain_stages(stages, upstream=upstream)
     return Records(flow.format, run_items(call, stages, calls, flow.items))
@@ -151,20 +152,23 @@ def grad(
     *,
     of: Annotated[
         tuple[str, tuple[Index, ...]] | None,
-        options.element(
-            "gradients of these elements of x, or of another tensor that the last stage's --emit returns, instead of "
-            "the sum of x: 'x[0,2]', 'probs[1,cat]'",
-            "NAME[INDEX]",
+        typer.Option(
+            parser=options.parse_element,
+            metavar="NAME[INDEX]",
+            help="gradients of these elements of x, or of another tensor that the last stage's --emit returns, instead "
+            "of the sum of x: 'x[0,2]', 'probs[1,cat]'",
         ),
     ] = None,
-    grad_only: Annotated[tuple[str, ...], options.GRAD_ONLY] = (),
+    grad_only: options.GradOnly = (),
     check: Annotated[
-        bool, options.switch("compare with a finite difference in float64, along a random direction over all of them")
+        bool,
+        typer.Option(help="compare with a finite difference in float64, along a random direction over all of them"),
     ] = False,
     tolerance: Annotated[
-        float, options.number("the relative error from which --check fails, with exit code 1", above=0)
+        float,
+        typer.Option(click_type=options.ABOVE_0, help="the relative error from which --check fails, with exit code 1"),
     ] = CHECK_TOLERANCE,
-    seed: Annotated[int, options.integer("seed of the direction of --check", 0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the direction of --check")] = 0,
     attribute: Annotated[str | None, options.attribution("x, in place of the gradients")] = None,
 ) -> Record:
     """Compute the gradient of a pipeline's last x with respect to each of its tensors and parameters.

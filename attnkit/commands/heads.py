@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 
 from attnkit import callbacks, display, model
 from attnkit.cli import figures, options, views
@@ -197,12 +198,11 @@ def join_records(records: Iterator[Record | None]) -> Iterator[Record | Iterator
 def heads(
     trace: Record | Iterable[Record] | None,
     *,
-    model_: Annotated[Any, options.MODEL] = None,
+    model_: options.Model = None,
     sort: Annotated[
-        str | None,
-        options.choice(f"sort by a column, largest first: {', '.join(COLUMNS)}", COLUMNS)._replace(metavar="COLUMN"),
+        str | None, options.choice(COLUMNS, f"sort by a column, largest first: {', '.join(COLUMNS)}", metavar="COLUMN")
     ] = None,
-    top: Annotated[int | None, options.integer("return only the first N rows", least=1)] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="return only the first N rows")] = None,
 ) -> Record:
     """Score the attention heads of a trace, or of a stream of records over a corpus: a row for each head.
 

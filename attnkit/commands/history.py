@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import numpy as np
+import typer
 
 from attnkit import __version__, formats
 from attnkit.cli import options, pipeline
@@ -48,7 +49,7 @@ def history(
     record: Record | str,
     *,
     replay: Annotated[
-        bool, options.switch("run the commands again; exit code 0 if the result is equal bit for bit, 1 if not")
+        bool, typer.Option(help="run the commands again; exit code 0 if the result is equal bit for bit, 1 if not")
     ] = False,
 ) -> str:
     """Print the commands that made a record as a shell script; with --replay, run them again.

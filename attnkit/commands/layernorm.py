@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
@@ -47,22 +49,24 @@ def layernorm(
     kind: Annotated[
         str,
         options.choice(
-            "layer: over the last axes; rms: without the mean; batch: each feature over all other axes", tuple(FORMULAS)
+            FORMULAS, "layer: over the last axes; rms: without the mean; batch: each feature over all other axes"
         ),
     ] = "layer",
     gamma: Annotated[
-        Record | None, options.tensor("scale γ, with the shape of the normalized axes [default: 1]")
+        Record | None, options.file("tensor", "scale γ, with the shape of the normalized axes [default: 1]")
     ] = None,
-    beta: Annotated[Record | None, options.tensor("shift β, with the shape of γ [default: 0]")] = None,
-    eps: Annotated[float, options.number("ε, added to the variance", above=0)] = 1e-5,
-    axis: Annotated[int, options.integer("first axis to normalize; all axes after it are normalized too")] = -1,
-    mean: Annotated[Record | None, options.tensor("batch: running mean, instead of the mean of the batch")] = None,
+    beta: Annotated[Record | None, options.file("tensor", "shift β, with the shape of γ [default: 0]")] = None,
+    eps: Annotated[float, typer.Option(click_type=options.ABOVE_0, help="ε, added to the variance")] = 1e-5,
+    axis: Annotated[int, typer.Option(help="first axis to normalize; all axes after it are normalized too")] = -1,
+    mean: Annotated[
+        Record | None, options.file("tensor", "batch: running mean, instead of the mean of the batch")
+    ] = None,
     variance: Annotated[
-        Record | None, options.tensor("batch: running variance, instead of the variance of the batch")
+        Record | None, options.file("tensor", "batch: running variance, instead of the variance of the batch")
     ] = None,
-    model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[str | None, options.LAYER] = None,
-    add: Annotated[Record | None, options.tensor("add FILE to x, then normalize the sum")] = None,
+    model_: options.Model = None,
+    layer: options.Layer = None,
+    add: Annotated[Record | None, options.file("tensor", "add FILE to x, then normalize the sum")] = None,
     keep: Annotated[
         tuple[str, ...],
         options.names(
@@ -71,7 +75,7 @@ def layernorm(
             (*KEPT, "all"),
         ),
     ] = (),
-    steps: Annotated[bool, options.STEPS] = False,
+    steps: options.Steps = False,
 ) -> Record:
     """Normalize the vector of each token to mean 0 and variance 1, then multiply by γ and add β.
 

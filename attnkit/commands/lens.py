@@ -1,8 +1,9 @@
 """attnkit lens: the words that the head reads in the state of each layer; what each part adds to a logit."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import typer
 
 from attnkit import display
 from attnkit.cli import figures, options, views
@@ -146,21 +147,21 @@ TOP = 3  # words of each layer, unless --top sets another number
 def lens(
     record: Record,
     *,
-    model_: Annotated[Any, options.MODEL] = None,
-    top: Annotated[int | None, options.integer(f"words of each layer [default: {TOP}]", least=1)] = None,
+    model_: options.Model = None,
+    top: Annotated[int | None, typer.Option(min=1, help=f"words of each layer [default: {TOP}]")] = None,
     position: Annotated[
         int | None,
-        options.integer(
-            "only the token at this position, -1 the last of each text [default: all; with --direct the last]"
+        typer.Option(
+            help="only the token at this position, -1 the last of each text [default: all; with --direct the last]"
         ),
     ] = None,
     direct: Annotated[
-        str | None, options.text("what each part adds to the logit of this next word, one token", "WORD")
+        str | None, typer.Option(metavar="WORD", help="what each part adds to the logit of this next word, one token")
     ] = None,
-    minus: Annotated[str | None, options.text("to that logit less the logit of this word", "WORD")] = None,
+    minus: Annotated[str | None, typer.Option(metavar="WORD", help="to that logit less the logit of this word")] = None,
     by: Annotated[
-        str | None,
-        options.choice("parts: each layer's attention, or each of its heads [default: layer]", ("layer", "head")),
+        Literal["layer", "head"] | None,
+        typer.Option(help="parts: each layer's attention, or each of its heads [default: layer]"),
     ] = None,
 ) -> Record:
     """Apply the logit lens to a trace: the likeliest words in the state after each layer.

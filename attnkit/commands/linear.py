@@ -1,7 +1,7 @@
 """attnkit linear: a linear layer, x W + b."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from attnkit import callbacks, model
 from attnkit.cli import options
@@ -19,9 +19,9 @@ from attnkit.record import Array, Record, Tensor
 def linear(
     record: Record,
     *,
-    params: Annotated[Mapping[str, Array] | None, options.tensors("weights: w (in, out), and b (out)")] = None,
-    model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[str | None, options.LAYER] = None,
+    params: Annotated[Mapping[str, Array] | None, options.file("tensors", "weights: w (in, out), and b (out)")] = None,
+    model_: options.Model = None,
+    layer: options.Layer = None,
 ) -> Record:
     """Apply a linear layer to the vector of each token: x W + b, which may change its width.
 

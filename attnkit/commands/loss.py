@@ -4,6 +4,7 @@ import warnings
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 
 from attnkit import display, model
 from attnkit.cli import figures, options, views
@@ -104,27 +105,27 @@ def loss(
     *,
     target: Annotated[
         Any,
-        options.Option(
+        options.file(
+            "targets",
             "correct token for each row: words, ids, or a FILE of ids (:ids takes those of the record); if there "
             "are fewer targets than rows, they belong to the last rows",
             "TEXT|FILE",
-            str,
-            "targets",
         ),
     ] = None,
     smoothing: Annotated[
         float,
-        options.number(
-            "label smoothing ε: the target distribution is (1 − ε) one-hot + ε/N", least=0, most=1, metavar="E"
+        typer.Option(
+            min=0, max=1, metavar="E", help="label smoothing ε: the target distribution is (1 − ε) one-hot + ε/N"
         ),
     ] = 0.0,
-    ignore: Annotated[int, options.integer("ignore targets with this id", metavar="ID")] = IGNORE_INDEX,
-    weights: Annotated[Record | None, options.tensor("weight of each word (class) in the loss, (N,)")] = None,
+    ignore: Annotated[int, typer.Option(metavar="ID", help="ignore targets with this id")] = IGNORE_INDEX,
+    weights: Annotated[Record | None, options.file("tensor", "weight of each word (class) in the loss, (N,)")] = None,
     reduction: Annotated[
-        str, options.choice("x is the loss of each row, their sum, or their weighted mean", REDUCTIONS)
+        str, options.choice(REDUCTIONS, "x is the loss of each row, their sum, or their weighted mean")
     ] = "mean",
     steps: Annotated[
-        bool, options.switch("add the two distributions to the record, `expected` and `probs`, and show tables of them")
+        bool,
+        typer.Option(help="add the two distributions to the record, `expected` and `probs`, and show tables of them"),
     ] = False,
 ) -> Record:
     """Compute the cross-entropy of logits and targets: how improbable the model finds the correct tokens.

@@ -1,9 +1,10 @@
 """attnkit mask: attention masks: causal, padding, window, prefix, segments …"""
 
 import warnings
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import typer
 
 from attnkit import model, tokenizers
 from attnkit.cli import options
@@ -54,51 +55,60 @@ def mask(
     *,
     size: Annotated[
         tuple[int, ...] | None,
-        options.integers("read no input; x is a mask of T queries and S keys", "T[,S]", least=0),
+        typer.Option(
+            parser=options.parse_whole_numbers,
+            metavar="T[,S]",
+            help="read no input; x is a mask of T queries and S keys",
+        ),
     ] = None,
-    causal: Annotated[bool, options.switch("keys up to the query's own position")] = False,
+    causal: Annotated[bool, typer.Option(help="keys up to the query's own position")] = False,
     align: Annotated[
-        str, options.choice("corner where the causal diagonal starts if T ≠ S", ("top-left", "bottom-right"))
+        Literal["top-left", "bottom-right"], typer.Option(help="corner where the causal diagonal starts if T ≠ S")
     ] = "top-left",
-    offset: Annotated[int | None, options.integer("position of the first query among the keys")] = None,
-    padding: Annotated[bool, options.switch("keys that are not padding, from the record's lengths or ids")] = False,
+    offset: Annotated[int | None, typer.Option(help="position of the first query among the keys")] = None,
+    padding: Annotated[bool, typer.Option(help="keys that are not padding, from the record's lengths or ids")] = False,
     pad_id: Annotated[
-        int | None, options.integer("id of the padding token [default: the id of [PAD] or <pad>]", 0)
+        int | None, typer.Option(min=0, help="id of the padding token [default: the id of [PAD] or <pad>]")
     ] = None,
     padded_queries: Annotated[
-        bool, options.switch("with --padding or --lengths: a query that is padding attends to no key")
+        bool, typer.Option(help="with --padding or --lengths: a query that is padding attends to no key")
     ] = False,
-    lengths: Annotated[Record | None, options.tensor("number of valid keys in each batch row, (B)")] = None,
-    window: Annotated[tuple[int, int] | None, options.WINDOW] = None,
+    lengths: Annotated[Record | None, options.file("tensor", "number of valid keys in each batch row, (B)")] = None,
+    window: options.Window | None = None,
     prefix: Annotated[
         int | None,
-        options.integer("prefix-LM mask: causal, but all queries attend to the first N keys (not with --causal)", 0),
-    ] = None,
-    chunk: Annotated[int | None, options.integer("keys in the same chunk of N tokens as the query", 1)] = None,
-    segments: Annotated[
-        Record | None, options.tensor("keys in the same segment as the query; segment ids (T) or (B, T)")
-    ] = None,
-    with_: Annotated[Record | None, options.tensor("your own mask, bool or 0 and 1")] = None,
-    cross: Annotated[bool, options.switch("mask for cross-attention: the keys are the record's memory")] = False,
-    any_: Annotated[bool, options.switch("allow a key if one rule allows it, instead of all rules")] = False,
-    invert: Annotated[bool, options.switch("swap allowed and blocked keys in the final mask")] = False,
-    polarity: Annotated[str, options.choice("meaning of True in the mask of --with", ("attend", "ignore"))] = "attend",
-    as_: Annotated[
-        str,
-        options.choice(
-            "output: booleans, 0 and 1, numbers to add to the scores, or lengths",
-            ("bool", "01", "additive", "lengths"),
+        typer.Option(
+            min=0, help="prefix-LM mask: causal, but all queries attend to the first N keys (not with --causal)"
         ),
+    ] = None,
+    chunk: Annotated[int | None, typer.Option(min=1, help="keys in the same chunk of N tokens as the query")] = None,
+    segments: Annotated[
+        Record | None, options.file("tensor", "keys in the same segment as the query; segment ids (T) or (B, T)")
+    ] = None,
+    with_: Annotated[Record | None, options.file("tensor", "your own mask, bool or 0 and 1")] = None,
+    cross: Annotated[bool, typer.Option(help="mask for cross-attention: the keys are the record's memory")] = False,
+    any_: Annotated[bool, typer.Option(help="allow a key if one rule allows it, instead of all rules")] = False,
+    invert: Annotated[bool, typer.Option(help="swap allowed and blocked keys in the final mask")] = False,
+    polarity: Annotated[
+        Literal["attend", "ignore"], typer.Option(help="meaning of True in the mask of --with")
+    ] = "attend",
+    as_: Annotated[
+        Literal["bool", "01", "additive", "lengths"],
+        typer.Option(help="output: booleans, 0 and 1, numbers to add to the scores, or lengths"),
     ] = "bool",
-    fill: Annotated[str, options.choice("value that an additive mask adds to blocked scores", FILLS)] = "-inf",
+    fill: Annotated[str, options.choice(FILLS, "value that an additive mask adds to blocked scores")] = "-inf",
     explain: Annotated[
         tuple[int | str, ...] | None,
-        options.cell(
-            "instead of a mask, explain which rule blocks key J for query I (numbers or words); -f json: as a record",
-            "[B,]I,J",
+        typer.Option(
+            parser=options.parse_cell,
+            metavar="[B,]I,J",
+            help="instead of a mask, explain which rule blocks key J for query I (numbers or words); -f json: "
+            "as a record",
         ),
     ] = None,
-    steps: Annotated[bool, options.switch("add the mask of each rule to the record and show a table of each")] = False,
+    steps: Annotated[
+        bool, typer.Option(help="add the mask of each rule to the record and show a table of each")
+    ] = False,
 ) -> Record:
     """Make an attention mask: True where a query (row) may attend to a key (column).
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
+import typer
 
 from attnkit import model
-from attnkit.cli import operands, options
+from attnkit.cli import operands
 from attnkit.cli.stage import Records, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
@@ -38,7 +39,7 @@ def merge(
     parts: Sequence[Record],
     *,
     join: Annotated[
-        bool, options.switch("return the attention output: the heads side by side, times W_O if the parts have it")
+        bool, typer.Option(help="return the attention output: the heads side by side, times W_O if the parts have it")
     ] = False,
 ) -> Record:
     """Merge results of attend --partial over parts of the keys into attention over all keys.

@@ -5,6 +5,8 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from attnkit import display, formats
 from attnkit.cli import figures, options
 from attnkit.cli.index_files import stack_vectors
@@ -78,18 +80,16 @@ def near(
     *,
     index: Annotated[
         Any,
-        options.Option(
+        options.file(
+            "index",
             "vectors to search: x (N, D) of a file, or FILE:NAME; DIR: those of all words of a model, DIR:LAYER those "
             "of another of its embedding layers",
-            "FILE",
-            str,
-            "index",
         ),
     ] = None,
-    top: Annotated[int, options.integer("most of the nearest rows to return; of fewer rows, all", least=1)] = 5,
+    top: Annotated[int, typer.Option(min=1, help="most of the nearest rows to return; of fewer rows, all")] = 5,
     metric: Annotated[
         str,
-        options.choice("what near means: a large cosine, a large dot product, or a small Euclidean distance", METRICS),
+        options.choice(METRICS, "what near means: a large cosine, a large dot product, or a small Euclidean distance"),
     ] = "cosine",
 ) -> Record:
     """Find the nearest of many vectors to each vector of x: sentences or words by meaning.

@@ -31,7 +31,7 @@ def show_and_return(record: Record, call: Stage) -> Record:
     view=render_part,
     figure=figures.select_sections,
     cells=cells.select_cells,
-    extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.NAME, "slice": views.SLICE},
+    extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.Name, "slice": views.Slice},
     table_on_stderr=lambda parameters: True,
     without=("check_finite",),
     passthrough=True,

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import typer
 
 from attnkit import model
 from attnkit.cli import options
@@ -104,42 +105,46 @@ def _stated_by_table(table: Record, flags: Mapping[str, Any]) -> dict[str, Any]:
 def posenc(
     record: Record | None,
     *,
-    kind: Annotated[str, options.choice("kind of positions", KINDS)] = "sinusoidal",
-    model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[str | None, options.LAYER] = None,
-    alone: Annotated[bool, options.switch("return only the encoding, without x")] = False,
+    kind: Annotated[str, options.choice(KINDS, "kind of positions")] = "sinusoidal",
+    model_: options.Model = None,
+    layer: options.Layer = None,
+    alone: Annotated[bool, typer.Option(help="return only the encoding, without x")] = False,
     size: Annotated[
         tuple[int, ...] | None,
-        options.integers("read no input; encode T positions, or T queries and S keys", "T[,S]", least=0),
+        typer.Option(
+            parser=options.parse_whole_numbers,
+            metavar="T[,S]",
+            help="read no input; encode T positions, or T queries and S keys",
+        ),
     ] = None,
-    dim: Annotated[int | None, options.integer("width of the encoding, with --size", 1, "D")] = None,
+    dim: Annotated[int | None, typer.Option(min=1, metavar="D", help="width of the encoding, with --size")] = None,
     layout: Annotated[
         Literal["paper", "halves"],
-        options.choice("paper: sines and cosines alternate; halves: all sines, then all cosines", ("paper", "halves")),
+        typer.Option(help="paper: sines and cosines alternate; halves: all sines, then all cosines"),
     ] = "paper",
-    base: Annotated[float, options.number("base of the wavelengths", above=0)] = 10000.0,
-    offset: Annotated[int, options.integer("position of the first token", 0)] = 0,
-    positions: Annotated[Record | None, options.tensor("position of each token, (T) or (B, T)")] = None,
+    base: Annotated[float, typer.Option(click_type=options.ABOVE_0, help="base of the wavelengths")] = 10000.0,
+    offset: Annotated[int, typer.Option(min=0, help="position of the first token")] = 0,
+    positions: Annotated[Record | None, options.file("tensor", "position of each token, (T) or (B, T)")] = None,
     table: Annotated[
-        Record | None, options.tensor("learned: table (positions, model); t5: table (buckets, heads)")
+        Record | None, options.file("tensor", "learned: table (positions, model); t5: table (buckets, heads)")
     ] = None,
-    seed: Annotated[int | None, options.integer("learned: a random table from this seed", 0)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="learned: a random table from this seed")] = None,
     heads: Annotated[
-        int, options.integer("rotary: number of heads in x; alibi: number of heads of the bias", 1, "H")
+        int, typer.Option(min=1, metavar="H", help="rotary: number of heads in x; alibi: number of heads of the bias")
     ] = 1,
     rotary_dim: Annotated[
-        int | None, options.integer("rotate only the first R columns of each head [default: all]", 2, "R")
+        int | None, typer.Option(min=2, metavar="R", help="rotate only the first R columns of each head [default: all]")
     ] = None,
     interleaved: Annotated[
-        bool, options.switch("rotary: rotate columns in pairs (0,1), (2,3), …, instead of two halves")
+        bool, typer.Option(help="rotary: rotate columns in pairs (0,1), (2,3), …, instead of two halves")
     ] = False,
     cos: Annotated[
-        Record | None, options.tensor("rotary: cosines, (P, R/2) looked up by position, or (B, T, R/2)")
+        Record | None, options.file("tensor", "rotary: cosines, (P, R/2) looked up by position, or (B, T, R/2)")
     ] = None,
-    sin: Annotated[Record | None, options.tensor("rotary: sines, shaped like the cosines")] = None,
-    max_distance: Annotated[int, options.integer("t5: all distances from N on share one bucket", 1)] = 128,
-    one_way: Annotated[bool, options.switch("t5: buckets of a decoder, only for keys before the query")] = False,
-    steps: Annotated[bool, options.STEPS] = False,
+    sin: Annotated[Record | None, options.file("tensor", "rotary: sines, shaped like the cosines")] = None,
+    max_distance: Annotated[int, typer.Option(min=1, help="t5: all distances from N on share one bucket")] = 128,
+    one_way: Annotated[bool, typer.Option(help="t5: buckets of a decoder, only for keys before the query")] = False,
+    steps: options.Steps = False,
 ) -> Record:
     """Encode positions: add sinusoidal or learned encodings to x, or rotate x (rotary).
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 
 from attnkit import callbacks, model
 from attnkit.cli import options
@@ -197,44 +198,50 @@ def rnn(
     cell: Annotated[
         str,
         options.choice(
+            CELLS,
             "what computes the next state: tanh and relu without gates; gru with the reset gate after the product, as "
             "in PyTorch and cuDNN; gru-reset-before as in Cho et al. 2014 (ONNX: linear_before_reset = 0); lstm",
-            tuple(CELLS),
         ),
     ] = "tanh",
-    hidden: Annotated[int | None, options.integer("random weights of this hidden width", 1, "H")] = None,
-    layers: Annotated[int, options.integer("number of layers, each of which reads the one before", 1)] = 1,
+    hidden: Annotated[int | None, typer.Option(min=1, metavar="H", help="random weights of this hidden width")] = None,
+    layers: Annotated[int, typer.Option(min=1, help="number of layers, each of which reads the one before")] = 1,
     bidirectional: Annotated[
-        bool, options.switch("read each text in both directions; the results are side by side")
+        bool, typer.Option(help="read each text in both directions; the results are side by side")
     ] = False,
-    reverse: Annotated[bool, options.switch("read each text from its end to its start")] = False,
+    reverse: Annotated[bool, typer.Option(help="read each text from its end to its start")] = False,
     projection: Annotated[
-        int | None, options.integer("project the hidden state of an LSTM to this width", 1, "P")
+        int | None, typer.Option(min=1, metavar="P", help="project the hidden state of an LSTM to this width")
     ] = None,
-    peepholes: Annotated[bool, options.switch("let the gates of an LSTM read the cell state")] = False,
-    seed: Annotated[int, options.integer("seed of the random weights", 0)] = 0,
+    peepholes: Annotated[bool, typer.Option(help="let the gates of an LSTM read the cell state")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
     params: Annotated[
         Mapping[str, Array] | None,
-        options.tensors("weights as PyTorch names them (weight_ih_l0, weight_hh_l0_reverse, …) or ONNX (W, R, B, P)"),
+        options.file(
+            "tensors", "weights as PyTorch names them (weight_ih_l0, weight_hh_l0_reverse, …) or ONNX (W, R, B, P)"
+        ),
     ] = None,
-    model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[str | None, options.LAYER] = None,
+    model_: options.Model = None,
+    layer: options.Layer = None,
     memory: Annotated[
         AttendedTensor | None,
-        options.attended(
+        options.file(
+            "attended",
             "of a decoder: begin with the last states of the encoder in FILE, and attend to its x where attention is "
-            "inside the recurrence"
+            "inside the recurrence",
         ),
     ] = None,
     lengths: Annotated[
-        Record | None, options.tensor("number of tokens of each text, (B) [default: from the record's mask]")
+        Record | None, options.file("tensor", "number of tokens of each text, (B) [default: from the record's mask]")
     ] = None,
     state_in: Annotated[
         Mapping[str, Array] | None,
-        options.tensors("begin with the states in FILE: hidden, cell, as --state-out writes them [default: zeros]"),
+        options.file(
+            "tensors", "begin with the states in FILE: hidden, cell, as --state-out writes them [default: zeros]"
+        ),
     ] = None,
     state_out: Annotated[
-        str | None, options.text("write the states after the last token to FILE, which --state-in continues", "FILE")
+        str | None,
+        typer.Option(metavar="FILE", help="write the states after the last token to FILE, which --state-in continues"),
     ] = None,
     keep: Annotated[
         tuple[str, ...],
@@ -244,7 +251,7 @@ def rnn(
             (*INTERMEDIATES, "weights", *GROUPS),
         ),
     ] = (),
-    steps: Annotated[bool, options.STEPS] = False,
+    steps: options.Steps = False,
 ) -> Record:
     """Apply recurrent layers: the hidden state after each token, from that token and the state before it.
 

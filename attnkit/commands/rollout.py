@@ -3,6 +3,8 @@
 import re
 from typing import Annotated
 
+import typer
+
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
@@ -83,10 +85,17 @@ def read_square(record: Record, name: str) -> Array:
 def rollout(
     record: Record,
     *,
-    layers: Annotated[str, options.span("only layers A to B - 1, from the states that are the input of layer A")] = "",
+    layers: Annotated[
+        str,
+        typer.Option(
+            parser=options.parse_span,
+            metavar="A:B",
+            help="only layers A to B - 1, from the states that are the input of layer A",
+        ),
+    ] = "",
     residual: Annotated[
         float,
-        options.number("share of the residual connection in each layer, beside the mean of its heads", least=0, most=1),
+        typer.Option(min=0, max=1, help="share of the residual connection in each layer, beside the mean of its heads"),
     ] = 0.5,
 ) -> Record:
     """Multiply the attention of all layers: how much of each input token is in each token's last state.

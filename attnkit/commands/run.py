@@ -2,17 +2,18 @@
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
 from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, Result
 from attnkit.cli.stage import INPUT, PythonForm, Records, Stage
 from attnkit.cli.text_input import is_pipe
-from attnkit.cli.tool import PYTHON_FLAGS, tool
+from attnkit.cli.tool import tool
 from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.record import Record
 
@@ -58,17 +59,6 @@ def set_input(first: Stage, inputs: tuple[str, ...]) -> None:
             f"expected one INPUT, got {len(inputs)}: {' '.join(inputs)}; a pipeline is one word, in quotes"
         )
     first.operands = inputs
-
-
-def hint_at_file(flag: str, value: str) -> str:
-    """Return the hint for a value of --format that is the file of a pipeline; "" for other flags and values.
-
-    >>> hint_at_file("format", "layer.attnkit")
-    '; the file of a pipeline is an operand: attnkit run layer.attnkit'
-    """
-    if flag != "format" or not names_pipeline_file(value):
-        return ""
-    return f"; the file of a pipeline is an operand: attnkit run {shlex.quote(value)}"
 
 
 def run_pipeline(call: Stage, upstream: Records | None) -> Records:
@@ -182,7 +172,9 @@ def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
     calls = pipeline.parse_stages(text)
     share_engine(call, calls)
     call.extra["last"] = last = calls[-1]
-    give_options(last, {name: call.common.pop(name) for name in PYTHON_FLAGS if name in call.common})
+    give_options(
+        last, {name: call.common.pop(name) for name in ("only", "dtype", "check_finite") if name in call.common}
+    )
     if last.common.get("output"):
         raise UsageError("Python writes no result to a file: attnkit.formats.save(record, FILE)", "--output")
     record = inputs[1] if len(inputs) > 1 else None
@@ -204,12 +196,20 @@ def present_last(result: Result, call: Stage) -> Any:
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
     requires=[("trace_only", "trace"), ("blank", "steps")],
     extra={
-        "steps": options.switch(
-            "show a table after each stage, on standard error; with -o FILE.html (.pdf, .md, .svg, .png) write a sheet "
-            "of all steps of all stages, with their parameters and formulas"
-        ),
-        "blank": options.names("leave the numbers of these tensors of the sheet empty, for students: weights,4.ffn.*"),
-        "save": options.Option("write the record of each stage to DIR: 1-embed.npz, 2-posenc.npz, …", "DIR", str),
+        "steps": Annotated[
+            bool,
+            typer.Option(
+                help="show a table after each stage, on standard error; with -o FILE.html (.pdf, .md, .svg, .png) "
+                "write a sheet of all steps of all stages, with their parameters and formulas"
+            ),
+        ],
+        "blank": Annotated[
+            tuple[str, ...],
+            options.names("leave the numbers of these tensors of the sheet empty, for students: weights,4.ffn.*"),
+        ],
+        "save": Annotated[
+            str, typer.Option(metavar="DIR", help="write the record of each stage to DIR: 1-embed.npz, 2-posenc.npz, …")
+        ],
         **options.ENGINE,
     },
     check_finite=lambda parameters: False,
@@ -220,19 +220,18 @@ def present_last(result: Result, call: Stage) -> Any:
         present=present_last,
         options=options.ENGINE_KEYWORDS,
     ),
-    hint_at_value=hint_at_file,
 )
 def run(
     result: Any,
     *,
     trace: Annotated[
         str | None,
-        options.text(
-            "write all that each stage computes, with its intermediates, to FILE: 1.embed.x, 2.attend.weights, …",
-            "FILE",
+        typer.Option(
+            metavar="FILE",
+            help="write all that each stage computes, with its intermediates, to FILE: 1.embed.x, 2.attend.weights, …",
         ),
     ] = None,
-    trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
+    trace_only: options.TraceOnly = (),
 ) -> Any:
     """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
 

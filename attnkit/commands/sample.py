@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 import attnkit
 from attnkit import display, help
 from attnkit.cli import options
@@ -33,8 +35,10 @@ USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a sc
 def sample(
     name: str,
     *,
-    script: Annotated[bool, options.switch("print the script, and do not run it")] = False,
-    copy: Annotated[bool, options.switch("copy the script and its data to the current folder, to change them")] = False,
+    script: Annotated[bool, typer.Option(help="print the script, and do not run it")] = False,
+    copy: Annotated[
+        bool, typer.Option(help="copy the script and its data to the current folder, to change them")
+    ] = False,
 ) -> str:
     """Run a sample, a short script of one idea; without a name, list the samples.
 

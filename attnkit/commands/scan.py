@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
+import typer
 
 from attnkit import display, model
 from attnkit.cli import figures, options, text_input, views
@@ -77,32 +78,38 @@ def draw_scan(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sect
     view=render_scan,
     figure=draw_scan,
     only_in_tables=lambda call: ("heatmap",),
-    extra={"heatmap": options.switch("a heat map in place of a table"), **views.LOOK_FLAGS},
+    extra={"heatmap": Annotated[bool, typer.Option(help="a heat map in place of a table")], **views.LOOK_FLAGS},
 )
 def scan(
     source: Sequence[str] | str | Record | None,
     *,
-    model_: Annotated[Any, options.MODEL] = None,
+    model_: options.Model = None,
     against: Annotated[
-        str | None, options.text("the corrupted text, of as many tokens as TEXT, which is patched with states of TEXT")
+        str | None,
+        typer.Option(help="the corrupted text, of as many tokens as TEXT, which is patched with states of TEXT"),
     ] = None,
     score: Annotated[
         str | None,
-        options.text("the word whose logit is the score, a single token: the next one, which begins with its space"),
+        typer.Option(
+            help="the word whose logit is the score, a single token: the next one, which begins with its space"
+        ),
     ] = None,
-    minus: Annotated[str | None, options.text("subtract the logit of this word")] = None,
+    minus: Annotated[str | None, typer.Option(help="subtract the logit of this word")] = None,
     patch: Annotated[
         str | None,
-        options.text("patch these intermediates, by a name or shell pattern: 'decoder.*.self.residual'", "PATTERN"),
+        typer.Option(
+            metavar="PATTERN", help="patch these intermediates, by a name or shell pattern: 'decoder.*.self.residual'"
+        ),
     ] = None,
-    positions: Annotated[bool, options.switch("patch or ablate each position by itself")] = False,
-    heads: Annotated[bool, options.switch("patch each head by itself: layer × head")] = False,
+    positions: Annotated[bool, typer.Option(help="patch or ablate each position by itself")] = False,
+    heads: Annotated[bool, typer.Option(help="patch each head by itself: layer × head")] = False,
     ablate: Annotated[
-        str | None, options.choice("heads: set each head of self-attention to 0 by itself: layer × head", ("heads",))
+        Literal["heads"] | None,
+        typer.Option(help="heads: set each head of self-attention to 0 by itself: layer × head"),
     ] = None,
-    mean: Annotated[Mapping[str, Array] | None, options.MEAN] = None,
+    mean: options.Mean = None,
     dtype: Annotated[
-        str | None, options.choice("compute in this dtype [default: float32]", ("float32", "float64"))
+        Literal["float32", "float64"] | None, typer.Option(help="compute in this dtype [default: float32]")
     ] = None,
 ) -> Record:
     """Sweep patches over a model: where it holds what decides the next word.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 
 from attnkit import callbacks, display
 from attnkit.cli import figures, options
@@ -203,29 +204,35 @@ def read_value(call: Stage, inputs: Sequence[Any]) -> Records:
 def score(
     text: NamedText,
     *,
-    model_: Annotated[Any, options.MODEL] = None,
+    model_: options.Model = None,
     references: Annotated[
         Sequence[Sequence[str]] | None,
-        options.lines("correct translations, a line for each input line; several files comma-separated", "FILES"),
+        options.file(
+            "lines", "correct translations, a line for each input line; several files comma-separated", "FILES"
+        ),
     ] = None,
     window: Annotated[
-        int | None, options.integer("tokens that the model reads at a time [default: all its positions]", least=2)
+        int | None, typer.Option(min=2, help="tokens that the model reads at a time [default: all its positions]")
     ] = None,
     stride: Annotated[
         int | None,
-        options.integer("tokens from one window to the next, which overlaps it [default: half a window]", least=1),
+        typer.Option(min=1, help="tokens from one window to the next, which overlaps it [default: half a window]"),
     ] = None,
-    dtype: Annotated[str | None, options.choice("compute in this dtype", ("float32", "float64"))] = None,
+    dtype: Annotated[str | None, options.choice(("float32", "float64"), "compute in this dtype")] = None,
     chrf_word_order: Annotated[
-        int | None, options.integer("n-grams of words in chrF too, up to N: 2 is chrF++ [default: 0]", least=0)
+        int | None, typer.Option(min=0, help="n-grams of words in chrF too, up to N: 2 is chrF++ [default: 0]")
     ] = None,
     by: Annotated[
         str | None,
-        options.Option("scores of each class of sentence lengths: 1 to N words, N + 1 to 2 N, …", "length:N", parse_by),
+        typer.Option(
+            parser=parse_by,
+            metavar="length:N",
+            help="scores of each class of sentence lengths: 1 to N words, N + 1 to 2 N, …",
+        ),
     ] = None,
     source: Annotated[
         Sequence[Sequence[str]] | None,
-        options.lines("--by counts the words of these lines [default: of the first references]"),
+        options.file("lines", "--by counts the words of these lines [default: of the first references]"),
     ] = None,
 ) -> Record:
     """Score a text by a model, or translations by references.

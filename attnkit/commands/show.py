@@ -5,8 +5,10 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from attnkit import display
-from attnkit.cli import cells, figures, notebook, operands, options, views
+from attnkit.cli import cells, figures, notebook, operands, views
 from attnkit.cli.stage import PythonForm, Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, flag_name
@@ -138,17 +140,18 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
 def show(
     record: Record,
     *,
-    name: Annotated[tuple[str, ...], views.NAME] = (),
-    slice: Annotated[str, views.SLICE] = "",
+    name: views.Name = (),
+    slice: views.Slice = "",
     pipeline: Annotated[
         str | None,
-        options.text(
-            "print the shell pipeline of a part of the model: encoder.3, encoder.3.self, encoder, head, or all",
-            "LAYER",
+        typer.Option(
+            metavar="LAYER",
+            help="print the shell pipeline of a part of the model: encoder.3, encoder.3.self, encoder, head, or all",
         ),
     ] = None,
     rows: Annotated[
-        bool, options.switch("show the norm, mean, deviation, minimum and maximum of each row instead of its numbers")
+        bool,
+        typer.Option(help="show the norm, mean, deviation, minimum and maximum of each row instead of its numbers"),
     ] = False,
 ) -> Record | str:
     """Show a tensor, a record, a file or a published model as tables and heat maps; with -f or -o convert it.

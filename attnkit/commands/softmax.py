@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
+import typer
 
 from attnkit.cli import options
 from attnkit.cli.tool import tool
@@ -22,15 +23,19 @@ from attnkit.record import Record
 def softmax(
     record: Record,
     *,
-    axis: Annotated[int, options.integer("the axis along which weights add up to 1; -1 is the last one")] = -1,
-    temperature: Annotated[float, options.number("divide the scores by T", above=0, metavar="T")] = 1.0,
+    axis: Annotated[int, typer.Option(help="the axis along which weights add up to 1; -1 is the last one")] = -1,
+    temperature: Annotated[
+        float, typer.Option(click_type=options.ABOVE_0, metavar="T", help="divide the scores by T")
+    ] = 1.0,
     mask: Annotated[
         Record | None,
-        options.tensor("bool or 0/1: 0 is masked; float: added to the scores [default: the record's mask]"),
+        options.file("tensor", "bool or 0/1: 0 is masked; float: added to the scores [default: the record's mask]"),
     ] = None,
     keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
-    steps: Annotated[bool, options.STEPS] = False,
-    strict: Annotated[bool, options.switch("stop with an error at a fully masked row, instead of a warning")] = False,
+    steps: options.Steps = False,
+    strict: Annotated[
+        bool, typer.Option(help="stop with an error at a fully masked row, instead of a warning")
+    ] = False,
 ) -> Record:
     """Compute the softmax of scores: e^score / Σ e^score along an axis, which adds up to 1.
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from attnkit import __version__, callbacks, display
 from attnkit.checkpoints.recurrent_keys import CELLS
@@ -102,89 +104,94 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
 def train(
     text: str,
     *,
-    output: Annotated[str | None, options.Option("the folder of the model", "DIR", str, short="-o")] = None,
-    family: Annotated[str | None, options.choice("a new model of this family [default: gpt2]", tuple(CONFIGS))] = None,
-    layers: Annotated[int | None, options.integer("its layers [default: 4; seq2seq: 1, lstm: 3]", least=1)] = None,
-    heads: Annotated[int | None, options.integer("its heads [default: 4]", least=1)] = None,
-    dim: Annotated[int | None, options.integer("its width [default: 128]", least=1)] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="DIR", help="the folder of the model")] = None,
+    family: Annotated[str | None, options.choice(CONFIGS, "a new model of this family [default: gpt2]")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="its layers [default: 4; seq2seq: 1, lstm: 3]")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="its heads [default: 4]")] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="its width [default: 128]")] = None,
     hidden: Annotated[
-        int | None, options.integer("the width of its feed-forward networks, or of its recurrent states", least=1)
+        int | None, typer.Option(min=1, help="the width of its feed-forward networks, or of its recurrent states")
     ] = None,
-    cell: Annotated[str | None, options.choice("of a seq2seq [default: gru]", tuple(CELLS))] = None,
+    cell: Annotated[str | None, options.choice(CELLS, "of a seq2seq [default: gru]")] = None,
     attention: Annotated[
-        str | None, options.choice("of the decoder of a seq2seq [default: additive]", tuple(ATTENTIONS))
+        str | None, options.choice(ATTENTIONS, "of the decoder of a seq2seq [default: additive]")
     ] = None,
-    input_feeding: Annotated[bool, options.switch("give the decoder of a seq2seq what it last attended to")] = False,
-    bidirectional: Annotated[bool, options.switch("let the encoder of a seq2seq read both ways")] = False,
-    config: Annotated[str | None, options.text("a new model of this config.json", "FILE")] = None,
-    from_: Annotated[str | None, options.text("go on with this published model", "DIR")] = None,
+    input_feeding: Annotated[bool, typer.Option(help="give the decoder of a seq2seq what it last attended to")] = False,
+    bidirectional: Annotated[bool, typer.Option(help="let the encoder of a seq2seq read both ways")] = False,
+    config: Annotated[str | None, typer.Option(metavar="FILE", help="a new model of this config.json")] = None,
+    from_: Annotated[str | None, typer.Option(metavar="DIR", help="go on with this published model")] = None,
     tokens: Annotated[
-        str | None, options.text("train a tokenizer on the text, or use that of DIR", "chars|words|bpe:N|unigram:N|DIR")
+        str | None,
+        typer.Option(
+            metavar="chars|words|bpe:N|unigram:N|DIR", help="train a tokenizer on the text, or use that of DIR"
+        ),
     ] = None,
-    pairs: Annotated[bool, options.switch("the text of a t5 is source, tab, target, line by line")] = False,
+    pairs: Annotated[bool, typer.Option(help="the text of a t5 is source, tab, target, line by line")] = False,
     classify: Annotated[
-        bool, options.switch("learn to tell the labels of texts, from lines of label, tab, text (lstm)")
+        bool, typer.Option(help="learn to tell the labels of texts, from lines of label, tab, text (lstm)")
     ] = False,
-    batch: Annotated[int | None, options.integer("texts in a batch [default: 12]", least=1)] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="texts in a batch [default: 12]")] = None,
     block: Annotated[
-        int | None, options.integer("tokens in a text [default: 64; of a short text fewer]", least=1)
+        int | None, typer.Option(min=1, help="tokens in a text [default: 64; of a short text fewer]")
     ] = None,
     accumulate: Annotated[
-        int | None, options.integer("add up the gradients of N batches in each step [default: 1]", least=1)
+        int | None, typer.Option(min=1, help="add up the gradients of N batches in each step [default: 1]")
     ] = None,
-    optimizer: Annotated[str | None, options.choice("[default: adamw]", tuple(DEFAULTS))] = None,
-    lr: Annotated[float | None, options.number("learning rate [default: 0.001]", above=0)] = None,
-    momentum: Annotated[float | None, options.number("of sgd [default: 0]", least=0)] = None,
+    optimizer: Annotated[str | None, options.choice(DEFAULTS, "[default: adamw]")] = None,
+    lr: Annotated[float | None, typer.Option(click_type=options.ABOVE_0, help="learning rate [default: 0.001]")] = None,
+    momentum: Annotated[float | None, typer.Option(min=0, help="of sgd [default: 0]")] = None,
     weight_decay: Annotated[
-        float | None, options.number("not on norms and biases [default: 0.01 of adamw, else 0]", least=0)
+        float | None, typer.Option(min=0, help="not on norms and biases [default: 0.01 of adamw, else 0]")
     ] = None,
     schedule: Annotated[
-        str | None, options.choice("of the learning rate, after the warm-up [default: constant]", tuple(SCHEDULES))
+        str | None, options.choice(SCHEDULES, "of the learning rate, after the warm-up [default: constant]")
     ] = None,
     warmup: Annotated[
-        int | None, options.integer("steps in which the learning rate grows [default: 100]", least=0)
+        int | None, typer.Option(min=0, help="steps in which the learning rate grows [default: 100]")
     ] = None,
     clip: Annotated[
-        float | None, options.number("scale gradients to this norm at most; 0: never [default: 1]", least=0)
+        float | None, typer.Option(min=0, help="scale gradients to this norm at most; 0: never [default: 1]")
     ] = None,
-    dropout: Annotated[float | None, options.number("rate of dropout [default: 0]", least=0)] = None,
+    dropout: Annotated[float | None, typer.Option(min=0, help="rate of dropout [default: 0]")] = None,
     weight_drop: Annotated[
-        float | None, options.number("rate of dropout on the weights between recurrent states [default: 0]", least=0)
+        float | None, typer.Option(min=0, help="rate of dropout on the weights between recurrent states [default: 0]")
     ] = None,
-    smoothing: Annotated[float | None, options.number("label smoothing [default: 0]", least=0, metavar="E")] = None,
+    smoothing: Annotated[float | None, typer.Option(min=0, metavar="E", help="label smoothing [default: 0]")] = None,
     freeze: Annotated[
-        tuple[str, ...],
-        options.names("parameters that stay as they are: decoder.embed*", metavar="PATTERNS"),
+        tuple[str, ...], options.names("parameters that stay as they are: decoder.embed*", metavar="PATTERNS")
     ] = (),
     unfreeze_every: Annotated[
-        int | None, options.integer("begin with the last layer, and train one more after every N steps", least=1)
+        int | None, typer.Option(min=1, help="begin with the last layer, and train one more after every N steps")
     ] = None,
     layer_decay: Annotated[
-        float | None, options.number("factor on the learning rate from a layer to that below it", above=0, most=1)
+        float | None,
+        typer.Option(click_type=options.SHARE, help="factor on the learning rate from a layer to that below it"),
     ] = None,
-    seed: Annotated[int | None, options.integer("of all random numbers [default: 0]", least=0)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="of all random numbers [default: 0]")] = None,
     steps: Annotated[
-        int | None, options.integer("end after N steps; 0: an untrained model [default: 1000]", least=0)
+        int | None, typer.Option(min=0, help="end after N steps; 0: an untrained model [default: 1000]")
     ] = None,
-    epochs: Annotated[int | None, options.integer("end when the text was read N times", least=1)] = None,
-    minutes: Annotated[float | None, options.number("end after so many minutes", above=0)] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="end when the text was read N times")] = None,
+    minutes: Annotated[float | None, typer.Option(click_type=options.ABOVE_0, help="end after so many minutes")] = None,
     patience: Annotated[
-        int | None, options.integer("end after N reports without a better held-out loss", least=1)
+        int | None, typer.Option(min=1, help="end after N reports without a better held-out loss")
     ] = None,
     valid: Annotated[
-        str | None, options.text("hold out this part of the text; 0: nothing [default: 5%]", "PERCENT")
+        str | None, typer.Option(metavar="PERCENT", help="hold out this part of the text; 0: nothing [default: 5%]")
     ] = None,
-    resume: Annotated[str | None, options.text("go on with the run of this folder", "DIR")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="DIR", help="go on with the run of this folder")] = None,
     dtype: Annotated[
-        str | None,
-        options.choice("of the tensors in model.safetensors [default: float32]", ("float32", "float16", "bfloat16")),
+        Literal["float32", "float16", "bfloat16"] | None,
+        typer.Option(help="of the tensors in model.safetensors [default: float32]"),
     ] = None,
-    every: Annotated[int | None, options.integer("report and save after every N steps [default: 100]", least=1)] = None,
-    sample: Annotated[str | None, options.text("let the model continue TEXT at every report")] = None,
+    every: Annotated[int | None, typer.Option(min=1, help="report and save after every N steps [default: 100]")] = None,
+    sample: Annotated[str | None, typer.Option(help="let the model continue TEXT at every report")] = None,
     record: Annotated[
         tuple[int, ...],
-        options.integers(
-            "write activations and gradients of these steps, comma-separated, to step-N.npz", "STEPS", least=1
+        typer.Option(
+            parser=options.parse_whole_numbers,
+            metavar="STEPS",
+            help="write activations and gradients of these steps, comma-separated, to step-N.npz",
         ),
     ] = (),
 ) -> str:

@@ -23,7 +23,7 @@ TERMS = [
 @pytest.mark.parametrize(("name", "term"), sorted(set(TERMS)))
 def test_every_term_of_a_table_names_flags_and_values_that_exist(name, term):
     tool = commands.find_tool(name)
-    known = tool.flags | tool.extra
+    known = tool.options
     flag, equals, values = term.partition("=")
     assert not any(one.endswith("_") for one in flag.split("|")), "a term is written without it, and never met with it"
     names = [one if one in known else f"{one}_" for one in flag.split("|")]

@@ -4,11 +4,12 @@ import re
 
 import numpy as np
 import pytest
+import typer
 
 import attnkit
 from attnkit import commands
 from attnkit import help as pages
-from attnkit.cli import hints, synonyms
+from attnkit.cli import hints, options, parser, synonyms
 from attnkit.errors import UsageError
 from tests import process
 
@@ -27,8 +28,8 @@ def takes(tool, flag, value):
     """Whether a tool has a flag that takes a value, "" for a placeholder."""
     option = hints.list_flags(commands.find_tool(tool))[flag]
     try:
-        return bool(option.parser is None) == (value == "") or value == "" or option.parser(value) is not None
-    except ValueError:
+        return option.is_flag == (value == "") or value == "" or options.convert(option, value) is not None
+    except UsageError:
         return False
 
 
@@ -74,11 +75,11 @@ def test_underscores_are_hyphens_in_every_option(word):
     [*tools] = OWNERS[flag]
     chosen = commands.find_tool(tools[0])
     name = word.removeprefix("--")
-    from attnkit.cli.parser import collect_flags, parse_arguments
-
-    option = collect_flags(chosen)[name]
-    arguments = [word, "3"] if option.parser else [word]
-    assert parse_arguments(chosen, collect_flags(chosen), arguments)[name] == (("3",) if option.parser else 1)
+    command = parser.Command(chosen)
+    context = typer.Context(command, **command.context_settings)
+    is_flag = chosen.options[name].is_flag
+    values, _, _ = command.make_parser(context).parse_args([word] if is_flag else [word, "3"])
+    assert values[name] == (True if is_flag else "3")
 
 
 def test_a_line_with_underscores_is_that_with_hyphens_in_the_shell_and_in_run():

@@ -13,7 +13,6 @@ import pytest
 import attnkit
 from attnkit import commands
 from attnkit.cli.signature import write_stub
-from attnkit.cli.tool import PYTHON_FLAGS
 from attnkit.errors import UsageError, flag_name
 
 CALLS = runpy.run_path(str(Path(__file__).parent / "typed_calls.py"))
@@ -32,8 +31,7 @@ def test_a_tool_is_a_function_with_the_names_and_defaults_of_its_flags(name):
     inputs = len(tool.python.inputs) or 1
     parameters = dict(list(inspect.signature(function).parameters.items())[inputs:])
     flags = [flag_name(parameter) for parameter in parameters]
-    shared = [one for one in PYTHON_FLAGS if one in tool.shared]
-    assert flags == [*map(flag_name, dict.fromkeys([*tool.flags, *tool.python.options, *shared]))]
+    assert flags == [*map(flag_name, tool.python_options)]
     for flag, default in tool.defaults.items():
         assert parameters.get(flag, parameters.get(flag.rstrip("_"))).default is default
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values())
@@ -74,11 +72,9 @@ def test_calls_that_a_type_checker_accepts_run(tmp_path):
     assert CALLS["show_compare_and_run"]() == (False, "#!/bin/sh", (2, 3))
 
 
-def test_a_call_from_python_imports_no_typer():
-    code = "import sys, attnkit; attnkit.attend([[1.0, 2.0]]); print('typer' in sys.modules, 'rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
-    code = "import sys, attnkit; attnkit.train.tool; print('typer' in sys.modules, 'rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
+def test_a_call_from_python_imports_no_rich():
+    code = "import sys, attnkit; attnkit.attend([[1.0, 2.0]]); print('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 @pytest.mark.parametrize("name", attnkit.TOOLS)
