@@ -154,11 +154,10 @@ def declare(name: str, annotation: Any, default: Any = None) -> Any:
     load = getattr(info.parser, "load", None)
     spellings = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]
     info.param_decls, info.default = spellings or [flag_name(name)], None if is_list else default
-    if get_origin(kind) is Literal:
-        info.metavar = info.metavar or "|".join(get_args(kind))
-    elif info.parser or info.click_type or kind not in (int, float, bool):
+    words = get_args(kind) if get_origin(kind) is Literal else ()
+    info.metavar = info.metavar or "|".join(words) or METAVARS.get(kind, "")
+    if not words and (info.parser or info.click_type or kind not in METAVARS) and kind is not bool:
         kind = str
-    info.metavar = info.metavar or METAVARS.get(kind, "")
     if isinstance(info.parser, NameList) and info.parser.choices:
         info.autocompletion = info.parser.complete
     meta = typer.models.ParamMeta(

@@ -83,11 +83,11 @@ def describe_tool(function: Callable[..., Any]) -> Callable[..., Any]:
         result = tool.python.result or name_type(get_args(tool.hints["return"]) or [tool.hints["return"]])
         function.__dict__["__signature__"] = inspect.Signature(parameters, return_annotation=TypeName(result))
         text, example, last = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:")
-        function.__doc__ = f"{text}\n\n{list_parameters(tool)}{example}{last}"
+        function.__doc__ = f"{text}\n\n{list_keywords(tool)}{example}{last}"
     return function
 
 
-def list_parameters(tool: Tool) -> str:
+def list_keywords(tool: Tool) -> str:
     """List the keywords of a tool, each with the help of its option."""
     texts = {plain_name(name): tool.options[name].help for name in tool.python_options}
     width = max(map(len, texts), default=0)
