@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import WORDS, read_encoder
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, map_linear, masked_word_head, norm
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
 
 PREFIXES = ("albert.",)
@@ -26,7 +27,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raw,
         stored,
         head=f"{HEAD}.dense.weight",
-        activation=raw.get_choice("hidden_act", ACTIVATIONS, "gelu_new"),
+        activation=raw.get_choice("hidden_act", PUBLISHED, "gelu_new"),
         pooler=stored.has("pooler.weight"),
         embed_width=width,
         head_width=width,

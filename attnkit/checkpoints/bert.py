@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, masked_word_head, norm
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("bert.",)
@@ -53,7 +54,7 @@ def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) 
         raw.get_int("hidden_size"),
         encoder=raw.get_stack(StackKeys()),
         eps=raw.get_float("layer_norm_eps", 1e-12),
-        activation=raw.get_choice("hidden_act", ACTIVATIONS, "gelu"),
+        activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),
         positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),
         embed_norm=True,
         types=raw.get_int("type_vocab_size", 2, least=0),

@@ -13,19 +13,6 @@ from attnkit.model.config import SpecialTokens, StackConfig
 
 Value = TypeVar("Value")
 
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu-tanh",
-    "gelu_fast": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_python_tanh": "gelu-tanh",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
-
 LARGEST = (1 << 31) - 1  # the largest size or id
 
 

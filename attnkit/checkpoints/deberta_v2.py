@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import PREDICTIONS, WORDS, read_encoder
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head
 from attnkit.checkpoints.mapping import (
     Layers,
@@ -18,6 +18,7 @@ from attnkit.checkpoints.mapping import (
     tied_head,
 )
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("deberta.",)
@@ -46,7 +47,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def _heads(raw: ConfigReader) -> Heads:
     """The published names of the heads."""
-    activation = raw.get_choice("pooler_hidden_act", ACTIVATIONS, "gelu")
+    activation = raw.get_choice("pooler_hidden_act", PUBLISHED, "gelu")
     return {
         "sequence": Head("classifier", dense="pooler.dense", activation=activation),
         "token": Head("classifier"),

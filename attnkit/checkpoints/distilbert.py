@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("distilbert.",)
@@ -36,7 +37,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raw.get_int("dim"),
         encoder=raw.get_stack(KEYS),
         eps=1e-12,
-        activation=raw.get_choice("activation", ACTIVATIONS, "gelu"),
+        activation=raw.get_choice("activation", PUBLISHED, "gelu"),
         positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),
         embed_norm=True,
         head=has_head,

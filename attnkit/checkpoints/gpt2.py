@@ -1,8 +1,9 @@
 """GPT-2: a pre-norm decoder. Weights are (in, out), and q, k and v are fused."""
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, embedding_table, fused_qkv, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
@@ -29,7 +30,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         decoder=raw.get_stack(KEYS, hidden=4 * width, causal=True, final_norm=True),
         eps=raw.get_float("layer_norm_epsilon", 1e-5),
         norm_first=True,
-        activation=raw.get_choice("activation_function", ACTIVATIONS, "gelu_new"),
+        activation=raw.get_choice("activation_function", PUBLISHED, "gelu_new"),
         positions=PositionConfig("learned", size=raw.get_int("n_positions", raw.get_int("n_ctx", 1024))),
         scale=None if raw.get_bool("scale_attn_weights", True) else 1.0,
         scale_by_layer=raw.get_bool("scale_attn_by_inverse_layer_idx", False),

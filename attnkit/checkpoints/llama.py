@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
@@ -25,7 +26,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         norm="rms",
         eps=raw.get_float("rms_norm_eps", 1e-6),
         norm_first=True,
-        activation=raw.get_choice("hidden_act", ACTIVATIONS, "silu"),
+        activation=raw.get_choice("hidden_act", PUBLISHED, "silu"),
         positions=PositionConfig("rotary", size=size, rope=_read_rope(raw, size)),
         head=raw.get_bool("tie_word_embeddings", False) or has_head,
         special=raw.get_special_tokens(),

@@ -2,9 +2,10 @@
 
 from math import sqrt
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
@@ -39,7 +40,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         width,
         encoder=raw.get_stack(ENCODER_KEYS, vocab=source),
         decoder=raw.get_stack(DECODER_KEYS, vocab=target, causal=True, cross=True),
-        activation=raw.get_choice("activation_function", ACTIVATIONS, "gelu"),
+        activation=raw.get_choice("activation_function", PUBLISHED, "gelu"),
         positions=PositionConfig("sinusoidal", size=raw.get_int("max_position_embeddings", 1024), layout="halves"),
         embed_scale=sqrt(width) if raw.get_bool("scale_embedding", False) else 1.0,
         head=stored.has(BIAS) or raw.has_architecture("MTModel"),

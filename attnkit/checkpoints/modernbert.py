@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head
 from attnkit.checkpoints.llama import read_rope
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, fused_qkv, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
@@ -25,7 +26,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         encoder=replace(stack, windows=_read_windows(raw, stack.layers), first_norm=False),
         eps=raw.get_float("norm_eps", 1e-5),
         norm_first=True,
-        activation=raw.get_choice("hidden_activation", ACTIVATIONS, "gelu"),
+        activation=raw.get_choice("hidden_activation", PUBLISHED, "gelu"),
         positions=PositionConfig(
             "rotary",
             size=size,
@@ -49,7 +50,7 @@ def _heads(raw: ConfigReader) -> Heads:
 
 
 def _head_activation(raw: ConfigReader) -> str:
-    return raw.get_choice("classifier_activation", ACTIVATIONS, "gelu")
+    return raw.get_choice("classifier_activation", PUBLISHED, "gelu")
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -10,6 +10,7 @@ from attnkit.checkpoints.parameters import as_float
 from attnkit.checkpoints.weights import open_weights
 from attnkit.errors import DataError
 from attnkit.formats.streams import exists, open_source, regular_files_only
+from attnkit.model.activations import TORCH
 from attnkit.model.dtypes import Array
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -33,14 +34,6 @@ FLAGS = {  # of configurations that have no pooling_mode
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
-}
-ACTIVATIONS = {
-    "Identity": "identity",
-    "Tanh": "tanh",
-    "Sigmoid": "sigmoid",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "SiLU": "silu",
 }
 LARGEST_LENGTH = 1 << 30  # a maximum from here on is none: tokenizers write 1e30
 
@@ -196,8 +189,8 @@ def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
     if places != ("sentence_embedding", "sentence_embedding") or raw.get_bool("use_residual", False):
         raise raw.error("a Dense of other vectors than that of the text, or with a residual, is not supported")
     name = raw.get_str("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2].removesuffix("()")
-    if name not in ACTIVATIONS:
-        raise raw.error(f"activation_function {name[:40]!r} is not supported (use {', '.join(ACTIVATIONS)} of torch)")
+    if name not in TORCH:
+        raise raw.error(f"activation_function {name[:40]!r} is not supported (use {', '.join(TORCH)} of torch)")
     shapes: dict[str, tuple[int, ...]] = {"linear.weight": (raw.get_int("out_features"), raw.get_int("in_features"))}
     shapes |= {"linear.bias": shapes["linear.weight"][:1]} if raw.get_bool("bias", True) else {}
     arrays = []
@@ -208,7 +201,7 @@ def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
             stored = weights.entries[tensor][1]
             raise DataError(f"tensor {tensor!r} has shape {stored} (expected {shape})", weights.name)
         arrays.append(as_float(weights.tensor(tensor)))
-    return Dense(arrays[0].T, arrays[1] if arrays[1:] else None, ACTIVATIONS[name]), [config, *weights.files]
+    return Dense(arrays[0].T, arrays[1] if arrays[1:] else None, TORCH[name]), [config, *weights.files]
 
 
 def read_optional(folder: str, name: str, files: list[str]) -> ConfigReader:

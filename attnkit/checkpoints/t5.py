@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
@@ -88,8 +89,8 @@ def _map_head(raw: ConfigReader) -> Specs:
 
 def _read_activation(raw: ConfigReader) -> tuple[str, bool]:
     """The activation and whether it is gated. Here gated-gelu is the tanh form."""
-    plain = {name: (activation, False) for name, activation in ACTIVATIONS.items()}
-    gated = {f"gated-{name}": (activation, True) for name, activation in ACTIVATIONS.items()}
+    plain = {name: (activation, False) for name, activation in PUBLISHED.items()}
+    gated = {f"gated-{name}": (activation, True) for name, activation in PUBLISHED.items()}
     return raw.get_choice("feed_forward_proj", {**plain, **gated, "gated-gelu": ("gelu-tanh", True)}, "relu")
 
 

@@ -7,9 +7,10 @@ stacks and the head, scaled by sqrt(d_model), and sinusoidal positions as in the
 from math import sqrt
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, fused_qkv, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("transformer.", "model.")
@@ -24,7 +25,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         decoder=_read_stack(raw, "num_decoder_layers", vocab, causal=True, cross=True),
         eps=raw.get_float("layer_norm_eps", 1e-5),
         norm_first=raw.get_bool("norm_first", False),
-        activation=raw.get_choice("activation", ACTIVATIONS, "relu"),
+        activation=raw.get_choice("activation", PUBLISHED, "relu"),
         positions=PositionConfig("sinusoidal" if vocab else "none"),
         embed_scale=sqrt(width) if vocab else 1.0,
         head=vocab > 0,

@@ -1,9 +1,10 @@
 """ViT: a pre-norm encoder of image patches, with a class token for the head."""
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import DEFAULT_CLASSES, read_classes
 from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm
 from attnkit.checkpoints.weights import Weights
+from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PatchConfig, PositionConfig
 
 PREFIXES = ("vit.",)
@@ -32,7 +33,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         encoder=raw.get_stack(StackKeys(vocab=""), final_norm=True),
         eps=raw.get_float("layer_norm_eps", 1e-12),
         norm_first=True,
-        activation=raw.get_choice("hidden_act", ACTIVATIONS, "gelu"),
+        activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),
         positions=PositionConfig("learned", size=grid + 1),
         patches=patches,
         pooler=has_pooler,

@@ -8,9 +8,9 @@ G  key and value heads       R  rotated width
 P  past keys                 F  hidden width of the feed-forward network
 
 Masks are boolean, True = may attend. Results have the dtype of the input if it is a float; float16 and bfloat16
-compute in float32, integers in float64. Inputs are never modified. options.py has the options of attention,
-recurrent_cells.py, recurrent.py and recurrent_layers.py recurrent networks,
-whole_models.py the names of whole models, kernels/ the fast paths, backward/ the adjoints.
+compute in float32, integers in float64. Inputs are never modified. whole_models.py lists the names of whole models,
+which are imported lazily; kernels/ contains the fast paths, backward/ the adjoints of attention, recurrent layers and
+whole models; other adjoints stand beside their formulas.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -52,8 +52,9 @@ from attnkit.model.attention import (
     multi_head_attention,
     split_heads,
 )
-from attnkit.model.feedforward import ACTIVATIONS, feed_forward
-from attnkit.model.options import AttentionOptions, MultiHeadOptions
+from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.feedforward import feed_forward
+from attnkit.model.attention_options import AttentionOptions, MultiHeadOptions
 from attnkit.model.hooks import Hook, no_hook, parse_weight_summary
 from attnkit.model.sampling import (
     candidates,

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import dense_attention
+from attnkit.model.attention_options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.dtypes import (
     Array,
@@ -24,7 +25,6 @@ from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_in
 from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.kernels.products import has_fixed_shapes
 from attnkit.model.linear import linear
-from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.parameters import ATTENTION as PARAMETERS
 from attnkit.model.relative import add_relative_scores
 from attnkit.model.rotary import rotate

@@ -38,13 +38,13 @@ class Engine(Protocol):
         segments: Sequence[Array] | None,
         dtype: str | None,
     ) -> list[Array] | None:
-        """Return what `packed.run_packed` does, but for the last bits."""
+        """Return what `transformer.run_packed` does, but for the last bits."""
 
     def head_logits(self, model: "Model", x: Array, hook: Hook, mask: Array | None) -> Array:
-        """Return what `heads.head_logits` does."""
+        """Return what `output_head.head_logits` does."""
 
     def pool_first(self, model: "Model", x: Array, hook: Hook) -> Array:
-        """Return what `heads.pool_first` does."""
+        """Return what `output_head.pool_first` does."""
 
     def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
         """Return what `CachedDecoder` is: a NextTokenModel with a cache."""

@@ -5,10 +5,10 @@ from functools import reduce
 import numpy as np
 
 from attnkit.model import masks
+from attnkit.model.attention_options import AttentionOptions
 from attnkit.model.checks import as_text, fit
 from attnkit.model.dtypes import Array, DType, cast, is_float, rounded
 from attnkit.model.hooks import Requested, apply_hook
-from attnkit.model.options import AttentionOptions
 from attnkit.model.scores import product
 from attnkit.model.softmax import log_sum_exp, softmax
 

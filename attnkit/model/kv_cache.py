@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of earlier tokens, so that only new tokens are computed."""
+"""The KV cache: keys and values of earlier tokens, or the states after them, so that only new tokens are computed."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,6 +7,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array
+from attnkit.model.recurrent_cells import State, map_state
 
 Pair = tuple[Array, Array]
 INITIAL = 64  # positions that a new buffer has; a full one doubles
@@ -79,3 +80,34 @@ def _grow(buffer: Array, used: int, needed: int) -> Array:
     wider = _new_buffer(buffer, max(needed, 2 * buffer.shape[-2]))
     wider[..., :used, :] = buffer[..., :used, :]
     return wider
+
+
+class StateCache(KVCache):
+    """The states (B, P) and (B, H) of every recurrent layer after the tokens so far, and keys and values of the memory.
+
+    >>> cache = StateCache()
+    >>> cache.set_state("decoder.0.rnn", State(np.array([[1.0], [2.0]])), 3)
+    >>> cache.reorder(np.array([1, 1]))
+    >>> cache.states["decoder.0.rnn"].hidden.ravel().tolist(), cache.length
+    ([2.0, 2.0], 3)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: dict[str, State] = {}
+        self._tokens = 0
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that the states have read."""
+        return self._tokens
+
+    def set_state(self, layer: str, state: State, tokens: int) -> None:
+        """Set the state of a layer after a number of tokens."""
+        self.states[layer], self._tokens = state, tokens
+
+    def reorder(self, rows: Array) -> None:
+        """Replace row i of the batch by row rows[i]."""
+        super().reorder(rows)
+        for layer, state in self.states.items():
+            self.states[layer] = map_state(lambda part: part[rows], state)

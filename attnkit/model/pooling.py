@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.feedforward import ACTIVATIONS
 from attnkit.model.linear import linear
 
 

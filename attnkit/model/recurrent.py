@@ -1,9 +1,16 @@
 """Recurrent networks: one step of a cell, and one direction of a layer over the tokens of each text.
 
-The letters and the parameters are those of recurrent_cells.py. kernels/recurrent.py computes the same faster, and
-recurrent_layers.py runs layers of one or both directions.
+The letters and the parameters are those of recurrent_cells.py; recurrent_layers.py runs layers of one or both
+directions.
+
+`run_direction_in_blocks` is the fast path of `run_direction`. It keeps states as (P, B), so that the gates of a step
+are (G·H, B) with each gate contiguous, and one product with the hidden weight computes them all. The products of the
+input are computed for a block of tokens at once. A block has a fixed number of tokens and begins at a multiple of it,
+counted from the start of the text, so a token has the same place in a product of the same shape wherever the text is
+cut. The sigmoid is ½ tanh(½ x) + ½, with the first ½ in the weights, so that one tanh computes all gates of a step.
 """
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +30,9 @@ from attnkit.model.recurrent_cells import (
     recurrent_cell,
     require_cell,
 )
+
+ROWS = 128  # in the product of the input with its weight: enough for its full speed, few for a short text
+Advance = Callable[[Array, Array, Array], None]
 
 
 @quiet
@@ -174,3 +184,317 @@ def check_sequences(x: Array, lengths: Array | None) -> None:
     if len(lengths) and not (lengths.min() >= 0 and lengths.max() <= x.shape[1]):
         worst = next(int(one) for one in lengths if not 0 <= one <= x.shape[1])
         raise DataError(f"lengths: {worst} is not between 0 and {x.shape[1]}, the number of tokens")
+
+
+class Stepper(NamedTuple):
+    """What runs one step in buffers.
+
+    weight   (G·H, D + 1), of the input and its bias, in the order and scale of the step's sums
+    advance  (sums of the input (G·H, B), hidden state (P, B), the next one to be written)
+    gates    name -> (H, B), which `advance` writes
+    cell     (H, B), which `advance` updates
+    """
+
+    weight: Array
+    advance: Advance
+    gates: dict[str, Array]
+    cell: Array | None = None
+
+
+def joined_input(parameters: Parameters, with_hidden_bias: bool = True) -> Array:
+    """Return the input weight with the sum of both biases, or that of the input alone, as its last column."""
+    weight = parameters["input"]
+    bias = np.zeros(len(weight), weight.dtype)
+    for name in ("input_bias", "hidden_bias")[: 1 + with_hidden_bias]:
+        bias = bias + parameters.get(name, 0)
+    return np.column_stack([weight, bias])
+
+
+def arrange(weight: Array, order: tuple[int, ...], scales: tuple[float, ...]) -> Array:
+    """Return the blocks of rows of a weight in another order, each times its scale.
+
+    >>> arrange(np.array([[1.0], [2.0]]), (1, 0), (0.5, 1)).ravel().tolist()
+    [1.0, 1.0]
+    """
+    blocks = np.split(weight, len(order))
+    return np.concatenate(
+        [blocks[block] * weight.dtype.type(scale) for block, scale in zip(order, scales, strict=True)]
+    )
+
+
+def step_ungated(activation: Callable[[Array, Array], Array]) -> "Callable[[Parameters, State], Stepper]":
+    """Return what prepares h′ = activation(W x + U h + b)."""
+
+    def prepare(parameters: Parameters, state: State) -> Stepper:
+        hidden = parameters["hidden"]
+        sums = np.empty((len(hidden), state.hidden.shape[0]), hidden.dtype)
+
+        def advance(inputs: Array, before: Array, after: Array) -> None:
+            np.dot(hidden, before, sums)
+            np.add(sums, inputs, sums)
+            activation(sums, after)
+
+        return Stepper(joined_input(parameters), advance, {})
+
+    return prepare
+
+
+def rectify(x: Array, out: Array) -> Array:
+    """Write the larger of x and 0 to `out`."""
+    y: Array = np.maximum(x, 0, out=out)
+    return y
+
+
+def step_gru(parameters: Parameters, state: State) -> Stepper:
+    """Prepare `advance_gru`: the sums of r and z together, then the candidate."""
+    hidden, scales = parameters["hidden"], (0.5, 0.5, 1)
+    width, batch = len(hidden) // 3, state.hidden.shape[0]
+    weight = arrange(hidden, (0, 1, 2), scales)
+    inner = arrange(joined_input(parameters), (0, 1, 2), scales)
+    bias = np.zeros((width, batch), hidden.dtype)
+    if "hidden_bias" in parameters:
+        bias += parameters["hidden_bias"][2 * width :, None]
+        inner[2 * width :] = joined_input(parameters, with_hidden_bias=False)[2 * width :]
+    sums, candidate = np.empty((3 * width, batch), hidden.dtype), np.empty((width, batch), hidden.dtype)
+    both, product, half = sums[: 2 * width], sums[2 * width :], hidden.dtype.type(0.5)
+    reset, update = both[:width], both[width:]
+
+    def advance(inputs: Array, before: Array, after: Array) -> None:
+        np.dot(weight, before, sums)
+        np.add(both, inputs[: 2 * width], both)
+        np.tanh(both, both)
+        np.multiply(both, half, both)
+        np.add(both, half, both)
+        np.add(product, bias, product)
+        np.multiply(reset, product, candidate)
+        np.add(candidate, inputs[2 * width :], candidate)
+        np.tanh(candidate, candidate)
+        np.subtract(before, candidate, after)
+        np.multiply(after, update, after)
+        np.add(after, candidate, after)
+
+    return Stepper(inner, advance, {"reset": reset, "update": update, "candidate": candidate, "product": product})
+
+
+def step_by_formula(cell: str) -> "Callable[[Parameters, State], Stepper]":
+    """Return what prepares the formula of a cell, for those that have no faster path here."""
+
+    def prepare(parameters: Parameters, state: State) -> Stepper:
+        kind, batch = CELLS[cell], state.hidden.shape[0]
+        width = len(parameters["hidden"]) // kind.blocks
+        gates = {name: np.empty((width, batch), state.hidden.dtype) for name in kind.gates}
+        now = None if state.cell is None else np.array(state.cell.T, order="C")
+        weights = {name: array for name, array in parameters.items() if name != "hidden_bias"}  # with that of the input
+
+        def advance(inputs: Array, before: Array, after: Array) -> None:
+            cells = None if now is None else now.T
+            new, values = kind.advance(inputs.T, State(before.T, cells), weights)
+            after[...] = new.hidden.T
+            if now is not None:
+                now[...] = require_cell(new).T
+            for name, gate in gates.items():
+                gate[...] = values[name].T
+
+        return Stepper(joined_input(parameters), advance, gates, now)
+
+    return prepare
+
+
+def step_lstm(parameters: Parameters, state: State) -> Stepper:
+    """Prepare `advance_lstm`: one buffer has i, f, o, g and the cell state, so that i g and f c are one product."""
+    order, scales = (0, 1, 3, 2), (0.5, 0.5, 0.5, 1)
+    weight = arrange(parameters["hidden"], order, scales)
+    batch, width = require_cell(state).shape
+    projection = parameters.get("projection")
+    buffer = np.empty((5 * width, batch), weight.dtype)
+    sums, gates, half = buffer[: 4 * width], buffer[: 3 * width], weight.dtype.type(0.5)
+    pair, other, cell = buffer[: 2 * width], buffer[3 * width :], buffer[4 * width :]
+    output, products = buffer[2 * width : 3 * width], np.empty((2 * width, batch), weight.dtype)
+    first, second = products[:width], products[width:]
+    cell[...] = require_cell(state).T
+
+    def advance(inputs: Array, before: Array, after: Array) -> None:
+        np.dot(weight, before, sums)
+        np.add(sums, inputs, sums)
+        np.tanh(sums, sums)
+        np.multiply(gates, half, gates)
+        np.add(gates, half, gates)
+        np.multiply(pair, other, products)
+        np.add(first, second, cell)
+        np.tanh(cell, first)
+        np.multiply(output, first, after if projection is None else second)
+        if projection is not None:
+            np.dot(projection, second, after)
+
+    names = {"input": buffer[:width], "forget": pair[width:], "candidate": other[:width], "output": output}
+    return Stepper(arrange(joined_input(parameters), order, scales), advance, names, cell)
+
+
+STEPPERS = {
+    "tanh": step_ungated(np.tanh),
+    "relu": step_ungated(rectify),
+    "gru": step_gru,
+    "gru-reset-before": step_by_formula("gru-reset-before"),
+    "lstm": step_lstm,
+}
+
+
+@quiet
+def run_direction_in_blocks(
+    cell: str,
+    x: Array,
+    parameters: Parameters,
+    state: State | None = None,
+    *,
+    lengths: Array | None = None,
+    reverse: bool = False,
+    offset: int = 0,
+    has_trace: bool = False,
+) -> DirectionRun:
+    """Return what `run_direction` returns, the trace only with `has_trace`.
+
+    `offset` is the number of tokens before x, which decides where its blocks begin. Errors are those of
+    `run_direction`.
+
+    >>> one = np.ones((1, 1))
+    >>> x = np.array([[[1.0], [2.0], [3.0]]])
+    >>> run_direction_in_blocks("relu", x, {"input": one, "hidden": one}).outputs.ravel().tolist()
+    [1.0, 3.0, 6.0]
+    """
+    check_sequences(x, lengths)
+    check_parameters(cell, parameters, x.shape[-1])
+    dtype = cell_dtype(x, parameters, state)
+    weights = {name: cast(array, dtype) for name, array in parameters.items()}
+    initial = prepare_state(cell, state, weights, x.shape[:1], dtype)
+    prepare = step_by_formula(cell) if "peephole" in parameters else STEPPERS[cell]
+    stepper = prepare(weights, initial)
+    texts = reverse_texts(x, lengths) if reverse else x
+    outputs = np.empty((*x.shape[:2], initial.hidden.shape[1]), output_dtype(x))
+    written = outputs[:, ::-1] if reverse and lengths is None else outputs
+    recorder = Recorder(stepper, x.shape[1], initial) if has_trace else None
+    hidden = run_blocks(stepper, texts, initial.hidden, written, lengths, offset, recorder)
+    if lengths is not None:
+        written[np.arange(x.shape[1]) >= lengths[:, None]] = 0
+        outputs = reverse_texts(written, lengths) if reverse else written
+    final = State(hidden, None if stepper.cell is None else np.array(stepper.cell.T, order="C"))
+    if recorder is None:
+        return DirectionRun(outputs, final)
+    trace = recorder.trace(lengths)
+    return DirectionRun(outputs, final, reverse_trace(trace, lengths) if reverse else trace)
+
+
+def run_blocks(
+    stepper: Stepper,
+    x: Array,
+    hidden: Array,
+    outputs: Array,
+    lengths: Array | None,
+    offset: int,
+    recorder: "Recorder | None",
+) -> Array:
+    """Run all tokens of x (B, T, D), write the outputs (B, T, P), and return the last hidden state (B, P)."""
+    block = InputBlock(stepper.weight, len(x))
+    states = np.empty((block.size + 1, *hidden.shape[::-1]), stepper.weight.dtype)
+    views, now = list(states), hidden.T
+    shortest = x.shape[1] if lengths is None or not len(lengths) else int(lengths.min())
+    for tokens, first in split_blocks(x.shape[1], block.size, offset):
+        block.multiply(x[:, tokens], first)
+        states[first] = now
+        for t, place in zip(range(tokens.start, tokens.stop), range(first, block.size), strict=False):
+            before, after = views[place], views[place + 1]
+            if lengths is None or t < shortest:
+                stepper.advance(block.sums[place], before, after)
+            else:
+                advance_unfinished(stepper, block.sums[place], before, after, t >= lengths)
+            if recorder is not None:
+                recorder.add(t, after)
+        stop = first + tokens.stop - tokens.start
+        outputs[:, tokens] = states[first + 1 : stop + 1].transpose(2, 0, 1)
+        now = states[stop].copy()
+    return np.array(now.T, order="C")
+
+
+def advance_unfinished(stepper: Stepper, sums: Array, before: Array, after: Array, is_finished: Array) -> None:
+    """Run one step of the texts that have not ended; the states of the others remain."""
+    cell = None if stepper.cell is None else stepper.cell[:, is_finished]
+    stepper.advance(sums, before, after)
+    after[:, is_finished] = before[:, is_finished]
+    if stepper.cell is not None and cell is not None:
+        stepper.cell[:, is_finished] = cell
+
+
+def split_blocks(tokens: int, size: int, offset: int) -> Iterator[tuple[slice, int]]:
+    """Yield slices of the tokens, each within one block, and the place of its first token in the block.
+
+    >>> list(split_blocks(5, 4, 6))
+    [(slice(0, 2, None), 2), (slice(2, 5, None), 0)]
+    """
+    start = 0
+    while start < tokens:
+        place = (offset + start) % size
+        stop = min(start + size - place, tokens)
+        yield slice(start, stop), place
+        start = stop
+
+
+class InputBlock:
+    """The sums W x + b of a block of tokens.
+
+    size  tokens in a block
+    sums  of each token of it, (G·H, B)
+    """
+
+    def __init__(self, weight: Array, batch: int) -> None:
+        """Allocate the buffers of texts of a batch for a weight (G·H, D + 1)."""
+        self.weight, self.size = weight, max(1, ROWS // max(batch, 1))
+        self.rows = np.zeros((self.size, batch, weight.shape[1]), weight.dtype)
+        self.rows[..., -1] = 1
+        self.matrix = self.rows.reshape(self.size * batch, weight.shape[1])
+        if batch == 1:  # a row of sums for each token is contiguous
+            self.product = np.empty((self.size, len(weight)), weight.dtype)
+            self.sums = [row[:, None] for row in self.product]
+        else:
+            self.product = np.empty((len(weight), self.size * batch), weight.dtype)
+            self.sums = [self.product[:, place * batch : (place + 1) * batch] for place in range(self.size)]
+
+    def multiply(self, x: Array, first: int) -> None:
+        """Compute the sums of tokens x (B, n, D), the first of which is at a place of the block."""
+        self.rows[first : first + x.shape[1], :, :-1] = x.swapaxes(0, 1)
+        if len(x) == 1:
+            np.matmul(self.matrix, self.weight.T, out=self.product)
+        else:
+            np.matmul(self.weight, self.matrix.T, out=self.product)
+
+
+class Recorder:
+    """What the steps computed, for the trace."""
+
+    def __init__(self, stepper: Stepper, tokens: int, initial: State) -> None:
+        """Allocate arrays for all tokens."""
+
+        def room(like: Array) -> Array:
+            return np.empty((tokens, *like.shape), like.dtype)
+
+        self.stepper, self.initial = stepper, initial
+        self.gates = {name: room(gate) for name, gate in stepper.gates.items()}
+        self.hidden, self.cell = room(initial.hidden.T), None if stepper.cell is None else room(stepper.cell)
+
+    def add(self, t: int, hidden: Array) -> None:
+        """Copy what one step computed."""
+        for name, gate in self.stepper.gates.items():
+            self.gates[name][t] = gate
+        self.hidden[t] = hidden
+        if self.cell is not None:
+            self.cell[t] = self.stepper.cell
+
+    def trace(self, lengths: Array | None) -> Trace:
+        """Return the trace, with 0 where a text has ended."""
+        is_ended = None if lengths is None else np.arange(len(self.hidden))[:, None] >= lengths
+
+        def texts(array: Array) -> Array:
+            if is_ended is not None:
+                array.swapaxes(1, 2)[is_ended] = 0
+            return array.transpose(2, 0, 1)
+
+        gates = {name: texts(gate) for name, gate in self.gates.items()}
+        return Trace(gates, texts(self.hidden), None if self.cell is None else texts(self.cell), self.initial)

@@ -7,8 +7,7 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.dtypes import Array
-from attnkit.model.kernels.recurrent import run_direction_in_blocks
-from attnkit.model.recurrent import DirectionRun
+from attnkit.model.recurrent import DirectionRun, run_direction_in_blocks
 from attnkit.model.recurrent_cells import Parameters, State
 
 PART = 1 << 12  # tokens of a long text that run through all layers before the next

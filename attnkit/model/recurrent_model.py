@@ -11,11 +11,11 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.kv_cache import StateCache
 from attnkit.model.recurrent import DirectionRun
 from attnkit.model.recurrent_cells import Parameters, State, map_state
 from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, RecurrentStack
 from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, run_layer
-from attnkit.model.state_cache import StateCache
 
 
 def recur(model: Model, layer: str, x: Array, context: Context) -> Array:

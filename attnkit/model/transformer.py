@@ -1,25 +1,35 @@
-"""The forward pass of a whole model: the steps of its configuration, applied to its parameters."""
+"""The forward pass of a whole model: the steps of its configuration, applied to its parameters.
 
-from collections.abc import Callable, Iterable, Mapping
+`run` applies them to one text or a padded batch, `run_packed` to many texts whose tokens are the rows of one matrix,
+without padding; `encoder_layer` and `decoder_layer` are single layers with their parameters by sub-layer.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnkit.errors import DataError, counted
-from attnkit.model.attention import multi_head_attention
-from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
-from attnkit.model.context import Context, Model
-from attnkit.model.dtypes import Array
+from attnkit.model.attention import attention, merge_heads, multi_head_attention, project_heads, with_relative_scores
+from attnkit.model.attention_options import MULTI_HEAD_DEFAULT, MultiHeadOptions
+from attnkit.model.config import AttentionRules, Config, StackConfig, Step, layer_steps, parse_layer_name
+from attnkit.model.context import Context, Model, Params
+from attnkit.model.dtypes import Array, output_dtype, quiet, working
 from attnkit.model.embedding import embed
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import apply_hook, scoped
-from attnkit.model.kernels.products import fixed_shapes
+from attnkit.model.kernels.products import fixed_shapes, row_places
 from attnkit.model.linear import add, linear
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
 from attnkit.model.positions import add_positions, learned_positions, sinusoidal_positions, t5_bias, t5_buckets
 from attnkit.model.relative import RelativePositions, distance_rows
-from attnkit.model.rotary import rope_frequencies, rotary_angles
+from attnkit.model.rotary import rope_frequencies, rotary_angles, rotate
+
+Groups = list[tuple[int, int]]
+PACKED = ("embed", "posenc", "layernorm", "linear", "attend", "ffn")  # operators of each row by itself, and attention
+TOGETHER = 1 << 18  # scores of all heads that one call of attention computes, except for a longer text
 
 
 def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
@@ -315,3 +325,166 @@ OPERATORS: dict[str, Operator] = {
     "linear": _linear,
     "rnn": _rnn,
 }
+
+
+def can_pack(model: Model, steps: Sequence[Step]) -> bool:
+    """Return whether `run_packed` takes these steps: of an encoder of text that is a Transformer, from its ids on.
+
+    Every other model computes its texts one by one: decoders, recurrent layers, and images.
+    """
+    operators = [step.op for step in steps]
+    return operators[:1] == ["embed"] and {*operators} <= {*PACKED} and model.config.fixes_shapes(steps[0].layer)
+
+
+def run_packed(
+    model: Model, steps: Sequence[Step], ids: Sequence[Array], segments: Sequence[Array] | None, dtype: str | None
+) -> list[Array] | None:
+    """Apply the steps to several texts, not empty ones; None where a result is not finite.
+
+    ids and segments (T,) of each text -> (T, D) of each, with the bits that `run` gives it alone
+
+    Texts of one length should come one after another: attention takes them together. Errors are those of the steps.
+    """
+    if model.engine:
+        return model.engine.run_packed(model, steps, ids, segments, dtype)
+    lengths = [len(one) for one in ids]
+    places, size = row_places(lengths)
+    rows, positions, kinds = (np.zeros(size, np.int64) for _ in range(3))
+    for at, place in enumerate(places):
+        rows[place], positions[place] = ids[at], np.arange(lengths[at])
+        kinds[place] = 0 if segments is None else segments[at]
+    flaws: list[str] = []
+    context = Context(positions=positions, segment_ids=kinds, dtype=dtype, on_non_finite=flaws.append)
+    groups = group_lengths(lengths, model.config.stack(model.config.stacks[0]).heads)
+    contexts = {length: Context(dtype=dtype) for length in lengths}  # what layers share is by length
+    order = np.concatenate(places)
+    apply = partial(apply_packed, order=order, groups=groups, contexts=contexts)
+    x = run(model, steps, rows, context, apply)
+    return None if flaws else [x[place] for place in places]
+
+
+def group_lengths(lengths: Sequence[int], heads: int) -> Groups:
+    """Return how many texts of which length attention takes together: those of one length that follow one another.
+
+    >>> group_lengths([3, 3, 3, 5], 12), group_lengths([300, 300], 12)
+    ([(3, 3), (1, 5)], [(1, 300), (1, 300)])
+    """
+    groups: Groups = []
+    for length in lengths:
+        count, last = groups[-1] if groups else (0, 0)
+        if length == last and (count + 1) * heads * length * length <= TOGETHER:
+            groups[-1] = (count + 1, length)
+        else:
+            groups.append((1, length))
+    return groups
+
+
+def apply_packed(
+    model: Model, step: Step, x: Array, context: Context, *, order: Array, groups: Groups, contexts: dict[int, Context]
+) -> Array:
+    """Apply the operator of one step to the rows of all texts, (R, D) -> (R, D); attention within each text.
+
+    order     the rows of one text after another
+    groups    how many texts of which length attention takes together
+    contexts  of a text alone, by its length
+    """
+    if step.op != "attend":
+        with fixed_shapes(is_arranged=True):
+            return apply_step(model, step, x, context)
+    params = model.params.get(step.layer, {})
+    first = attention_options(model, step.layer, 2, Context())
+    plain = MULTI_HEAD_DEFAULT.replace(heads=first["heads"], kv_heads=first["kv_heads"])
+    with fixed_shapes(is_arranged=True):
+        q, k, v, _ = project_heads(x, x, x, params, plain, working(x, *params.values()))  # (H, R, K), (G, R, K), …
+    merged = np.zeros((len(x), q.shape[0] * v.shape[-1]), v.dtype)
+    start = 0
+    for count, length in groups:
+        options = MULTI_HEAD_DEFAULT.replace(**attention_options(model, step.layer, length, contexts[length]))
+        stop = start + count * length
+        texts = [stack_texts(one[:, order[start:stop]], count) for one in (q, k, v)]
+        with fixed_shapes():
+            merged[order[start:stop]] = merge_heads(attend_texts(texts, options)).reshape(stop - start, -1)
+        start = stop
+    with fixed_shapes(is_arranged=True):
+        output = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+    return output.astype(output_dtype(x), copy=False)
+
+
+@quiet
+def attend_texts(texts: Sequence[Array], options: MultiHeadOptions) -> Array:
+    """Return the heads of attention within texts of one length: q, k and v (..., H, T, K) -> (..., H, T, V)."""
+    q, k, v = texts
+    if options.rotary is not None:
+        q, k = rotate(q, *options.rotary), rotate(k, *options.rotary)
+    return attention(q, k, v, with_relative_scores(options, q, k), keep=())["heads"]
+
+
+def stack_texts(x: Array, count: int) -> Array:
+    """Split the rows of several texts of one length, (H, B*T, K) -> (B, H, T, K); a single one has no batch axis.
+
+    >>> stack_texts(np.zeros((2, 6, 4)), 3).shape, stack_texts(np.zeros((2, 6, 4)), 1).shape
+    ((3, 2, 2, 4), (2, 6, 4))
+    """
+    if count == 1:
+        return x
+    return np.swapaxes(x.reshape(x.shape[0], count, x.shape[1] // count, x.shape[2]), 0, 1)
+
+
+def encoder_layer(
+    x: Array, params: Params, *, heads: int, mask: Array | None = None, causal: bool = False, **config: Any
+) -> Array:
+    """Apply self-attention, then the feed-forward network, each with a residual and a norm.
+
+    x (..., T, D) -> (..., T, D)
+
+    `params` holds "self" (wq wk wv wo bq bk bv bo), "ffn" (w1 b1 w2 b2, w3 when gated), "norm1" and "norm2"
+    (gamma, beta). The norm follows each residual (Attention Is All You Need, section 3.1), or comes before each
+    sub-layer with `norm_first`. `config` are fields of Config: norm_first, activation, eps. Errors are those of the
+    sub-layers.
+
+    >>> import numpy as np
+    >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}
+    >>> encoder_layer(np.array([[3.0, 5.0]]), {"ffn": zero}, heads=1, norm_first=True).round(4)
+    array([[2., 6.]])
+    """
+    return _run_layer("encoder", x, params, Context(mask=mask), heads=heads, causal=causal, **config)
+
+
+def decoder_layer(
+    x: Array,
+    memory: Array,
+    params: Params,
+    *,
+    heads: int,
+    mask: Array | None = None,
+    memory_mask: Array | None = None,
+    causal: bool = True,
+    **config: Any,
+) -> Array:
+    """Apply causal self-attention, attention to the memory, then the feed-forward network.
+
+    x (..., T, D), memory (..., S, D) -> (..., T, D)
+
+    `params` is that of encoder_layer with "cross" and "norm3" besides: norm1 belongs to self, norm2 to cross,
+    norm3 to ffn. `config` and errors are those of encoder_layer.
+
+    >>> import numpy as np
+    >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}
+    >>> x = np.array([[3.0, 5.0]])
+    >>> decoder_layer(x, 2 * x, {"ffn": zero}, heads=1, norm_first=True).round(4)
+    array([[ 8., 16.]])
+    """
+    context = Context(mask=mask, memory=memory, memory_mask=memory_mask)
+    return _run_layer("decoder", x, params, context, heads=heads, causal=causal, **config)
+
+
+def _run_layer(
+    name: str, x: Array, params: Params, context: Context, *, heads: int, causal: bool, **config: Any
+) -> Array:
+    """Run the only layer of a stack whose parameters are named by sub-layer."""
+    cross = name == "decoder"
+    stack = StackConfig(layers=1, heads=heads, hidden=0, kv_heads=heads, head_dim=0, causal=causal, cross=cross)
+    stacks: dict[str, Any] = {name: stack}
+    layer_config = Config("", x.shape[-1], **stacks, **config)
+    by_layer = {f"{name}.0.{part}": weights for part, weights in params.items()}
+    return run(Model(layer_config, by_layer), layer_steps(layer_config, name, 0), x, context)

@@ -16,23 +16,25 @@ from attnkit.model.config import (
 from attnkit.model.kernels.products import fixed_shapes
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
-from attnkit.model.heads import head_logits, label_probabilities, pool_first
+from attnkit.model.output_head import head_logits, label_probabilities, pool_first
 from attnkit.model.kv_cache import KVCache
-from attnkit.model.packed import can_pack, run_packed
 from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
-from attnkit.model.state_cache import StateCache
+from attnkit.model.kv_cache import StateCache
 from attnkit.model.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
 from attnkit.model.context import Context, Model
 from attnkit.model.transformer import (
     attention_options,
+    can_pack,
+    decoder_layer,
     embed_tokens,
+    encoder_layer,
     normalize,
     apply_positions,
     run,
+    run_packed,
     token_positions,
 )
-from attnkit.model.layers import decoder_layer, encoder_layer
 from attnkit.model.loss import (
     LossOptions,
     cross_entropy,

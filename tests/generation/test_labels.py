@@ -16,7 +16,7 @@ from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.whole_models import head_backward
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model
-from attnkit.model.heads import head_logits
+from attnkit.model.output_head import head_logits
 from attnkit.record import Record
 from tests import process
 from tests.places import REFERENCES, folder

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from attnkit.model.feedforward import ACTIVATIONS, gelu
-from attnkit.model.kernels.gelu import LIMIT, PART, gelu_float32
+from attnkit.model.activations import ACTIVATIONS, BLOCK, LIMIT, gelu, gelu_float32
 
 
 def test_it_is_the_formula_within_float32():
@@ -22,7 +21,7 @@ def test_far_from_zero_it_is_relu():
 
 
 def test_an_element_has_the_same_bits_in_any_place():
-    x = np.random.default_rng(0).standard_normal(2 * PART + 77).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal(2 * BLOCK + 77).astype(np.float32)
     whole = gelu_float32(x)
     np.testing.assert_array_equal(gelu_float32(x[5:90]), whole[5:90])
     np.testing.assert_array_equal(gelu_float32(x[::3]), whole[::3])

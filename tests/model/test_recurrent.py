@@ -9,8 +9,7 @@ import pytest
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs.recurrent_layers import read_recurrent_weights
 from attnkit.model.backward.recurrent_backward import stack_backward
-from attnkit.model.kernels.recurrent import run_direction_in_blocks
-from attnkit.model.recurrent import run_direction, step
+from attnkit.model.recurrent import run_direction, run_direction_in_blocks, step
 from attnkit.model.recurrent_cells import CELLS, State, check_parameters
 from attnkit.model.recurrent_layers import RecurrentLayer, run_layer, run_long_text, run_stack
 from tests.model.recurrent_cases import VARIANTS, random_layer
@@ -146,7 +145,7 @@ def test_one_step_by_hand():
 @pytest.mark.parametrize("lengths", [None, (9, 0, 4)])
 @pytest.mark.parametrize(("cell", "more"), VARIANTS)
 def test_blocks_are_the_formula(cell, more, lengths, reverse, monkeypatch):
-    monkeypatch.setattr("attnkit.model.kernels.recurrent.ROWS", 12)  # blocks of 4 tokens
+    monkeypatch.setattr("attnkit.model.recurrent.ROWS", 12)  # blocks of 4 tokens
     parameters, rng = random_layer(cell, 5, 6, **more), np.random.default_rng(0)
     x, lengths = rng.standard_normal((3, 9, 5)), None if lengths is None else np.array(lengths)
     if lengths is not None:

@@ -32,6 +32,7 @@ from attnkit.model.attention import (
     prepend_past,
     view_heads,
 )
+from attnkit.model.attention_options import AttentionOptions, MultiHeadOptions
 from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.config import Config
 from attnkit.model.dense_attention import broadcast_mask, query_positions
@@ -41,7 +42,6 @@ from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.linear import check_inner
 from attnkit.model.masks import padding_mask
-from attnkit.model.options import AttentionOptions, MultiHeadOptions
 from attnkit.model.scores import dot
 
 PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))

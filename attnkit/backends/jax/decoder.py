@@ -16,8 +16,7 @@ from attnkit.backends.jax.program import run_steps
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
-from attnkit.model.kv_cache import KVCache
-from attnkit.model.state_cache import StateCache
+from attnkit.model.kv_cache import KVCache, StateCache
 
 LEAST = 128  # places of a cache at least
 

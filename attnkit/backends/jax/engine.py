@@ -36,14 +36,14 @@ from attnkit.backends.jax.program import run_steps
 from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
 from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
+from attnkit.model.attention_options import MultiHeadOptions
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, DType, is_float, working
-from attnkit.model.heads import real_places
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.incremental_decoder import CachedDecoder
 from attnkit.model.kv_cache import KVCache
-from attnkit.model.options import MultiHeadOptions
+from attnkit.model.output_head import real_places
 from attnkit.model.pooling import require_last_tokens
 from attnkit.model.transformer import token_positions
 
@@ -120,7 +120,7 @@ class JaxEngine:
         return None if flaws else [x[at, : len(one)] for at, one in enumerate(ids)]
 
     def head_logits(self, model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
-        """Return what `heads.head_logits` does."""
+        """Return what `output_head.head_logits` does."""
         config, pooled = model.config, model.config.is_head_pooled
         layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or pooled)]
         dtype = self.compute or str(working(x, *empty_parameters(model.params, "head")).name)
@@ -140,7 +140,7 @@ class JaxEngine:
         return y if pooled else y[: x[..., 0].size].reshape(*x.shape[:-1], y.shape[-1])
 
     def pool_first(self, model: Model, x: Array, hook: Hook = no_hook) -> Array:
-        """Return what `heads.pool_first` does."""
+        """Return what `output_head.pool_first` does."""
         dtype = self.compute or str(working(x, *empty_parameters(model.params, "pooler")).name)
 
         def compute(params: Any, x: JaxArray, real: None, see: See = see_nothing) -> JaxArray:

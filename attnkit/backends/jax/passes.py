@@ -18,10 +18,9 @@ from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
 from attnkit.model.config import Config, Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, DType, cast, working
-from attnkit.model.kv_cache import KVCache
+from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.recurrent_cells import State, map_state
 from attnkit.model.recurrent_model import keep_state
-from attnkit.model.state_cache import StateCache
 
 Pair = tuple[JaxArray, JaxArray]
 Caches = dict[str, Any]  # layer -> Pair, or the State of a recurrent layer

@@ -19,13 +19,13 @@ from attnkit.model.attention import (
     view_heads,
     with_relative_scores,
 )
+from attnkit.model.attention_options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.checks import check_gradient, check_shapes
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, linear_backward, sum_to_shape
-from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.relative import relative_scores_backward
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Gradients, dot, identity, product_backward

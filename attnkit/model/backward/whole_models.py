@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
+from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.backward.recorded_steps import normalize_vjp, run_backward, run_recorded
 from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape, undo_projection
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.config import layer_plan
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
-from attnkit.model.feedforward import activation_backward, apply_activation
-from attnkit.model.heads import head_logits, pool_first, pool_head, real_places
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import parallel_products
 from attnkit.model.linear import linear
+from attnkit.model.output_head import head_logits, pool_first, pool_head, real_places
 from attnkit.model.pooling import concat_pool_backward, first_token, first_token_backward, mean_pool_backward
 
 

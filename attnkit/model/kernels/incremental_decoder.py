@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import AttentionRules, Config, Step, layer_plan, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.feedforward import ACTIVATIONS
-from attnkit.model.heads import head_logits
 from attnkit.model.hooks import no_hook
-from attnkit.model.kv_cache import KVCache
+from attnkit.model.kv_cache import KVCache, StateCache
+from attnkit.model.output_head import head_logits
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.rotary import rotate
-from attnkit.model.state_cache import StateCache
 from attnkit.model.transformer import relative_positions, run
 
 Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), options of the position -> (B, D)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib.introspect import opt_func_info
 
 from attnkit.errors import DataError
+from attnkit.model.attention_options import DEFAULT, AttentionOptions
 from attnkit.model.checks import as_text
 from attnkit.model.dense_attention import add_infinite_values
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
@@ -28,7 +29,6 @@ from attnkit.model.kernels.tiles import (
     score_dtype,
     split_matrix,
 )
-from attnkit.model.options import DEFAULT, AttentionOptions
 
 BLOCKS = (256, 1024)  # queries and keys of a tile: they and their scores stay in a core's own cache
 CALL = 2  # maximum number of tiles of keys, of several heads, in one NumPy call, as each call has a fixed cost

@@ -13,11 +13,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from attnkit.model import masks
+from attnkit.model.attention_options import AttentionOptions
 from attnkit.model.dense_attention import broadcast_mask
 from attnkit.model.dtypes import Array, DType, is_float, quiet
 from attnkit.model.embedding import check_ids
 from attnkit.model.kernels.threads import run_parallel, split_range
-from attnkit.model.options import AttentionOptions
 
 COLUMNS = 96  # maximum number of queries in one product
 PRODUCT = 128 * COLUMNS * 64  # multiplications in it: up to 10^6 OpenBLAS copies no operand, and is 20 % faster

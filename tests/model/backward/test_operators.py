@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
+from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.dropout import dropout, dropout_mask
 from attnkit.model.embedding import embed_backward
-from attnkit.model.feedforward import ACTIVATIONS, activation_backward, feed_forward_vjp
+from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.linear import add, add_backward, linear, linear_backward
 from attnkit.model.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
 from attnkit.model.patch_embedding import extract_patches_backward, interpolate_positions_backward

@@ -14,8 +14,8 @@ from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import layer_plan
 from attnkit.model.context import Context
-from attnkit.model.heads import head_logits
 from attnkit.model.hooks import no_hook
+from attnkit.model.output_head import head_logits
 from attnkit.model.transformer import run
 from tests.model.backward.parameter_slopes import check_parameter_slopes
 

@@ -15,7 +15,7 @@ from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config, StackConfig, layer_plan
 from attnkit.model.context import Context
-from attnkit.model.heads import head_logits
+from attnkit.model.output_head import head_logits
 from attnkit.model.transformer import run
 from tests.places import REFERENCES
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from attnkit.model.activations import ACTIVATIONS, sigmoid
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, cast, quiet, working
-from attnkit.model.feedforward import ACTIVATIONS, sigmoid
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import fixed_shapes
 from attnkit.model.linear import linear
