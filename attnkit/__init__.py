@@ -68,7 +68,7 @@ def __getattr__(name: str) -> "Any":
         function = getattr(importlib.import_module(f"attnkit.commands.{name}"), name)
         return importlib.import_module("attnkit.cli.signature").describe_tool(function)
     if name == "plot":
-        return importlib.import_module("attnkit.display.figures").plot
+        return importlib.import_module("attnkit.cli.notebook").plot
     if name in ("Record", "Tensor"):
         return getattr(importlib.import_module("attnkit.record"), name)
     if name in ("model", "formats"):

@@ -51,7 +51,7 @@ import numpy as np
 from attnkit import formats as formats
 from attnkit import model as model
 from attnkit.checkpoints import Checkpoint
-from attnkit.display.figures import plot as plot
+from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.interpret.comparison import DiffReport
 from attnkit.record import Record as Record, Tensor as Tensor

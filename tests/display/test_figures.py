@@ -491,10 +491,17 @@ def test_plot_draws_curves_and_bars(ax):
     assert ax.lines[0].get_ydata().tolist() == [1.0, 3.0, 2.0] and ax.get_xlabel() == "step"
     losses = Tensor(np.array([[3.0, 4.0], [1.0, 2.0]]), ("step", "curve"), {"curve": ["training", "held out"]})
     drawn = attnkit.plot(Record({"x": losses}))
-    assert [line.get_label() for line in drawn.lines] == ["training", "held out"]
+    assert [one.get_text() for one in drawn.get_legend().get_texts()] == ["training", "held out"]
     bars = attnkit.plot(Record({"x": Tensor(np.array([40.0, -10.0]), ("length",), {"length": ["1-10", "11-20"]})}))
     assert [patch.get_height() for patch in bars.patches] == [40.0, -10.0]
     assert [one.get_text() for one in bars.get_xticklabels()] == ["1-10", "11-20"]
+
+
+def test_plot_draws_a_part_of_a_tensor(ax):
+    record = attnkit.attend(attnkit.mask(attnkit.embed("The cat sat", dim=8), causal=True), heads=2, keep="weights")
+    [image] = attnkit.plot(record, "weights", ax, slice="1").images
+    assert image.get_array()[:, :, 3].tolist() == [[255, 0, 0], [255, 255, 0], [255, 255, 255]]
+    assert ax.get_title() == "weights[1]" and ax.get_ylabel() == "query" and ax.patch.get_hatch()
 
 
 def test_plot_names_what_it_cannot_draw():

@@ -1,10 +1,10 @@
 """Figures of tensors: heat maps, curves, statistics and tables as SVG, PNG and PDF by matplotlib, and as HTML."""
 
 from attnkit.display.figures.charts import curves_section, draw_bars, draw_words, statistics_section
-from attnkit.display.figures.colors import COLOR_MAPS, THEMES
+from attnkit.display.figures.colors import COLOR_MAPS
 from attnkit.display.figures.files import render_figure, render_sheet
 from attnkit.display.figures.maps import heatmap_section
-from attnkit.display.figures.plot import plot
+from attnkit.display.figures.plot import plot_tensor
 from attnkit.display.figures.sections import (
     FigureOptions,
     Preformatted,
@@ -17,7 +17,6 @@ from attnkit.display.figures.sections import (
 
 __all__ = [
     "COLOR_MAPS",
-    "THEMES",
     "FigureOptions",
     "Preformatted",
     "Section",
@@ -28,7 +27,7 @@ __all__ = [
     "draw_words",
     "heatmap_section",
     "list_section",
-    "plot",
+    "plot_tensor",
     "render_figure",
     "render_sheet",
     "statistics_section",

@@ -19,8 +19,8 @@ from attnkit.libraries import import_library
 TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 12, 11, 15  # pixels
 POINT, INCH = 0.75, 96  # points in a pixel, pixels in an inch
 GAP = 6
-FONT, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # come with matplotlib, as STIX does; the others if they are installed
-OTHERS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "PingFang SC", "Arial Unicode MS", "STIXGeneral")
+FONT, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # come with matplotlib; the others if they are installed
+OTHERS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "PingFang SC", "Arial Unicode MS")
 SIZES: Mapping[str, float] = {
     "font.size": TEXT_SIZE, "axes.titlesize": TEXT_SIZE, "axes.labelsize": TEXT_SIZE,
     "legend.title_fontsize": TEXT_SIZE, "legend.fontsize": SMALL_SIZE, "xtick.labelsize": SMALL_SIZE,

@@ -80,6 +80,7 @@ def paint_curves(axes: Any, part: Matrix, ends: tuple[float, float], names: Sequ
     """
     count, (low, high) = part.values.shape[1], np.clip(ends, -LARGEST, LARGEST)
     chosen = range(count) if count <= len(SERIES) else [at * count // len(SERIES) for at in range(len(SERIES))]
+    lines: dict[str, Any] = {}
     for color, column in zip(SERIES, chosen, strict=False):
         values = part.values[:, column].astype(np.float64)
         is_drawn = np.isfinite(values) & ~part.masked[:, column]
@@ -87,13 +88,13 @@ def paint_curves(axes: Any, part: Matrix, ends: tuple[float, float], names: Sequ
         around = np.pad(is_drawn, 1)
         points = np.flatnonzero(is_drawn & ~around[:-2] & ~around[2:]).tolist()  # which no line would show
         label = clip_text(escape(part.columns[column], DEFAULT_STYLE), MAX_NAME, SMALL_SIZE)
-        axes.plot(heights, color=color, label=label, marker=".", markevery=points, clip_on=False)
+        lines |= {label: axes.plot(heights, color=color, marker=".", markevery=points, clip_on=False)[0]}
     set_numbers(axes, "y", low, high)
     set_names(axes, part.rows, names[-2])
     axes.set_title(part.title, parse_math=False)
     if names[-1]:
         place = {"loc": "upper left", "bbox_to_anchor": (1, 1), "alignment": "left", "borderpad": 0, "borderaxespad": 1}
-        legend = axes.legend(title=names[-1], handlelength=1.5, markerscale=0, **place)
+        legend = axes.legend([*lines.values()], [*lines], title=names[-1], handlelength=1.5, markerscale=0, **place)
         legend.get_title().set_color(axes.xaxis.label.get_color())
 
 
@@ -127,6 +128,7 @@ def paint_bars(axes: Any, name: str, labels: Sequence[str], numbers: Sequence[fl
     if max((text_width(text, SMALL_SIZE) for text in texts), default=0) <= pixel_size(axes)[0] / len(labels):
         axes.bar_label(bars, texts, padding=2, fontsize=rcParams["xtick.labelsize"])
     axes.spines[:].set_visible(False)
+    axes.set_axisbelow(True)
     set_numbers(axes, "y", min([*heights, 0.0]), max([*heights, 0.0]) or float(not any(heights)))
     set_names(axes, labels, name)
 

@@ -9,7 +9,6 @@ from attnkit.errors import UsageError, suggest
 from attnkit.record import Array
 
 Theme = Literal["light", "dark", "transparent"]
-THEMES = ("light", "dark", "transparent")
 
 LEVELS = 65  # odd: zero of a range that is even about it has a level of its own
 
