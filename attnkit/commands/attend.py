@@ -14,8 +14,8 @@ from attnkit.cli.explanations import draw_explained, is_explanation, render_expl
 from attnkit.cli.stage import PythonForm
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inputs import attention_inputs, intermediates, layers
-from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, weigh_values
+from attnkit.inputs import intermediates, layers
+from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, WeightedValues, prepare_attention, weigh_values
 from attnkit.inputs.operands import AttendedTensor
 from attnkit.interpret.explanation import explain_weight
 from attnkit.model.intermediates import STEPS, kept_names
@@ -200,68 +200,74 @@ def attend(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
     """
-    parameters = dict(locals())  # before any other name is bound
     if weights_from is not None:
-        return apply_weights(record, parameters)
-    if explain is not None:
-        every = compute_attention(record, {**parameters, "keep": NAMES})
-        return explain_weight(every, explain, score if model_ is None else model_.config.score)
-    return compute_attention(record, parameters)
-
-
-def compute_attention(record: Record | None, parameters: Mapping[str, Any]) -> Record:
-    """Compute attention by the flags of attend; return the record with its output and the requested intermediates."""
-    keep, emit, weights = parameters["keep"], parameters["emit"], parameters["weights"]
-    partial, steps, query = parameters["partial"], parameters["steps"], parameters["query"]
-    names = expand_groups(keep)
-    check_outputs(record, parameters, weights, steps, (*names, emit))
-    prepared = attention_inputs.prepare_attention(record or Record({}), parameters)
+        weighted = weigh_values(
+            record or Record({}), heads=heads, params=params, memory=memory, value=value, weights_from=weights_from
+        )
+        return describe_weighted(record or Record({}), weighted, keep, steps, residual, add)
+    check_outputs(record, weights, steps, (*keep, emit), {"residual": residual, "concat": concat})
+    prepared = prepare_attention(
+        record or Record({}), query=query, key=key, value=value, memory=memory,
+        past_key=past_key, past_value=past_value, heads=heads, kv_heads=kv_heads,
+        params=params, model_=model_, layer=layer, seed=seed,
+        mask=mask, causal=causal, align=align, window=window, lengths=lengths, offset=offset,
+        score=score, scale=scale, softcap=softcap, bias=bias, softmax_dtype=softmax_dtype,
+    )  # fmt: skip
     callbacks.current().on_parameters(prepared.parameters())
-    inputs, options, projections = prepared
+    inputs, settings, projections = prepared
+    keep = keep if explain is None else NAMES
+    names = expand_groups(keep)
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
     returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))
     engine = callbacks.current().engine
     attention = engine.attention if engine else nn.multi_head_attention
-    with layers.products_of(parameters["model_"], parameters["layer"]):
-        result = attention(q, k, v, projections, options, summary=weights or "full", keep=returned)
+    with layers.products_of(model_, layer):
+        result = attention(
+            q, k, v, projections, settings, summary="full" if weights is None else weights, keep=returned
+        )
     if not partial and "lse" in result:
-        intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), parameters["strict"])
+        intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
 
-    formulas = name_formulas(result, projections, options)
+    formulas = name_formulas(result, projections, settings)
     output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
-    output = join_input(output, inputs.record, parameters)
-    tensors = describe(result, formulas, inputs.key_axis, parameters["past_key"] is not None)
+    output = add_residuals(output, inputs.record if residual else None, add)
+    output = put_beside(output, inputs.record) if concat else output
+    tensors = describe(result, formulas, inputs.key_axis, past_key is not None)
     output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, query is not None)
     additions = select_intermediates(tensors, requested, keep)
     if partial:  # with the parameters that merge needs for the output
-        additions |= {"lse": tensors["lse"]} | output_parameters(projections)
+        additions |= {"lse": tensors["lse"]}
+        additions |= {
+            name: Tensor(projections[name], axes) for name, axes in OUTPUT_PARAMETERS.items() if name in projections
+        }
     if not (additions or emit or query):
         return inputs.rest.with_tensors({"x": output})
     rest, labels = label_axes(inputs, weights, query is not None, [*additions, "x"], result["q"].shape[-2])
-    return rest.with_tensors(additions | {"x": output}, labels)
+    computed = rest.with_tensors(additions | {"x": output}, labels)
+    return computed if explain is None else explain_weight(computed, explain, settings.score)
 
 
-def apply_weights(record: Record | None, flags: Mapping[str, Any]) -> Record:
-    """Sum the values by the weights of --weights-from; UsageError for an intermediate that has no part in it."""
-    if other := [name for name in flags["keep"] if name not in (*WEIGHTED, "all")]:
+def describe_weighted(
+    record: Record, weighted: WeightedValues, keep: tuple[str, ...], steps: bool, residual: bool, add: Record | None
+) -> Record:
+    """Add the sums of values by given weights to a record, with the steps that are requested."""
+    if other := [name for name in keep if name not in (*WEIGHTED, "all")]:
         raise UsageError(f"given weights have no {other[0]} (expected {', '.join(WEIGHTED)})", "--keep")
-    record = record or Record({})
-    computed = weigh_values(record, flags)
-    callbacks.current().on_parameters(computed.projections)
-    tensors = computed.describe(record)
-    output = join_input(tensors.pop("x"), record, flags)
-    names = WEIGHTED if flags["steps"] or "all" in flags["keep"] else flags["keep"]
+    callbacks.current().on_parameters(weighted.projections)
+    tensors = weighted.describe(record)
+    output = add_residuals(tensors.pop("x"), record if residual else None, add)
+    names = WEIGHTED if steps or "all" in keep else keep
     if not names:
         output = replace(output, formula=output.formula.replace("heads side by side", "weights V"))
-    steps = {name: one for name, one in tensors.items() if name in names}
+    kept = {name: one for name, one in tensors.items() if name in names}
     words = record.labels.get("token") if output.axis_names()[-2:-1] == ("token",) else None
-    labels = {"query": words, "key": words} if words and steps else {}
-    return record.without([name for name in WEIGHTED if name in record]).with_tensors(steps | {"x": output}, labels)
+    labels = {"query": words, "key": words} if words and kept else {}
+    return record.without([name for name in WEIGHTED if name in record]).with_tensors(kept | {"x": output}, labels)
 
 
 def expand_groups(keep: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of intermediates for those of --keep.
+    """Expand the groups among the names of --keep.
 
     >>> expand_groups(("weights", "present"))
     ('weights', 'present_key', 'present_value')
@@ -271,61 +277,55 @@ def expand_groups(keep: tuple[str, ...]) -> tuple[str, ...]:
 
 def check_outputs(
     record: Record | None,
-    flags: Mapping[str, Any],
     weights: str | None,
     steps: bool,
-    intermediates: tuple[str | None, ...],
+    names: tuple[str | None, ...],
+    adds_input: Mapping[str, bool],
 ) -> None:
-    """Raise UsageError where a result is requested that these inputs or this summary of the weights don't give."""
-    for name in ("residual", "concat"):
-        if record is None and flags[name]:
+    """Check that these inputs and this summary of the weights give what is requested.
+
+    adds_input  options that add the input -> whether they are set
+    """
+    for name, is_set in adds_input.items():
+        if record is None and is_set:
             raise UsageError(f"--{name} adds the input, but with these options attend reads no input")
-    if weights not in (None, "full") and (steps or "weights" in intermediates):
+    if weights not in (None, "full") and (steps or "weights" in names or "all" in names):
         raise UsageError(
             f"--weights {weights} gives a part of the weights, but --steps, --keep or --emit needs all of them"
         )
 
 
 def name_formulas(
-    result: Mapping[str, Array], projections: Mapping[str, Array], options: nn.MultiHeadOptions
+    result: Mapping[str, Array], projections: Mapping[str, Array], settings: nn.MultiHeadOptions
 ) -> dict[str, str]:
-    """Return the formula of every intermediate and of the output."""
-    is_added = options.mask is not None and options.mask.dtype.kind not in "iub"
-    has_limits = options.causal or options.window != (-1, -1) or options.lengths is not None
-    has_limits |= options.mask is not None and not is_added
+    """Write the formulas of the intermediates and of the output."""
+    is_added = settings.mask is not None and settings.mask.dtype.kind not in "iub"
+    has_limits = settings.causal or settings.window != (-1, -1) or settings.lengths is not None
+    has_limits |= settings.mask is not None and not is_added
     restricted = " + mask" * is_added + ", −∞ where the query may not attend" * has_limits
     return intermediates.attention_formulas(
-        result, projections, options.score, options.scale, options.softcap,
-        options.bias is not None, restricted,
-    )  # fmt: skip
+        result, projections, settings.score, settings.scale, settings.softcap, settings.bias is not None, restricted
+    )
 
 
 def describe(
     result: Mapping[str, Array], formulas: Mapping[str, str], key_axis: str, has_past: bool
 ) -> dict[str, Tensor]:
-    """Return the intermediates with their axes and formulas; keys and values of a cache have the axis `present`."""
+    """Name the axes and formulas of the intermediates; keys and values of a cache have the axis `present`."""
     lead = ("batch",)[: result["q"].ndim - 3]
     present = "present" if has_past else key_axis
     axes = {name: intermediates.attention_axes(name, key_axis if name in "kv" else present) for name in result}
     return {name: Tensor(x, (*lead, *axes[name]), formula=formulas.get(name, "")) for name, x in result.items()}
 
 
-def output_parameters(projections: Mapping[str, Array]) -> dict[str, Tensor]:
-    """Return W_O and b_O, as far as there are any."""
-    axes = OUTPUT_PARAMETERS
-    return {name: Tensor(projections[name], axes[name]) for name in axes if name in projections}
-
-
-def join_input(output: Tensor, record: Record, flags: Mapping[str, Any]) -> Tensor:
-    """Return the output plus the input, plus another residual, or beside the input, as the flags request."""
-    for addend, name in ((record if flags["residual"] else None, "input"), (flags["add"], "residual")):
+def add_residuals(output: Tensor, record: Record | None, add: Record | None) -> Tensor:
+    for addend, name in ((record, "input"), (add, "residual")):
         if addend is not None:
             output = Tensor(nn.add(output.array, addend["x"]), formula=f"{output.formula} + {name}")
-    return put_beside(output, record) if flags["concat"] else output
+    return output
 
 
 def put_beside(output: Tensor, record: Record) -> Tensor:
-    """Return the output with the input after it, along the last axis; DataError where their other axes differ."""
     x = record["x"]
     if x.shape[:-1] != output.array.shape[:-1]:
         raise DataError(f"x {x.shape} beside a result {output.array.shape}: they differ in more than width")
@@ -336,7 +336,7 @@ def put_beside(output: Tensor, record: Record) -> Tensor:
 def choose_output(
     output: Tensor, tensors: Mapping[str, Tensor], queries: Record, name: str | None, has_query: bool
 ) -> Tensor:
-    """Return the tensor that becomes x: the intermediate of that name, else the output with the axes of the queries.
+    """Choose the tensor that becomes x: the intermediate of that name, or the output with the axes of the queries.
 
     has_query  whether the queries are not the tokens of the record: their axis is then called so
     """
@@ -350,7 +350,7 @@ def choose_output(
 def label_axes(
     inputs: AttentionInputs, weights: str | None, has_query: bool, names: Collection[str], queries: int
 ) -> tuple[Record, dict[str, Labels]]:
-    """Return the record to extend, and the labels of queries, keys and the rows that --weights selects.
+    """Label queries, keys and the rows that --weights selects; clear the labels of the record that no longer fit.
 
     has_query  whether the queries are not the tokens of the record
     names      of the tensors that are added
@@ -366,7 +366,7 @@ def label_axes(
 def select_intermediates(
     tensors: Mapping[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """Return the intermediates that are added to the record.
+    """Select the intermediates that are added to the record.
 
     Unless `keep` requests them by name, scores that are not capped are left out, and masked scores where nothing is
     masked have no formula, and so no table.
@@ -374,10 +374,7 @@ def select_intermediates(
     names = [name for name in tensors if name in requested or name.startswith("weights.")]
     if tensors.get("capped") and tensors["capped"].formula == "as before" and "capped" not in keep:
         names.remove("capped")
-    unchanged = {"masked"} - {*keep}
-    return {
-        name: replace(tensors[name], formula="")
-        if name in unchanged and tensors[name].formula == "as before"
-        else tensors[name]
-        for name in names
-    }
+    selected = {name: tensors[name] for name in names}
+    if "masked" in selected and selected["masked"].formula == "as before" and "masked" not in keep:
+        selected["masked"] = replace(selected["masked"], formula="")
+    return selected

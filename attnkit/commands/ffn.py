@@ -72,9 +72,10 @@ def ffn(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit layernorm | attnkit ffn --hidden 32 --residual
     """
-    parameters = dict(locals())  # before any other name is bound
     x = record["x"]
-    weights, activation = find_ffn_weights(x, parameters)
+    weights, activation = find_ffn_weights(
+        x, params=params, model_=model_, layer=layer, hidden=hidden, seed=seed, activation=activation, gated=gated
+    )
     callbacks.current().on_parameters(weights)
     if missing := sorted({"linear", "gated"} & {*keep}) if "w3" not in weights else ():
         raise UsageError(f"a network without a gate has no {' and no '.join(missing)}", "--keep")

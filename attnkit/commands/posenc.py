@@ -178,7 +178,7 @@ def posenc(
         rotated = rotate_heads(record, *angles, heads, interleaved)
         return rotated.with_tensors(describe_angles(*angles, formulas)) if steps else rotated
     if kind == "learned":
-        _, rows = find_positions(x, {"offset": offset, "positions": positions, "table": table, "seed": seed})
+        _, rows = find_positions(x, offset=offset, positions=positions, table=table, seed=seed)
         encoding = learned_encoding(x, rows)
         return add_encoding(record, token_positions, encoding, "table[pos]", alone, steps)
     formula = SINUSOIDS[layout].format(base=f"{base:g}")

@@ -37,17 +37,23 @@ if TYPE_CHECKING:
 WEIGHTS = "decoder.cross.weights"
 
 
-def run_layer_of_model(record: Record, flags: Mapping[str, Any]) -> Record:
-    """Return a record with x after a recurrent layer of a model, for the values of the flags of rnn.
+def run_layer_of_model(
+    record: Record,
+    checkpoint: "Checkpoint",
+    layer: str | None,
+    memory: AttendedTensor | None,
+    keep: tuple[str, ...],
+    steps: bool,
+) -> Record:
+    """Run a recurrent layer of a model on x of a record.
 
     The last states of an encoder's layers travel in the record as `memory_state` and `memory_cell`; a decoder begins
     with those of --memory.
     """
-    checkpoint, memory = flags["model_"], flags["memory"]
-    layer = layers.find_layer(checkpoint, flags["layer"], "rnn")
+    layer = layers.find_layer(checkpoint, layer, "rnn")
     config = layers.require_recurrent(checkpoint)
     stack = config.recurrent_stack(model.parse_layer_name(layer)[0])
-    names = requested_names(flags["keep"], stack.cell, flags["steps"], layer)
+    names = requested_names(keep, stack.cell, steps, layer)
     record = layers.normalize_mask(record)
     x, arrays = check_input(record["x"], config, layer), dict[str, Array]()
     context = layers.context_from(record, **memory_fields(memory, config, x), hook=find_intermediates(arrays, names))
@@ -267,16 +273,18 @@ def rnn(
     Example:
       attnkit embed "The quick brown fox" --dim 8 | attnkit rnn --cell lstm --hidden 8 --seed 1 --steps
     """
-    flags = dict(locals())  # before any other name is bound
     if model_ is not None:
-        return run_layer_of_model(record, flags)
+        return run_layer_of_model(record, model_, layer, memory, keep, steps)
     if "weights" in keep:
         raise UsageError("only a decoder of a model has weights", "--keep")
     texts = find_texts(record, lengths)
-    weights = find_recurrent_weights(record["x"], flags)
+    weights = find_recurrent_weights(
+        record["x"], cell=cell, hidden=hidden, layers=layers, bidirectional=bidirectional, reverse=reverse,
+        projection=projection, peepholes=peepholes, seed=seed, params=params,
+    )  # fmt: skip
     callbacks.current().on_parameters(weights.by_name(weights.layers))
     names = expand_names(keep, cell, steps, len(weights.layers) == len(weights.layers[0].directions()) == 1)
-    runs, outputs, states, position = run_texts(cell, texts, weights.layers, flags, bool(names))
+    runs, outputs, states, position = run_texts(cell, texts, weights.layers, state_in, bool(names))
     has_two = all(one is not None for one in weights.layers[-1])
     last = next(one for _, one in weights.layers[-1].directions())
     formulas = name_cell_formulas(cell, last)

@@ -47,8 +47,7 @@ def softmax(
     Example:
       echo '[[3, 2]]' | attnkit softmax --steps
     """
-    values = {"axis": axis, "temperature": temperature, "mask": mask}
-    computed = compute_softmax(record, values)
+    computed = compute_softmax(record, axis=axis, temperature=temperature, mask=mask)
     intermediates.warn_fully_masked_rows(
         np.isneginf(computed.masked).all(axis=computed.axis) & (record["x"].shape[computed.axis] > 0), strict
     )

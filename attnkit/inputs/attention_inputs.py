@@ -21,24 +21,7 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
-PLAIN_OPTIONS = ("heads", "kv_heads", "causal", "window", "scale", "softcap", "score", "softmax_dtype")
 OTHERS = {*FFN, *SCORE, "w"}  # one file may hold the weights of a whole layer
-
-
-class AttentionOperands(NamedTuple):
-    """The operands of attention that flags name; None where one is left to the record."""
-
-    query: AttendedTensor | None
-    key: AttendedTensor | None
-    value: AttendedTensor | None
-    memory: AttendedTensor | None
-    mask: Record | None
-    bias: Record | None
-
-    def own_names(self) -> set[str]:
-        """Return the names of the tensors of the record at hand among them."""
-        tensors = (self.query, self.key, self.value, self.memory)
-        return {tensor.name for tensor in tensors if tensor is not None and tensor.is_given}
 
 
 class AttentionInputs(NamedTuple):
@@ -76,55 +59,74 @@ class PreparedAttention(NamedTuple):
         return {**(self.options.score_params or {}), **self.projections}
 
 
-def prepare_attention(record: Record, flags: Mapping[str, Any]) -> PreparedAttention:
-    """Return the operands, options and projections of attention, from a record and the values of attend's flags.
+def prepare_attention(
+    record: Record,
+    *,
+    query: AttendedTensor | None,
+    key: AttendedTensor | None,
+    value: AttendedTensor | None,
+    memory: AttendedTensor | None,
+    past_key: Record | None,
+    past_value: Record | None,
+    heads: int,
+    kv_heads: int | None,
+    params: Mapping[str, Array] | None,
+    model_: "Checkpoint | None",
+    layer: str | None,
+    seed: int | None,
+    mask: Record | None,
+    causal: bool,
+    align: str | None,
+    window: tuple[int, int],
+    lengths: Record | None,
+    offset: int | None,
+    score: str,
+    scale: float | None,
+    softcap: float,
+    bias: Record | None,
+    softmax_dtype: str | None,
+) -> PreparedAttention:
+    """Collect what attention computes with, by the options of attend; those not set are left to the record.
 
-    Errors are those of attend: DataError where shapes do not match, UsageError for flags that contradict the model.
+    DataError if shapes do not match, UsageError for options that contradict the model.
     """
-    operands = AttentionOperands(*(flags[name] for name in AttentionOperands._fields))
-    past, checkpoint = count_positions(flags["past_key"]), flags["model_"]
-    inputs = collect_inputs(record, operands, past, checkpoint, flags["layer"])
-    align, offset = place_queries(flags["align"], flags["offset"])
-    values: dict[str, Any] = {name: flags[name] for name in PLAIN_OPTIONS} | {"align": align, "past": offset}
-    values |= {name: array_of(flags[name]) for name in ("lengths", "past_key", "past_value")}
-    values |= {"mask": broadcast_over_heads(inputs.mask), "bias": broadcast_over_heads(inputs.bias)}
-    options = model.MultiHeadOptions(**values)
-    if checkpoint is not None:
-        options = merge_layer_options(options, inputs, layer_options(checkpoint, inputs, past), flags["offset"])
-        options = options.replace(score=checkpoint.config.score)
+    if model_ is not None:
+        layer = layers.find_layer(model_, layer, "attend")
+        if layer.endswith(".cross") and memory is None and key is None:
+            memory = load_attended(record, "memory", own=True)
+    past, source = 0 if past_key is None else sum(past_key["x"].shape[-2:-1]), key or memory
+    queries, keys = query or select_tensor(record), source or select_tensor(record)
+    values = value or keys
+    mask = mask or find_mask(record, query, source, past, is_by_hand=model_ is None)
+    bias = bias or find_bias(record, query, source, is_by_hand=model_ is None)
+    warn_of_zeros_and_ones(mask)
+    own = {one.name for one in (query, key, value, memory) if one is not None and one.is_given}
+    rest = record.without(set(intermediates.intermediates_in(record)) - own)
+    key_axis = "source" if source else "key"
+    inputs = AttentionInputs(record, rest, queries, keys, values, mask, bias, key_axis, layer or "")
+    options = model.MultiHeadOptions(
+        heads=heads,
+        kv_heads=kv_heads,
+        mask=broadcast_over_heads(mask),
+        bias=broadcast_over_heads(bias),
+        causal=causal,
+        align="top-left" if offset is not None else align,
+        past=offset or 0,
+        window=window,
+        lengths=array_of(lengths),
+        scale=scale,
+        softcap=softcap,
+        score=score if model_ is None else model_.config.score,
+        softmax_dtype=softmax_dtype,
+        past_key=array_of(past_key),
+        past_value=array_of(past_value),
+    )
+    if model_ is not None:
+        options = merge_layer_options(options, inputs, layer_options(model_, inputs, past), offset)
     q, k, _ = inputs.arrays()
     check_split_heads(q, k, options.heads, options.kv_heads)
-    score_params, projections = select_weights(inputs, options, flags["params"], checkpoint, flags["seed"])
+    score_params, projections = select_weights(inputs, options, params, model_, seed)
     return PreparedAttention(inputs, options.replace(score_params=score_params), projections)
-
-
-def place_queries(align: str | None, offset: int | None) -> tuple[str | None, int]:
-    """Return the alignment of the causal mask and the offset of the queries; an offset counts from the top left."""
-    return (align, 0) if offset is None else ("top-left", offset)
-
-
-def collect_inputs(
-    record: Record, operands: AttentionOperands, past: int, checkpoint: "Checkpoint | None", layer: str | None
-) -> AttentionInputs:
-    """Return the operands: those of flags, else x, the memory, the mask and the bias of the record.
-
-    past  number of positions in the KV cache
-    """
-    is_by_hand = checkpoint is None
-    if checkpoint is not None:
-        layer = layers.find_layer(checkpoint, layer, "attend")
-        if layer.endswith(".cross") and operands.memory is None and operands.key is None:
-            operands = operands._replace(memory=load_attended(record, "memory", own=True))
-    source = operands.key or operands.memory
-    queries, keys = operands.query or select_tensor(record), source or select_tensor(record)
-    values = operands.value or keys
-    for operand in (queries, keys, values):
-        operand["x"]
-    mask = operands.mask or find_mask(record, operands.query, source, past, is_by_hand)
-    bias = operands.bias or find_bias(record, operands.query, source, is_by_hand)
-    warn_of_zeros_and_ones(mask)
-    rest = record.without(set(intermediates.intermediates_in(record)) - operands.own_names())
-    return AttentionInputs(record, rest, queries, keys, values, mask, bias, "source" if source else "key", layer or "")
 
 
 def find_mask(
@@ -270,11 +272,6 @@ def select_weights(
     return {}, random_attention_weights(q, k, v, options.heads, groups, seed)
 
 
-def count_positions(past_key: Record | None) -> int:
-    """Return how many positions the keys of a cache have."""
-    return 0 if past_key is None else sum(past_key["x"].shape[-2:-1])
-
-
 def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return the parameters of the score and the projections of a file that may hold those of a whole layer.
 
@@ -396,33 +393,40 @@ class WeightedValues(NamedTuple):
         }
 
 
-def weigh_values(record: Record, flags: Mapping[str, Any]) -> WeightedValues:
+def weigh_values(
+    record: Record,
+    *,
+    heads: int,
+    params: Mapping[str, Array] | None,
+    memory: AttendedTensor | None,
+    value: AttendedTensor | None,
+    weights_from: Record,
+) -> WeightedValues:
     """Sum values by the weights of --weights-from: those of --value or --memory, else x.
 
     Weights are (T, S) for all heads, (H, T, S), or (B, T, S) and (B, H, T, S) for a batch of values. DataError where
     their shape does not fit the values.
     """
-    source = next((flags[name] for name in ("value", "memory") if flags[name] is not None), record)
-    value, weights = source["x"], flags["weights_from"]["x"]
-    if value.ndim not in (2, 3) or weights.ndim < 2:
+    x, weights = (value or memory or record)["x"], weights_from["x"]
+    if x.ndim not in (2, 3) or weights.ndim < 2:
         expected = "values (S, D) or (B, S, D) and weights (T, S), (H, T, S) or (B, H, T, S)"
-        raise DataError(f"values {as_text(value.shape)} and weights {as_text(weights.shape)}: expected {expected}")
-    params = {} if flags["params"] is None else split_parameters(flags["params"], "scaled-dot")[1]
-    projections = {name: one for name, one in params.items() if name in ("wv", "bv", "wo", "bo")}
-    v = model.split_heads(model.linear(value, projections.get("wv"), projections.get("bv")), flags["heads"])
-    lead = (*value.shape[:-2], flags["heads"])
+        raise DataError(f"values {as_text(x.shape)} and weights {as_text(weights.shape)}: expected {expected}")
+    given = {} if params is None else split_parameters(params, "scaled-dot")[1]
+    projections = {name: one for name, one in given.items() if name in ("wv", "bv", "wo", "bo")}
+    v = model.split_heads(model.linear(x, projections.get("wv"), projections.get("bv")), heads)
+    lead = (*x.shape[:-2], heads)
     shape = (*lead, *weights.shape[-2:])
-    if weights.ndim == 3 and value.ndim == 3:
+    if weights.ndim == 3 and x.ndim == 3:
         weights = weights[:, None]
-    if weights.ndim > len(shape) or weights.shape[-1] != value.shape[-2] or not broadcasts(weights.shape, shape):
-        expected = f"({','.join(map(str, lead))},T,{value.shape[-2]})"
-        stated = f"weights {as_text(flags['weights_from']['x'].shape)} for values {as_text(value.shape)}"
-        raise DataError(f"{stated} and --heads {flags['heads']}: expected (T,{value.shape[-2]}) or {expected}")
+    if weights.ndim > len(shape) or weights.shape[-1] != x.shape[-2] or not broadcasts(weights.shape, shape):
+        expected = f"({','.join(map(str, lead))},T,{x.shape[-2]})"
+        stated = f"weights {as_text(weights_from['x'].shape)} for values {as_text(x.shape)}"
+        raise DataError(f"{stated} and --heads {heads}: expected (T,{x.shape[-2]}) or {expected}")
     weights = np.broadcast_to(weights.astype(model.working(v, weights), copy=False), shape)
-    heads = product(weights, v)
-    output = model.linear(model.merge_heads(heads), projections.get("wo"), projections.get("bo"))
-    dtype = model.output_dtype(value)
-    return WeightedValues(value, projections, *(one.astype(dtype, copy=False) for one in (weights, v, heads, output)))
+    summed = product(weights, v)
+    output = model.linear(model.merge_heads(summed), projections.get("wo"), projections.get("bo"))
+    dtype = model.output_dtype(x)
+    return WeightedValues(x, projections, *(one.astype(dtype, copy=False) for one in (weights, v, summed, output)))
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

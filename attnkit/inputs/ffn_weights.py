@@ -1,7 +1,7 @@
 """Find the weights of the feed-forward network: of a file, of a model's layer, or random ones."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,17 +11,27 @@ from attnkit.inputs import layers
 from attnkit.model.parameters import ATTENTION, FFN
 from attnkit.record import Array, join_names
 
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
-def find_ffn_weights(x: Array, flags: Mapping[str, Any]) -> tuple[dict[str, Array], str]:
-    """Return the weights of ffn and the name of its activation, for the values of its flags."""
-    checkpoint, activation = flags["model_"], str(flags["activation"])
-    if checkpoint is not None:
-        return dict(
-            checkpoint.params[layers.find_layer(checkpoint, flags["layer"], "ffn")]
-        ), checkpoint.config.activation
-    if flags["hidden"] is not None:
-        return random_ffn_weights(x, flags["hidden"], flags["gated"], flags["seed"]), activation
-    return select_ffn_weights(flags["params"] or {}, flags["gated"]), activation
+
+def find_ffn_weights(
+    x: Array,
+    *,
+    params: Mapping[str, Array] | None,
+    model_: "Checkpoint | None",
+    layer: str | None,
+    hidden: int | None,
+    seed: int,
+    activation: str,
+    gated: bool,
+) -> tuple[Mapping[str, Array], str]:
+    """Find the weights of ffn and the name of its activation, by its options."""
+    if model_ is not None:
+        return model_.params[layers.find_layer(model_, layer, "ffn")], model_.config.activation
+    if hidden is not None:
+        return random_ffn_weights(x, hidden, gated, seed), activation
+    return select_ffn_weights(params or {}, gated), activation
 
 
 def random_ffn_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, Array]:

@@ -1,8 +1,5 @@
 """The inputs of positional encodings: the positions of tokens, tables, and the angles of rotary ones."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from attnkit import model
@@ -42,12 +39,12 @@ def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
     return numbers
 
 
-def find_positions(x: Array, flags: Mapping[str, Any]) -> tuple[Array, Array]:
-    """Return the positions of the tokens of x, (T) or (B, T), and the table of learned ones, of --table or --seed."""
-    positions = number_tokens(x, flags["offset"], flags["positions"])
-    if flags["seed"] is None:
-        return positions, check_table(flags["table"])
-    return positions, random_positions(positions, x, flags["seed"])
+def find_positions(
+    x: Array, *, offset: int, positions: Record | None, table: Record | None, seed: int | None
+) -> tuple[Array, Array]:
+    """Find the positions of the tokens of x, (T) or (B, T), and the table of learned positions."""
+    numbers = number_tokens(x, offset, positions)
+    return numbers, check_table(table) if seed is None else random_positions(numbers, x, seed)
 
 
 def random_positions(positions: Array, x: Array, seed: int) -> Array:

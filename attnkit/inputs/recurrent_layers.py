@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,13 +69,24 @@ def enumerate_directions(layer: RecurrentLayer) -> list[tuple[bool, Mapping[str,
     return [(place == 1, parameters) for place, (_, parameters) in enumerate(layer.directions())]
 
 
-def find_recurrent_weights(x: Array, flags: Mapping[str, Any]) -> RecurrentWeights:
-    """Return the weights of rnn for the values of its flags, checked against the width of x."""
-    cell, is_reverse = flags["cell"], flags["reverse"]
-    if flags["hidden"] is not None:
-        return random_recurrent_weights(x, flags)
-    weights = read_recurrent_weights(flags["params"] or {}, cell)
-    if is_reverse:
+def find_recurrent_weights(
+    x: Array,
+    *,
+    cell: str,
+    hidden: int | None,
+    layers: int,
+    bidirectional: bool,
+    reverse: bool,
+    projection: int | None,
+    peepholes: bool,
+    seed: int,
+    params: Mapping[str, Array] | None,
+) -> RecurrentWeights:
+    """Find the weights of rnn by its options, checked against the width of x."""
+    if hidden is not None:
+        return random_recurrent_weights(x, cell, hidden, layers, bidirectional, reverse, projection, peepholes, seed)
+    weights = read_recurrent_weights(params or {}, cell)
+    if reverse:
         if weights.layers[0].reverse is not None:
             raise UsageError("--params has both directions of each layer", "--reverse")
         weights = weights._replace(layers=[RecurrentLayer(None, layer.forward) for layer in weights.layers])
@@ -90,38 +101,41 @@ def find_recurrent_weights(x: Array, flags: Mapping[str, Any]) -> RecurrentWeigh
     return weights
 
 
-def random_recurrent_weights(x: Array, flags: Mapping[str, Any]) -> RecurrentWeights:
+def random_recurrent_weights(
+    x: Array,
+    cell: str,
+    hidden: int,
+    layers: int,
+    bidirectional: bool,
+    reverse: bool,
+    projection: int | None,
+    peepholes: bool,
+    seed: int,
+) -> RecurrentWeights:
     """Draw the weights of every layer, forward before reverse, from N(0, 1/columns), without biases."""
-    cell, hidden, projection = flags["cell"], flags["hidden"], flags["projection"]
     blocks = CELLS[cell].blocks
-    for name in ("projection", "peepholes"):
-        if flags[name] and cell != "lstm":
-            raise UsageError(f"needs --cell lstm, not {cell}", f"--{name}")
-    rng, dtype = np.random.default_rng(flags["seed"]), model.output_dtype(x)
+    for flag, is_set in (("--projection", projection), ("--peepholes", peepholes)):
+        if is_set and cell != "lstm":
+            raise UsageError(f"needs --cell lstm, not {cell}", flag)
+    rng, dtype = np.random.default_rng(seed), model.output_dtype(x)
     width, output = x.shape[-1] if x.ndim else 0, projection or hidden
     shapes = {"input": (blocks * hidden, width), "hidden": (blocks * hidden, output)}
-    shapes |= {"peephole": (3, hidden)} if flags["peepholes"] else {}
+    shapes |= {"peephole": (3, hidden)} if peepholes else {}
     shapes |= {"projection": (output, hidden)} if projection else {}
-    check_network_size(shapes, flags, dtype.itemsize)
-    layers = []
-    for _ in range(flags["layers"]):
-        directions: list[dict[str, Array] | None] = [
-            {name: model.random_weight(rng, *shape[::-1]).T.astype(dtype) for name, shape in shapes.items()}
-            for _ in range(1 + flags["bidirectional"])
-        ]
-        layers.append(RecurrentLayer(*([None] * flags["reverse"] + directions)))
-        shapes["input"] = (blocks * hidden, output * len(directions))
-    return RecurrentWeights(layers)
-
-
-def check_network_size(shapes: Mapping[str, tuple[int, int]], flags: Mapping[str, Any], itemsize: int) -> None:
-    """Raise DataError where layers whose first has these shapes need more memory than there is."""
+    directions = 1 + bidirectional
     first = sum(math.prod(shape) for shape in shapes.values())
-    directions = 1 + flags["bidirectional"]
-    wider = math.prod((shapes["input"][0], shapes["hidden"][1] * directions))
-    later = first - math.prod(shapes["input"]) + wider
-    count = directions * (itemsize * (first + (flags["layers"] - 1) * later) + OBJECTS * flags["layers"])
-    formats.check_memory(count, f"a network of {flags['layers']} × {flags['hidden']} states", "--hidden")
+    later = first + blocks * hidden * (output * directions - width)
+    size = directions * (dtype.itemsize * (first + (layers - 1) * later) + OBJECTS * layers)
+    formats.check_memory(size, f"a network of {layers} × {hidden} states", "--hidden")
+    drawn = []
+    for _ in range(layers):
+        weights: list[dict[str, Array] | None] = [
+            {name: model.random_weight(rng, *shape[::-1]).T.astype(dtype) for name, shape in shapes.items()}
+            for _ in range(directions)
+        ]
+        drawn.append(RecurrentLayer(*([None] * reverse + weights)))
+        shapes["input"] = (blocks * hidden, output * directions)
+    return RecurrentWeights(drawn)
 
 
 def read_recurrent_weights(params: Mapping[str, Array], cell: str) -> RecurrentWeights:
@@ -492,7 +506,7 @@ def cell_formulas(cell: str, has_peepholes: bool, has_projection: bool) -> dict[
 
 
 def run_texts(
-    cell: str, texts: Texts, layers: Sequence[RecurrentLayer], flags: Mapping[str, Any], has_trace: bool
+    cell: str, texts: Texts, layers: Sequence[RecurrentLayer], state_in: Mapping[str, Array] | None, has_trace: bool
 ) -> tuple[list[LayerRun], Array, list[States], int]:
     """Run layers on the texts of a record from the states of --state-in.
 
@@ -500,8 +514,8 @@ def run_texts(
     """
     states: list[States] | None = None
     offset = 0
-    if flags["state_in"] is not None:
-        states, offset = read_state_file(flags["state_in"], cell, layers, texts)
+    if state_in is not None:
+        states, offset = read_state_file(state_in, cell, layers, texts)
     is_whole = has_trace or texts.lengths is not None or any(layer.reverse is not None for layer in layers)
     position = offset + texts.x.shape[1]
     if is_whole:

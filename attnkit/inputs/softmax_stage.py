@@ -1,8 +1,7 @@
 """The softmax of given scores, step by step: what the tool softmax computes, and what its gradient reads again."""
 
 import warnings
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,38 +30,38 @@ class SoftmaxSteps(NamedTuple):
 
 
 @quiet
-def compute_softmax(record: Record, flags: Mapping[str, Any]) -> SoftmaxSteps:
-    """Compute the softmax of x and its steps, by the values of the tool's flags.
+def compute_softmax(record: Record, *, axis: int, temperature: float, mask: Record | None) -> SoftmaxSteps:
+    """Compute the softmax of x along an axis, step by step.
 
     UsageError for an axis that x lacks, DataError for a mask that does not broadcast.
     """
-    x, axes, axis = record["x"], record.axes_of("x"), flags["axis"]
+    x, axes = record["x"], record.axes_of("x")
     if not -x.ndim <= axis < x.ndim:
         raise UsageError(f"axis {axis} for x of shape {as_text(x.shape)}", "--axis")
-    scores, mask = cast(x, model.working(x)), find_mask(record, flags["mask"])
-    scaled = scores / flags["temperature"]
-    masked = scaled if mask is None else mask_scores(scaled, mask)
+    scaled = cast(x, model.working(x)) / temperature
+    cells = find_cells(record, mask)
+    masked = scaled if cells is None else mask_scores(scaled, cells)
     shifted = subtract_largest(masked, axis)
     exponentials = np.exp(shifted)
     total = exponentials.sum(axis=axis, keepdims=True)
-    over, scale = statistic_axes(axes, total.shape, x.shape), f"{flags['temperature']:g}"
-    has_temperature, source = flags["temperature"] != 1, "x"
+    over, scale = statistic_axes(axes, total.shape, x.shape), f"{temperature:g}"
+    has_temperature, source = temperature != 1, "x"
     tensors = {}
     if has_temperature:
         tensors["scaled"], source = Tensor(scaled, axes, formula=f"x / {scale}"), "scaled"
-    if mask is not None:
+    if cells is not None:
         tensors["masked"] = Tensor(masked, axes, formula=f"{source}, −∞ where it is masked")
         source = "masked"
     tensors["shifted"] = Tensor(shifted, axes, formula=f"{source} − its largest along {axes[axis]}")
     tensors["exponentials"] = Tensor(exponentials, axes, formula="e^shifted")
     tensors["sum"] = Tensor(total, over, formula=f"sum of the exponentials along {axes[axis]}")
-    weights = model.softmax(masked, axis).astype(model.output_dtype(x), copy=False)
+    weights = (exponentials / np.where(total == 0, 1, total)).astype(model.output_dtype(x), copy=False)
     formula = f"softmax of {'x' if not has_temperature else f'x / {scale}'} along {axes[axis]}"
     return SoftmaxSteps(axis % x.ndim, masked, tensors | {"x": Tensor(weights, axes, formula=formula)})
 
 
-def find_mask(record: Record, operand: Record | None) -> Array | None:
-    """Find the mask of the scores: that of a flag, else that of the record where it has the shape of their matrices.
+def find_cells(record: Record, operand: Record | None) -> Array | None:
+    """Find the mask of the scores: an operand, or the mask of the record if it has the shape of their matrices.
 
     A mask (batch, query, key) is for all heads. Warn of a mask of the record that is not used.
     """

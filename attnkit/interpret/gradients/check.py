@@ -132,15 +132,15 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
     from attnkit.inputs.recurrent_layers import find_recurrent_weights
 
     if call.tool == "attend":
-        prepared = prepare_attention(call.item or Record({}), call.values)
+        prepared = call.apply(prepare_attention, call.item or Record({}))
         return {**prepared.projections, **(prepared.options.score_params or {})}
     if call.tool == "rnn":
-        weights = find_recurrent_weights(call.before["x"], call.values)
+        weights = call.apply(find_recurrent_weights, call.before["x"])
         return weights.by_name(weights.layers)
     if call.tool == "ffn":
-        return find_ffn_weights(call.before["x"], call.values)[0]
+        return call.apply(find_ffn_weights, call.before["x"])[0]
     if call.tool == "posenc":
-        return {"table": find_positions(input_of(call), call.values)[1]}
+        return {"table": call.apply(find_positions, input_of(call))[1]}
     return dict(call.values["params"])
 
 

@@ -1,8 +1,9 @@
 """A stage of a pipeline that ran, which of several records it ran for, and the gradients that its adjoint adds up."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
@@ -14,6 +15,8 @@ from attnkit.model.parameters import parameter_axes
 from attnkit.record import Labels, Record, Tensor
 
 Axes = tuple[str, ...]
+Result = TypeVar("Result")
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 FILE = -1  # the branch of a record that a stage read from a file of its own
 
 
@@ -73,6 +76,11 @@ class StageCall:
     def prefix(self) -> str:
         """The start of the names of its tensors: 2.attend., or 2.attend.part1. where a later stage merges several."""
         return self.stage + part_prefix(self.part)
+
+    def apply(self, function: Callable[..., Result], *operands: Any) -> Result:
+        """Call a function with the values of the options that it takes by keyword."""
+        parameters = inspect.signature(function).parameters.items()
+        return function(*operands, **{name: self.values[name] for name, one in parameters if one.kind is KEYWORD})
 
     def parameter_name(self, name: str) -> str:
         """Name a parameter, which all records share unless it is the random table of their own words."""

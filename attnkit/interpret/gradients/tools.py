@@ -114,7 +114,7 @@ def undo_posenc(call: StageCall, outer: Outer, into: StageGradients) -> None:
         if not is_alone:
             into.add_input("x", dx)
         if values["kind"] == "learned":
-            where, table = find_positions(input_of(call), values)
+            where, table = call.apply(find_positions, input_of(call))
             encoding = dx if is_alone else add_positions_backward(dx, (*where.shape, dx.shape[-1]))
             gradient = embed_backward(encoding, where, len(table), "position")
             if values["seed"] is None:
@@ -160,7 +160,7 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     if call.values["weights_from"] is not None:
         undo_weights(call, outer, into)
         return
-    prepared = prepare_attention(call.before, call.values)
+    prepared = call.apply(prepare_attention, call.before)
     inputs, options, checkpoint = prepared.inputs, prepared.options, call.values["model_"]
     output, pullback = multi_head_attention_vjp(*inputs.arrays(), prepared.projections, options)
     dx, emit = outer.pop("x", np.zeros(call.result["x"].shape, output.dtype)), call.values["emit"]
@@ -198,7 +198,7 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Undo attend --weights-from: the gradients of values, of the weights, and of the projections."""
-    computed, heads, weights_from = weigh_values(call.before, call.values), call.values["heads"], "weights_from"
+    computed, heads, weights_from = call.apply(weigh_values, call.before), call.values["heads"], "weights_from"
     projections = computed.projections
     dx = outer.pop("x", np.zeros(call.result["x"].shape, computed.output.dtype))
     undo_addends(call, dx, into)
@@ -304,7 +304,7 @@ def undo_bias(call: StageCall, prepared: PreparedAttention, gradient: Array, int
 
 def undo_softmax(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Undo softmax: the gradients of the scores, and of a float mask that is added to them."""
-    computed = softmax_stage.compute_softmax(call.before, call.values)
+    computed = call.apply(softmax_stage.compute_softmax, call.before)
     if steps := sorted({*outer} & {*softmax_stage.STEPS}):
         raise call.error(f"{steps[0]} is a step of it, which has no gradient of its own")
     weights = np.moveaxis(model.softmax(computed.masked, computed.axis), computed.axis, -1)
@@ -393,7 +393,7 @@ def undo_norm(call: StageCall, x: Array, outer: Outer, into: StageGradients) -> 
 def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Undo ffn: the gradients of x, of the weights and of the intermediates."""
     x = call.before["x"]
-    weights, activation = find_ffn_weights(x, call.values)
+    weights, activation = call.apply(find_ffn_weights, x)
     dy = outer.pop("x", np.zeros(call.result["x"].shape, model.working(x)))
     undo_addends(call, dy, into)
     collected: dict[str, Array] = {}
@@ -423,7 +423,11 @@ def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     values, x = call.values, call.before["x"]
     if values["model_"] is not None:
         raise UsageError("the gradients of a pipeline take rnn with --params or --hidden", "--model")
-    cell, texts, weights = values["cell"], find_texts(call.before, values["lengths"]), find_recurrent_weights(x, values)
+    cell, texts, weights = (
+        values["cell"],
+        find_texts(call.before, values["lengths"]),
+        call.apply(find_recurrent_weights, x),
+    )
     states, offset = None, 0
     if values["state_in"] is not None:
         states, offset = read_state_file(values["state_in"], cell, weights.layers, texts)
