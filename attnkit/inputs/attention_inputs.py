@@ -221,7 +221,7 @@ def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) 
     context.past = past
     if past and context.positions is not None:
         context.positions = layers.positions_after(context.positions, array_of(inputs.mask), past, q.shape[-2])
-    return model.attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
+    return model.read_attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
 
 
 def merge_layer_options(

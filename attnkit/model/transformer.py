@@ -221,7 +221,7 @@ def attention_arguments(
     model: Model, layer: str, queries: int, context: Context
 ) -> tuple[Mapping[str, Array], dict[str, Any]]:
     """Return the parameters and the options of `multi_head_attention` for one layer of a model."""
-    params, options = model.params.get(layer, {}), attention_options(model, layer, queries, context)
+    params, options = model.params.get(layer, {}), read_attention_options(model, layer, queries, context)
     if model.config.score == "scaled-dot":
         return params, options
     return {}, options | {"score": model.config.score, "score_params": params}
@@ -236,7 +236,7 @@ def attention_source(layer: str, x: Array, context: Context) -> Array:
     return context.memory
 
 
-def attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:
+def read_attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:
     """Return the options of `multi_head_attention` for one layer of a model: heads, scale, masks and positions."""
     rules = model.config.attention_rules[layer]
     options: dict[str, Any] = {"heads": rules.heads, "kv_heads": rules.kv_heads, "scale": rules.scale}
@@ -392,14 +392,14 @@ def apply_packed(
         with fixed_shapes(is_arranged=True):
             return apply_step(model, step, x, context)
     params = model.params.get(step.layer, {})
-    first = attention_options(model, step.layer, 2, Context())
+    first = read_attention_options(model, step.layer, 2, Context())
     plain = MULTI_HEAD_DEFAULT.replace(heads=first["heads"], kv_heads=first["kv_heads"])
     with fixed_shapes(is_arranged=True):
         q, k, v, _ = project_heads(x, x, x, params, plain, working(x, *params.values()))  # (H, R, K), (G, R, K), …
     merged = np.zeros((len(x), q.shape[0] * v.shape[-1]), v.dtype)
     start = 0
     for count, length in groups:
-        options = MULTI_HEAD_DEFAULT.replace(**attention_options(model, step.layer, length, contexts[length]))
+        options = MULTI_HEAD_DEFAULT.replace(**read_attention_options(model, step.layer, length, contexts[length]))
         stop = start + count * length
         texts = [stack_texts(one[:, order[start:stop]], count) for one in (q, k, v)]
         with fixed_shapes():

@@ -24,7 +24,7 @@ from attnkit.model.kv_cache import StateCache
 from attnkit.model.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
 from attnkit.model.context import Context, Model
 from attnkit.model.transformer import (
-    attention_options,
+    read_attention_options,
     can_pack,
     decoder_layer,
     embed_tokens,
