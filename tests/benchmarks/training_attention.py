@@ -127,21 +127,27 @@ def compare(works: tuple[Work, Work]) -> float:
 JOBS = {"attention": (attention_works, SIZES), "multi-head": (multi_head_works, SIZES), "long": (attention_works, LONG)}
 
 
-def main(jobs: list[str]) -> None:
+def figures(works: tuple[Work, Work], runs: int) -> str:
+    """The figures of a row: both times, their ratio, both processor times, their ratio, the largest difference."""
+    ours, theirs = (1e3 * seconds for seconds in median_times(works, runs))
+    mine, other = (1e3 * seconds for seconds in processor_times(works, runs))
+    times = f"{ours:9.2f}{theirs:9.2f}{ours / theirs:7.2f}{mine:9.2f}{other:9.2f}{mine / other:7.2f}"
+    return f"{times}{compare(works):12.1e}"
+
+
+def print_titles(width: int) -> None:
+    """Tune the allocator as the command does, and print the titles of the figures."""
     tune_allocator(ctypes.CDLL(None))
-    print(f"{'':38}{'attnkit':>9}{'torch':>9}{'ratio':>7}{'cpu':>9}{'torch':>9}{'ratio':>7}{'difference':>12}")
+    print(f"{'':{width}}{'attnkit':>9}{'torch':>9}{'ratio':>7}{'cpu':>9}{'torch':>9}{'ratio':>7}{'difference':>12}")
+
+
+def main(jobs: list[str]) -> None:
+    print_titles(38)
     for job in jobs or JOBS:
         make, sizes = JOBS[job]
         for size, shape in sizes.items():
-            works = make(*shape)
             runs = max(3, min(40, (1 << 28) // (shape[0] * shape[1] * shape[2] ** 2 * shape[3])))
-            ours, theirs = median_times(works, runs)
-            mine, other = processor_times(works, runs)
-            print(
-                f"{job:12}{size:26}{1e3 * ours:9.2f}{1e3 * theirs:9.2f}{ours / theirs:7.2f}"
-                f"{1e3 * mine:9.2f}{1e3 * other:9.2f}{mine / other:7.2f}{compare(works):12.1e}",
-                flush=True,
-            )
+            print(f"{job:12}{size:26}{figures(make(*shape), runs)}", flush=True)
 
 
 if __name__ == "__main__":

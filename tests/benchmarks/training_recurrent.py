@@ -11,18 +11,16 @@ attention is a loop over their cells, as eager code is written), and the gradien
 columns are those of training_attention.py, which has the other switches.
 """
 
-import ctypes
 import sys
 from typing import Any
 
 import numpy as np
-from training_attention import Work, median_times, processor_times  # first: it sets the threads of OpenBLAS
+from training_attention import Work, figures, print_titles  # first: it sets the threads of OpenBLAS
 
 import torch  # isort: skip
 from torch import nn
 from torch.nn import functional
 
-from attnkit.__main__ import tune_allocator
 from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.model import Model
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
@@ -177,18 +175,9 @@ def works_of(family: str, sizes: ModelSizes, batch: int, tokens: int) -> tuple[W
 
 
 def main(names: list[str]) -> None:
-    tune_allocator(ctypes.CDLL(None))
-    print(f"{'':12}{'attnkit':>9}{'torch':>9}{'ratio':>7}{'cpu':>9}{'torch':>9}{'ratio':>7}{'difference':>12}")
+    print_titles(12)
     for name in names or CASES:
-        works = works_of(*CASES[name])
-        ours, theirs = median_times(works, 15)
-        mine, other = processor_times(works, 15)
-        (x,), (y,) = (work() for work in works)
-        print(
-            f"{name:12}{1e3 * ours:9.1f}{1e3 * theirs:9.1f}{ours / theirs:7.2f}"
-            f"{1e3 * mine:9.1f}{1e3 * other:9.1f}{mine / other:7.2f}{np.abs(x - y).max() / np.abs(y).max():12.1e}",
-            flush=True,
-        )
+        print(f"{name:12}{figures(works_of(*CASES[name]), 15)}", flush=True)
 
 
 if __name__ == "__main__":
