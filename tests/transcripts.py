@@ -135,6 +135,7 @@ def transcript(out, err, code):
     2> hint
     [exit 2]
     """
+    out += "" if out.endswith("\n") or not out else "[no newline at the end]\n"
     problems = "".join(f"2> {line}\n" if line else "2>\n" for line in err.splitlines())
     return f"{out}{problems}[exit {code}]\n" if code else out + problems
 

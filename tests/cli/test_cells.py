@@ -47,26 +47,3 @@ def test_a_table_is_the_input_of_every_tool_as_the_record_is(here, format):
     (here / "mask.csv").write_text("1,0\n1,1\n")
     causal = run("attend", "--causal", "--only", "x", stdin=record)[1].split("history")[0]
     assert run("attend", "--mask", "mask.csv", "--only", "x", stdin=record)[1].split("history")[0] == causal
-
-
-def test_pipe_and_run_give_the_same_table(here):
-    ran = run("run", "embed 'a b' --dim 4 | attend --heads 2", "--format", "csv")[1]
-    piped = run("attend", "--heads", "2", "-f", "csv", stdin=run("embed", "a b", "--dim", "4")[1].encode())[1]
-    assert ran == piped and ran.startswith("token,0,1,2,3\na,")
-
-
-def test_text_may_be_a_markdown_file(here):
-    assert run("history", "w.npz", "-o", "a.md")[0] == 0
-    assert (here / "a.md").read_text().startswith("#!/bin/sh\n")
-
-
-@pytest.mark.parametrize("kind", ["masked", "weights"])
-def test_masked_cells_look_alike_however_the_tensor_is_requested(here, kind):
-    stdin = run("embed", "The cat", "--dim", "4", "-f", "json")[1].encode()
-    emitted, kept = (
-        run("attend", "--causal", flag, kind, "-f", "npz", "-o", f"{flag[2:]}.npz", stdin=stdin)
-        for flag in ("--emit", "--keep")
-    )
-    assert emitted[0] == kept[0] == 0
-    tables = [run("show", name)[1].splitlines()[1:6] for name in ("emit.npz", f"keep.npz:{kind}")]
-    assert tables[0] == tables[1] and tables[0][3].split()[-1] == "·" and tables[0][0] == "head 0"

@@ -185,29 +185,3 @@ def test_a_heat_map_of_a_difference_is_even_about_0():
 def test_a_difference_with_nan_is_drawn():
     a, b = Record({"x": np.array([[np.nan, 1.0, -np.inf]])}), Record({"x": np.array([[0.0, 1.0, -np.inf]])})
     assert "? not finite" in render_report(compare_records(Pair(a, b)), heatmap=True)
-
-
-def test_a_figure_of_a_difference(folder):
-    assert diff(folder, "a.npz", "b.npz", "--all", "--heatmap", "-o", "d.svg") == (1, [])
-    figure = (folder / "d.svg").read_text()
-    assert figure.count(": A − B") == 2 and "encoder.0.norm1" in figure and "max |a−b|" in figure
-    assert "-0.5" in figure or "−0.5" in figure  # the range is even about 0: A − B is 0 or −0.5
-
-
-def test_a_page_of_a_difference_has_a_table(folder):
-    assert diff(folder, "a.npz", "b.npz", "-o", "d.html") == (1, [])
-    page = (folder / "d.html").read_text()
-    assert "<pre>" not in page and page.count("<tr>") == 2 and '<td class="left">token 1, model 0</td>' in page
-    assert "the same up to encoder.0.self.q (2 stages)" in page and "3 later stages not compared" in page
-    assert diff(folder, "a.npz", "a.npz", "-o", "d.html")[0] == 0
-    assert "all the same (6 stages)" in (folder / "d.html").read_text()
-
-
-@pytest.mark.parametrize(("flags", "token"), [((), "·fox"), (("--tokens", "raw"), "Ġfox")])
-def test_tokens_are_plain_in_a_figure_and_raw_in_a_table(tmp_path, flags, token):
-    for name, x in (("a", np.zeros((2, 2))), ("b", np.array([[0.0, 0.0], [0.0, 1.0]]))):
-        save(Record({"x": x}, {"token": ["The", "Ġfox"]}), str(tmp_path / f"{name}.npz"))
-    assert diff(tmp_path, "a.npz", "b.npz", "--heatmap", "-o", "d.svg", *flags)[0] == 1
-    assert (tmp_path / "d.svg").read_text().count(token) == 3  # the places and a row of the heat map
-    assert "token 1 'Ġfox', model 1" in diff(tmp_path, "a.npz", "b.npz")[1][2]
-    assert "token 1 '·fox', model 1" in diff(tmp_path, "a.npz", "b.npz", "--tokens", "plain")[1][2]

@@ -61,13 +61,6 @@ def test_the_history_runs_again(tmp_path, line):
     assert done.code == 0 and b"equal bit for bit" in done.out and b"attnkit grad" in done.out, done.err
 
 
-def test_it_is_a_stage_in_the_shell_and_in_run(tmp_path):
-    first, second = "embed 'a b' --dim 4 -f npz", "grad 'attend --seed 1 | layernorm --only x' --grad-only '*.wq'"
-    shell = process.bash(f"attnkit {first} | attnkit {second} -q", cwd=tmp_path)
-    ran = process.run("run", f"{first} | {second}", "-q", cwd=tmp_path)
-    assert shell.code == 0 and shell.out and shell.out == ran.out
-
-
 def test_python_gives_the_record_of_the_command_line(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     x, line = np.array([[1.0, 2.0], [3.0, 4.0]]), "attend --seed 1 | loss --target 1"

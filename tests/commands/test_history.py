@@ -41,28 +41,12 @@ def test_history_is_a_script_that_makes_the_record_again(tmp_path, monkeypatch):
     assert done.code == 1 and "x.npy has changed" in done.err
 
 
-def test_replay_reads_standard_input_where_the_first_command_did(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shell("echo '[[1,2],[3,4]]' | attnkit layernorm > out.json")
-    assert b"equal" in shell("echo '[[1,2],[3,4]]' | attnkit history out.json --replay")
-    done = process.run("history", "out.json", "--replay", stdin=b"[[1, 2], [3, 5]]", env=ENV)
-    assert done.code == 1 and "x differs first at [1][0]" in done.err
-
-
 def test_a_seed_that_was_not_given_is_in_the_history_all_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shell("attnkit embed 'a b c' --dim 4 | attnkit decode --top-k 2 -o d.npz")
     assert b"attnkit decode --top-k 2 --seed 0" in shell("attnkit history d.npz")
     assert b"equal" in shell("attnkit history d.npz --replay")
     assert attnkit.embed(["a b", "c"], dim=2).history[0]["command"] == "attnkit embed 'a b' c --dim 2 --seed 0"
-
-
-@pytest.mark.parametrize("tool", ["decode 'the cat' --max-tokens 2", "encode 'the cat'"])
-def test_the_dtype_that_a_model_computed_in_is_in_the_history(tmp_path, monkeypatch, tool):
-    monkeypatch.chdir(tmp_path)
-    shell(f"attnkit {tool} --model {Path(__file__).parents[1] / 'references/models/gpt2'} --dtype float64 -o d.npz")
-    assert b"--dtype float64" in shell("attnkit history d.npz")
-    assert b"equal" in shell("attnkit history d.npz --replay")
 
 
 @pytest.mark.slow
@@ -77,22 +61,6 @@ def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatc
     assert b"cannot be read again" in shell("attnkit history m.npz")
     done = process.run("history", "m.npz", "--replay", stdin=b"[[1, 2]]", env=ENV)
     assert done.code == 3 and "a stream that cannot be read again" in done.err
-
-
-def test_a_dash_that_is_a_text_or_one_of_two_inputs_is_in_the_history(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for texts in ("a -", "-", "- -", "--dim -", "- a"):
-        process.run(*f"embed --batch --dim 2 -o a.npz -- {texts}".split())
-        script = process.run("history", "a.npz").out
-        assert script.endswith(f"\nattnkit embed --dim 2 --seed 0 --batch -- {texts}\n".encode())
-        assert b"standard input" not in script
-        assert b"equal bit for bit" in process.run("history", "a.npz", "--replay").out
-    np.save("x.npy", np.eye(2))
-    for inputs in ("x.npy -", "- x.npy"):
-        process.run("diff", *inputs.split(), "-f", "json", "-o", "d.json", stdin=b"[[1, 0], [0, 2]]")
-        script = process.run("history", "d.json").out
-        assert script.endswith(f"\nattnkit diff -f json -- {inputs}\n".encode())
-        assert b"attnkit diff read standard input: give it the same again" in script
 
 
 @pytest.mark.slow

@@ -146,15 +146,6 @@ def test_shell_and_python_are_the_same():
     assert shell["loss"]["data"] == ours["loss"].tolist()
 
 
-def test_run_and_the_pipe_are_the_same():
-    stages = ["embed 'The cat sat' --dim 4", "decode", "loss --target 'cat sat' --reduction sum --steps -q"]
-    pipe = process.bash(" | ".join(f"attnkit {stage}" for stage in stages))
-    whole = process.run("run", " | ".join(stages))
-    assert pipe.code == whole.code == 0 and pipe.out == whole.out
-    record = attnkit.loss(attnkit.decode(attnkit.embed("The cat sat", dim=4)), target="cat sat", reduction="sum")
-    assert json.loads(pipe.out)["tensors"]["x"]["data"] == pytest.approx(float(record["x"]))
-
-
 def test_targets_from_standard_input(tmp_path):
     np.save(tmp_path / "logits.npy", LOGITS)
     done = process.run(

@@ -54,10 +54,3 @@ def test_the_operand_that_is_the_stage_before(tmp_path, monkeypatch, first, seco
     np.save("x.npy", np.arange(4.0).reshape(2, 2))
     expected = shell(f"attnkit {first} | attnkit {second}", check=False)
     assert expected and shell(f"attnkit run {shlex.quote(f'{first} | {second}')}", check=False) == expected
-
-
-def test_a_script_of_history_is_a_pipeline(tmp_path):
-    process.run("run", "embed 'a b' --dim 4 | posenc", "-o", "x.npz", cwd=tmp_path, env=ENV)
-    process.run("history", "x.npz", "-o", "again", cwd=tmp_path, env=ENV)
-    process.run("run", "./again", "-o", "y.npz", cwd=tmp_path, env=ENV)
-    assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "y.npz").read_bytes()

@@ -399,18 +399,6 @@ def test_steps_say_how_likely_the_model_found_a_token_and_by_what_it_was_drawn(t
     assert re.search(r"chosen: .* \(log-probability -\d\.\d\d\)\n", err) and "after" not in err
 
 
-def test_precision_acts_in_every_view():
-    line = ("decode", "--model", folder("gpt2"), "The cat", "-f", "table", "--precision", "2")
-    out, _ = run(*line, "--beam", "3", "--best", "2", "--max-tokens", "3")
-    assert re.match(r"-\d\.\d\d  The cat", out.decode())
-    out, _ = run(*line, "--score", " sat")
-    assert re.search(r"sum -\d+\.\d\d, mean -\d+\.\d\d, perplexity \d+\.\d\d\n", out.decode())
-    _, err = run(*line, "--beam", "2", "--steps", "--max-tokens", "2")
-    assert re.search(r"^beam +sum +score +text$", err, re.MULTILINE)
-    assert re.search(r"^goes on +-\d\.\d\d +-  ", err, re.MULTILINE)
-    assert re.search(r"^ended +- +-\d\.\d\d  ", err, re.MULTILINE)
-
-
 def test_a_translation_has_no_prompt_unless_one_is_given():
     name = folder("marian")
     made = attnkit.decode("Le chat", model=name, max_tokens=4)
@@ -448,20 +436,6 @@ def test_the_guess_stands_in_place_of_the_mask_alone():
     assert run("decode", "--model", name, "the cat sat", "--emit", "text")[0] == b"the cat sat\n"
     pair = attnkit.encode(["the cat sat", "the"], model=name)
     assert attnkit.decode(pair, model=name, emit="text") == "the cat sat\nthe"
-
-
-def test_a_table_of_guesses_says_of_what_they_are():
-    image = str(MODELS / "vit.png")
-    for line, heads in (
-        (["bert-mlm", "the cat"], ["word at each position", "position"]),
-        (["vit", "--image", image], ["class", "image"]),
-        (["gpt2", "--layer", "head"], ["next word", "position"]),
-    ):
-        name, *rest = line
-        given = run("embed", "--model", folder(name), "the cat")[0] if "--layer" in rest else b""
-        out, _ = run("decode", "--model", folder(name), *rest, "-f", "table", input=given)
-        title, head = out.decode().splitlines()[:2]
-        assert [re.split("  +", title)[0], head.split()[0]] == heads
 
 
 @pytest.mark.parametrize("flags", [(), ("--beam", "2"), ("--beam", "2", "--best", "2"), ("--score", "a")])

@@ -177,21 +177,6 @@ def test_a_run_that_fails_leaves_the_files_beside_its_result(tmp_path, asked, wh
     assert {path.name for path in tmp_path.iterdir()} <= {"beside.npz", "out"}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"printf 'Once\\nupon\\n' | attnkit encode --model {STORY} --lines --trace beside.npz",
-        f"attnkit encode --model {STORY} Once --trace beside.npz --trace-only 'decoder.9.*'",
-        f"attnkit run 'encode --model {STORY} Once --trace beside.npz | attend --heads 7'",
-    ],
-)
-def test_a_stage_that_fails_later_leaves_the_file_of_a_trace(tmp_path, line):
-    (tmp_path / "beside.npz").write_text("as it was")
-    assert process.bash(f"{line} > out", cwd=tmp_path).code == (2 if "--trace-only" in line else 3)
-    assert (tmp_path / "beside.npz").read_text() == "as it was"
-    assert {path.name for path in tmp_path.iterdir()} == {"beside.npz", "out"}
-
-
 def test_a_call_from_python_that_fails_leaves_the_file_of_a_trace(tmp_path):
     file = tmp_path / "beside.npz"
     file.write_text("as it was")

@@ -81,18 +81,6 @@ def test_the_overview_fits_every_terminal(look):
         assert look.unicode or seen.isascii()
 
 
-def test_a_folder_on_the_command_line():
-    seen = show(MODELS / "bert")
-    assert seen.startswith(str(MODELS)[:20]) and "encoder.0…1.self" in seen
-    assert re.search(r"^encoder.layer.0…1.attention.self.query.weight  +2 × \(24, 24\)$", seen, re.MULTILINE)
-    assert "--list: one per line" in seen and "\x1b" not in seen
-    every = show(MODELS / "bert", "--list")
-    assert all(name in every for name in open_weights(str(MODELS / "bert")).entries)
-    assert "--stats" not in every and len(every.splitlines()) == len(open_weights(str(MODELS / "bert")).entries) + 3
-    figures = show(MODELS / "bert", "--stats")
-    assert "mean" in figures and "nan" not in figures  # a column of zeros alone is left out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "suffix"),
