@@ -10,7 +10,7 @@ all tokens, then attention (see recurrent_config.py).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,12 +40,11 @@ from attnkit.model.recurrent_model import (
     order_tokens,
     require_same,
 )
-from attnkit.model.scores import SCORES
+from attnkit.model.scores import SCORES, additive_terms
 from attnkit.model.softmax import softmax
 
-Visit = Callable[
-    [str, Array], Array
-]  # name and value (B, W) of an intermediate at one token -> the value to go on with
+Visit = Callable[[str, Array], Array]  # name and value (B, W) of an intermediate at one token -> the value to use
+Tape = dict[str, Any]  # what the adjoint of one token reads: weights, context, gates of each layer, terms of the scores
 CROSS, READOUT = "decoder.cross", "decoder.readout"
 
 
@@ -101,41 +100,70 @@ def attend_and_recur(model: Model, layer: str, x: Array, context: Context) -> Ar
     C is the width of what the readout is computed from; with input feeding the result is the readout itself, without
     a readout the state. DataError without a memory.
     """
-    if context.memory is None and not has_cached_memory(context):
+    return run_decoder(model, layer, x, context)[0]
+
+
+class DecoderRun(NamedTuple):
+    """What a decoder computed: the carry before the first token and after each, and with `is_recorded` their tapes.
+
+    real  (B, T) which tokens are no padding; None: all
+    """
+
+    decoder: AttentiveDecoder
+    attended: Attended
+    carries: list[Carry]
+    tapes: list[Tape]
+    real: Array | None
+
+
+def run_decoder(
+    model: Model, layer: str, x: Array, context: Context, *, is_recorded: bool = False
+) -> tuple[Array, DecoderRun]:
+    """Run a decoder as `attend_and_recur` does, and return what it computed of every token beside the result."""
+    has_cached_memory = context.cache is not None and any(name == CROSS for name, _ in context.cache)
+    if context.memory is None and not has_cached_memory:
         raise DataError(f"{CROSS} needs a memory to attend to, but none is given")
     batch = x if x.ndim == 3 else x[None]
     decoder = make_decoder(model, batch)
     attended = find_attended(decoder, context, len(batch))
     hooks = SequenceHooks(context.hook, batch.shape[1], x.ndim == 3)
-    carry = first_carry(model, decoder, batch, context)
-    real = real_tokens(context, batch.shape[:2])
+    first, real = first_carry(model, decoder, batch, context), real_tokens(context, batch.shape[:2])
+    run = DecoderRun(decoder, attended, [first], [], real)
     products = multiply_embeddings(decoder, batch)
     outputs: list[Array] = []
     for t in range(batch.shape[1]):
-        visit = hooks.at(t)
-        output, new = decode_token(decoder, batch[:, t], products[:, t], carry, attended, visit)
-        carry = new if real is None else select_carry(real[:, t, None], new, carry)
+        tape: Tape | None = {} if is_recorded else None
+        output, new = decode_token(decoder, batch[:, t], products[:, t], run.carries[-1], attended, hooks.at(t), tape)
+        run.carries.append(new if real is None else select_carry(real[:, t, None], new, run.carries[-1]))
         outputs.append(output if real is None else np.where(real[:, t, None], output, 0))
-    keep_carry(context, carry, context.past + batch.shape[1])
+        if tape is not None:
+            run.tapes.append(tape)
+    keep_carry(context, run.carries[-1], context.past + batch.shape[1])
     width = decoder.config.result_width(layer)
     result = np.stack(outputs, axis=1) if outputs else np.empty((len(batch), 0, width), x.dtype)
-    return result.astype(x.dtype, copy=False).reshape(*x.shape[:-1], result.shape[-1])
+    return result.astype(x.dtype, copy=False).reshape(*x.shape[:-1], result.shape[-1]), run
 
 
 def decode_token(
-    decoder: AttentiveDecoder, x: Array, product: Array, carry: Carry, attended: Attended, visit: Visit
+    decoder: AttentiveDecoder,
+    x: Array,
+    product: Array,
+    carry: Carry,
+    attended: Attended,
+    visit: Visit,
+    tape: Tape | None = None,
 ) -> tuple[Array, Carry]:
-    """Return what a decoder computes of one token, and what it hands to the next.
+    """Compute one token: its result, and the carry for the next token.
 
-    x (B, E) its embedding, product (B, G·H) what the input weights of the first layer make of it -> (B, C)
+    x (B, E) its embedding, product (B, G·H) of it with the input weights of the first layer -> (B, C)
     """
     decoding = decoder.config.decoding
     before = carry.states[-1].hidden
-    added = look(decoder, before, attended, visit) if decoding.asks_before else carry.fed
-    states = advance_layers(decoder, product, added, carry.states, visit)
+    added = attend_token(decoder, before, attended, visit, tape) if decoding.asks_before else carry.fed
+    states = advance_layers(decoder, product, added, carry.states, visit, tape)
     after = states[-1].hidden
     if not decoding.asks_before:
-        context = look(decoder, after, attended, visit)
+        context = attend_token(decoder, after, attended, visit, tape)
         fed = feed_forward(np.concatenate([context, after], -1), decoder.readout, activation="tanh", keep=())["output"]
         fed = visit(f"{READOUT}.output", fed)
         return fed, Carry(states, fed)
@@ -143,22 +171,37 @@ def decode_token(
     return np.concatenate(parts, axis=-1), Carry(states)
 
 
-def look(decoder: AttentiveDecoder, state: Array, attended: Attended, visit: Visit) -> Array:
-    """Return the context vector of a state, the sum of the memory by the weights of attention: (B, H) -> (B, M)."""
-    score = SCORES[decoder.config.score]
-    memory = attended.memory[:, None]  # (B, 1, S, M), one head
-    left, _ = score.project(state[:, None, None], memory[..., :0, :], decoder.cross)
-    scores = visit(f"{CROSS}.scores", score.score(left, attended.keys[:, None], decoder.cross)[:, 0, 0])
+def attend_token(
+    decoder: AttentiveDecoder, state: Array, attended: Attended, visit: Visit, tape: Tape | None = None
+) -> Array:
+    """Attend to the memory with a state: the sum of the memory by the weights of attention, (B, H) -> (B, M)."""
+    score, cross = SCORES[decoder.config.score], decoder.cross
+    memory, keys = attended.memory[:, None], attended.keys[:, None]  # (B, 1, S, M), one head
+    left, _ = score.project(state[:, None, None], memory[..., :0, :], cross)
+    if tape is not None and decoder.config.score == "additive":
+        tape["terms"] = additive_terms(left, keys)[:, 0, 0]
+        scores = tape["terms"] @ cross["va"].reshape(-1)
+    else:
+        scores = score.score(left, keys, cross)[:, 0, 0]
+    scores = visit(f"{CROSS}.scores", scores)
     if attended.allowed is not None:
         scores = mask_block(scores, attended.allowed)
     weights = visit(f"{CROSS}.weights", softmax(scores))
-    return visit(f"{CROSS}.output", (weights[:, None] @ attended.memory)[:, 0])
+    context = visit(f"{CROSS}.output", (weights[:, None] @ attended.memory)[:, 0])
+    if tape is not None:
+        tape |= {"weights": weights, "context": context}
+    return context
 
 
 def advance_layers(
-    decoder: AttentiveDecoder, product: Array, added: Array | None, states: tuple[State, ...], visit: Visit
+    decoder: AttentiveDecoder,
+    product: Array,
+    added: Array | None,
+    states: tuple[State, ...],
+    visit: Visit,
+    tape: Tape | None = None,
 ) -> tuple[State, ...]:
-    """Return the states of the layers after one token; `added` is what its embedding has beside it: (B, A)."""
+    """Advance the states of the layers by one token; `added` (B, A) is beside the embedding in the input."""
     advance, new = CELLS[decoder.cell].advance, list[State]()
     for number, (params, state) in enumerate(zip(decoder.layers, states, strict=True)):
         if number:
@@ -166,6 +209,8 @@ def advance_layers(
         elif added is not None:
             product = product + added @ params["input"][:, -added.shape[-1] :].T
         after, gates = advance(product, state, params, decoder.functions)
+        if tape is not None:
+            tape.setdefault("gates", []).append(gates)
         for name, gate in gates.items():
             if name != "product":
                 full = f"decoder.{number}.rnn.{gate_name(name)}"
@@ -206,11 +251,6 @@ def find_attended(decoder: AttentiveDecoder, context: Context, rows: int) -> Att
 
     keys, memory = compute() if cache is None else cache.get_or_compute(CROSS, compute)[:2]
     return Attended(keys[:, 0], memory[:, 0], allowed)
-
-
-def has_cached_memory(context: Context) -> bool:
-    """Return whether the memory is in the cache."""
-    return context.cache is not None and any(name == CROSS for name, _ in context.cache)
 
 
 def first_carry(model: Model, decoder: AttentiveDecoder, x: Array, context: Context) -> Carry:

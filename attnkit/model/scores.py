@@ -133,8 +133,17 @@ def project_additive_backward(dq: Array, dk: Array, q: Array, k: Array, params: 
     return dq @ wa.T, dk @ ua.T, weights
 
 
+def additive_terms(q: Array, k: Array) -> Array:
+    """Hyperbolic tangents of the sums of every projected query with every projected key.
+
+    q (..., H, T, A), k (..., G, S, A) -> (..., G, H/G*T, S, A)
+    """
+    terms: Array = np.tanh(grouped(q, k.shape[-3])[..., :, None, :] + k[..., None, :, :])
+    return terms
+
+
 def additive_scores(q: Array, k: Array, params: Params) -> Array:
-    """Return tanh(q Wa + k Ua) . va of projected queries and keys (Bahdanau et al. 2015, appendix A.1.2).
+    """Compute tanh(q Wa + k Ua) · va of projected queries and keys (Bahdanau et al. 2015, appendix A.1.2).
 
     q (..., H, T, A), k (..., G, S, A), va (A,) -> (..., H, T, S)
 
@@ -143,8 +152,7 @@ def additive_scores(q: Array, k: Array, params: Params) -> Array:
     >>> additive_scores(*project_additive(x, x, params), params).round(4).tolist()
     [[[1.5232]]]
     """
-    rows = grouped(q, k.shape[-3])[..., :, None, :]  # (..., G, H/G*T, 1, A)
-    scores: Array = np.tanh(rows + k[..., None, :, :]) @ _vector(params["va"])
+    scores: Array = additive_terms(q, k) @ _vector(params["va"])
     return scores.reshape(*q.shape[:-1], k.shape[-2])
 
 
@@ -162,7 +170,7 @@ def additive_scores_backward(grad_output: Array, q: Array, k: Array, params: Par
     (6.0, 6.0, [0.0])
     """
     groups, va = k.shape[-3], params["va"]
-    tanh = np.tanh(grouped(q, groups)[..., :, None, :] + k[..., None, :, :])  # (..., G, H/G*T, S, A)
+    tanh = additive_terms(q, k)  # (..., G, H/G*T, S, A)
     rows = grouped(grad_output, groups)[..., None]  # (..., G, H/G*T, S, 1)
     dva = (rows * tanh).sum(axis=tuple(range(tanh.ndim - 1)))
     inner = rows * va.reshape(-1) * (1 - tanh * tanh)
