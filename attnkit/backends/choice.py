@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -53,26 +53,24 @@ def choose_engine(values: Mapping[str, Any]) -> Engine | None:
     options = choose_options(values)
     if options.engine == "numpy":
         return None
+    import_jax()
     with name_start_failures():
-        import_library("jax", "jax", "--engine jax")
         return _make_engine(options)
 
 
-def join_processes(values: Mapping[str, Any], end: Callable[[AttnkitError], None]) -> Any:
-    """Return the group of processes of the values of flags, with --coordinator among them, once all have joined.
-
-    end  ends this process with an error, from any thread
-    """
+def join_processes(values: Mapping[str, Any]) -> "contextlib.AbstractContextManager[bool]":
+    """Join the processes of the values of flags, with --coordinator among them: see `joined`."""
     options = choose_options(values)
+    import_jax()
+    from attnkit.backends.jax.processes import joined
+
+    return joined(str(options.coordinator), options.process, options.processes)
+
+
+def import_jax() -> None:
+    """Import JAX. UsageError if it is not installed or does not start."""
     with name_start_failures():
         import_library("jax", "jax", "--engine jax")
-    from attnkit.backends.jax.joining import Group, check_processes
-
-    numbers = str(options.coordinator), options.process, options.processes
-    check_processes(*numbers)
-    group = Group(end)
-    group.join(*numbers)
-    return group
 
 
 @cache

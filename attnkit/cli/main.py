@@ -106,7 +106,7 @@ def execute(call: "Stage") -> int:
                 return output.write(call)
             from attnkit.cli.joined_stage import write_joined
 
-            return write_joined(call, describe_error, report_error)
+            return write_joined(call)
 
 
 def show_help(names: list[str]) -> int:

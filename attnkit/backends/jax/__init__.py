@@ -6,7 +6,6 @@ recurrent.py   recurrent layers, and a decoder with attention inside its recurre
 program.py     the steps of a configuration as one function, which JAX compiles, differentiates and splits
 inputs.py      what a pass reads besides parameters, checked and padded in NumPy
 placement.py   which part of each array a device holds, and reads from the file
-joining.py     the processes of a run: joined, and ended together; processes.py: what each of them holds and writes
 engine.py      the engine: whole passes and heads; decoder.py: token by token; attending.py: attention of a record
 seeing.py      hooks of a pass; passes.py: what a pass is, its precision and its caches
 """
