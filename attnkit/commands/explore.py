@@ -63,7 +63,7 @@ def read_file(call: Stage, path: str) -> Iterator[Named]:
 
 def read_steps(call: Stage, folder: str) -> Iterator[Named]:
     """Yield the recorded steps of a run, the first and the last of them among at most MOST; without any its losses."""
-    from attnkit.training.recorded import describe_step, find_losses, find_steps, read_reports, thin
+    from attnkit.training.loop import describe_step, find_losses, find_steps, read_reports, thin
 
     if losses := find_losses(folder):
         yield Named(losses, folder)

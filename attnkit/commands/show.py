@@ -45,7 +45,7 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
         if call.operands and os.path.basename(call.operands[0]) == CURVE:
-            from attnkit.training.recorded import read_losses
+            from attnkit.training.loop import read_losses
 
             return Records(None, iter([read_losses(call.operands[0])]))
         return read_records(call, upstream)

@@ -35,12 +35,12 @@ from attnkit.formats import atomic, open_source
 from attnkit.generation.options import is_set
 from attnkit.training.configs import CONFIGS, RecurrentChoices, check_family_options, stated_sizes
 from attnkit.training.folder import CONFIG, check_folder, lock_folder
+from attnkit.training.initial_model import check_sample, start_run
+from attnkit.training.loop import Monitor, Origin, Run, read_origin
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
 from attnkit.training.reports import Report, Speed, report_values, table_rows, time_text
-from attnkit.training.run import Monitor, Origin, Run, read_origin
 from attnkit.training.schedules import SCHEDULES
-from attnkit.training.start import check_sample, start_run
 
 ENDS = ("steps", "epochs", "minutes", "patience")
 SIZES = ("layers", "heads", "dim", "hidden", *RecurrentChoices._fields)

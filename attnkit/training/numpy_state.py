@@ -1,6 +1,7 @@
 """Training in NumPy: parameters and gradients in two buffers, changed in place by their optimizer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,20 +9,125 @@ import numpy as np
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.model import Array
 from attnkit.model.backward.tape import Dropout, ModelGradients
-from attnkit.model.backward.whole_models import model_backward, run_model
+from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.dropout import dropout
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.kernels.threads import run_parallel
-from attnkit.model.loss import LossOptions, cross_entropy, loss_and_gradient
+from attnkit.model.kernels.threads import run_parallel, split_range
+from attnkit.model.loss import IGNORE_INDEX, LossOptions, cross_entropy, loss_and_gradient
 from attnkit.model.recurrent_config import is_state_weight
 from attnkit.training.batches import Batch
-from attnkit.training.gradients import clip_gradients, gradient_norm
-from attnkit.training.optimizers import Optimizer
-from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.optimizers import Optimizer, ParameterBuffer
 from attnkit.training.parameter_groups import tensor_groups
 from attnkit.training.recipe import Recipe
-from attnkit.training.step_plan import StepPlan, split_rows, stack_inputs, take_rows
+
+
+class StepPlan(NamedTuple):
+    """What a step does.
+
+    batch      what it learns from
+    passes     the rows of the batch that are worked on together; the gradients of all passes are added up
+    first      the number of the first of these passes in the run, by which dropout is drawn
+    trainable  the tensors that it changes, by their published names
+    factor     that of the schedule on the learning rate
+    """
+
+    batch: Batch
+    passes: list[slice]
+    first: int
+    trainable: Collection[str]
+    factor: float
+
+    @property
+    def targets(self) -> int:
+        """How many targets there are, of whose losses the mean is taken."""
+        return int((self.batch.targets != IGNORE_INDEX).sum())
+
+    def dropout(self, rate: float, seed: int) -> list[Dropout | None]:
+        """Return the dropout of each pass, None at a rate of 0."""
+        numbers = range(self.first, self.first + len(self.passes))
+        return [Dropout(rate, seed, number) if rate else None for number in numbers]
+
+
+def split_rows(count: int, parts: int) -> list[slice]:
+    """Return the rows of each part of a batch; there are fewer parts where there are fewer rows.
+
+    >>> split_rows(5, 2)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    ends = [part * count // parts for part in range(parts + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
+
+
+def take_rows(batch: Batch, rows: slice) -> Batch:
+    """Return some rows of a batch.
+
+    >>> import numpy as np
+    >>> take_rows(Batch(np.eye(2), np.ones((2, 2))), slice(1, 2)).ids.tolist()
+    [[0.0, 1.0]]
+    """
+    return Batch(*(None if part is None else part[rows] for part in batch))  # type: ignore[arg-type]
+
+
+def stack_inputs(config: Config, batch: Batch) -> dict[str, StackInputs]:
+    """Return what each stack of a model computes from, of a batch."""
+    inputs = {config.stacks[-1]: StackInputs(batch.ids, batch_mask(batch.mask))}
+    if batch.source is not None:
+        inputs["encoder"] = StackInputs(batch.source, batch_mask(batch.source_mask))
+    return inputs
+
+
+def batch_mask(real: Array | None) -> Array | None:
+    """Return which tokens of a batch are no padding as a mask (B, 1, T), None where all are: real (B, T)."""
+    return None if real is None or real.all() else real[:, None, :]
+
+
+BLOCK = 1 << 16  # elements that are worked on at a time, which stay in a core's cache
+
+
+def gradient_norm(gradients: Array) -> float:
+    """Return the Euclidean norm of gradients, added up in float64 in an order that threads do not change.
+
+    >>> gradient_norm(np.array([3.0, 4.0], np.float32))
+    5.0
+    """
+    flat = gradients.reshape(-1)
+    blocks = list(split_range(0, flat.size, BLOCK))
+    squares = np.zeros(len(blocks))
+
+    def work(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            wide = flat[blocks[number]].astype(np.float64)
+            squares[number] = wide @ wide
+
+    run_parallel(work, range(len(blocks)))
+    return float(np.sqrt(squares.sum()))
+
+
+def clip_gradients(gradients: Array, max_norm: float) -> float:
+    """Scale gradients in place so that their norm is at most `max_norm`; return the norm before.
+
+    The factor is max_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_. Where the norm is not finite, the
+    gradients are unchanged.
+
+    >>> gradients = np.array([3.0, 4.0])
+    >>> clip_gradients(gradients, 1.0), gradients.round(4).tolist()
+    (5.0, [0.6, 0.8])
+    """
+    norm = gradient_norm(gradients)
+    factor = max_norm / (norm + 1e-6)
+    if not np.isfinite(norm) or factor >= 1:
+        return norm
+    flat = gradients.reshape(-1)
+
+    def work(blocks: Iterator[slice]) -> None:
+        for block in blocks:
+            flat[block] *= factor
+
+    run_parallel(work, split_range(0, flat.size, BLOCK))
+    return norm
+
 
 MANY = 512  # tokens, and LARGE: tokens times parameters, from which a pass is computed in parts at once
 LARGE = 1 << 28

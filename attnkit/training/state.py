@@ -8,7 +8,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model import Array
 from attnkit.model.checks import as_text
-from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.optimizers import ParameterBuffer
 from attnkit.training.trainer import Trainer
 
 PARAMETERS, BEST, OPTIMIZER, PROGRESS = "parameters.", "best.", "optimizer.", "progress."

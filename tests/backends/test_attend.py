@@ -7,8 +7,8 @@ jax = pytest.importorskip("jax")
 
 import attnkit
 from attnkit import model
-from attnkit.backends.jax import attending, attention
-from attnkit.backends.jax.attention import Rules
+from attnkit.backends.jax import attention_kernels, record_attention
+from attnkit.backends.jax.attention_kernels import Rules
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.backends.jax.passes import precision
 from attnkit.backends.jax.processes import to_numpy
@@ -78,9 +78,9 @@ def test_no_tokens(keep):
 
 def test_attention_of_one_size_is_compiled_once():
     both({"window": (1, 0)}, "full", ("lse",))
-    before = attending.compile_kernel.cache_info()
+    before = record_attention.compile_kernel.cache_info()
     both({"window": (1, 0)}, "full", ("lse",), x=X + 1)
-    after = attending.compile_kernel.cache_info()
+    after = record_attention.compile_kernel.cache_info()
     assert (after.misses, after.hits) == (before.misses, before.hits + 1)
 
 
@@ -171,8 +171,8 @@ def test_the_kernel_of_a_gpu_gets_what_it_takes_and_gives_the_heads(monkeypatch,
         return usual(q, k, v, bias, mask, **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
-    monkeypatch.setattr(attention, "has_cudnn", lambda *_: True)
-    heads = attention.fused_attention(q, k, v, rules)
-    expected = attention.dense_attention(*(x.astype("float32") for x in (q, k, v)), rules)
+    monkeypatch.setattr(attention_kernels, "has_cudnn", lambda *_: True)
+    heads = attention_kernels.fused_attention(q, k, v, rules)
+    expected = attention_kernels.dense_attention(*(x.astype("float32") for x in (q, k, v)), rules)
     assert calls == ["cudnn"]
     np.testing.assert_allclose(heads.astype("float32"), expected, atol=0.02)

@@ -15,13 +15,11 @@ from attnkit.callbacks import current, use_callbacks
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.training.batches import Batch
-from attnkit.training.engine_state import EngineState
-from attnkit.training.numpy_state import NumpyState
+from attnkit.training.initial_model import start_run
+from attnkit.training.loop import Monitor, Origin, Run
+from attnkit.training.numpy_state import NumpyState, StepPlan
 from attnkit.training.recipe import Recipe
-from attnkit.training.run import Monitor, Origin, Run
-from attnkit.training.start import start_run
-from attnkit.training.step_plan import StepPlan
-from attnkit.training.trainer import Trainer
+from attnkit.training.trainer import EngineState, Trainer
 from tests.places import MODELS
 
 FAMILIES = ("gpt2", "llama", "bert-mlm", "t5", "deberta-v2", "modernbert", "electra")

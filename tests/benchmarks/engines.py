@@ -41,12 +41,11 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.inputs import encoding, text_inputs
 from attnkit.training.batches import Batch
-from attnkit.training.engine_state import EngineState
-from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.initial_model import start_run
+from attnkit.training.numpy_state import StepPlan
+from attnkit.training.optimizers import ParameterBuffer
 from attnkit.training.recipe import Recipe
-from attnkit.training.start import start_run
-from attnkit.training.step_plan import StepPlan
-from attnkit.training.trainer import Trainer
+from attnkit.training.trainer import EngineState, Trainer
 
 TORCH = find_spec("torch") is not None
 RUNS, TOKENS = 5, 64
@@ -283,7 +282,7 @@ def long_attention(options: dict) -> None:
     """Causal attention of one long text, on arrays that are on the device."""
     import jax.numpy as jnp
 
-    from attnkit.backends.jax.attention import Rules, fused_attention
+    from attnkit.backends.jax.attention_kernels import Rules, fused_attention
 
     heads, width = 8, 128
     q, k, v = jax.random.normal(jax.random.key(0), (3, 1, heads, LONGEST, width), jnp.dtype(options["compute"]))

@@ -30,9 +30,9 @@ from torch.nn import functional
 from attnkit.__main__ import tune_allocator
 from attnkit.model.kernels import threads
 from attnkit.model.kernels.threads import single_blas
+from attnkit.training.initial_model import start_run
 from attnkit.training.parameter_groups import tensor_groups
 from attnkit.training.recipe import Recipe
-from attnkit.training.start import start_run
 from attnkit.training.trainer import Trainer
 
 TURN = 3  # steps

@@ -21,7 +21,7 @@ from training import RECIPES, TorchGPT  # first: it sets the threads of OpenBLAS
 import torch  # isort: skip
 from torch.nn import functional
 
-from attnkit.training.start import start_run
+from attnkit.training.initial_model import start_run
 from attnkit.training.trainer import Trainer
 
 FIRST = 100  # steps whose losses are the same but for rounding; later ones drift apart as rounding adds up

@@ -26,7 +26,7 @@ from attnkit.model import Model
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.loss import IGNORE_INDEX, LossOptions, loss_and_gradient
 from attnkit.training.configs import ModelSizes, RecurrentChoices, new_config
-from attnkit.training.initialization import initial_tensors
+from attnkit.training.initial_model import initial_tensors
 
 WORDS = 500
 CASES: dict[str, tuple[str, ModelSizes, int, int]] = {

@@ -11,8 +11,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
+from attnkit.training.initial_model import start_run  # noqa: E402
 from attnkit.training.recipe import Recipe  # noqa: E402
-from attnkit.training.start import start_run  # noqa: E402
 from tests.benchmarks.training import TorchGPT, Trainer  # noqa: E402
 
 TEXT = HERE.parent.parent / "samples" / "data" / "lighthouse.txt"

@@ -6,11 +6,11 @@ import pytest
 from attnkit.errors import DataError, UsageError
 from attnkit.model.loss import IGNORE_INDEX
 from attnkit.tokenizers.auto import load_tokenizer
-from attnkit.training import batches, corruption, data
+from attnkit.training import batches, data
 from attnkit.training.batches import PairSampler, SpecialIds, block_batch, consecutive_blocks, masked_batch, span_batch
+from attnkit.training.corpus import parse_labelled
 from attnkit.training.data import SentencePair, encode_pairs, encode_text, parse_pairs
 from attnkit.training.folder import write_folder
-from attnkit.training.labelled import parse_labelled
 from attnkit.training.random_draws import DrawKey, draw_integers, draw_uniform
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
@@ -217,7 +217,7 @@ def test_at_least_one_word_is_masked():
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 20, 64, 512])
 def test_noise_has_the_density_and_the_spans_of_t5(length):
-    masks = np.array([corruption.noise_spans(length, DrawKey(0, "spans", step)) for step in range(40)])
+    masks = np.array([batches.noise_spans(length, DrawKey(0, "spans", step)) for step in range(40)])
     noise = masks.sum(axis=1)
     expected = min(max(round(length * 0.15), 1), length - 1)
     assert (noise == expected).all()
@@ -247,7 +247,7 @@ def test_the_text_can_be_put_together_from_source_and_targets():
 def test_the_example_of_the_t5_paper():
     words = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week"]
     is_noise = np.array([word in ("for", "inviting", "last") for word in words])
-    source, targets = corruption.corrupt_spans(np.arange(len(words)), is_noise, [90, 91, 92], 99)
+    source, targets = batches.corrupt_spans(np.arange(len(words)), is_noise, [90, 91, 92], 99)
     names = dict(enumerate(words)) | {90: "<X>", 91: "<Y>", 92: "<Z>", 99: "</s>"}
     assert " ".join(names[id] for id in source) == "Thank you <X> me to your party <Y> week </s>"
     # the noise is between the rest of the text, each part of which has a sentinel
@@ -256,4 +256,4 @@ def test_the_example_of_the_t5_paper():
 
 def test_too_few_sentinels():
     with pytest.raises(DataError, match="2 spans, and the vocabulary has 1 sentinels"):
-        corruption.corrupt_spans(np.arange(5), np.array([0, 1, 0, 1, 0], bool), [9], 1)
+        batches.corrupt_spans(np.arange(5), np.array([0, 1, 0, 1, 0], bool), [9], 1)

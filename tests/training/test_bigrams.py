@@ -5,9 +5,8 @@ import pytest
 
 from attnkit.model.loss import LossOptions, loss_and_gradient
 from attnkit.training.batches import block_batch, consecutive_blocks
-from attnkit.training.gradients import clip_gradients
-from attnkit.training.optimizers import Optimizer, optimizer_options
-from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.numpy_state import clip_gradients
+from attnkit.training.optimizers import Optimizer, ParameterBuffer, optimizer_options
 from attnkit.training.schedules import SCHEDULES, ScheduleOptions
 
 SYMBOLS, STEPS = 5, 300

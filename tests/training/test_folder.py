@@ -12,7 +12,7 @@ from attnkit.errors import DataError, FileError
 from attnkit.formats.dtypes import dtype_of
 from attnkit.training.configs import CONFIGS, ModelSizes, new_config
 from attnkit.training.folder import model_files, write_folder
-from attnkit.training.initialization import initial_tensors
+from attnkit.training.initial_model import initial_tensors
 
 
 def new_config_of(family):

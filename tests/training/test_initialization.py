@@ -8,7 +8,7 @@ import pytest
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError
 from attnkit.training.configs import CONFIGS, ModelSizes, new_config
-from attnkit.training.initialization import initial_tensors
+from attnkit.training.initial_model import initial_tensors
 from attnkit.training.parameter_groups import match_parameters, tensor_groups, tensors_of
 
 SIZES = ModelSizes(layers=2, heads=4, width=64, positions=128)

@@ -8,11 +8,10 @@ import pytest
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import Config, StackConfig
-from attnkit.training import gradients as gradients_module
+from attnkit.training import numpy_state as gradients_module
 from attnkit.training import optimizers
-from attnkit.training.gradients import clip_gradients, gradient_norm
-from attnkit.training.optimizers import Optimizer, OptimizerOptions, Update, optimizer_options
-from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.numpy_state import clip_gradients, gradient_norm
+from attnkit.training.optimizers import Optimizer, OptimizerOptions, ParameterBuffer, Update, optimizer_options
 from attnkit.training.parameter_groups import match_parameters, parameter_groups, unfrozen_parameters
 from attnkit.training.schedules import SCHEDULES, ScheduleOptions, check_schedule
 from tests.places import REFERENCES

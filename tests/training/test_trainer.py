@@ -12,9 +12,9 @@ from attnkit.errors import AttnkitNote, DataError, FileError, UsageError
 from attnkit.generation.options import GenerationOptions
 from attnkit.generation.text_generation import run_decode
 from attnkit.model.kernels import threads
+from attnkit.training.initial_model import start_run
+from attnkit.training.loop import Monitor, Origin, Run, training_script
 from attnkit.training.recipe import Recipe
-from attnkit.training.run import Monitor, Origin, Run, training_script
-from attnkit.training.start import start_run
 from attnkit.training.trainer import Trainer
 from tests.places import REFERENCES
 

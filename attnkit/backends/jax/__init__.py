@@ -1,11 +1,13 @@
 """The engine of JAX: the steps of a model compiled by XLA. Nothing here is imported unless it is chosen.
 
-formulas.py    the formulas of model/ on arrays of JAX, each tested equal to NumPy's
-attention.py   kernels of attention: with every intermediate, fused, by blocks, and around a ring of devices
-recurrent.py   recurrent layers, and a decoder with attention inside its recurrence, by a scan over the tokens
-program.py     the steps of a configuration as one function, which JAX compiles, differentiates and splits
-inputs.py      what a pass reads besides parameters, checked and padded in NumPy
-placement.py   which part of each array a device holds, and reads from the file
-engine.py      the engine: whole passes and heads; decoder.py: token by token; attending.py: attention of a record
-seeing.py      hooks of a pass; passes.py: what a pass is, its precision and its caches
+engine.py             the engine: whole passes and heads; token_decoder.py: token by token
+program.py            the steps of a configuration as one function, which JAX compiles, differentiates and splits
+passes.py             a pass: its precision, its caches and its hooks; inputs.py: what it reads besides parameters
+formulas.py           the formulas of model/ on arrays of JAX, each tested equal to NumPy's
+attention_kernels.py  attention with every intermediate, fused, by blocks, and around a ring of devices
+record_attention.py   attention of a record
+recurrence.py         recurrent layers, and a decoder with attention inside its recurrence, by a scan over the tokens
+mesh.py               the devices: which part of each array every one of them stores
+processes.py          the processes of a run, joined and ended together
+training.py           training on the devices
 """

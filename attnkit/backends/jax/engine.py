@@ -11,16 +11,18 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attnkit.backends.jax import formulas
-from attnkit.backends.jax.attending import attend_record
-from attnkit.backends.jax.attention import Kernel, Rules, dense_attention, fused_attention, ring_attention
-from attnkit.backends.jax.decoder import CompiledDecoder
+from attnkit.backends.jax.attention_kernels import Kernel, Rules, dense_attention, fused_attention, ring_attention
 from attnkit.backends.jax.formulas import JaxArray, See, see_nothing
 from attnkit.backends.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
+from attnkit.backends.jax.mesh import PlacedParameters, empty_parameters, input_spec, make_mesh, put, used_layers
 from attnkit.backends.jax.passes import (
     Caches,
     Pass,
     check_supported,
     gated_layers,
+    head_names,
+    hook_of_arrays,
+    is_seen,
     keep_layout,
     memory_length,
     precision,
@@ -30,10 +32,10 @@ from attnkit.backends.jax.passes import (
     write_caches,
     x_has_rows,
 )
-from attnkit.backends.jax.placement import PlacedParameters, empty_parameters, input_spec, make_mesh, put, used_layers
 from attnkit.backends.jax.processes import highest, is_first, to_numpy
 from attnkit.backends.jax.program import run_steps
-from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
+from attnkit.backends.jax.record_attention import attend_record
+from attnkit.backends.jax.token_decoder import CompiledDecoder
 from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
 from attnkit.model.attention_options import MultiHeadOptions

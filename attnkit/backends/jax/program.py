@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import jax
 import jax.numpy as jnp
 
-from attnkit.backends.jax.attention import Rules, dense_attention, score_function
+from attnkit.backends.jax.attention_kernels import Rules, dense_attention, score_function
 from attnkit.backends.jax.formulas import (
     JaxArray,
     Params,
@@ -20,7 +20,7 @@ from attnkit.backends.jax.formulas import (
     wide,
 )
 from attnkit.backends.jax.passes import Pair, Pass
-from attnkit.backends.jax.recurrent import attend_and_recur, recur
+from attnkit.backends.jax.recurrence import attend_and_recur, recur
 from attnkit.model.attention import merge_heads, view_heads
 from attnkit.model.config import AttentionRules, Step, parse_layer_name
 from attnkit.model.patch_embedding import extract_patches

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnkit.backends.jax.attention import projected_scores, softmax
+from attnkit.backends.jax.attention_kernels import projected_scores, softmax
 from attnkit.backends.jax.formulas import JaxArray, feed_forward, linear, see_nothing, wide
 from attnkit.backends.jax.passes import Pass
 from attnkit.errors import DataError

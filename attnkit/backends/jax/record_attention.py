@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from attnkit.backends.jax.attention import (
+from attnkit.backends.jax.attention_kernels import (
     MANY,
     Rules,
     block_attention,
@@ -19,8 +19,8 @@ from attnkit.backends.jax.attention import (
 )
 from attnkit.backends.jax.formulas import JaxArray, linear, normalize, rotate, wide
 from attnkit.backends.jax.inputs import fill, mask_arrays, round_up
+from attnkit.backends.jax.mesh import put
 from attnkit.backends.jax.passes import precision
-from attnkit.backends.jax.placement import put
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import distance_scores
 from attnkit.errors import DataError, UsageError

@@ -9,8 +9,8 @@ import numpy as np
 from attnkit.backends.jax import formulas
 from attnkit.backends.jax.formulas import JaxArray
 from attnkit.backends.jax.inputs import Sizes, prepare_inputs, round_up
+from attnkit.backends.jax.mesh import used_layers
 from attnkit.backends.jax.passes import Caches, Pass, memory_length, precision, read_caches, wide_dtype, write_caches
-from attnkit.backends.jax.placement import used_layers
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import run_steps
 from attnkit.model.context import Context, Model
