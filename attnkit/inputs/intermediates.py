@@ -15,7 +15,9 @@ KEY_AXES = ("key", "source", "present")  # names of the key axis: of x, of a mem
 
 
 def attention_axes(name: str, keys: str) -> tuple[str, ...]:
-    """Return the axes of an intermediate of one batch row; keys: the name of its key axis.
+    """Axes of an intermediate of one row of the batch.
+
+    keys  the name of its key axis
 
     >>> attention_axes("weights", "source"), attention_axes("weights.received", "key")
     (('head', 'query', 'source'), ('head', 'key'))
@@ -24,7 +26,7 @@ def attention_axes(name: str, keys: str) -> tuple[str, ...]:
 
 
 def intermediates_in(record: Record) -> list[str]:
-    """Return the names of the intermediates of an earlier attend in a record, by their names and axes.
+    """Names of the intermediates of an earlier attend that a record contains.
 
     >>> from attnkit.record import Tensor
     >>> weights = Tensor(np.zeros((1, 2, 2)), ("head", "query", "key"))
@@ -46,7 +48,7 @@ def attention_formulas(
     biased: bool,
     restricted: str,
 ) -> dict[str, str]:
-    """Return the formula of every intermediate, of the output, and of attention as a whole.
+    """Formulas of every intermediate, of the output, and of attention as a whole.
 
     biased      whether a bias is added to the scores
     restricted  what the mask does to the scores, as a term after them: "" for nothing
@@ -73,7 +75,7 @@ def attention_formulas(
 
 
 def attention_labels(queries: Record, keys: Record, over: str, weights: str, count: int) -> dict[str, Labels]:
-    """Return the labels of queries and keys, the tokens they are computed from, and of the rows of --weights.
+    """Labels of queries, keys and the rows of --weights, from the tokens of x.
 
     over  the name of the key axis
     """
@@ -89,7 +91,7 @@ def attention_labels(queries: Record, keys: Record, over: str, weights: str, cou
 def clear_labels(
     record: Record, labels: dict[str, Labels], sizes: dict[str, int], new: Collection[str]
 ) -> tuple[Record, dict[str, Labels]]:
-    """Leave an axis unlabelled where a tensor that stays has it with another size, or where its new tensor has none.
+    """Drop the labels of axes whose sizes or new tensors they no longer fit.
 
     labels  those of the new tensors
     sizes   axis -> its size in the new tensors, of what does not come from the record
@@ -109,7 +111,7 @@ def clear_labels(
 
 
 def selected_row_labels(weights: str, tokens: Labels | None, count: int) -> dict[str, Labels]:
-    """Return the labels of the rows that --weights chooses among `count` queries: numbers, and tokens of all texts.
+    """Labels of the rows that --weights chooses among `count` queries.
 
     >>> rows = selected_row_labels("rows:0,-1", ["The", "cat"], 2), selected_row_labels("rows:-1", None, 9)
     >>> rows, selected_row_labels("stats", None, 9)
@@ -129,7 +131,7 @@ FULLY_MASKED = ("1 row of the weights is all zeros: its query", "{} rows of the 
 def warn_fully_masked_rows(
     is_fully_masked: Array, strict: bool = False, opening: tuple[str, str] = FULLY_MASKED
 ) -> None:
-    """Warn of queries that may not attend to any key: how many, and the first; with strict, raise DataError.
+    """Warn about queries that may not attend to any key; with strict, DataError.
 
     is_fully_masked  True where a query is one of them
     opening   the start of the sentence for one of them, and for more
@@ -146,7 +148,7 @@ def warn_fully_masked_rows(
 
 
 def statistic_axes(axes: tuple[str, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the axis names of a statistic: a normalized axis, now of size 1, is renamed and so has no labels.
+    """Axis names of a statistic: a normalized axis, now of size 1, is renamed.
 
     >>> statistic_axes(("token", "model"), (3, 1), (3, 4))
     ('token', 'over model')

@@ -23,7 +23,7 @@ LONG = 60  # tokens to generate, from which a copy of weights by columns pays
 
 
 def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
-    """Return the name of a layer, once it is checked to be one of the model and of this tool.
+    """Check that a layer is one of the model and of this tool, and return its name.
 
     Without a name, the embedding or the positions of the first stack. UsageError names the closest layers.
     """
@@ -46,7 +46,10 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
 def linear_weights(
     params: Mapping[str, Array] | None, checkpoint: "Checkpoint | None", layer: str | None
 ) -> Mapping[str, Array]:
-    """Return w (in, out) and, if there is one, b (out) of a file or of a layer of a model; DataError for others."""
+    """Weights w (in, out) and optionally b (out) of a file or of a layer.
+
+    DataError for other tensors.
+    """
     if checkpoint is not None:
         weights: Mapping[str, Array] = checkpoint.params[find_layer(checkpoint, layer, "linear")]
         return weights
@@ -60,37 +63,40 @@ def linear_weights(
 
 
 def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> AbstractContextManager[None]:
-    """Return the context of the products of a layer: of the shapes that they have where the whole model runs."""
+    """Context in which products have the shapes that they have in the whole model."""
     if checkpoint is None or layer is None or not checkpoint.config.fixes_shapes(layer):
         return nullcontext()
     return model.fixed_shapes()
 
 
 def position_layers(checkpoint: "Checkpoint") -> tuple[str, ...]:
-    """Return the names of the layers that add positions, with or without parameters."""
+    """Names of the layers that add positions, with or without parameters."""
     return tuple(f"{stack}.positions" for stack in checkpoint.config.stacks)
 
 
 def recurrent_layers(checkpoint: "Checkpoint") -> list[str]:
-    """Return the names of the recurrent layers that are a step: those of a decoder that attends inside are one."""
+    """Names of the recurrent layers that are steps.
+
+    A decoder that attends inside its recurrence is one step.
+    """
     steps = [step for stack in checkpoint.config.stacks for step in model.layer_plan(checkpoint.config, stack)]
     return [step.layer for step in steps if step.op == "rnn"]
 
 
 def require_recurrent(checkpoint: "Checkpoint") -> "model.RecurrentConfig":
-    """Return the configuration of a recurrent model; UsageError for another."""
+    """Configuration of a recurrent model; UsageError for another model."""
     if not isinstance(checkpoint.config, model.RecurrentConfig):
         raise UsageError(f"a {checkpoint.config.family} model has no recurrent layers", "--model")
     return checkpoint.config
 
 
 def core_model(checkpoint: "Checkpoint") -> "Model":
-    """Return the configuration and the parameters of a checkpoint as a model, computed by the engine of the run."""
+    """Build the model of a checkpoint, computed by the engine of the run."""
     return model.Model(checkpoint.config, checkpoint.params, callbacks.current().engine)
 
 
 def complete_model(checkpoint: "Checkpoint") -> "Model":
-    """Return the model of a checkpoint; warn of layers in its files that the configuration leaves out."""
+    """Build the model of a checkpoint; warn about layers that it does not read."""
     if unused := checkpoint.params.unused_layers():
         many = f"{len(unused)} layers of the files are" if len(unused) > 1 else "1 layer of the files is"
         problem = f"{many} not read, which the configuration leaves out: {join_names(unused, 4)}"
@@ -99,7 +105,7 @@ def complete_model(checkpoint: "Checkpoint") -> "Model":
 
 
 def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
-    """Copy weights of the decoder by columns, which token by token is faster, if there are tokens enough."""
+    """Copy weights of the decoder by columns if there are many tokens to generate."""
     if tokens >= LONG:
         for step in model.layer_plan(checkpoint.config, "decoder"):
             if step.op == "ffn" and "w2" in checkpoint.params[step.layer]:
@@ -107,7 +113,7 @@ def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
 
 
 def new_context(**fields: Any) -> "Context":
-    """Return the context of a run that reports its layers, and the first that is not finite, to the callbacks."""
+    """Build a context that reports layers and results that are not finite."""
     events = callbacks.current()
     return model.Context(
         on_step=lambda step: events.on_progress(step.layer), on_non_finite=events.on_non_finite, **fields
@@ -115,7 +121,7 @@ def new_context(**fields: Any) -> "Context":
 
 
 def context_from(record: Record, **fields: Any) -> "Context":
-    """Return the context of a run on a record: its mask, the positions of its tokens, segments and grid."""
+    """Build the context of a run on a record: mask, positions, segments and grid."""
     mask = record.get("mask")
     grid = record.get("grid")
     if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
@@ -130,14 +136,14 @@ def context_from(record: Record, **fields: Any) -> "Context":
 
 
 def warn_empty_mask_rows(mask: Array | None) -> None:
-    """Warn of rows of a boolean mask that allow a query no key: how many, and the first."""
+    """Warn about rows of a boolean mask that allow a query no key."""
     if mask is not None and mask.dtype == bool and mask.ndim:
         opening = "1 row of the mask allows no key: its query", "{} rows of the mask allow no key: their queries"
         intermediates.warn_fully_masked_rows(np.asarray(~mask.any(axis=-1)), opening=opening)
 
 
 def normalize_mask(record: Record) -> Record:
-    """Return the record with its padding mask as booleans (B, 1, T).
+    """Convert the padding mask of a record to booleans (B, 1, T).
 
     mask (B, T), (B, 1, T) or (B, 1, 1, T), boolean or 0 and 1; a mask with an axis `query` is left unchanged.
     DataError for a mask of another number of tokens.
@@ -155,7 +161,7 @@ def normalize_mask(record: Record) -> Record:
 
 
 def ids_from_x(record: Record) -> Record:
-    """Return the record with x renamed to `ids`, if it is the only tensor and has integers.
+    """Rename x to `ids` if it is the only tensor and contains integers.
 
     >>> list(ids_from_x(Record({"x": np.array([3, 1])}))), list(ids_from_x(Record({"x": np.zeros(2)})))
     (['ids'], ['x'])
@@ -168,7 +174,7 @@ def ids_from_x(record: Record) -> Record:
 
 
 def padded_ids(record: Record) -> Record:
-    """Return the `ids` of an operand, else its x, with their labels and their padding mask (B, 1, T) if it has one.
+    """The `ids` or x of an operand, their labels, and their padding mask (B, 1, T).
 
     >>> [*padded_ids(Record({"x": np.zeros((2, 3), int), "mask": np.ones((2, 3), bool)}))]
     ['ids', 'mask']
@@ -181,7 +187,7 @@ def padded_ids(record: Record) -> Record:
 
 
 def check_pair(config: "Config", pair: str | None, record: Any) -> None:
-    """Raise UsageError for a second text without a first, or for a model without an encoder."""
+    """Raise UsageError for a second text without a first, or without an encoder."""
     if pair is None:
         return
     if config.encoder is None:
@@ -191,14 +197,16 @@ def check_pair(config: "Config", pair: str | None, record: Any) -> None:
 
 
 def padding_positions(mask: Array | None) -> Array | None:
-    """Return the positions of the tokens of a padded batch, by its padding mask; None for another mask."""
+    """Positions of the tokens of a padded batch; None for another mask."""
     if mask is None or mask.ndim != 3 or mask.shape[-2] != 1 or mask.dtype != bool or mask.shape[-1] == 1:
         return None
     return model.token_positions(mask)
 
 
 def positions_after(positions: Array, mask: Array | None, past: int, count: int) -> Array:
-    """Return the positions of the tokens after those in a KV cache: by a padding mask of all, else `past` later.
+    """Positions of the tokens after those in a KV cache.
+
+    They follow a padding mask of all tokens, else `past`.
 
     positions (B, N), mask (B, 1, P + T) or another one -> (B, T)
 

@@ -59,13 +59,15 @@ class Tracer:
         self._first: dict[str, PassTokens] = {}
 
     def visit(self, name: str) -> Callable[[Array], Array] | None:
-        """Return the hook of an intermediate, None where it is neither kept nor edited."""
+        """Hook of an intermediate; None if it is neither kept nor edited."""
         self._names.add(name)
         is_hooked = name in self._edits or self.wants(name)
         return (lambda array: self._apply(name, array)) if is_hooked else None
 
     def wants(self, name: str, flag: str = "") -> bool:
-        """Return whether an intermediate is kept, by that flag or by any; a pattern of weights keeps their summaries.
+        """Whether a pattern of that flag, or of any, keeps an intermediate.
+
+        A pattern of weights keeps their summaries.
 
         flag  one of those of `patterns`
         """
@@ -81,7 +83,7 @@ class Tracer:
         return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in patterns)
 
     def check(self) -> None:
-        """Raise UsageError for an edit or a pattern that fits no intermediate of the run, or no cell of it."""
+        """Raise UsageError for an edit or a pattern that fits no intermediate or cell."""
         for edit in self._unused.values():
             if edit.name not in self._names:
                 near = suggest(edit.name, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
@@ -98,7 +100,7 @@ class Tracer:
     def record(
         self, tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None, flag: str = ""
     ) -> Record:
-        """Return the intermediates kept, in the order of the run, with their axes and labels.
+        """Record of the intermediates kept, in the order of the run.
 
         keys  the tokens of the keys, those of a KV cache among them, where they are not `tokens`
         flag  the flag that keeps them; "": all of them
@@ -119,13 +121,13 @@ class Tracer:
         return array
 
     def _edit(self, edit: Edit, array: Array) -> Array | None:
-        """Return an intermediate with an edit; None where this pass has none of its cells."""
+        """Edit an intermediate; None if this pass computes none of the cells."""
         now = self._tokens_of(edit.name, array)
         first = self._first.setdefault(edit.name, now if self._prompt is None else now.until(self._prompt))
         return edit.apply(array, now, first, callable(self._length))
 
     def _edit_texts(self, edit: Edit, array: Array) -> Array | None:
-        """Return an intermediate (B, …) with an edit in every text, whose positions count from its own first token.
+        """Edit an intermediate (B, …) in every text, counted from its first token.
 
         None where no text has the cells. Values with an axis of texts, for a whole intermediate, are a text's each.
         """
@@ -145,7 +147,6 @@ class Tracer:
         return result
 
     def _tokens_of(self, name: str, array: Array) -> PassTokens:
-        """Return where the tokens of an intermediate are in the text."""
         axes, shape = intermediate_axes(name, array.ndim), array.shape
         if self._length is None:
             size = next((size for axis, size in zip(axes, shape, strict=True) if axis in OF_TOKENS), 0)
@@ -154,12 +155,11 @@ class Tracer:
         return PassTokens(shape[rows:], axes[rows:], self._size(), self._labels)
 
     def _size(self) -> int:
-        """Return the number of tokens of the text so far."""
         return self._length() if callable(self._length) else self._length or 0
 
 
 def axis_labels(tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None) -> dict[str, Labels]:
-    """Return the labels of the axes of intermediates, from the tokens of a text, of the source, and of the keys.
+    """Labels of the axes of intermediates.
 
     >>> axis_labels(["a"], keys=["b", "a"])
     {'token': ['a'], 'query': ['a'], 'key': ['b', 'a']}
@@ -169,13 +169,13 @@ def axis_labels(tokens: Labels | None, source: Labels | None = None, keys: Label
 
 
 def head_counts(config: "model.Config", steps: "Sequence[model.Step]") -> dict[str, int]:
-    """Return the number of heads of each attention layer among some steps of a model."""
+    """Number of heads of each attention layer among some steps of a model."""
     layers = [step.layer for step in steps if step.op == "attend"]
     return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}
 
 
 def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
-    """Return the axis names of an intermediate of this rank.
+    """Axis names of an intermediate of this rank.
 
     >>> intermediate_axes("encoder.0.self.weights", 4), intermediate_axes("decoder.0.cross.weights.received", 2)
     (('batch', 'head', 'query', 'key'), ('head', 'source'))

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of whole_models.py, imported on first use, since a single operation does not need it."""
+    """Import a name of whole_models.py on first use."""
     from importlib import import_module
 
     models = None if name.startswith("_") and name != "__all__" else import_module("attnkit.model.whole_models")

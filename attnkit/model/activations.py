@@ -64,7 +64,7 @@ BELOW = (1.0, 1.45996028, 0.869968463, 0.256415387, 0.0331027936)
 
 @quiet
 def erf(x: Array) -> Array:
-    """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
+    """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
     x (...) -> (...)
 
@@ -99,7 +99,9 @@ def _polynomial(coefficients: Sequence[float], z: Array) -> Array:
 
 
 def gelu_float32(x: Array) -> Array:
-    """Return x times the standard normal CDF of x: the larger of x and 0, less |x| times the CDF of -|x|.
+    """GELU of float32 by an exponential and one rational approximation.
+
+    The result is the larger of x and 0, less |x| times the normal CDF of -|x|.
 
     x (...) float32 -> (...) float32, whose error is at most 2e-7
 
@@ -137,7 +139,7 @@ def _add_powers(coefficients: tuple[float, ...], x: Array, out: Array) -> None:
 
 @quiet
 def relu(x: Array) -> Array:
-    """Return x where it is positive, else 0.
+    """Rectified linear unit: x if it is positive, else 0.
 
     x (...) -> (...)
 
@@ -150,7 +152,7 @@ def relu(x: Array) -> Array:
 
 @quiet
 def gelu(x: Array) -> Array:
-    """Return x times the standard normal CDF of x, by the error function (Hendrycks and Gimpel 2016).
+    """x times the standard normal CDF of x (Hendrycks and Gimpel 2016).
 
     x (...) -> (...)
 
@@ -165,7 +167,9 @@ def gelu(x: Array) -> Array:
 
 @quiet
 def gelu_with_slope(x: Array) -> tuple[Array, Array]:
-    """GELU and its derivative Φ(x) + x φ(x), with the CDF Φ and density φ of the standard normal distribution.
+    """GELU and its derivative Φ(x) + x φ(x).
+
+    Φ and φ are the CDF and the density of the standard normal distribution.
 
     x (...) -> (...), (...)
 
@@ -182,7 +186,7 @@ def gelu_with_slope(x: Array) -> tuple[Array, Array]:
 
 @quiet
 def gelu_tanh(x: Array) -> Array:
-    """Return GELU by its tanh approximation, as in GPT-2.
+    """GELU by its tanh approximation, as in GPT-2.
 
     x (...) -> (...)
 
@@ -235,7 +239,7 @@ def gelu_tanh_with_slope(x: Array) -> tuple[Array, Array]:
 
 @quiet
 def sigmoid(x: Array) -> Array:
-    """Return the logistic sigmoid 1 / (1 + exp(−x)).
+    """The logistic sigmoid 1 / (1 + exp(−x)).
 
     x (...) -> (...)
 
@@ -248,7 +252,7 @@ def sigmoid(x: Array) -> Array:
 
 @quiet
 def silu(x: Array) -> Array:
-    """Return x times its logistic sigmoid, also called swish.
+    """x times its logistic sigmoid, also called swish.
 
     x (...) -> (...)
 
@@ -278,7 +282,7 @@ def silu_with_slope(x: Array) -> tuple[Array, Array]:
 
 @quiet
 def tanh(x: Array) -> Array:
-    """Return the hyperbolic tangent of x.
+    """The hyperbolic tangent of x.
 
     x (...) -> (...)
 
@@ -290,7 +294,7 @@ def tanh(x: Array) -> Array:
 
 
 def identity(x: Array) -> Array:
-    """Return x: without an activation the two linear maps of a network are one linear map.
+    """x itself, with which the two linear maps of a network are one linear map.
 
     x (...) -> (...)
 
@@ -351,7 +355,7 @@ TORCH = {activation.torch: name for name, activation in ACTIVATIONS.items() if a
 
 
 def apply_activation(activation: str, x: Array, *, in_place: bool = False) -> Array:
-    """Apply an activation to each element; to a part of a large array at a time, which stays in a core's cache.
+    """Apply an activation to each element, by parts that stay in a core's cache.
 
     x (...) -> (...)
 
@@ -377,7 +381,7 @@ def apply_activation(activation: str, x: Array, *, in_place: bool = False) -> Ar
 
 
 def activation_with_slope(activation: str, x: Array) -> tuple[Array, Array]:
-    """Apply an activation to each element, and compute its derivative there; large arrays on every core.
+    """Apply an activation and its derivative; large arrays on every core.
 
     x (...) -> (...), (...)
 

@@ -47,7 +47,7 @@ def split_heads(x: Array, heads: int) -> Array:
 
 
 def view_heads(x: Array, heads: int) -> Array:
-    """Return what `split_heads` does, as a view of x where there can be one.
+    """Split the width of x into heads, as a view of x if possible.
 
     x (..., T, H*K) -> (..., H, T, K)
 
@@ -88,7 +88,7 @@ def attention(
     hook: Hook = no_hook,
     **changes: Any,
 ) -> dict[str, Array]:
-    """Return the average of the values for each query, weighted by the softmax of its scores against the keys.
+    """Average the values for each query, weighted by the softmax of its scores.
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> {"heads": (..., H, T, V), ...}
 
@@ -134,7 +134,7 @@ def attention(
 
 
 def cast_intermediates(dtype: DType, steps: Mapping[str, Array]) -> dict[str, Array]:
-    """Cast the intermediates to the dtype of a result, except the log-sum-exp and the summaries of the weights."""
+    """Cast intermediates to a dtype, except lse and summaries of the weights."""
     exempt = ("lse", "weights.")
     return {name: x if name.startswith(exempt) else x.astype(dtype, copy=False) for name, x in steps.items()}
 
@@ -143,7 +143,7 @@ Kernel = Callable[[Array, Array, Array, AttentionOptions, Requested], dict[str, 
 
 
 def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> Kernel:
-    """Return the fastest of the kernels that compute what is requested, for projected queries and keys."""
+    """Choose the fastest kernel that computes what is requested."""
     has_many = _has_many_scores(q, k)
     if any(name in requested for name in SQUARE):
         return _run_dense
@@ -157,7 +157,7 @@ def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requ
 
 
 def text_lengths(q: Array, k: Array, options: AttentionOptions) -> Array | None:
-    """Count the tokens of each text of a batch, (B,), if each attends to itself and is padded after its end.
+    """Tokens of each text of a batch that is padded after its end, (B,).
 
     q (B, H, T, K), k (B, G, T, K), mask (B, 1, 1, T); None for any other mask.
 
@@ -176,7 +176,7 @@ def text_lengths(q: Array, k: Array, options: AttentionOptions) -> Array | None:
 
 
 def _run_padded(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
-    """Attend within texts of one length at a time, each in the shapes that it has alone, so that it has the same bits.
+    """Attend within texts of one length at a time, so that each has its own bits.
 
     q (B, H, T, K), k (B, G, T, K), v (B, G, T, V)
 
@@ -201,13 +201,11 @@ def _run_padded(q: Array, k: Array, v: Array, options: AttentionOptions, request
 
 
 def _has_many_scores(q: Array, k: Array) -> bool:
-    """Return whether each row of the batch has so many scores that tiles of them are faster."""
     heads, queries = q.shape[-3:-1]
     return bool(queries > 1 and heads * queries * k.shape[-2] >= MANY)
 
 
 def _empty_heads(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
-    """Return the heads of values without features."""
     return {"heads": np.zeros((*q.shape[:-1], 0), q.dtype)}
 
 
@@ -243,7 +241,7 @@ def _run_dense(q: Array, k: Array, v: Array, options: AttentionOptions, requeste
 
 
 def find_score(options: AttentionOptions, dtype: DType) -> tuple[Score, dict[str, Array]]:
-    """Return the score function and its parameters cast to a dtype; UsageError for an unknown or missing name.
+    """Look up a score function and cast its parameters; UsageError for a wrong name.
 
     >>> find_score(AttentionOptions(score="general", score_params={"w": np.ones((1, 1))}), np.dtype("float32"))[1]
     {'w': array([[1.]], dtype=float32)}
@@ -260,7 +258,7 @@ def find_score(options: AttentionOptions, dtype: DType) -> tuple[Score, dict[str
 def prepend_past(
     q: Array, k: Array, v: Array, options: AttentionOptions, params: Mapping[str, Array]
 ) -> tuple[Array, Array, AttentionOptions]:
-    """Return all keys and values, those of earlier tokens first, and the checked options as a kernel takes them.
+    """Prepend earlier keys and values, and check and resolve the options.
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> (..., G, P + S, K), (..., G, P + S, V), options
 
@@ -286,7 +284,7 @@ def prepend_past(
 
 
 def _prepend(past: Array | None, x: Array, past_name: str, name: str) -> Array:
-    """Return past keys or values followed by x: (..., G, P, K), (..., G, S, K) -> (..., G, P + S, K)."""
+    """Prepend past keys or values (..., G, P, K), (..., G, S, K) -> (..., G, P + S, K)."""
     if past is None:
         return x
     if past.ndim != x.ndim or past.shape[:-2] != x.shape[:-2] or past.shape[-1] != x.shape[-1]:
@@ -315,7 +313,7 @@ def multi_head_attention(
     hook: Hook = no_hook,
     **changes: Any,
 ) -> dict[str, Array]:
-    """Return attention of several heads, each with its own projection of queries, keys and values.
+    """Attention of several heads, each with its own projections.
 
     query (..., T, D), key (..., S, D), value (..., S, D) -> {"output": (..., T, D), ...}
 
@@ -346,7 +344,7 @@ def multi_head_attention(
 
 
 def with_relative_scores(options: MultiHeadOptions, q: Array, k: Array, hook: Hook = no_hook) -> MultiHeadOptions:
-    """Return the options with the scores of relative positions, if there are any, in the bias."""
+    """Add the scores of relative positions, if there are any, to the bias."""
     if options.relative is None:
         return options
     scale = options.scale_for(q.shape[-1])
@@ -354,7 +352,7 @@ def with_relative_scores(options: MultiHeadOptions, q: Array, k: Array, hook: Ho
 
 
 def check_parameters(query: Array, params: Mapping[str, Array]) -> None:
-    """Raise DataError for an unknown parameter, UsageError for any where the query is already split into heads.
+    """Raise DataError for an unknown parameter, UsageError for any with split heads.
 
     >>> check_parameters(np.ones((3, 2)), {"wq": np.eye(2)})
     """
@@ -368,7 +366,7 @@ def check_parameters(query: Array, params: Mapping[str, Array]) -> None:
 def project_heads(
     query: Array, key: Array, value: Array, params: Mapping[str, Array], options: MultiHeadOptions, dtype: DType
 ) -> tuple[Array, Array, Array, int]:
-    """Return queries, keys and values projected, split into heads and rotated, and the number of earlier keys.
+    """Project queries, keys and values, split them into heads, and rotate them.
 
     query (..., T, D), key (..., S, D), value (..., S, D) -> (..., H, T, K), (..., G, S, K), (..., G, S, V), one number
 

@@ -18,7 +18,7 @@ KVStore = Callable[[Callable[[], tuple[Array, Array]]], tuple[Array, Array, int]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionOptions:
-    """Which keys a query may attend to, how scores are computed, and the keys and values of earlier tokens.
+    """Which keys a query may attend to, how scores are computed, and earlier keys.
 
     mask           boolean or 0/1: True = may attend; float: added to the scores. It broadcasts to (..., H, T, S)
                    as in NumPy; one whose last axis is shorter than the keys (and not 1) blocks the rest of them
@@ -54,11 +54,11 @@ class AttentionOptions:
     softmax_dtype: str | None = None
 
     def replace(self, **changes: Any) -> Self:
-        """Return the same options with some changed."""
+        """Copy the options with some changed."""
         return replace(self, **changes) if changes else self
 
     def scale_for(self, width: int) -> float:
-        """Return the factor on the scores of queries of a width.
+        """The factor on the scores of queries of a width.
 
         >>> AttentionOptions().scale_for(4), AttentionOptions(score="dot").scale_for(4)
         (0.5, 1.0)
@@ -68,11 +68,11 @@ class AttentionOptions:
         return 1 / math.sqrt(max(width, 1)) if self.score == "scaled-dot" else 1.0
 
     def offset(self, queries: int, keys: int) -> int | Array:
-        """Return the position of the first query among the keys, () or (B,)."""
+        """Position of the first query among the keys, () or (B,)."""
         return causal_offset(queries, keys, align=self.align, past=self.past, lengths=self.lengths)
 
     def check_ranges(self) -> None:
-        """Raise UsageError for options that are mutually exclusive, or a value outside its range."""
+        """Raise UsageError for options that exclude each other or are out of range."""
         if (self.past_key is None) != (self.past_value is None):
             raise UsageError("past key and past value must be given together: only one was")
         if self.past_key is not None and self.lengths is not None:
@@ -85,7 +85,7 @@ class AttentionOptions:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MultiHeadOptions(AttentionOptions):
-    """The options of attention, and how queries, keys and values are split into heads, rotated and cached.
+    """Options of attention, and how heads are split, rotated and cached.
 
     heads     number of query heads
     kv_heads  number of key and value heads; None: as many as query heads

@@ -24,7 +24,7 @@ Penalty = Callable[[float, int], float]  # sum of log-probabilities, number of t
 
 
 class BeamsInfo(NamedTuple):
-    """One step of a beam search: its logits (B, N), the running and the finished beams, both best first.
+    """One step of a beam search: logits (B, N), running and finished beams.
 
     The score of a running beam is a sum, without the penalty.
     """
@@ -36,7 +36,7 @@ class BeamsInfo(NamedTuple):
 
 
 def gnmt_penalty(exponent: float) -> Penalty:
-    """Return the penalty sum / ((5 + length) / 6)^exponent (Wu et al. 2016, equation 14, without its coverage).
+    """sum / ((5 + length) / 6)^exponent (Wu et al. 2016, equation 14).
 
     >>> round(gnmt_penalty(1.0)(-6.0, 7), 4)
     -3.0
@@ -45,7 +45,7 @@ def gnmt_penalty(exponent: float) -> Penalty:
 
 
 def average_penalty(exponent: float) -> Penalty:
-    """Return the penalty sum / length^exponent: 0 is the sum, 1 the mean.
+    """sum / length^exponent: 0 is the sum, 1 the mean.
 
     >>> average_penalty(1.0)(-6.0, 3)
     -2.0
@@ -126,7 +126,7 @@ def _extend_beams(
     settings: SamplingConfig,
     stop: Callable[[list[int]], bool] | None,
 ) -> Iterator[tuple[int, GeneratedText]]:
-    """Yield the best `count` beams one token longer, best first, each with the row it continues.
+    """Yield the best `count` beams one token longer, with the rows they continue.
 
     logs (B, V) of the next tokens, and as the filters leave them; a beam that ends here has its finish reason.
     """
@@ -147,7 +147,10 @@ def _check_beams(beams: int, returned: int, settings: SamplingConfig) -> None:
 
 
 def top_candidates(sums: Array, count: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield the rows and ids of the largest finite sums (B, N), best first; NotFiniteError if there is none."""
+    """Yield rows and ids of the largest finite sums (B, N), best first.
+
+    NotFiniteError if there is none.
+    """
     flat = sums.ravel()
     places = [int(place) for place in largest(flat, count) if np.isfinite(flat[place])]
     if not places:

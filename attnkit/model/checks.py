@@ -7,7 +7,7 @@ from attnkit.model.dtypes import Array
 
 
 def as_text(shape: tuple[int, ...]) -> str:
-    """Return a shape as text for an error message.
+    """Format a shape for an error message.
 
     >>> as_text((2, 4, 8)), as_text((4,))
     ('(2,4,8)', '(4,)')
@@ -30,7 +30,7 @@ def fit(x: Array, shape: tuple[int, ...], name: str, target: str) -> Array:
 
 
 def index(where: Array) -> str:
-    """Return the first True of a boolean array as an index path.
+    """Index path of the first True of a boolean array.
 
     >>> index(np.array([[False, False], [False, True]]))
     '[1][1]'
@@ -39,7 +39,9 @@ def index(where: Array) -> str:
 
 
 def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
-    """Raise DataError unless batch, heads, lengths and widths match; the last `trailing` axes are not batch axes.
+    """Raise DataError unless batch, heads, lengths and widths match.
+
+    The last `trailing` axes are not batch axes.
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), or without heads where `trailing` is 2
 
@@ -76,7 +78,7 @@ def _check_head_counts(q: Array, k: Array, v: Array) -> None:
 
 
 def check_gradient(grad_output: Array, shape: tuple[int, ...], name: str) -> None:
-    """Raise DataError unless a gradient has the shape of the output that it belongs to.
+    """Raise DataError unless a gradient has the shape of its output.
 
     >>> check_gradient(np.zeros((2, 3)), (2, 3), "y")
     """

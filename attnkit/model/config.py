@@ -67,7 +67,7 @@ class PositionConfig:
 
 @dataclass(frozen=True)
 class PatchConfig:
-    """How an image is split into patches: its default height and width, those of a patch, and its channels."""
+    """How an image is split into patches: sizes of both, and channels."""
 
     height: int
     width: int
@@ -193,7 +193,7 @@ class Config:
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
     def stack(self, name: str) -> StackConfig:
-        """Return the encoder or the decoder; UsageError if the model has none."""
+        """The encoder or the decoder; UsageError if the model has none."""
         stack = {"encoder": self.encoder, "decoder": self.decoder}.get(name)
         if stack is None:
             raise UsageError(f"a {self.family} model has no {name}")
@@ -215,7 +215,7 @@ class Config:
         return self.width
 
     def input_width(self, stack: str, layer: int) -> int:
-        """Return the width of the input of a layer of a stack."""
+        """Width of the input of a layer of a stack."""
         return self.width
 
     @cached_property
@@ -225,11 +225,11 @@ class Config:
         return {step.layer: find_attention_rules(self, step.layer) for step in steps if step.op == "attend"}
 
     def plan(self, stack: str) -> "list[Step]":
-        """Return all steps of a stack: see `layer_plan`."""
+        """All steps of a stack."""
         return transformer_plan(self, stack)
 
     def layer_names(self) -> list[str]:
-        """Return the names of all layers that may have parameters, in the order of a forward pass."""
+        """Names of all layers that may have parameters, in the order of a forward pass."""
         names = []
         for stack in self.stacks:
             layers = [step.layer for step in self.plan(stack)]
@@ -242,12 +242,12 @@ class Config:
         return transformer_parameter_shape(self, layer, name)
 
     def result_width(self, layer: str) -> int:
-        """Return the width of what the step of a layer computes, without its residual."""
+        """Width of what the step of a layer computes, without its residual."""
         is_narrow = self.embed_width and parse_layer_name(layer)[2] in EMBEDDING
         return self.embed_width if is_narrow else self.width
 
     def fixes_shapes(self, layer: str) -> bool:
-        """Return whether the products of a layer have fixed shapes, so that a text has its bits beside any others.
+        """Whether products have fixed shapes, so that other texts change no bits.
 
         Those of an encoder of text do, and of its head; a decoder computes one text at a time, as fast as it can.
         """
@@ -308,7 +308,7 @@ SUBLAYERS = ("self", "cross", "ffn")
 
 
 def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
-    """Return the steps of one layer: every sub-layer with its residual, and its norm after it or before it.
+    """Steps of one layer: every sub-layer with its residual and its norm.
 
     >>> small = StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
     >>> [step.layer for step in layer_steps(Config("bert", 2, encoder=small), "encoder", 0)]
@@ -327,7 +327,7 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
 
 
 def layer_plan(config: Config, stack: str) -> list[Step]:
-    """Return all steps of a stack, from ids (or patches) to its last hidden states.
+    """All steps of a stack, from ids (or patches) to its last hidden states.
 
     >>> small = StackConfig(layers=0, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
     >>> config = Config("gpt2", 2, decoder=small, positions=PositionConfig("learned"))
@@ -338,7 +338,7 @@ def layer_plan(config: Config, stack: str) -> list[Step]:
 
 
 def transformer_plan(config: Config, stack: str) -> list[Step]:
-    """Return all steps of a stack of a Transformer."""
+    """All steps of a stack of a Transformer."""
     chosen = config.stack(stack)
     steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or config.patches else []
     if config.positions.kind in ("learned", "sinusoidal"):
@@ -354,7 +354,7 @@ def transformer_plan(config: Config, stack: str) -> list[Step]:
 
 @cache
 def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
-    """Return the stack, number and part of a layer name; "" and None where it has none.
+    """Split a layer name into stack, number and part; "" and None for none.
 
     >>> parse_layer_name("decoder.3.cross"), parse_layer_name("encoder.norm"), parse_layer_name("head.dense")
     (('decoder', 3, 'cross'), ('encoder', None, 'norm'), ('', None, 'head.dense'))
@@ -379,7 +379,7 @@ def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
 
 
 def transformer_parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
-    """Return the shape of a parameter of a layer of a Transformer."""
+    """Shape of a parameter of a layer of a Transformer."""
     stack_name, _, part = parse_layer_name(layer)
     patches, positions = config.patches, config.positions
     if not stack_name:
@@ -403,7 +403,7 @@ def transformer_parameter_shape(config: Config, layer: str, name: str) -> tuple[
 
 
 def _with_relative_positions(positions: PositionConfig, stack: str, layers: list[str]) -> list[str]:
-    """Return the layers of a stack with those that hold its relative positions."""
+    """Insert the layers that hold the relative positions of a stack."""
     if not positions.relative:
         return layers
     first = next((at for at, layer in enumerate(layers) if parse_layer_name(layer)[1] == 0), len(layers))
@@ -418,7 +418,7 @@ def _with_relative_positions(positions: PositionConfig, stack: str, layers: list
 
 
 def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:
-    """Return the shape of a parameter of the pooler or of a layer of the head."""
+    """Shape of a parameter of the pooler or of a layer of the head."""
     width = config.width
     inner = (config.head_width or width) if config.transform else width
     words = len(config.classes) or config.stack(config.stacks[-1]).vocab

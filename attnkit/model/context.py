@@ -14,7 +14,7 @@ Params = Mapping[str, Mapping[str, Array]]
 
 
 class Engine(Protocol):
-    """What computes in place of NumPy, with the results and the errors of the functions named here."""
+    """An engine that computes in place of NumPy, with the same results and errors."""
 
     @property
     def name(self) -> str:
@@ -25,10 +25,10 @@ class Engine(Protocol):
         """Whether this process, of those that compute together, writes the result."""
 
     def highest(self, number: int) -> int:
-        """Return the highest of the numbers of all processes."""
+        """The highest of the numbers of all processes."""
 
     def run(self, model: "Model", steps: Sequence[Step], x: Array, context: "Context") -> Array:
-        """Return what `transformer.run` does."""
+        """`transformer.run`."""
 
     def run_packed(
         self,
@@ -38,28 +38,28 @@ class Engine(Protocol):
         segments: Sequence[Array] | None,
         dtype: str | None,
     ) -> list[Array] | None:
-        """Return what `transformer.run_packed` does, but for the last bits."""
+        """`transformer.run_packed`, up to rounding."""
 
     def head_logits(self, model: "Model", x: Array, hook: Hook, mask: Array | None) -> Array:
-        """Return what `output_head.head_logits` does."""
+        """`output_head.head_logits`."""
 
     def pool_first(self, model: "Model", x: Array, hook: Hook) -> Array:
-        """Return what `output_head.pool_first` does."""
+        """`output_head.pool_first`."""
 
     def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
-        """Return what `CachedDecoder` is: a NextTokenModel with a cache."""
+        """A NextTokenModel with a cache, like `CachedDecoder`."""
 
     def train_state(self, model: "Model", **options: Any) -> Any:
-        """Return a model in training, whose parameters stay where it is computed."""
+        """A model in training, whose parameters stay on the engine."""
 
     def attention(
         self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: Any, **request: Any
     ) -> dict[str, Array]:
-        """Return what `attention.multi_head_attention` does."""
+        """`attention.multi_head_attention`."""
 
 
 class Model(NamedTuple):
-    """A configuration and the parameters of its layers, by name (see config.py), and what computes it [NumPy]."""
+    """A configuration, the parameters of its layers by name, and an engine [NumPy]."""
 
     config: Config
     params: Params
@@ -105,5 +105,5 @@ class Context:
         self.past = 0 if self.cache is None else self.cache.length
 
     def last_states(self) -> tuple[State, ...] | None:
-        """Return the last state of each recurrent layer of a run, in their order; None where there are none."""
+        """Last state of each recurrent layer of a run, in order; None without any."""
         return tuple(self.final_states.values()) or None

@@ -16,7 +16,7 @@ from attnkit.model.softmax import log_sum_exp, softmax
 def dense_attention(
     scores: Array, values: Array, allowed: Array | None, options: AttentionOptions, requested: Requested
 ) -> dict[str, Array]:
-    """Return heads, weights, the requested intermediates and, if needed, log-sum-exps, from raw scores.
+    """Compute heads, weights and the requested intermediates from raw scores.
 
     scores (..., H, T, S), values (..., G, S, V), allowed (..., 1, T, S) -> {"heads": (..., H, T, V), ...}
 
@@ -39,7 +39,7 @@ def dense_attention(
 
 
 def _cap(scores: Array, softcap: float, *, in_place: bool) -> Array:
-    """Return softcap tanh(scores / softcap), or the scores where softcap is 0."""
+    """softcap tanh(scores / softcap), or the scores if softcap is 0."""
     if not softcap:
         return scores
     capped = np.divide(scores, softcap, out=scores if in_place else None)
@@ -49,7 +49,10 @@ def _cap(scores: Array, softcap: float, *, in_place: bool) -> Array:
 
 
 def allowed_cells(queries: int, keys: int, offset: int | Array, options: AttentionOptions) -> Array | None:
-    """Return which keys each query may attend to by lengths, causality and window, (..., 1, T, S); None for all."""
+    """Which keys each query may attend to by lengths, causality and window.
+
+    (..., 1, T, S); None: all of them.
+    """
     rules = []
     if options.lengths is not None:
         rules.append(masks.padding_mask(options.lengths, keys))
@@ -62,7 +65,9 @@ def allowed_cells(queries: int, keys: int, offset: int | Array, options: Attenti
 
 
 def query_positions(queries: slice, offset: int | Array) -> Array:
-    """Return the positions of queries among the keys, with query 0 at offset () or (B,): (1, T) or (B, 1, T).
+    """Positions of queries among the keys, if query 0 is at offset () or (B,).
+
+    -> (1, T) or (B, 1, T)
 
     >>> query_positions(slice(1, 3), 4).tolist(), query_positions(slice(0, 2), np.array([0, 5])).tolist()
     ([[5, 6]], [[[0, 1]], [[5, 6]]])
@@ -73,7 +78,9 @@ def query_positions(queries: slice, offset: int | Array) -> Array:
 def broadcast_mask(
     mask: Array | None, bias: Array | None, shape: tuple[int, ...], dtype: DType
 ) -> tuple[Array | None, Array | None]:
-    """Return mask and bias broadcast to scores of that shape and dtype; the last axis of a shorter mask is not.
+    """Broadcast mask and bias to scores of a shape and dtype.
+
+    The last axis of a shorter mask is not broadcast.
 
     A mask of 0 and 1 becomes a boolean one. DataError where they do not broadcast.
 
@@ -92,14 +99,14 @@ def broadcast_mask(
 
 
 def rounded_softmax(masked: Array, softmax_dtype: str | None) -> Array:
-    """Return the softmax of the scores, with scores and weights rounded to a dtype unless it is None."""
+    """Softmax with scores and weights rounded to a dtype unless it is None."""
     if softmax_dtype is None:
         return softmax(masked)
     return rounded(softmax(rounded(masked, softmax_dtype)), softmax_dtype).astype(masked.dtype)
 
 
 def mask_scores(scores: Array, mask: Array | None, bias: Array | None = None, allowed: Array | None = None) -> Array:
-    """Add a bias and a float mask to scores, and put -inf where `mask` or `allowed` block a key.
+    """Add a bias and a float mask to scores, and put -inf at blocked keys.
 
     scores (..., T, S), mask and bias broadcast to them -> (..., T, S)
 
@@ -121,7 +128,7 @@ def mask_scores(scores: Array, mask: Array | None, bias: Array | None = None, al
 
 
 def _pad_mask(mask: Array, keys: int) -> Array:
-    """Return a mask shorter than the keys with zeros (False) for the rest; one of length 1 broadcasts instead."""
+    """Extend a mask shorter than the keys with zeros; one of length 1 broadcasts."""
     if mask.ndim == 0 or mask.shape[-1] == 1 or mask.shape[-1] >= keys:
         return mask
     rest = np.zeros((*mask.shape[:-1], keys - mask.shape[-1]), mask.dtype)
@@ -129,7 +136,7 @@ def _pad_mask(mask: Array, keys: int) -> Array:
 
 
 def _weighted_sum(weights: Array, v: Array) -> Array:
-    """Return the weighted sum of values, where 0 x NaN is 0, so that blocked keys have no effect."""
+    """Weighted sum of values, in which 0 x NaN is 0, so blocked keys add nothing."""
     finite = np.isfinite(v)
     if finite.all():
         return product(weights, v)
@@ -140,7 +147,7 @@ def _weighted_sum(weights: Array, v: Array) -> Array:
 
 
 def add_infinite_values(finite: Array, above: Array, below: Array, nan: Array) -> Array:
-    """Return averages of finite values, with inf, -inf and NaN added wherever their weight is above 0.
+    """Add inf, -inf and NaN to averages of finite values if their weight is above 0.
 
     All four have one shape.
 

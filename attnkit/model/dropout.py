@@ -9,7 +9,7 @@ from attnkit.model.dtypes import Array, cast, quiet, working
 
 
 def dropout_mask(shape: tuple[int, ...], rate: float, *, seed: int, step: int, place: str, row: int = 0) -> Array:
-    """Return which elements of an array dropout keeps, each with probability 1 - rate.
+    """Which elements of an array dropout keeps, each with probability 1 - rate.
 
     shape (...) -> (...) bool
 
@@ -41,7 +41,6 @@ def dropout_mask(shape: tuple[int, ...], rate: float, *, seed: int, step: int, p
 
 
 def _number(place: str) -> int:
-    """Return the first 64 bits of the SHA-256 of a name."""
     import hashlib  # imported here, as it would cost every other stage of a pipe two milliseconds
 
     return int.from_bytes(hashlib.sha256(place.encode()).digest()[:8], "big")
@@ -49,7 +48,7 @@ def _number(place: str) -> int:
 
 @quiet
 def dropout(x: Array, rate: float, *, seed: int, step: int, place: str, row: int = 0) -> Array:
-    """Set elements of x to zero with probability `rate`, and divide the others by 1 - rate, which keeps the mean.
+    """Set elements to zero with probability `rate`; divide the others by 1 - rate.
 
     x (...) -> (...)
 

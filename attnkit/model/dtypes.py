@@ -16,7 +16,7 @@ quiet = np.errstate(all="ignore")
 
 @cache
 def is_float(dtype: DType) -> bool:
-    """Return whether a dtype is a float; bfloat16 is recognized by its name, without its package.
+    """Whether a dtype is a float, bfloat16 included, which is known by its name.
 
     >>> is_float(np.dtype("float16")), is_float(np.dtype("int8"))
     (True, False)
@@ -25,7 +25,7 @@ def is_float(dtype: DType) -> bool:
 
 
 def working(*arrays: Array) -> DType:
-    """Return the dtype to compute in: at least float32, and float64 for integers.
+    """The dtype to compute in: at least float32, and float64 for integers.
 
     DataError for a dtype that is neither a float, a whole number nor a boolean.
 
@@ -50,7 +50,7 @@ def _wide(dtype: DType) -> DType:
 
 
 def output_dtype(x: Array) -> DType:
-    """Return the dtype of a result: that of x if it is a float, else float64.
+    """The dtype of a result: the dtype of x if it is a float, else float64.
 
     >>> output_dtype(np.zeros(2, np.float16)), output_dtype(np.zeros(2, bool))
     (dtype('float16'), dtype('float64'))
@@ -59,7 +59,7 @@ def output_dtype(x: Array) -> DType:
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """Cast x to a dtype in C order, so that no result depends on the memory layout of its input.
+    """Cast x to a dtype in C order, so that memory layouts change no result.
 
     >>> cast(np.arange(4).reshape(2, 2).T, np.dtype(float)).flags.c_contiguous
     True
@@ -68,7 +68,7 @@ def cast(x: Array, dtype: DType) -> Array:
 
 
 def cast_matrices(x: Array, dtype: DType) -> Array:
-    """Cast x to a dtype with each of its matrices in C order; slices of a cache buffer are not copied.
+    """Cast x to a dtype with each matrix in C order; cache slices are not copied.
 
     >>> room = np.zeros((2, 5, 3))
     >>> cast_matrices(room[:, :2], room.dtype).base is room, cast_matrices(room[..., :2], room.dtype).base is room

@@ -12,7 +12,7 @@ from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, wor
 
 
 def check_ids(ids: ArrayLike, size: int, noun: str = "token id") -> Array:
-    """Return ids as int64; DataError unless each is an integer in 0..size-1.
+    """Convert ids to int64; DataError unless each is an integer in 0..size-1.
 
     ids (...) -> (...)
 
@@ -37,7 +37,7 @@ def _reject(values: Array, bad: Array, message: str) -> None:
 
 
 def one_hot(ids: ArrayLike, size: int, dtype: DTypeLike = np.float32) -> Array:
-    """Return a one-hot row for each token.
+    """One-hot row for each token.
 
     ids (...) -> (..., N)
 
@@ -52,7 +52,7 @@ def one_hot(ids: ArrayLike, size: int, dtype: DTypeLike = np.float32) -> Array:
 
 
 def embed(ids: ArrayLike, table: Array) -> Array:
-    """Return the row of the table for each token.
+    """Row of the table for each token.
 
     ids (...), table (N, D) -> (..., D)
 
@@ -68,7 +68,7 @@ def embed(ids: ArrayLike, table: Array) -> Array:
 
 
 def embed_backward(grad_output: Array, ids: ArrayLike, size: int, noun: str = "token id") -> Array:
-    """Gradient of an embedding table: row n is the sum of the gradients of all tokens with id n.
+    """Gradient of an embedding table: row n sums the gradients of tokens with id n.
 
     grad_output (..., D), ids (...), size N -> (N, D)
 
@@ -92,7 +92,7 @@ def embed_backward(grad_output: Array, ids: ArrayLike, size: int, noun: str = "t
 
 
 def random_table(words: Sequence[str], dim: int, seed: int = 0) -> Array:
-    """Return a standard normal vector per word that depends on seed and word only.
+    """Standard normal vector per word that depends on seed and word only.
 
     words (N), dim D -> (N, D) float32
 
@@ -118,7 +118,9 @@ def _digest(word: str) -> list[int]:
 
 @quiet
 def scale_embedding(x: Array) -> Array:
-    """Multiply embeddings by the square root of their width (Attention Is All You Need, section 3.4).
+    """Multiply embeddings by the square root of their width.
+
+    Source: Attention Is All You Need, section 3.4.
 
     x (..., D) -> (..., D)
 

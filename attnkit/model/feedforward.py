@@ -21,7 +21,9 @@ def feed_forward(
     keep: Collection[str] | None = None,
     hook: Hook = no_hook,
 ) -> dict[str, Array]:
-    """Return activation(x W1 + b1) W2 + b2 at every position, gated by x W3 + b3 if `params` has w3.
+    """activation(x W1 + b1) W2 + b2 at every position.
+
+    If `params` contains w3, the activation is multiplied by x W3 + b3.
 
     x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> {"output": (..., D), ...}
 
@@ -61,7 +63,7 @@ FeedForwardPullback = Callable[..., tuple[Array, dict[str, Array]]]
 def feed_forward_vjp(
     x: Array, params: Mapping[str, Array], *, activation: str = "relu", hook: Hook = no_hook
 ) -> tuple[Array, FeedForwardPullback]:
-    """Position-wise feed-forward network, and the function from the gradient of its output to the others.
+    """Feed-forward network, and the function from its gradient to the others.
 
     x (..., D), params as in `feed_forward` -> (..., D), (..., D) -> ((..., D), {parameter: its shape})
 
@@ -108,7 +110,7 @@ def feed_forward_vjp(
 
 
 def check_gate(params: Mapping[str, Array]) -> None:
-    """Raise DataError if there is a gate w3 that does not have the shape of w1, or a bias b2 without w2.
+    """Raise DataError for a gate w3 of another shape than w1, or b2 without w2.
 
     >>> check_gate({"w1": np.ones((2, 3))})
     """

@@ -30,13 +30,13 @@ Filter = Callable[[Array, Array], Array]  # scores (B, N), ids so far (B, T) -> 
 
 
 class NextTokenModel(Protocol):
-    """A model that predicts the next token of each row of a batch, and keeps the earlier tokens."""
+    """A model that predicts the next token of each row and keeps the earlier ones."""
 
     def __call__(self, tokens: Array) -> Array:
         """Append tokens and return the logits of the next one: tokens (B, T) -> (B, N)."""
 
     def reorder_cache(self, rows: Array) -> None:
-        """Replace row i by row rows[i]; there may be more rows than before, or fewer: rows (B,)."""
+        """Replace row i by row rows[i]; the number of rows (B,) may change."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Filtered(NamedTuple):
 
 
 class StepInfo(NamedTuple):
-    """One step: the model's logits (N,), the output of each filter, the chosen id and its log-probability."""
+    """One step: logits (N,), the output of each filter, id and log-probability."""
 
     step: int
     logits: Array
@@ -116,7 +116,7 @@ class GeneratedText(NamedTuple):
 
 
 def score_tokens(logits: Array, ids: ArrayLike) -> Array:
-    """Return the log-probability of each token.
+    """Log-probability of each token.
 
     logits (..., N), ids (...) -> (...)
 
@@ -139,7 +139,7 @@ def generate(
     stop: Callable[[list[int]], bool] | None = None,
     on_step: Callable[[StepInfo], None] | None = None,
 ) -> GeneratedText:
-    """Generate tokens after the prompt by greedy search, or by sampling if `settings.sampled`.
+    """Generate tokens after the prompt, greedily or by sampling.
 
     prompt (T,) -> GeneratedText
 
@@ -176,7 +176,7 @@ def generate(
 
 
 def start_generation(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array, list[tuple[str, Filter]]]:
-    """Return the prompt (1, T), and the filters of the settings; an error for an empty prompt or a negative limit."""
+    """Prompt (1, T) and filters; an error for an empty prompt or negative limit."""
     ids = np.asarray(prompt)
     if ids.ndim != 1 or not ids.size:
         raise DataError(f"prompt {as_text(ids.shape)}: expected one or more token ids")
@@ -187,7 +187,10 @@ def start_generation(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array
 
 
 def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter]]:
-    """Yield the filters by name in the order they apply; `start` is the number of tokens of the prompt."""
+    """Yield the filters by name in the order they apply.
+
+    start  the number of tokens of the prompt
+    """
     if settings.repetition_penalty != 1:
         yield "repetition penalty", lambda scores, ids: repetition_penalty(scores, ids, settings.repetition_penalty)
     if settings.banned:
@@ -220,7 +223,7 @@ def _only(scores: Array, word: int | None) -> Array:
 
 
 def apply_filters(filters: list[tuple[str, Filter]], scores: Array, sequences: Array) -> Array:
-    """Return scores (B, N) after every filter, sequences (B, T) the ids so far."""
+    """Scores (B, N) after every filter; sequences (B, T) are the ids so far."""
     for _, apply in filters:
         scores = apply(scores, sequences)
     return scores
@@ -235,7 +238,10 @@ def _filtered(filters: list[tuple[str, Filter]], scores: Array, sequences: Array
 
 @quiet
 def check_logits(logits: Array, step: int, settings: SamplingConfig) -> None:
-    """Raise an error for a row of logits without a finite one; at the first step also for an id out of range."""
+    """Raise an error for a row without a finite logit, or an id out of range.
+
+    Ids are checked at the first step.
+    """
     bad = ~np.isfinite(logits.max(axis=-1, initial=-np.inf))
     if bad.any():
         check_finite(logits[bad][:1], step)
@@ -254,18 +260,18 @@ def _choice(scores: Array, step: int, rng: "np.random.Generator | None") -> int:
 
 @quiet
 def _logprob(logits: Array, word: int) -> float:
-    """Return the log-probability of one word, without computing those of all: logits (N,)."""
+    """Log-probability of one word, without computing the others: logits (N,)."""
     scores = shifted(cast(logits, working(logits)))
     return float(scores[word]) - math.log(np.exp(scores).sum())
 
 
 def append_token(text: GeneratedText, word: int, logprob: float, score: float) -> GeneratedText:
-    """Return a text with one more token, its log-probability and the new score."""
+    """Append a token, its log-probability and the new score to a text."""
     return text._replace(ids=(*text.ids, word), logprobs=(*text.logprobs, logprob), score=score)
 
 
 def finish_reason(ids: tuple[int, ...], settings: SamplingConfig, stop: Callable[[list[int]], bool] | None) -> str:
-    """Return why a text ends with the last of these tokens: eos or stop, "" where it does not."""
+    """Why a text ends with the last of these tokens: eos, stop, or "" if not."""
     if ids[-1] in settings.eos:
         return "eos"
     return "stop" if stop and stop(list(ids)) else ""

@@ -16,7 +16,7 @@ MODES = ("q", "k", "v")
 
 
 class HeadWeights(NamedTuple):
-    """The projections of each head of a layer: q, k (H, D, K), v (H, D, V), o (H, V, D)."""
+    """Projections of each head of a layer: q, k (H, D, K), v (H, D, V), o (H, V, D)."""
 
     q: Array
     k: Array
@@ -25,7 +25,7 @@ class HeadWeights(NamedTuple):
 
 
 def split_projections(params: Mapping[str, Array], heads: int) -> HeadWeights:
-    """Return the projections of each head; heads that share keys and values have the same ones.
+    """Projections of each head; heads that share keys and values share them.
 
     params  wq (D, H*K), wk (D, G*K), wv (D, G*V), wo (H*V, D)
 
@@ -44,7 +44,9 @@ def split_projections(params: Mapping[str, Array], heads: int) -> HeadWeights:
 
 
 def vocabulary_product(head: Array, table: Array) -> Array:
-    """Return the output matrix times the embeddings, head (D, N), table (N, D) -> (D, D) float64, some words at a time.
+    """Product of the output matrix and the embeddings, some words at a time.
+
+    head (D, N), table (N, D) -> (D, D) float64
 
     >>> vocabulary_product(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[11.]])
@@ -57,7 +59,9 @@ def vocabulary_product(head: Array, table: Array) -> Array:
 
 
 def copying_scores(weights: HeadWeights, product: Array) -> Array:
-    """Return how much each head copies: Σ λ / Σ |λ| of its OV circuit from words to words, W_E W_V W_O W_U.
+    """How much each head copies: Σ λ / Σ |λ| of its OV circuit from words to words.
+
+    The circuit is W_E W_V W_O W_U.
 
     product (D, D), as of `vocabulary_product` -> (H,); 1: a word raises its own logit, -1: it lowers it
 
@@ -76,7 +80,7 @@ def copying_scores(weights: HeadWeights, product: Array) -> Array:
 
 
 def written_by(weights: HeadWeights) -> Array:
-    """Return matrices (H, V, D) with the norms of what heads write, W_OV = W_V W_O, in every product after them.
+    """Matrices (H, V, D) with the norms of W_OV = W_V W_O in every later product.
 
     >>> np.abs(written_by(HeadWeights(*np.full((4, 1, 1, 1), 2.0)))).tolist()
     [[[4.0]]]
@@ -85,7 +89,7 @@ def written_by(weights: HeadWeights) -> Array:
 
 
 def read_by(weights: HeadWeights) -> dict[str, Array]:
-    """Return matrices (H, D, K) with the norms of what heads read with, in every product before them, by MODES.
+    """Matrices (H, D, K) with the norms of what heads read, by MODES.
 
     The queries read with W_QK = W_Q W_Kᵀ, the keys with its transpose, the values with W_OV.
 
@@ -99,7 +103,9 @@ def read_by(weights: HeadWeights) -> dict[str, Array]:
 
 
 def composition_scores(written: Array, read: Array) -> Array:
-    """Return how much later heads read of what earlier heads write: |W_OV W| / (|W_OV| |W|) by Frobenius norms.
+    """How much later heads read of what earlier heads write.
+
+    |W_OV W| / (|W_OV| |W|) by Frobenius norms.
 
     written (E, V, D), as of `written_by`; read (H, D, K), as of `read_by` -> (H, E); NaN where a norm is 0
 
@@ -115,7 +121,7 @@ def composition_scores(written: Array, read: Array) -> Array:
 
 
 def reduce_left(w: Array) -> Array:
-    """Return the factor R of Q R = w, of which |w x| = |R x| for every x: (H, D, K) -> (H, K, K).
+    """Factor R of Q R = w, with |w x| = |R x| for every x: (H, D, K) -> (H, K, K).
 
     >>> np.abs(reduce_left(np.array([[[3.0], [4.0]]]))).round(4).tolist()
     [[[5.0]]]

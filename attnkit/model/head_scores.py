@@ -28,7 +28,7 @@ QUERIES = 3  # least number of queries with a target that a kind is judged by
 
 @dataclass(frozen=True, eq=False)
 class HeadScores:
-    """The scores of H heads, summed over texts; the sum of two is that of the texts of both.
+    """Scores of H heads, summed over texts; they add up across texts.
 
     texts    how many there are
     sums     (H, 7) the scores of MEANS
@@ -66,11 +66,11 @@ class HeadScores:
         )
 
     def means(self) -> Array:
-        """Return the scores of MEANS, the mean of the texts: (H, 7); NaN where a score is not defined."""
+        """Scores of MEANS, averaged over texts: (H, 7); NaN if a score is not defined."""
         return self.sums / self.texts
 
     def measures(self) -> Array:
-        """Return what decides the kind of a head, (H, 6): 0 for even attention, 1 for all of it on the target.
+        """What decides the kind of a head, (H, 6): 0 if even, 1 if all on the target.
 
         The last column is the entropy as a share of that of even attention; NaN without a query to judge by.
         """
@@ -80,17 +80,20 @@ class HeadScores:
         return np.concatenate([np.where(self.counts < QUERIES, np.nan, excess), evenness], axis=1)
 
     def kinds(self) -> list[str]:
-        """Return the kind of each head: the target that it attends to most beyond even attention, broad, or other."""
+        """Kind of each head: the target it attends to most beyond even attention.
+
+        broad or other if there is none.
+        """
         return [choose_kind(row) for row in self.measures()]
 
     def kind_measures(self) -> Array:
-        """Return for each head the measure of its kind, (H,); of the kind `other` the largest that falls short."""
+        """Measure of the kind of each head, (H,); of `other` the largest."""
         rows = zip(self.kinds(), self.measures(), strict=True)
         return np.array([row[KINDS.index(kind)] if kind != "other" else largest_of(row[:-1]) for kind, row in rows])
 
 
 def choose_kind(measures: Array) -> str:
-    """Return the kind of a head by its measures (6,), of TARGETS and of evenness.
+    """Kind of a head by its measures (6,) of TARGETS and of evenness.
 
     >>> choose_kind(np.array([0.9, 0.5, 0, 0, np.nan, 0.1])), choose_kind(np.array([0.1, 0, 0, 0, 0, 0.2]))
     ('previous', 'other')
@@ -102,7 +105,7 @@ def choose_kind(measures: Array) -> str:
 
 
 def largest_of(row: Array) -> float:
-    """Return the largest number of a row without NaN; NaN where there is none.
+    """Largest number of a row without NaN; NaN for a row of NaN only.
 
     >>> float(largest_of(np.array([0.5, np.nan]))), float(largest_of(np.array([np.nan])))
     (0.5, nan)
@@ -114,7 +117,7 @@ def largest_of(row: Array) -> float:
 def score_heads(
     weights: Array, tokens: Array | None = None, is_real: Array | None = None, is_cross: bool = False
 ) -> HeadScores:
-    """Return the scores of the heads of one layer and one text.
+    """Scores of the heads of one layer and one text.
 
     weights (H, T, S), tokens (S,), is_real (S,) -> scores of H heads
 
@@ -142,7 +145,9 @@ def score_heads(
 
 
 def mark_targets(own: Array, real: Array, tokens: Array | None) -> Array:
-    """Return the targets of each query as booleans: own (T,), real (S,), tokens (S,) -> (5, T, S), (3, T, S) without.
+    """Targets of each query as booleans.
+
+    own (T,), real (S,), tokens (S,) -> (5, T, S), (3, T, S) without tokens
 
     own  the key of each query
 
@@ -162,7 +167,7 @@ def mark_targets(own: Array, real: Array, tokens: Array | None) -> Array:
 
 
 def _sum_scores(weights: Array, allowed: Array, targets: dict[str, Array], own: Array) -> HeadScores:
-    """Return the scores of weights (H, T, S) on the targets, each (T, S), of the cells that are allowed (T, S)."""
+    """Scores of weights (H, T, S) on targets (T, S) among the allowed cells (T, S)."""
     heads, per_query = len(weights), allowed.sum(axis=-1)  # (T,)
     queries, has_choice = max(int((per_query > 0).sum()), 1), per_query > 1
     mass = np.empty((len(own), heads, len(targets) + 1))  # (T, H, C)
@@ -190,7 +195,7 @@ def _sum_scores(weights: Array, allowed: Array, targets: dict[str, Array], own: 
 
 
 def query_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield ranges of the queries of weights (H, T, S), of at most BLOCK weights or one query each.
+    """Yield ranges of queries of weights (H, T, S), each of at most BLOCK weights.
 
     >>> [*query_blocks((1, 3, BLOCK // 2))]
     [slice(0, 2, None), slice(2, 4, None)]
@@ -201,7 +206,10 @@ def query_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 
 
 def _find_largest(weights: Array) -> tuple[Array, Array]:
-    """Return the largest weight of each head and its place: (H, T, S) -> (H,), (H, 3); -1 where all are 0."""
+    """Largest weight of each head and its place, -1 if all are 0.
+
+    (H, T, S) -> (H,), (H, 3)
+    """
     rows = weights.reshape(len(weights), -1)
     if not rows.shape[1]:
         return np.zeros(len(rows)), np.full((len(rows), 3), -1)
@@ -212,14 +220,16 @@ def _find_largest(weights: Array) -> tuple[Array, Array]:
 
 
 def concatenate_heads(layers: Iterable[HeadScores]) -> HeadScores:
-    """Return the scores of the heads of several layers, of the same texts, as one."""
+    """Concatenate the scores of several layers on the same texts."""
     each = [*layers]
     fields = ("sums", "chosen", "even", "counts", "largest", "place")
     return HeadScores(each[0].texts, *(np.concatenate([getattr(one, name) for one in each]) for name in fields))
 
 
 def roll_out(layers: Sequence[Array], residual: float = 0.5) -> Array:
-    """Return the attention rollout of layers of weights, the first layer first: each (..., H, T, T) -> (..., T, T).
+    """Attention rollout of layers of weights, the first layer first.
+
+    each (..., H, T, T) -> (..., T, T)
 
     A layer is A = residual · I + (1 − residual) · W, with the mean W of its heads, each row divided by its sum; the
     rollout is the product of all A, the last layer first (Abnar and Zuidema 2020, Quantifying Attention Flow in

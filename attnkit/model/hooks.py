@@ -11,11 +11,11 @@ Hook = Callable[[str], Callable[[Array], Array] | None]
 
 
 def no_hook(name: str) -> None:
-    """Return no function for any intermediate: the hook that does nothing."""
+    """The hook that does nothing for any intermediate."""
 
 
 def scoped(hook: Hook, layer: str) -> Hook:
-    """Return the hook of a part of a model, where the names of intermediates begin with the name of the part.
+    """Hook of a part of a model, whose name begins the names of intermediates.
 
     >>> scoped(lambda name: name.upper, "encoder.0.self")("weights")()
     'ENCODER.0.SELF.WEIGHTS'
@@ -24,7 +24,7 @@ def scoped(hook: Hook, layer: str) -> Hook:
 
 
 def apply_hook(hook: Hook, name: str, array: Array) -> Array:
-    """Return the array as the hook of its name changes it.
+    """Pass an array through the hook of its name.
 
     >>> apply_hook({"x": lambda x: x + 1}.get, "x", 1), apply_hook(no_hook, "x", 1)
     (2, 1)
@@ -34,7 +34,7 @@ def apply_hook(hook: Hook, name: str, array: Array) -> Array:
 
 
 def is_requested(keep: Collection[str] | None, hook: Hook, name: str) -> bool:
-    """Return whether an intermediate is kept, as all are where `keep` is None, or has a hook.
+    """Whether an intermediate is kept or has a hook; None keeps all.
 
     >>> is_requested(("q",), no_hook, "q"), is_requested(("q",), no_hook, "k"), is_requested(None, no_hook, "k")
     (True, False, True)
@@ -44,7 +44,7 @@ def is_requested(keep: Collection[str] | None, hook: Hook, name: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Requested:
-    """The intermediates of attention that a caller requests: to be returned, through a hook, or summarized.
+    """Intermediates of attention that are to be returned, hooked or summarized.
 
     summary    what to compute in place of the weights: full, stats, topk:K or rows:I,J
     summaries  the names of its intermediates
@@ -72,12 +72,12 @@ class Requested:
         return self.keep is None or "lse" in self.keep
 
     def is_returned(self, name: str) -> bool:
-        """Return whether an intermediate is returned; the heads always are."""
+        """Whether an intermediate is returned; the heads always are."""
         return name == "heads" or self.keep is None or name in self.keep
 
 
 def request_intermediates(keep: Collection[str] | None, hook: Hook, summary: str) -> Requested:
-    """Return the intermediates to compute; where weights are kept and summarized, their summary is kept instead.
+    """Resolve the intermediates to compute; a summary is kept in place of weights.
 
     >>> sorted(request_intermediates(("q", "weights"), no_hook, "rows:0").keep)
     ['q', 'weights.rows']
@@ -98,7 +98,7 @@ WEIGHT_SUMMARIES: dict[str, tuple[str, ...]] = {
 
 
 def parse_weight_summary(summary: str) -> tuple[str, tuple[int, ...]]:
-    """Return the kind of a summary of the weights, and its numbers: K, or the rows.
+    """Parse a summary of the weights: its kind, and K or the rows.
 
     UsageError for anything but full, stats, topk:K and rows:I,J.
 
@@ -112,7 +112,7 @@ def parse_weight_summary(summary: str) -> tuple[str, tuple[int, ...]]:
 
 
 def summary_names(summary: str) -> tuple[str, ...]:
-    """Return the names of the intermediates of a summary of the weights; none for "full".
+    """Names of the intermediates of a summary of the weights; none for "full".
 
     >>> summary_names("topk:8"), summary_names("full")
     (('weights.top', 'weights.keys'), ())

@@ -14,7 +14,7 @@ INITIAL = 64  # positions that a new buffer has; a full one doubles
 
 
 class KVCache:
-    """Keys and values (..., G, S, K) of every attention layer, of the tokens so far and of the memory.
+    """Keys and values (..., G, S, K) of every attention layer, memory included.
 
     >>> cache, two = KVCache(), np.ones((1, 2, 4))
     >>> _ = cache.append("decoder.0.self", two, two)
@@ -33,7 +33,7 @@ class KVCache:
         return min((size for layer, size in self._lengths.items() if layer.endswith("self")), default=0)
 
     def append(self, layer: str, k: Array, v: Array) -> tuple[Array, Array, int]:
-        """Append keys and values, and return all of the layer, and the number of earlier ones."""
+        """Append keys and values; return all of the layer, and the number of earlier ones."""
         past, new = self._lengths.get(layer, 0), k.shape[-2]
         if layer not in self._buffers:
             self._buffers[layer] = _new_buffer(k, max(INITIAL, new)), _new_buffer(v, max(INITIAL, new))
@@ -46,7 +46,7 @@ class KVCache:
         return keys, values, past
 
     def get_or_compute(self, layer: str, compute: Callable[[], Pair]) -> tuple[Array, Array, int]:
-        """Return the keys and values of a memory, computed on first use, and 0 earlier ones."""
+        """Keys and values of a memory, computed on first use, and 0 earlier ones."""
         if layer not in self._buffers:
             self.set(layer, *compute())
         return *self.get(layer), 0
@@ -58,7 +58,7 @@ class KVCache:
         self._buffers[layer], self._lengths[layer] = (k, v), k.shape[-2]
 
     def get(self, layer: str) -> Pair:
-        """Return the keys and values of a layer."""
+        """Keys and values of a layer."""
         length = self._lengths[layer]
         k, v = self._buffers[layer]
         return k[..., :length, :], v[..., :length, :]
@@ -83,7 +83,7 @@ def _grow(buffer: Array, used: int, needed: int) -> Array:
 
 
 class StateCache(KVCache):
-    """The states (B, P) and (B, H) of every recurrent layer after the tokens so far, and keys and values of the memory.
+    """States (B, P) and (B, H) of recurrent layers, and keys and values of the memory.
 
     >>> cache = StateCache()
     >>> cache.set_state("decoder.0.rnn", State(np.array([[1.0], [2.0]])), 3)

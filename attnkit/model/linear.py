@@ -20,7 +20,7 @@ def linear(
     *,
     names: tuple[str, str, str] = ("x", "w", "b"),
 ) -> Array:
-    """Return x W + b, where a missing weight is the identity and a missing bias zero.
+    """x W + b; a missing weight is the identity and a missing bias zero.
 
     x (..., D), weight (D, E), bias (E,) -> (..., E)
 
@@ -43,7 +43,7 @@ def linear(
 
 
 class LinearGradients(NamedTuple):
-    """The gradients of x, weight and bias; None for a parameter that the projection does not have."""
+    """Gradients of x, weight and bias; None for a missing parameter."""
 
     x: Array
     weight: Array | None
@@ -78,7 +78,7 @@ def linear_backward(
 
 
 def as_rows(x: Array) -> Array:
-    """Reshape x to one matrix whose rows are the tokens of all texts: (..., D) -> (rows, D).
+    """Reshape x to one matrix of tokens: (..., D) -> (rows, D).
 
     >>> as_rows(np.zeros((2, 3, 4))).shape
     (6, 4)
@@ -100,7 +100,7 @@ def sum_rows(gradient: Array) -> Array:
 
 
 def sum_to_shape(gradient: Array, shape: tuple[int, ...]) -> Array:
-    """Sum a gradient over the axes along which an array of a shape was broadcast: the adjoint of broadcasting.
+    """Sum a gradient over broadcast axes: the adjoint of broadcasting.
 
     gradient (..., D) -> an array of `shape`
 
@@ -133,7 +133,7 @@ def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
 
 
 def to_column_major(weight: Array) -> Array:
-    """Return a column-major (Fortran-order) copy of a weight (D, E).
+    """Copy a weight (D, E) in column-major (Fortran) order.
 
     The product of one row with a weight of more rows than columns is 25 % faster with it.
 
@@ -154,7 +154,7 @@ def to_column_major(weight: Array) -> Array:
 
 
 def add(x: Array, y: Array) -> Array:
-    """Return the residual connection x + y, in the dtype of x.
+    """Residual connection x + y, in the dtype of x.
 
     x (..., D), y broadcast to it -> (..., D)
 
@@ -169,7 +169,7 @@ def add(x: Array, y: Array) -> Array:
 
 
 def add_backward(grad_output: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """Gradients of the residual connection x + y; the second is summed if y was broadcast.
+    """Gradients of x + y; the second is summed if y was broadcast.
 
     grad_output (..., D), x (..., D), y broadcast to it -> (..., D), the shape of y
 
@@ -184,7 +184,7 @@ def add_backward(grad_output: Array, x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def random_weight(rng: "np.random.Generator", rows: int, columns: int) -> Array:
-    """Return a weight matrix from N(0, 1/rows), which preserves the variance of its inputs.
+    """Weight matrix from N(0, 1/rows), which preserves the variance of its inputs.
 
     -> (rows, columns) float64
 

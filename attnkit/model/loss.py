@@ -36,7 +36,10 @@ DEFAULTS = LossOptions()
 
 
 class _Terms(NamedTuple):
-    """The loss of a token is hard (-log p of its target) + soft sum(w (-log p)), and 0 where it does not count."""
+    """Terms of a token's loss: hard (-log p of its target) + soft sum(w (-log p)).
+
+    The loss is 0 for a token that does not count.
+    """
 
     ids: Array  # (T,) 0 where the token does not count
     counts: Array  # (T,) boolean
@@ -49,7 +52,7 @@ class _Terms(NamedTuple):
 
 @quiet
 def cross_entropy(logits: Array, targets: ArrayLike, options: LossOptions = DEFAULTS) -> Array:
-    """Return the cross-entropy of logits and target ids, for each token or reduced to one number.
+    """Cross-entropy of logits and target ids, per token or reduced.
 
     logits (..., N), targets (...) -> (...) or ()
 
@@ -79,7 +82,7 @@ def cross_entropy(logits: Array, targets: ArrayLike, options: LossOptions = DEFA
 def cross_entropy_backward(
     logits: Array, targets: ArrayLike, options: LossOptions = DEFAULTS, gradient: ArrayLike = 1.0
 ) -> Array:
-    """Return the gradient of the cross-entropy with respect to the logits, in their dtype.
+    """Gradient of the cross-entropy with respect to the logits, in their dtype.
 
     logits (..., N), targets (...), gradient (...) or () of the loss -> (..., N)
 
@@ -104,7 +107,7 @@ def loss_and_gradient(
     *,
     in_place: bool = False,
 ) -> tuple[Array, Array]:
-    """Return the cross-entropy, and its gradient with respect to the logits, from one pass over them.
+    """Cross-entropy and its gradient, from one pass over the logits.
 
     logits (..., N), targets (...), gradient (...) or () of the loss -> (...) or (), (..., N)
 
@@ -131,7 +134,7 @@ def loss_and_gradient(
 
 @quiet
 def target_probabilities(logits: Array, targets: ArrayLike, ignore_index: int = IGNORE_INDEX) -> Array:
-    """Return the probability of each target; NaN where the target is `ignore_index`.
+    """Probability of each target; NaN if the target is `ignore_index`.
 
     logits (..., N), targets (...) -> (...)
 
@@ -146,7 +149,7 @@ def target_probabilities(logits: Array, targets: ArrayLike, ignore_index: int = 
 
 @quiet
 def negative_log_likelihood(log_probabilities: Array, targets: ArrayLike, options: LossOptions = DEFAULTS) -> Array:
-    """Return the negative log-likelihood of target ids, as torch.nn.NLLLoss: cross-entropy after a log-softmax.
+    """Negative log-likelihood of target ids, as torch.nn.NLLLoss.
 
     log_probabilities (..., N), targets (...) -> (...) or ()
 
@@ -164,7 +167,7 @@ def negative_log_likelihood(log_probabilities: Array, targets: ArrayLike, option
 
 
 def _prepare(logits: Array, targets: ArrayLike, options: LossOptions) -> tuple[Array, _Terms]:
-    """Return logits as rows (T, N) of the dtype to compute in, and the terms of the loss of each row."""
+    """Logits as rows (T, N) of the dtype to compute in, and the terms of each row."""
     if logits.ndim == 0 or np.shape(targets) != logits.shape[:-1]:
         expected = as_text(logits.shape[:-1])
         raise DataError(f"targets {as_text(np.shape(targets))} for logits {as_text(logits.shape)}: expected {expected}")
@@ -201,7 +204,7 @@ def _check_options(options: LossOptions, size: int) -> None:
 
 
 def _run_blocks(work: Callable[[Iterator[slice]], None], rows: Array) -> None:
-    """Call `work` with blocks of rows, in several threads where there are several blocks."""
+    """Call `work` with blocks of rows, in several threads if there are several."""
     size = max(BLOCK // max(rows.shape[-1], 1), 1)
     if len(rows) <= size:
         work(iter([slice(0, len(rows))] * bool(len(rows))))
@@ -212,7 +215,7 @@ def _run_blocks(work: Callable[[Iterator[slice]], None], rows: Array) -> None:
 
 
 def _linear_terms(shift: Array, terms: _Terms, part: slice) -> tuple[Array, Any]:
-    """Return the shifted logit of each target, and the weighted sum of those of all classes: (R, N) -> (R,), (R,)."""
+    """Shifted logit of each target, and their weighted sum: (R, N) -> (R,), (R,)."""
     picked: Array = np.take_along_axis(shift, terms.ids[part][:, None], axis=-1)[:, 0]
     if not terms.soft:
         return picked, 0
@@ -220,7 +223,7 @@ def _linear_terms(shift: Array, terms: _Terms, part: slice) -> tuple[Array, Any]
 
 
 def _losses(log_sum: Array, picked: Array, weighted: Any, terms: _Terms, part: slice) -> Array:
-    """Return the losses of rows from the log of the sum of their exponentials and their linear terms: (R,)."""
+    """Losses of rows from the log of their sums and their linear terms: (R,)."""
     losses: Array = terms.hard[part] * (log_sum - picked)
     if terms.soft:
         losses += terms.soft * (terms.total_weight * log_sum - weighted)
@@ -229,7 +232,9 @@ def _losses(log_sum: Array, picked: Array, weighted: Any, terms: _Terms, part: s
 
 
 def _write_gradient(logits: Array, terms: _Terms, slopes: Array, part: slice, out: Array) -> Array:
-    """Write the gradient of some rows to `out`, which may be the logits themselves; return their losses: (R,).
+    """Write the gradient of some rows to `out`; return their losses: (R,).
+
+    `out` may be the logits themselves.
 
     With probabilities p it is (hard + soft sum(w)) p - soft w - hard one_hot(target), times the slope of the loss.
     """

@@ -17,7 +17,9 @@ ALIGNMENTS = ("top-left", "bottom-right")
 def causal_offset(
     queries: int, keys: int, *, align: str | None = None, past: int = 0, lengths: ArrayLike | None = None
 ) -> int | Array:
-    """Return the position of query 0 among the keys: past, or lengths - T with lengths; an alignment overrides both.
+    """Position of query 0 among the keys.
+
+    It is `past`, or lengths - T with lengths. An alignment overrides both.
 
     lengths (B,) -> (B,), without lengths -> one number
 
@@ -40,7 +42,7 @@ def _grid(queries: int, keys: int, offset: ArrayLike) -> tuple[Array, Array]:
 
 
 def causal_mask(queries: int, keys: int, offset: ArrayLike = 0) -> Array:
-    """Return the causal mask: query i may attend to key j if j <= i + offset.
+    """Causal mask: query i may attend to key j if j <= i + offset.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
@@ -54,7 +56,7 @@ def causal_mask(queries: int, keys: int, offset: ArrayLike = 0) -> Array:
 
 
 def window_mask(queries: int, keys: int, left: int, right: int, offset: ArrayLike = 0) -> Array:
-    """Return the sliding-window mask: `left` keys before each query and `right` after it; -1 is unbounded.
+    """Sliding-window mask: `left` keys before each query, `right` after it; -1: all.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
@@ -73,7 +75,7 @@ def window_mask(queries: int, keys: int, left: int, right: int, offset: ArrayLik
 
 
 def prefix_mask(queries: int, keys: int, length: int, offset: ArrayLike = 0) -> Array:
-    """Return the mask of a prefix language model: causal, but all may attend to the first `length` keys.
+    """Prefix mask: causal, but all may attend to the first `length` keys.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
@@ -88,7 +90,7 @@ def prefix_mask(queries: int, keys: int, length: int, offset: ArrayLike = 0) -> 
 
 
 def padding_mask(lengths: ArrayLike, keys: int) -> Array:
-    """Return the padding mask: only the first `length` keys of each row of the batch are real.
+    """Padding mask: only the first `length` keys of each row are real.
 
     lengths (B,) -> (B, 1, S), or () -> (1, S)
 
@@ -107,7 +109,7 @@ def padding_mask(lengths: ArrayLike, keys: int) -> Array:
 
 
 def segment_mask(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
-    """Return the mask of packed documents: a query may attend to the keys of its own segment.
+    """Mask of packed documents: a query may attend to its own segment.
 
     query_ids (..., T), key_ids (..., S) -> (..., T, S)
 
@@ -126,7 +128,7 @@ def segment_mask(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
 
 
 def chunk_mask(queries: int, keys: int, size: int, offset: ArrayLike = 0) -> Array:
-    """Return the chunked mask: a query may attend to the keys of its own chunk of `size` positions.
+    """Chunked mask: a query may attend to its own chunk of `size` positions.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
@@ -163,7 +165,7 @@ def to_boolean(mask: Array) -> Array:
 
 
 def mask_block(scores: Array, allowed: Array, fill: float = -np.inf) -> Array:
-    """Return the scores where attention is allowed, and `fill` elsewhere.
+    """Scores where attention is allowed, and `fill` elsewhere.
 
     scores (...), allowed (...) -> (...)
 
@@ -174,7 +176,7 @@ def mask_block(scores: Array, allowed: Array, fill: float = -np.inf) -> Array:
 
 
 def to_additive(mask: Array, dtype: DTypeLike = np.float32, fill: float = -np.inf) -> Array:
-    """Convert a mask to one that is added to scores: 0 where attention is allowed, else `fill`.
+    """Convert a mask to one that is added to scores: 0 if allowed, else `fill`.
 
     mask (...) -> (...)
 
@@ -185,7 +187,7 @@ def to_additive(mask: Array, dtype: DTypeLike = np.float32, fill: float = -np.in
 
 
 def mask_lengths(mask: Array) -> Array:
-    """Return the lengths of a padding mask: the number of leading keys that every query may attend to.
+    """Lengths of a padding mask: leading keys that every query may attend to.
 
     mask (..., T, S) -> (...) int64
 

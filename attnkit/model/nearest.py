@@ -31,7 +31,7 @@ class Nearest(NamedTuple):
 
 
 class RowBlock(NamedTuple):
-    """Some rows (R, D) from row `start` on, their products with queries (Q, R), and their lengths (R)."""
+    """Rows (R, D) from `start` on, products with queries (Q, R), and lengths (R)."""
 
     start: int
     rows: Array
@@ -46,7 +46,9 @@ def find_nearest(
     metric: str = "cosine",
     release: Callable[[Array], None] = lambda rows: None,
 ) -> Nearest:
-    """Return the nearest vectors: vectors (N, D), queries (Q, D) -> indices (Q, top), scores (Q, top).
+    """Nearest vectors and their scores.
+
+    vectors (N, D), queries (Q, D) -> indices (Q, top), scores (Q, top)
 
     Products in the dtype of the vectors only select candidates: all rows that may be among the nearest, given how far
     rounding can move a product (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Candidates are scored in
@@ -68,7 +70,7 @@ def find_nearest(
 
 
 def check_queries(queries: Array, metric: str) -> Array:
-    """Return the lengths of queries (Q, D); DataError where one is not finite, or is all zeros and needs a cosine."""
+    """Lengths of queries (Q, D); DataError for one that has no usable direction."""
     lengths = _length(queries.astype(np.float64))
     _check_finite(queries, lengths, 0, "query")
     if metric == "cosine" and not lengths.all():
@@ -78,7 +80,7 @@ def check_queries(queries: Array, metric: str) -> Array:
 
 
 def score_rows(rows: Array, query: Array, metric: str) -> Array:
-    """Return the scores of rows (R, D) with one query (D) in float64: cosine, dot product or distance.
+    """Scores of rows (R, D) with one query (D) in float64.
 
     >>> score_rows(np.array([[3.0, 4], [0, 2]]), np.array([3.0, 0]), "cosine").tolist()
     [0.6, 0.0]
@@ -94,7 +96,7 @@ def score_rows(rows: Array, query: Array, metric: str) -> Array:
 
 
 def _search(vectors: Array, queries: Array, top: int, metric: str, release: Callable[[Array], None]) -> Nearest:
-    """Return the nearest vectors to a few queries, found by several threads, each in blocks of its own."""
+    """Nearest vectors of a few queries, by several threads in blocks of their own."""
     searches = [_Search(vectors, queries, top, metric, np.full(len(queries), -np.inf))]
     count = _piece_rows(vectors) * max(PIECES // len(queries), 1)
 
@@ -132,7 +134,7 @@ class _Search:
         self.best = [(np.empty(0, np.int64), np.empty(0, self.dtype)) for _ in queries]
 
     def multiply(self, start: int, rows: Array) -> RowBlock:
-        """Multiply rows by the queries, in float64 where products might leave the range of float32.
+        """Multiply rows by the queries, in float64 if float32 might overflow.
 
         DataError names a row that is not finite.
         """
@@ -163,7 +165,7 @@ class _Search:
             self.add(int(query), block.start + numbers, scores.astype(self.dtype))
 
     def approximate(self, block: RowBlock) -> tuple[Array, Array]:
-        """Return keys (Q, R), the larger the nearer, and how far rounding can move one of each query (Q)."""
+        """Keys (Q, R), the larger the nearer, and how far rounding can move them (Q)."""
         keys, unit = block.products, _unit(block)
         if self.metric == "cosine":  # |q| cos, and 0 for a row of zeros
             keys /= np.maximum(block.lengths, np.finfo(keys.dtype).tiny, out=block.lengths)
@@ -175,7 +177,7 @@ class _Search:
         return keys, unit * self.lengths * largest
 
     def add(self, query: int, indices: Array, scores: Array) -> None:
-        """Add rows to the nearest of a query, and drop those that are no longer among them."""
+        """Add rows to the nearest of a query, and drop those that no longer are."""
         indices = np.concatenate([self.best[query][0], indices])
         scores = np.concatenate([self.best[query][1], scores])
         order = np.lexsort((indices, scores if self.metric == "euclidean" else -scores))[: self.top]
@@ -184,7 +186,7 @@ class _Search:
             self.limits[query] = max(self.limits[query], self.limit(query, float(scores[order[-1]])))
 
     def limit(self, query: int, score: float) -> float:
-        """Return the least key of a row with that score, which is rounded to the dtype of the result."""
+        """Least key of a row with that score, which is rounded to the result's dtype."""
         slack = float(np.finfo(self.dtype).eps)
         if self.metric == "euclidean":
             square = float(self.lengths[query]) * float(self.lengths[query])
@@ -194,7 +196,7 @@ class _Search:
 
 
 def _scaled(x: Array) -> Array:
-    """Return vectors times a power of two, which is exact, so that their largest element is near 1."""
+    """Scale vectors by a power of two, which is exact, to elements near 1."""
     scaled: Array = np.ldexp(x, -np.frexp(np.abs(x).max(axis=-1, keepdims=True, initial=0))[1])
     return scaled
 
@@ -206,7 +208,7 @@ def _length(x: Array) -> Array:
 
 @quiet
 def _multiply(rows: Array, queries: Array) -> tuple[Array, Array]:
-    """Return the products of queries with rows, and the squared lengths of these, in the dtype of the queries.
+    """Products of queries with rows, and the squared lengths of the rows.
 
     rows (R, D), queries (Q, D) -> (Q, R), (R); a piece of the rows is read once, and used while it is in the cache
     """
@@ -219,7 +221,6 @@ def _multiply(rows: Array, queries: Array) -> tuple[Array, Array]:
 
 
 def _piece_rows(vectors: Array) -> int:
-    """Return how many rows of vectors (N, D) are multiplied at a time."""
     most = PIECE // max(int(vectors.shape[1]), 1)
     return max(most // 4, min(most, PIECE_ROWS), 1)
 
@@ -229,7 +230,7 @@ def _is_safe(squares: Array) -> bool:
 
 
 def _unit(block: RowBlock) -> float:
-    """Return a bound of the error of a product of two vectors of length 1, doubled: those of the rest are smaller."""
+    """Doubled bound of the error of a product of two vectors of length 1."""
     unit: float = 2 * (block.rows.shape[1] + 16) * float(np.finfo(block.products.dtype).eps)
     return unit
 

@@ -40,7 +40,7 @@ class Normalized(NamedTuple):
 
 
 class NormGradients(NamedTuple):
-    """The gradients of x, gamma and beta; None for a parameter that the norm does not have."""
+    """Gradients of x, gamma and beta; None for a missing parameter."""
 
     x: Array
     gamma: Array | None
@@ -53,7 +53,7 @@ Pullback = Callable[[Array], NormGradients]
 def layer_norm(
     x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5, axis: int = -1
 ) -> Normalized:
-    """Return (x - mean) / sqrt(variance + eps) * gamma + beta over all axes from `axis` to the last.
+    """(x - mean) / sqrt(variance + eps) * gamma + beta over axes from `axis` on.
 
     x (..., D), gamma (D,), beta (D,) -> y (..., D), mean (..., 1), inverse_std (..., 1)
 
@@ -69,7 +69,7 @@ def layer_norm(
 def layer_norm_vjp(
     x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5, axis: int = -1
 ) -> tuple[Array, Pullback]:
-    """Layer normalization, and the function from the gradient of its result to the gradients of x, gamma and beta.
+    """Layer norm, and the function from its gradient to those of x, gamma and beta.
 
     x (..., D), gamma (D,), beta (D,) -> y (..., D), (..., D) -> x (..., D), gamma, beta (D,)
 
@@ -87,7 +87,7 @@ def layer_norm_vjp(
 
 
 def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> Normalized:
-    """Return x / sqrt(mean(x^2) + eps) * gamma over all axes from `axis` to the last.
+    """x / sqrt(mean(x^2) + eps) * gamma over all axes from `axis` to the last.
 
     x (..., D), gamma (D,) -> y (..., D), mean None, inverse_std (..., 1)
 
@@ -100,7 +100,7 @@ def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: i
 
 
 def rms_norm_vjp(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> tuple[Array, Pullback]:
-    """RMS normalization, and the function from the gradient of its result to the gradients of x and gamma.
+    """RMS norm, and the function from its gradient to those of x and gamma.
 
     x (..., D), gamma (D,) -> y (..., D), (..., D) -> x (..., D), gamma (D,), None
 
@@ -159,7 +159,7 @@ def _norm_vjp(
 def _fit_parameters(
     totals: Array, params: tuple[Array | None, Array | None], dtype: DType
 ) -> tuple[Array | None, Array | None]:
-    """Sum the gradients of gamma and beta for every normalized element to the shapes of the two."""
+    """Sum gradients of every element to the shapes of gamma and beta."""
     gamma, beta = (
         None if param is None else sum_to_shape(total, param.shape).astype(dtype)
         for total, param in zip(totals, params, strict=True)
@@ -169,7 +169,9 @@ def _fit_parameters(
 
 @quiet
 def square_mean(x: Array, mean: Array | None = None, *, axis: int = -1, by_column: bool = False) -> Array:
-    """Return the mean of (x - mean)^2, the variance of a norm before eps; without a mean the mean square of RMS norm.
+    """Mean of (x - mean)^2, the variance of a norm before eps.
+
+    Without a mean it is the mean square of RMS norm.
 
     x (..., D), mean broadcastable to it -> (..., 1); by_column, as in batch norm, (1, ..., D)
 
@@ -194,7 +196,7 @@ def normalize_rows(
     centred: bool,
     standardized: Array | None = None,
 ) -> Normalized:
-    """Return the layer norm of x, or its RMS norm if not centred, as those functions do.
+    """Layer norm of x, or its RMS norm if not centred.
 
     An array like x that is passed as `standardized` receives the result before gamma and beta.
 
@@ -235,7 +237,7 @@ def normalize_rows(
 
 
 def standardize_rows(rows: Array, eps: float, *, centred: bool) -> tuple[Array, Array, Array]:
-    """Return rows divided by their standard deviation, less their mean if centred, with mean and inverse deviation.
+    """Rows divided by their standard deviation, with mean and inverse deviation.
 
     rows (T, D) -> (T, D), (T, 1), (T, 1), all float64; the mean is 0 where it is not subtracted
 
@@ -254,7 +256,7 @@ def standardize_rows(rows: Array, eps: float, *, centred: bool) -> tuple[Array, 
 
 
 def _doubtful(total: Array, eps: float) -> bool:
-    """Return whether a variance plus eps may be outside the range of float64, by one dot product.
+    """Whether a variance plus eps may leave the range of float64, by one product.
 
     total (T, 1)
     """
@@ -262,7 +264,7 @@ def _doubtful(total: Array, eps: float) -> bool:
 
 
 def _far(rows: Array, total: Array) -> Array:
-    """Return which finite rows have a variance plus eps outside the range of float64, or near its limits.
+    """Finite rows whose variance plus eps is near or outside the range of float64.
 
     rows (T, D), total (T, 1) -> (T,)
     """
@@ -272,7 +274,7 @@ def _far(rows: Array, total: Array) -> Array:
 
 
 def _normalize_far(rows: Array, eps: float, centred: bool, middle: Array | None = None) -> tuple[Array, Array, Array]:
-    """Return normalized rows, mean and inverse standard deviation without squares outside the range of float64.
+    """Normalize rows without squares outside the range of float64.
 
     rows (T, D), middle (T, 1), a mean to use in place of the rows' own -> (T, D), (T, 1), (T, 1)
 
@@ -291,7 +293,7 @@ def _normalize_far(rows: Array, eps: float, centred: bool, middle: Array | None 
 
 
 def _exponent(rows: Array) -> Array:
-    """Return the exponent of the power of two above the largest magnitude of each row: rows (T, D) -> (T, 1)."""
+    """Exponent above the largest magnitude of each row: rows (T, D) -> (T, 1)."""
     largest = np.abs(rows).max(axis=-1, keepdims=True, initial=0)
     return np.where(largest > 0, np.frexp(largest)[1], NONE)
 
@@ -356,7 +358,7 @@ def norm_steps_backward(
     statistics: tuple[Array | None, Array | None] = (None, None),
     hook: Hook = no_hook,
 ) -> NormGradients:
-    """Gradients of any norm step by step, in float64, with a hook for the gradients of its intermediates.
+    """Gradients of any norm step by step, in float64, with a hook for each step.
 
     grad_output (..., D), x (..., D), params gamma and beta (D,) -> x (..., D), gamma, beta (D,)
 

@@ -14,7 +14,7 @@ from attnkit.model.transformer import normalize
 
 
 def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
-    """Return the logits of hidden states: a score for every word (or class) of the model.
+    """Logits of hidden states: a score for every word (or class) of the model.
 
     x (..., T, D), mask (..., 1, T), True = a token, not padding -> (..., T, N), or (..., C) for classes of the whole,
     at least float32
@@ -43,7 +43,7 @@ def _logits(model: Model, x: Array, hook: Hook, mask: Array | None) -> Array:
 
 @quiet
 def label_probabilities(logits: Array, function: str) -> Array:
-    """Return the probabilities of labels: their softmax, the sigmoid of each, or with "none" the logits themselves.
+    """Probabilities of labels by softmax, sigmoid, or "none": the logits themselves.
 
     logits (..., C) -> (..., C)
 
@@ -58,7 +58,7 @@ def label_probabilities(logits: Array, function: str) -> Array:
 
 
 def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None) -> Array:
-    """Return the vector that a head of whole texts or images reads, a row by itself: one text of a batch is as alone.
+    """Vector that a head of whole texts or images reads, each text as if alone.
 
     x (..., T, D), mask (..., 1, T) -> (..., 1, P)
     """
@@ -72,7 +72,9 @@ def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None) -> Array:
 
 
 def real_places(x: Array, mask: Array | None) -> Array:
-    """Return which tokens of x (..., T, D) are no padding by a mask (..., 1, T), all without one: (..., T).
+    """Which tokens are real by a mask; all without one.
+
+    x (..., T, D), mask (..., 1, T) -> (..., T)
 
     >>> real_places(np.zeros((2, 1)), np.array([[True, False]])).tolist()
     [True, False]

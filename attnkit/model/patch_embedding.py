@@ -10,7 +10,7 @@ from attnkit.model.dtypes import Array, cast, output_dtype, working
 
 
 def normalize_pixels(pixels: Array, mean: Sequence[float], std: Sequence[float], scale: float = 1 / 255) -> Array:
-    """Return the channels of an image normalized, each (scale x - mean) / std.
+    """Normalize the channels of an image, each (scale x - mean) / std.
 
     pixels (height, width, C), mean (C,), std (C,) -> (C, height, width) float32
 
@@ -57,7 +57,7 @@ def extract_patches(image: Array, patch_height: int, patch_width: int) -> Array:
 def extract_patches_backward(
     grad_output: Array, image_shape: tuple[int, ...], patch_height: int, patch_width: int
 ) -> Array:
-    """Gradient of an image from the gradient of its patches: every pixel is in one patch.
+    """Gradient of an image from the gradient of its patches.
 
     grad_output (..., rows * columns, C * patch_height * patch_width) -> image_shape (..., C, height, width)
 
@@ -76,7 +76,9 @@ def extract_patches_backward(
 
 
 def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, new_columns: int) -> Array:
-    """Interpolate learned positions of a grid of patches to another size; the row of the class token is unchanged.
+    """Interpolate learned positions of a grid of patches to another size.
+
+    The row of the class token is unchanged.
 
     table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
 
@@ -104,7 +106,7 @@ def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, 
 def interpolate_positions_backward(
     grad_output: Array, rows: int, columns: int, new_rows: int, new_columns: int
 ) -> Array:
-    """Gradient of a position table that was interpolated to another grid, by the transposed weights.
+    """Gradient of a position table that was interpolated to another grid.
 
     grad_output (1 + new_rows * new_columns, D) -> (1 + rows * columns, D)
 
@@ -126,7 +128,7 @@ def interpolate_positions_backward(
 
 
 def bicubic_weights(old: int, new: int) -> Array:
-    """Return the weight of each old point in each new one along an axis: (new, old)."""
+    """Weight of each old point in each new one along an axis: (new, old)."""
     where = old / new * (np.arange(new) + 0.5) - 0.5
     first = np.floor(where)
     weights = np.zeros((new, old))
@@ -137,7 +139,7 @@ def bicubic_weights(old: int, new: int) -> Array:
 
 
 def _kernel(distance: Array, a: float = -0.75) -> Array:
-    """Return Keys' bicubic kernel: one cubic of the distance up to 1, and one from 1 to 2."""
+    """Keys' bicubic kernel: one cubic up to a distance of 1, another up to 2."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = a * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, far)

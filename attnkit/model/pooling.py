@@ -12,7 +12,7 @@ from attnkit.model.linear import linear
 
 
 def first_token(x: Array) -> Array:
-    """Return the hidden state of the first token, which represents the whole text.
+    """Hidden state of the first token, which represents the whole text.
 
     x (..., T, D) -> (..., D)
 
@@ -40,7 +40,7 @@ def first_token_backward(grad_output: Array, shape: tuple[int, ...]) -> Array:
 
 
 def mean_pool(x: Array, real: Array) -> Array:
-    """Return the mean of the hidden states of real tokens.
+    """Mean of the hidden states of real tokens.
 
     x (..., T, D), real (..., T), True = a token, not padding -> (..., D)
 
@@ -66,7 +66,7 @@ def mean_pool_backward(grad_output: Array, real: Array) -> Array:
 
 
 def concat_pool(x: Array, real: Array) -> Array:
-    """Return the hidden state of the last token, the maximum over the tokens, and their mean, side by side.
+    """Last hidden state, maximum and mean of the tokens, side by side.
 
     x (..., T, D), real (..., T), True = a token, not padding -> (..., 3 D)
 
@@ -80,7 +80,7 @@ def concat_pool(x: Array, real: Array) -> Array:
 
 
 def concat_pool_backward(grad_output: Array, x: Array, real: Array) -> Array:
-    """Gradient of the hidden states that `concat_pool` combines; the maximum's goes to the first of equal ones.
+    """Gradient before `concat_pool`; the maximum's goes to the first of equal ones.
 
     grad_output (..., 3 D), x (..., T, D), real (..., T) -> (..., T, D)
 
@@ -104,7 +104,7 @@ def require_last_tokens(x: Array, real: Array) -> None:
 
 
 def last_tokens(real: Array) -> Array:
-    """Return the index of the last token of each text that is no padding: (..., T) -> (...).
+    """Index of the last real token of each text: (..., T) -> (...).
 
     >>> last_tokens(np.array([[True, True, False], [False, True, True]])).tolist()
     [1, 2]
@@ -114,7 +114,7 @@ def last_tokens(real: Array) -> Array:
 
 
 def mean_sqrt_pool(x: Array, real: Array) -> Array:
-    """Return the sum of the hidden states of real tokens, divided by the square root of their number.
+    """Sum of the hidden states of real tokens over the root of their number.
 
     x (..., T, D), real (..., T) -> (..., D)
 
@@ -127,7 +127,7 @@ def mean_sqrt_pool(x: Array, real: Array) -> Array:
 
 
 def weighted_mean_pool(x: Array, real: Array) -> Array:
-    """Return the mean of the hidden states of real tokens, weighted by their positions from 1.
+    """Mean of the hidden states of real tokens, weighted by positions from 1.
 
     x (..., T, D), real (..., T) -> (..., D)
 
@@ -140,7 +140,7 @@ def weighted_mean_pool(x: Array, real: Array) -> Array:
 
 
 def max_pool(x: Array, real: Array) -> Array:
-    """Return the largest value of each column of the hidden states of real tokens.
+    """Largest value of each column of the hidden states of real tokens.
 
     x (..., T, D), real (..., T) -> (..., D)
 
@@ -152,7 +152,7 @@ def max_pool(x: Array, real: Array) -> Array:
 
 
 def first_real_token(x: Array, real: Array) -> Array:
-    """Return the hidden state of the first real token, x (..., T, D), real (..., T) -> (..., D).
+    """Hidden state of the first real token: (..., T, D), (..., T) -> (..., D).
 
     DataError for a text without tokens.
 
@@ -164,7 +164,7 @@ def first_real_token(x: Array, real: Array) -> Array:
 
 
 def last_token(x: Array, real: Array) -> Array:
-    """Return the hidden state of the last real token, x (..., T, D), real (..., T) -> (..., D).
+    """Hidden state of the last real token: (..., T, D), (..., T) -> (..., D).
 
     DataError for a text without tokens.
 
@@ -198,7 +198,7 @@ POOLINGS: dict[str, Callable[[Array, Array], Array]] = {
 
 @quiet
 def l2_normalize(x: Array) -> Array:
-    """Return x divided by its Euclidean norm; a row of zeros is unchanged.
+    """x divided by its Euclidean norm; a row of zeros is unchanged.
 
     x (..., D) -> (..., D)
 
@@ -215,7 +215,9 @@ def l2_normalize(x: Array) -> Array:
 
 @quiet
 def l2_normalize_backward(grad_output: Array, x: Array) -> Array:
-    """Gradient of x before `l2_normalize`: dx = (dy - y (y · dy)) / |x|; for a row of zeros dy.
+    """Gradient before `l2_normalize`: dx = (dy - y (y · dy)) / |x|.
+
+    For a row of zeros it is dy.
 
     grad_output (..., D), x (..., D) -> (..., D)
 
@@ -232,7 +234,7 @@ def l2_normalize_backward(grad_output: Array, x: Array) -> Array:
 
 @quiet
 def dense(x: Array, weight: Array, bias: Array | None, activation: str) -> Array:
-    """Return a linear layer and its activation, of each vector by itself: its bits do not depend on other vectors.
+    """Linear layer and activation of each vector; other vectors change no bits.
 
     x (..., D), weight (D, E), bias (E,) -> (..., E)
 

@@ -23,7 +23,7 @@ LAYOUTS = {
 
 
 def sinusoidal_positions(positions: ArrayLike, dim: int, *, layout: str = "paper", base: float = 10000.0) -> Array:
-    """Return sinusoidal encodings: sin and cos of p / base^(2i/D).
+    """Sinusoidal encodings: sin and cos of p / base^(2i/D).
 
     positions (..., T) -> (..., T, D) float64
 
@@ -42,7 +42,7 @@ def sinusoidal_positions(positions: ArrayLike, dim: int, *, layout: str = "paper
 
 
 def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Array]) -> Array:
-    """Add the encoding of every token's position to x, by blocks of tokens to save memory.
+    """Add the encoding of every token's position to x, by blocks of tokens.
 
     x (..., T, D), positions (..., T), encoding (..., T) -> (..., T, D) -> (..., T, D)
 
@@ -64,7 +64,7 @@ def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Ar
 
 
 def add_positions_backward(grad_output: Array, encoding_shape: tuple[int, ...]) -> Array:
-    """Gradient of the encodings that were added to x, summed over the batch that they share; that of x is the same.
+    """Gradient of the encodings added to x, summed over the batch that shares them.
 
     grad_output (..., T, D), encoding_shape (T, D) or (B, T, D) -> encoding_shape
 
@@ -78,7 +78,7 @@ def add_positions_backward(grad_output: Array, encoding_shape: tuple[int, ...]) 
 
 
 def learned_positions(positions: ArrayLike, table: Array) -> Array:
-    """Return the row of the table for each position.
+    """Row of the table for each position.
 
     positions (..., T), table (P, D) -> (..., T, D)
 
@@ -94,7 +94,7 @@ def learned_positions(positions: ArrayLike, table: Array) -> Array:
 
 
 def alibi_slopes(heads: int) -> Array:
-    """Return the ALiBi slope of each head: a geometric sequence from 2^(-8/H) to 2^-8.
+    """ALiBi slope of each head: a geometric sequence from 2^(-8/H) to 2^-8.
 
     heads H -> (H,) float64
 
@@ -116,7 +116,7 @@ def _geometric(count: int) -> Array:
 
 
 def alibi_bias(query_positions: ArrayLike, key_positions: ArrayLike, heads: int) -> Array:
-    """Return the ALiBi bias, -slope |i - j|.
+    """ALiBi bias, -slope |i - j|.
 
     query_positions (T,), key_positions (S,) -> (H, T, S) float64
 
@@ -137,7 +137,7 @@ def t5_buckets(
     max_distance: int = 128,
     bidirectional: bool = True,
 ) -> Array:
-    """Return the T5 bucket of each relative position: exact when near, logarithmic when far.
+    """T5 bucket of each relative position: exact when near, logarithmic when far.
 
     query_positions (T,), key_positions (S,) -> (T, S) int64
 
@@ -161,7 +161,7 @@ def t5_buckets(
 
 
 def t5_bias(buckets: ArrayLike, table: Array) -> Array:
-    """Return the learned T5 bias of each bucket and head.
+    """Learned T5 bias of each bucket and head.
 
     buckets (T, S), table (N, H) -> (H, T, S)
 
@@ -178,7 +178,7 @@ def t5_bias(buckets: ArrayLike, table: Array) -> Array:
 
 
 def t5_bias_backward(grad_output: Array, buckets: ArrayLike, size: int) -> Array:
-    """Gradient of the table of T5's bias: row n is the sum over all pairs of tokens in bucket n.
+    """Gradient of T5's table: row n sums all pairs of tokens in bucket n.
 
     grad_output (H, T, S), buckets (T, S), size N -> (N, H)
 

@@ -37,7 +37,7 @@ Advance = Callable[[Array, Array, Array], None]
 
 @quiet
 def step(cell: str, x: Array, state: State | None, parameters: Parameters) -> tuple[State, dict[str, Array]]:
-    """Return the state of a cell after one more input, and the gates by name.
+    """Advance a cell by one input: its next state, and the gates by name.
 
     x (..., D), state (..., P) and (..., H) [zeros] -> the same, {gate: (..., H)}
 
@@ -58,7 +58,7 @@ def step(cell: str, x: Array, state: State | None, parameters: Parameters) -> tu
 
 
 class Trace(NamedTuple):
-    """What a direction computed at every token, which its adjoint needs; where a text has ended, all values are 0.
+    """What a direction computed at every token; 0 after the end of a text.
 
     gates    name -> (B, T, H), as `step` returns them
     hidden   (B, T, P), the outputs
@@ -73,7 +73,7 @@ class Trace(NamedTuple):
 
 
 class DirectionRun(NamedTuple):
-    """The result of a direction: outputs (B, T, P), the state after the last token of each text, and the trace."""
+    """Outputs (B, T, P) of a direction, the last state of each text, and the trace."""
 
     outputs: Array
     state: State
@@ -90,7 +90,7 @@ def run_direction(
     lengths: Array | None = None,
     reverse: bool = False,
 ) -> DirectionRun:
-    """Return the hidden state of one direction of a layer at every token, one `step` after the other.
+    """Hidden state of one direction at every token, one `step` after the other.
 
     x (B, T, D), state (B, P) and (B, H) [zeros], lengths (B,) [T] -> outputs (B, T, P), state, trace
 
@@ -124,7 +124,7 @@ def run_direction(
 
 
 def stack_steps(cell: str, steps: list[tuple[State, dict[str, Array]]], initial: State) -> Trace:
-    """Return states and gates (B, ...) of every token as arrays (B, T, ...)."""
+    """Stack states and gates (B, ...) of every token into arrays (B, T, ...)."""
 
     def stack(arrays: list[Array], like: Array) -> Array:
         return np.stack(arrays, 1) if arrays else np.empty((len(like), 0, like.shape[1]), like.dtype)
@@ -137,7 +137,7 @@ def stack_steps(cell: str, steps: list[tuple[State, dict[str, Array]]], initial:
 
 
 def select_state(is_new: Array, new: State, old: State) -> State:
-    """Return the new state where `is_new` (B, 1) is True, else the old one.
+    """The new state if `is_new` (B, 1) is True, else the old one.
 
     >>> select_state(np.array([[True], [False]]), State(np.ones((2, 1))), State(np.zeros((2, 1)))).hidden.tolist()
     [[1.0], [0.0]]
@@ -147,12 +147,12 @@ def select_state(is_new: Array, new: State, old: State) -> State:
 
 
 def mask_state(state: State, is_token: Array) -> State:
-    """Return the state, and 0 where `is_token` (B, 1) is False."""
+    """The state, and 0 if `is_token` (B, 1) is False."""
     return map_state(lambda part: np.where(is_token, part, 0), state)
 
 
 def reverse_texts(x: Array, lengths: Array | None) -> Array:
-    """Return each text from its own end to its start; what follows a text stays in its place.
+    """Reverse each text from its own end; what follows a text stays in place.
 
     x (B, T, ...), lengths (B,) [T] -> (B, T, ...)
 
@@ -167,14 +167,14 @@ def reverse_texts(x: Array, lengths: Array | None) -> Array:
 
 
 def reverse_trace(trace: Trace, lengths: Array | None) -> Trace:
-    """Return a trace with the tokens of each text in the opposite order; its own inverse."""
+    """Reverse the tokens of each text of a trace; its own inverse."""
     gates = {name: reverse_texts(gate, lengths) for name, gate in trace.gates.items()}
     cell = None if trace.cell is None else reverse_texts(trace.cell, lengths)
     return Trace(gates, reverse_texts(trace.hidden, lengths), cell, trace.initial)
 
 
 def check_sequences(x: Array, lengths: Array | None) -> None:
-    """Raise DataError unless x is (B, T, D), and lengths (B,) whole numbers from 0 to T."""
+    """Raise DataError unless x is (B, T, D) and lengths (B,) are 0 to T."""
     if x.ndim != 3:
         raise DataError(f"x {as_text(x.shape)}: expected (batch, token, model)")
     if lengths is None:
@@ -202,7 +202,7 @@ class Stepper(NamedTuple):
 
 
 def joined_input(parameters: Parameters, with_hidden_bias: bool = True) -> Array:
-    """Return the input weight with the sum of both biases, or that of the input alone, as its last column."""
+    """Input weight with its bias, or the sum of both biases, as its last column."""
     weight = parameters["input"]
     bias = np.zeros(len(weight), weight.dtype)
     for name in ("input_bias", "hidden_bias")[: 1 + with_hidden_bias]:
@@ -211,7 +211,7 @@ def joined_input(parameters: Parameters, with_hidden_bias: bool = True) -> Array
 
 
 def arrange(weight: Array, order: tuple[int, ...], scales: tuple[float, ...]) -> Array:
-    """Return the blocks of rows of a weight in another order, each times its scale.
+    """Reorder the blocks of rows of a weight, each times its scale.
 
     >>> arrange(np.array([[1.0], [2.0]]), (1, 0), (0.5, 1)).ravel().tolist()
     [1.0, 1.0]
@@ -223,7 +223,7 @@ def arrange(weight: Array, order: tuple[int, ...], scales: tuple[float, ...]) ->
 
 
 def step_ungated(activation: Callable[[Array, Array], Array]) -> "Callable[[Parameters, State], Stepper]":
-    """Return what prepares h′ = activation(W x + U h + b)."""
+    """Build the stepper of h′ = activation(W x + U h + b)."""
 
     def prepare(parameters: Parameters, state: State) -> Stepper:
         hidden = parameters["hidden"]
@@ -277,7 +277,7 @@ def step_gru(parameters: Parameters, state: State) -> Stepper:
 
 
 def step_by_formula(cell: str) -> "Callable[[Parameters, State], Stepper]":
-    """Return what prepares the formula of a cell, for those that have no faster path here."""
+    """Build the stepper of a cell without a faster path here."""
 
     def prepare(parameters: Parameters, state: State) -> Stepper:
         kind, batch = CELLS[cell], state.hidden.shape[0]
@@ -301,7 +301,10 @@ def step_by_formula(cell: str) -> "Callable[[Parameters, State], Stepper]":
 
 
 def step_lstm(parameters: Parameters, state: State) -> Stepper:
-    """Prepare `advance_lstm`: one buffer has i, f, o, g and the cell state, so that i g and f c are one product."""
+    """Prepare the LSTM; i, f, o, g and the cell state share one buffer.
+
+    So i g and f c are one product.
+    """
     order, scales = (0, 1, 3, 2), (0.5, 0.5, 0.5, 1)
     weight = arrange(parameters["hidden"], order, scales)
     batch, width = require_cell(state).shape
@@ -351,7 +354,7 @@ def run_direction_in_blocks(
     offset: int = 0,
     has_trace: bool = False,
 ) -> DirectionRun:
-    """Return what `run_direction` returns, the trace only with `has_trace`.
+    """Run a direction as `run_direction` does; the trace only with `has_trace`.
 
     `offset` is the number of tokens before x, which decides where its blocks begin. Errors are those of
     `run_direction`.
@@ -392,7 +395,7 @@ def run_blocks(
     offset: int,
     recorder: "Recorder | None",
 ) -> Array:
-    """Run all tokens of x (B, T, D), write the outputs (B, T, P), and return the last hidden state (B, P)."""
+    """Run tokens x (B, T, D), write outputs (B, T, P), return the last state (B, P)."""
     block = InputBlock(stepper.weight, len(x))
     states = np.empty((block.size + 1, *hidden.shape[::-1]), stepper.weight.dtype)
     views, now = list(states), hidden.T
@@ -424,7 +427,7 @@ def advance_unfinished(stepper: Stepper, sums: Array, before: Array, after: Arra
 
 
 def split_blocks(tokens: int, size: int, offset: int) -> Iterator[tuple[slice, int]]:
-    """Yield slices of the tokens, each within one block, and the place of its first token in the block.
+    """Yield slices of tokens, each within a block, and their places in the block.
 
     >>> list(split_blocks(5, 4, 6))
     [(slice(0, 2, None), 2), (slice(2, 5, None), 0)]
@@ -458,7 +461,7 @@ class InputBlock:
             self.sums = [self.product[:, place * batch : (place + 1) * batch] for place in range(self.size)]
 
     def multiply(self, x: Array, first: int) -> None:
-        """Compute the sums of tokens x (B, n, D), the first of which is at a place of the block."""
+        """Compute the sums of tokens x (B, n, D), the first at a place of the block."""
         self.rows[first : first + x.shape[1], :, :-1] = x.swapaxes(0, 1)
         if len(x) == 1:
             np.matmul(self.matrix, self.weight.T, out=self.product)
@@ -488,7 +491,7 @@ class Recorder:
             self.cell[t] = self.stepper.cell
 
     def trace(self, lengths: Array | None) -> Trace:
-        """Return the trace, with 0 where a text has ended."""
+        """The trace, with 0 after the end of a text."""
         is_ended = None if lengths is None else np.arange(len(self.hidden))[:, None] >= lengths
 
         def texts(array: Array) -> Array:

@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """What the formulas of cells use beside operators: functions of NumPy, or those of another library of arrays."""
+    """Functions of NumPy, or of another library of arrays, that cells use."""
 
     tanh: Callable[[Any], Any]
     sigmoid: Callable[[Any], Any]
@@ -72,17 +72,17 @@ class Cell(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Return G, the number of blocks in the weights."""
+        """G, the number of blocks in the weights."""
         return max(1, len(self.gates))
 
     @property
     def has_cell_state(self) -> bool:
-        """Return whether its state has two parts."""
+        """Whether its state has two parts."""
         return "output" in self.gates
 
 
 def map_state(function: Callable[[Array], Array], state: State) -> State:
-    """Return a state with a function applied to each of its parts.
+    """Apply a function to each part of a state.
 
     >>> map_state(lambda part: part + 1, State(1.0)).hidden
     2.0
@@ -93,7 +93,7 @@ def map_state(function: Callable[[Array], Array], state: State) -> State:
 def advance_tanh(
     inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
 ) -> tuple[State, dict[str, Array]]:
-    """Return h′ = tanh(W x + U h + b) (Elman 1990).
+    """h′ = tanh(W x + U h + b) (Elman 1990).
 
     inputs (..., H), state (..., H) -> state (..., H)
     """
@@ -109,7 +109,7 @@ def undo_tanh(grad: State, gates: Gates, before: State, after: State, parameters
 def advance_relu(
     inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
 ) -> tuple[State, dict[str, Array]]:
-    """Return h′ = relu(W x + U h + b) (Le, Jaitly and Hinton 2015).
+    """h′ = relu(W x + U h + b) (Le, Jaitly and Hinton 2015).
 
     inputs (..., H), state (..., H) -> state (..., H)
     """
@@ -125,7 +125,9 @@ def undo_relu(grad: State, gates: Gates, before: State, after: State, parameters
 def advance_gru(
     inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
 ) -> tuple[State, dict[str, Array]]:
-    """Return h′ = (1 − z) n + z h, where the reset gate r follows the product: n = tanh(W x + b + r (U h + c)).
+    """h′ = (1 − z) n + z h, with the reset gate after the product.
+
+    n = tanh(W x + b + r (U h + c))
 
     inputs (..., 3 H), state (..., H) -> state (..., H), {"reset", "update", "candidate", "product": (..., H)}
 
@@ -141,7 +143,10 @@ def advance_gru(
 
 
 def undo_gru(grad: State, gates: Gates, before: State, after: State, parameters: Parameters) -> SumGradients:
-    """Gradients of the sums of `advance_gru`; the candidate's product has r times the gradient of its sum."""
+    """Gradients of the sums of `advance_gru`.
+
+    The candidate's product has r times the gradient of its sum.
+    """
     r, z, n = gates["reset"], gates["update"], gates["candidate"]
     candidate = grad.hidden * (1 - z) * (1 - n * n)
     reset = candidate * gates["product"] * r * (1 - r)
@@ -154,7 +159,9 @@ def undo_gru(grad: State, gates: Gates, before: State, after: State, parameters:
 def advance_gru_reset_before(
     inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
 ) -> tuple[State, dict[str, Array]]:
-    """Return h′ = (1 − z) n + z h, where the reset gate r precedes the product: n = tanh(W x + b + U (r h)).
+    """h′ = (1 − z) n + z h, with the reset gate before the product.
+
+    n = tanh(W x + b + U (r h))
 
     inputs (..., 3 H), state (..., H) -> state (..., H), {"reset", "update", "candidate": (..., H)}
 
@@ -185,7 +192,7 @@ def undo_gru_reset_before(
 def advance_lstm(
     inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
 ) -> tuple[State, dict[str, Array]]:
-    """Return c′ = f c + i g and h′ = o tanh(c′), projected where there is a projection: V (o tanh(c′)).
+    """c′ = f c + i g and h′ = o tanh(c′), or V (o tanh(c′)) with a projection V.
 
     inputs (..., 4 H), state (..., P) and (..., H) -> the same, {"input", "forget", "candidate", "output": (..., H)}
 
@@ -208,7 +215,7 @@ def advance_lstm(
 
 
 def undo_lstm(grad: State, gates: Gates, before: State, after: State, parameters: Parameters) -> SumGradients:
-    """Gradients of the sums of `advance_lstm`, through the peepholes to the cell states."""
+    """Gradients of the sums of `advance_lstm`, through the peepholes."""
     i, f, g, o = (gates[name] for name in CELLS["lstm"].gates)
     cell, peephole = require_cell(after), parameters.get("peephole")
     activated = np.tanh(cell)
@@ -236,7 +243,7 @@ CELLS = {
 
 
 def recurrent_cell(name: str) -> Cell:
-    """Return the cell of a name of CELLS; UsageError for another.
+    """Cell of a name of CELLS; UsageError for another name.
 
     >>> recurrent_cell("gru").gates
     ('reset', 'update', 'candidate')
@@ -247,7 +254,7 @@ def recurrent_cell(name: str) -> Cell:
 
 
 def multiply_hidden(hidden: Array, parameters: Parameters, blocks: slice | None = None) -> Array:
-    """Return U h + b of some blocks of the hidden weight U [all]; without a bias U h.
+    """U h + b of some blocks of the hidden weight U [all]; without a bias U h.
 
     hidden (..., P) -> (..., G·H)
     """
@@ -261,20 +268,20 @@ def multiply_hidden(hidden: Array, parameters: Parameters, blocks: slice | None 
 
 
 def multiply_input(x: Array, parameters: Parameters) -> Array:
-    """Return W x + b, without a bias W x: x (..., D) -> (..., G·H)."""
+    """W x + b, without a bias W x: x (..., D) -> (..., G·H)."""
     product: Array = x @ parameters["input"].T
     return product + parameters["input_bias"] if "input_bias" in parameters else product
 
 
 def require_cell(state: State) -> Array:
-    """Return the cell state of an LSTM; DataError where there is none."""
+    """Cell state of an LSTM; DataError without one."""
     if state.cell is None:
         raise DataError("state: an LSTM needs a cell state too")
     return state.cell
 
 
 def cell_dtype(x: Array, parameters: Parameters, state: State | None) -> np.dtype[np.generic]:
-    """Return the dtype to compute in, that of `dtypes.working` for the input, the parameters and the state.
+    """The dtype to compute in, for the input, the parameters and the state.
 
     >>> cell_dtype(np.zeros(2, np.float16), {}, None)
     dtype('float32')
@@ -285,7 +292,7 @@ def cell_dtype(x: Array, parameters: Parameters, state: State | None) -> np.dtyp
 def prepare_state(
     cell: str, state: State | None, parameters: Parameters, lead: tuple[int, ...], dtype: np.dtype[np.generic]
 ) -> State:
-    """Return a state in a dtype, zeros where there is none; DataError where it has another shape or kind.
+    """Cast a state, or build zeros; DataError for another shape or kind.
 
     -> hidden (*lead, P), cell (*lead, H)
 
@@ -308,7 +315,7 @@ def prepare_state(
 
 
 def check_parameters(cell: str, parameters: Parameters, width: int) -> None:
-    """Raise DataError unless the parameters have the shapes of a cell whose input has a width D.
+    """Raise DataError unless the parameters fit a cell with inputs of width D.
 
     >>> check_parameters("tanh", {"input": np.zeros((4, 3)), "hidden": np.zeros((4, 4))}, 3)
     """

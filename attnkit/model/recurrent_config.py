@@ -22,7 +22,7 @@ DIRECTIONS = ("", "_reverse")
 
 
 def is_state_weight(layer: str, name: str) -> bool:
-    """Return whether a parameter is a weight between the states of a recurrent layer.
+    """Whether a parameter is a weight between the states of a recurrent layer.
 
     >>> is_state_weight("decoder.0.rnn", "hidden_reverse"), is_state_weight("decoder.0.rnn", "hidden_bias")
     (True, False)
@@ -46,7 +46,7 @@ class RecurrentStack(StackConfig):
     is_bidirectional: bool = False
 
     def output_width(self, layer: int) -> int:
-        """Return the width of the outputs of a layer."""
+        """Width of the outputs of a layer."""
         return self.widths[layer] * (2 if self.is_bidirectional else 1)
 
     @property
@@ -88,15 +88,15 @@ class RecurrentConfig(Config):
     decoding: DecoderConfig = field(default_factory=DecoderConfig)
 
     def recurrent_stack(self, name: str) -> RecurrentStack:
-        """Return the encoder or the decoder; UsageError if the model has none."""
+        """The encoder or the decoder; UsageError if the model has none."""
         return cast(RecurrentStack, self.stack(name))
 
     def fixes_shapes(self, layer: str) -> bool:
-        """Return False: recurrent layers compute the tokens of a text one after another."""
+        """False: recurrent layers compute the tokens of a text one after another."""
         return False
 
     def result_width(self, layer: str) -> int:
-        """Return the width of what the step of a layer computes, without its residual.
+        """Width of what the step of a layer computes, without its residual.
 
         Of a decoder that attends inside its recurrence: that of the readout that is fed to the next token, else of
         what the readout is computed from, else of the state.
@@ -115,7 +115,7 @@ class RecurrentConfig(Config):
         return 0 if self.encoder is None else self.recurrent_stack("encoder").output_width(-1)
 
     def input_width(self, stack: str, layer: int) -> int:
-        """Return the width of the input of a layer of a stack."""
+        """Width of the input of a layer of a stack."""
         chosen = self.recurrent_stack(stack)
         if layer:
             return chosen.output_width(layer - 1)
@@ -136,7 +136,7 @@ class RecurrentConfig(Config):
         return decoder.output_width(-1) + attended + (decoder.embedding if self.decoding.asks_before else 0)
 
     def state_widths(self) -> dict[str, int]:
-        """Return the widths of the states that a decoder hands on after a token, by layer.
+        """Widths of the states of a decoder after a token, by layer.
 
         >>> RecurrentConfig("lstm", 4, decoder=RecurrentStack(1, 1, 4, 1, 4, vocab=9, widths=(4,))).state_widths()
         {'decoder.0.rnn': 4}
@@ -145,12 +145,12 @@ class RecurrentConfig(Config):
         return widths | ({"decoder.readout": self.width} if self.decoding.input_feeding else {})
 
     def cross_widths(self) -> tuple[int, int]:
-        """Return the widths of the keys and of the values that a cache holds of the memory."""
+        """Widths of the keys and values that a cache holds of the memory."""
         is_projected = self.decoding.is_sequential and self.decoding.score == "additive"
         return self.decoding.score_width if is_projected else self.memory_width, self.memory_width
 
     def plan(self, stack: str) -> list[Step]:
-        """Return all steps of a stack, from ids to its last hidden states.
+        """All steps of a stack, from ids to its last hidden states.
 
         >>> decoder = RecurrentStack(1, 1, 4, 1, 4, vocab=9, embedding=4, widths=(4,))
         >>> [step.layer for step in RecurrentConfig("lstm", 4, decoder=decoder).plan("decoder")]
@@ -166,7 +166,7 @@ class RecurrentConfig(Config):
         return [*steps, *layers, Step("attend", "decoder.cross", "concat"), *self._readout(stack)]
 
     def layer_names(self) -> list[str]:
-        """Return the names of all layers that may have parameters, in the order of a forward pass."""
+        """Names of all layers that may have parameters, in the order of a forward pass."""
         names = []
         for stack in self.stacks:
             numbers = range(self.recurrent_stack(stack).layers)
@@ -176,7 +176,7 @@ class RecurrentConfig(Config):
         return [*names, *cross, *(step.layer for step in self._readout("decoder")), "head"]
 
     def parameter_shape(self, layer: str, name: str) -> tuple[int, ...]:
-        """Return the shape of a parameter of a layer."""
+        """Shape of a parameter of a layer."""
         stack_name, number, part = parse_layer_name(layer)
         decoder = self.recurrent_stack("decoder")
         if part == "rnn":

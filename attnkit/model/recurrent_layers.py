@@ -15,25 +15,25 @@ States = tuple[State | None, State | None]  # of the forward and of the reverse 
 
 
 class RecurrentLayer(NamedTuple):
-    """The parameters of a layer: of its forward direction, of its reverse direction, or of both."""
+    """Parameters of the forward direction of a layer, of its reverse, or of both."""
 
     forward: Parameters | None = None
     reverse: Parameters | None = None
 
     def directions(self) -> list[tuple[int, Parameters]]:
-        """Return the number and the parameters of each direction that there is; 0 is forward, 1 reverse."""
+        """Number and parameters of each direction; 0 is forward, 1 reverse."""
         return [(number, one) for number, one in enumerate(self) if one is not None]
 
 
 class LayerRun(NamedTuple):
-    """The result of a layer: outputs (B, T, P), of both directions side by side (B, T, 2 P), and the run of each."""
+    """Outputs (B, T, P) of a layer, or (B, T, 2 P), and the run of each direction."""
 
     outputs: Array
     forward: DirectionRun | None
     reverse: DirectionRun | None
 
     def states(self) -> States:
-        """Return the final state of each direction."""
+        """Final state of each direction."""
         return (
             None if self.forward is None else self.forward.state,
             None if self.reverse is None else self.reverse.state,
@@ -50,7 +50,7 @@ def run_layer(
     offset: int = 0,
     has_trace: bool = False,
 ) -> LayerRun:
-    """Return the outputs of a layer at every token; those of both directions side by side.
+    """Outputs of a layer at every token, both directions side by side.
 
     x (B, T, D), states (B, P) and (B, H) [zeros], lengths (B,) [T] -> outputs (B, T, P) or (B, T, 2 P)
 
@@ -85,7 +85,7 @@ def run_stack(
     offset: int = 0,
     has_trace: bool = False,
 ) -> list[LayerRun]:
-    """Return the runs of layers, each of which reads the outputs of the one before; the last has those of the stack.
+    """Runs of layers, each of which reads the outputs of the one before.
 
     x (B, T, D) -> one run for each layer
 
@@ -106,7 +106,9 @@ def run_stack(
 def run_long_text(
     cell: str, x: Array, layers: Sequence[RecurrentLayer], states: Sequence[States] | None = None, *, offset: int = 0
 ) -> tuple[Array, list[States]]:
-    """Return the outputs of forward layers and their final states: those of `run_stack`, to the bit, in less memory.
+    """Outputs and final states of forward layers, in less memory.
+
+    They are those of `run_stack`, to the bit.
 
     x (B, T, D), states (B, P) and (B, H) [zeros] -> outputs (B, T, P), states of each layer
 

@@ -19,7 +19,9 @@ from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, run_layer
 
 
 def recur(model: Model, layer: str, x: Array, context: Context) -> Array:
-    """Run a recurrent layer over the tokens: x (..., T, D) -> (..., T, P), of both directions (..., T, 2 P).
+    """Run a recurrent layer over the tokens.
+
+    x (..., T, D) -> (..., T, P), or (..., T, 2 P) with both directions
 
     It begins with the states of the cache, those that the bridge makes of the encoder's, or zeros. Padding is skipped:
     its outputs are 0. DataError for a mask that is not that of a padded batch.
@@ -40,11 +42,11 @@ class OrderedTokens(NamedTuple):
     lengths: Array | None
 
     def arrange(self, batch: Array) -> Array:
-        """Return other values of the tokens in this order: (B, T, W) -> (B, T, W)."""
+        """Put other values of the tokens into this order: (B, T, W) -> (B, T, W)."""
         return batch if self.order is None else np.take_along_axis(batch, self.order[..., None], axis=1)
 
     def restore(self, values: Array) -> Array:
-        """Return values in this order in that of the batch; the inverse of `arrange`."""
+        """Put values in this order back into that of the batch; inverts `arrange`."""
         if self.order is None:
             return values
         return np.take_along_axis(values, np.argsort(self.order, axis=1)[..., None], axis=1)
@@ -53,7 +55,10 @@ class OrderedTokens(NamedTuple):
 def run_recurrent_layer(
     model: Model, layer: str, x: Array, context: Context, *, has_trace: bool
 ) -> tuple[Array, LayerRun, OrderedTokens]:
-    """Return what `recur` does, with the run and the tokens that it ran over; a hook needs the trace."""
+    """Run a layer as `recur` does; return the run and the tokens, too.
+
+    A hook needs the trace.
+    """
     batch = x if x.ndim == 3 else x[None]
     tokens = OrderedTokens(batch, *order_tokens(context.mask, batch.shape[:2]))
     tokens = tokens._replace(x=tokens.arrange(batch))
@@ -74,19 +79,19 @@ def run_recurrent_layer(
 
 
 def config_of(model: Model) -> RecurrentConfig:
-    """Return the configuration of a recurrent model; UsageError for another model."""
+    """Configuration of a recurrent model; UsageError for another model."""
     if not isinstance(model.config, RecurrentConfig):
         raise UsageError(f"a {model.config.family} model has no recurrent layers")
     return model.config
 
 
 def stack_of(model: Model, layer: str) -> RecurrentStack:
-    """Return the stack of a layer of a recurrent model."""
+    """Stack of a layer of a recurrent model."""
     return config_of(model).recurrent_stack(parse_layer_name(layer)[0])
 
 
 def layer_parameters(params: Mapping[str, Array]) -> RecurrentLayer:
-    """Return the parameters of a layer by direction.
+    """Parameters of a layer by direction.
 
     >>> layer = layer_parameters({"input": np.zeros(1), "input_reverse": np.ones(1)})
     >>> layer.reverse
@@ -104,7 +109,7 @@ def layer_parameters(params: Mapping[str, Array]) -> RecurrentLayer:
 
 
 def first_state(model: Model, layer: str, rows: int, context: Context) -> State | None:
-    """Return the state that a layer begins with, for so many texts; None for zeros."""
+    """First state of a layer for so many texts; None for zeros."""
     cached, (stack, number, _) = cached_state(context, layer), parse_layer_name(layer)
     if cached is not None:
         return cached
@@ -117,12 +122,12 @@ def first_state(model: Model, layer: str, rows: int, context: Context) -> State 
 
 
 def cached_state(context: Context, layer: str) -> State | None:
-    """Return the state of a layer after the tokens of the cache; None where there are none."""
+    """State of a layer after the tokens of the cache; None without any."""
     return context.cache.states.get(layer) if isinstance(context.cache, StateCache) else None
 
 
 def bridge(model: Model, number: int, source: State, hook: Hook = no_hook) -> State:
-    """Return the first state of a layer of the decoder, made of the last one of that layer of the encoder.
+    """First state of a decoder layer, from the last state of the encoder layer.
 
     source (B, S) -> (B, P): the state itself, or tanh(source w1 + b1)
     """
@@ -140,7 +145,7 @@ def bridge(model: Model, number: int, source: State, hook: Hook = no_hook) -> St
 
 
 def last_state(run: LayerRun) -> State:
-    """Return the last states of the directions of a layer, side by side: (B, P) or (B, 2 P)."""
+    """Last states of the directions of a layer, side by side: (B, P) or (B, 2 P)."""
     states = [state for state in run.states() if state is not None]
     cells = [state.cell for state in states if state.cell is not None]
     return State(
@@ -149,14 +154,16 @@ def last_state(run: LayerRun) -> State:
 
 
 def keep_state(context: Context, layer: str, state: State, tokens: int) -> None:
-    """Keep the last state of a layer in the context, and in its cache, as that after so many tokens."""
+    """Keep the state of a layer after so many tokens, in the context and its cache."""
     context.final_states[layer] = state
     if isinstance(context.cache, StateCache):
         context.cache.set_state(layer, state, tokens)
 
 
 def order_tokens(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array | None]:
-    """Return the order that puts the tokens of each text before its padding, None where they are, and their numbers.
+    """Order that puts tokens before the padding of each text, and their numbers.
+
+    The order is None if they are already there.
 
     mask (B, 1, T), True = a token, shape (B, T) -> (B, T), (B,)
 
@@ -176,7 +183,7 @@ def order_tokens(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | No
 
 
 def show_gates(hook: Hook, layer: str, run: LayerRun, order: Array | None, rank: int) -> None:
-    """Let a hook read the gates and the cell states of a layer, by name; UsageError where it replaces them."""
+    """Pass gates and cell states of a layer to a hook; UsageError if it edits them."""
     runs = [one for one in (run.forward, run.reverse) if one is not None and one.trace is not None]
     for name in gate_names(runs):
         function = hook(f"{layer}.{name}")
@@ -196,14 +203,14 @@ def require_same(changed: Array, array: Array, name: str) -> None:
 
 
 def gate_names(runs: list[DirectionRun]) -> list[str]:
-    """Return the names of the gates of a layer, as reset_gate, and `cell` of an LSTM."""
+    """Names of the gates of a layer, such as reset_gate, and `cell` of an LSTM."""
     traces = [run.trace for run in runs if run.trace is not None]
     cell = ["cell"] if traces and traces[0].cell is not None else []
     return [*(gate_name(gate) for trace in traces[:1] for gate in trace.gates if gate != "product"), *cell]
 
 
 def gate_name(gate: str) -> str:
-    """Return the name of a gate among intermediates.
+    """Name of a gate among intermediates.
 
     >>> gate_name("reset"), gate_name("candidate")
     ('reset_gate', 'candidate')
@@ -212,7 +219,7 @@ def gate_name(gate: str) -> str:
 
 
 def gate_of(run: DirectionRun, name: str) -> Array:
-    """Return a gate of a direction at every token, or its cell states: (B, T, H)."""
+    """Gate of a direction at every token, or its cell states: (B, T, H)."""
     trace: Any = run.trace
     gate: Array = trace.cell if name == "cell" else trace.gates[name.removesuffix("_gate")]
     return gate

@@ -37,13 +37,13 @@ class RelativePositions(NamedTuple):
     bq: Array | None = None
 
     def rows(self, dtype: DType) -> Array:
-        """Return the rows of the table after its norm: (R, D)."""
+        """Rows of the table after its norm: (R, D)."""
         table = cast(self.table, dtype)
         return table if self.gamma is None else layer_norm(table, self.gamma, self.beta, eps=self.eps).y
 
 
 def relative_scores(q: Array, k: Array, relative: RelativePositions) -> Array:
-    """Return the scores of queries and keys with the distances between them, before they are scaled.
+    """Scores of queries and keys with the distances between them, unscaled.
 
     q (..., H, T, K), k (..., H, S, K) -> (..., H, T, S)
 
@@ -70,7 +70,7 @@ def relative_scores(q: Array, k: Array, relative: RelativePositions) -> Array:
 
 
 def relative_scores_backward(grad_output: Array, q: Array, k: Array, relative: RelativePositions) -> dict[str, Array]:
-    """Gradients of queries, keys and the parameters of relative positions, by their names.
+    """Gradients of queries, keys and parameters of relative positions, by name.
 
     grad_output (..., H, T, S), q (..., H, T, K), k (..., H, S, K)
     -> {"q": (..., H, T, K), "k": (..., H, S, K), "table": (R, D), "wk": (D, H*K), ...}
@@ -107,7 +107,7 @@ def relative_scores_backward(grad_output: Array, q: Array, k: Array, relative: R
 
 
 def _scatter(gradient: Array, places: Array, rows: int) -> Array:
-    """Add the gradient of each score to that of its row: (..., T, S), (T, S) -> (..., T, R)."""
+    """Add the gradient of each score to its row: (..., T, S), (T, S) -> (..., T, R)."""
     queries = len(places)
     flat = (np.arange(queries)[:, None] * rows + places).ravel()
     sums = [np.bincount(flat, one.ravel(), queries * rows) for one in gradient.reshape(-1, places.size)]
@@ -118,7 +118,7 @@ def _scatter(gradient: Array, places: Array, rows: int) -> Array:
 def add_relative_scores(
     bias: Array | None, q: Array, k: Array, relative: RelativePositions | None, scale: float, hook: Hook = no_hook
 ) -> Array | None:
-    """Return a bias on the scores with the scaled scores of relative positions added to it, if there are any.
+    """Add the scaled scores of relative positions, if there are any, to a bias.
 
     q (..., H, T, K), k (..., H, S, K), as `project_heads` returns them -> (..., H, T, S)
 
@@ -134,18 +134,20 @@ def add_relative_scores(
 
 
 def _with_rows(x: Array, rows: Array) -> Array:
-    """Return the product of each head with its part of projected rows: (..., H, T, K), (R, H*K) -> (..., H, T, R)."""
+    """Products of heads with rows: (..., H, T, K), (R, H*K) -> (..., H, T, R)."""
     columns = np.ascontiguousarray(rows.reshape(len(rows), x.shape[-3], -1).transpose(1, 2, 0))
     return whole_tiles_product(x, columns)
 
 
 def _gather(scores: Array, index: Array) -> Array:
-    """Return for each row the scores at the places of the index: (..., T, R), (T, S) -> (..., T, S)."""
+    """Scores of each row at an index: (..., T, R), (T, S) -> (..., T, S)."""
     return np.take_along_axis(scores, index.reshape(*(1,) * (scores.ndim - 2), *index.shape), axis=-1)
 
 
 def distance_rows(queries: Array, keys: Array, span: int, longest: int = 0) -> Array:
-    """Return the row of a table of 2·span distances for each query and key: near ones exact, far ones by logarithms.
+    """Row of a table of 2·span distances for each query and key.
+
+    Near distances are exact, far ones logarithmic.
 
     queries (T,), keys (S,) -> (T, S)
 

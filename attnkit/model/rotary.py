@@ -16,7 +16,7 @@ Scaled = tuple[Array, float]
 
 
 def angles(positions: ArrayLike, dim: int, base: float, kind: str) -> Array:
-    """Return the angle of each position and pair: p / base^(2i/D).
+    """Angle of each position and pair: p / base^(2i/D).
 
     positions (..., T) -> (..., T, D/2) float64
 
@@ -45,7 +45,9 @@ def rotary_angles(
     frequencies: Array | None = None,
     factor: float = 1.0,
 ) -> tuple[Array, Array]:
-    """Return cosine and sine of the rotation of each pair at each position: angle p / base^(2i/R), or p * frequency.
+    """Cosine and sine of the rotation of each pair at each position.
+
+    The angle is p / base^(2i/R), or p * frequency.
 
     positions (..., T), frequencies (R/2,) -> cos (..., T, R/2), sin (..., T, R/2), float64
 
@@ -67,7 +69,7 @@ def rotary_angles(
 
 
 def rope_frequencies(dim: int, rope: Rope, length: int) -> Scaled:
-    """Return the frequency of each pair, and the factor of cosines and sines, by a published configuration.
+    """Frequency of each pair, and the factor of cosines and sines.
 
     dim R, length of the text -> (R/2,) float64, one number
 
@@ -109,17 +111,17 @@ def _blend(frequencies: Array, factor: float, unscaled: Array) -> Array:
 
 
 def _default(dim: int, rope: Rope, length: int) -> Scaled:
-    """Return the frequencies of the paper."""
+    """Frequencies of the paper."""
     return _published(dim, rope), 1.0
 
 
 def _linear(dim: int, rope: Rope, length: int) -> Scaled:
-    """Return linearly interpolated frequencies: divided by the factor (Chen et al. 2023)."""
+    """Linearly interpolated frequencies: divided by the factor (Chen et al. 2023)."""
     return _published(dim, rope) / _number(rope, "factor"), 1.0
 
 
 def _dynamic(dim: int, rope: Rope, length: int) -> Scaled:
-    """Return frequencies of a base that grows with texts longer than the model's limit (dynamic NTK scaling)."""
+    """Frequencies of a base that grows with long texts (dynamic NTK scaling)."""
     if dim < 4:
         raise DataError(f"rotary width {dim} (dynamic scaling needs 4 or more)")
     factor, limit = _number(rope, "factor"), _number(rope, "max_position_embeddings")
@@ -128,7 +130,7 @@ def _dynamic(dim: int, rope: Rope, length: int) -> Scaled:
 
 
 def _llama3(dim: int, rope: Rope, length: int) -> Scaled:
-    """Scale low frequencies only, with a ramp by wavelength between high and low (Llama 3.1)."""
+    """Scale low frequencies only, with a ramp by wavelength (Llama 3.1)."""
     frequencies, factor = _published(dim, rope), _number(rope, "factor")
     low, high = _number(rope, "low_freq_factor"), _number(rope, "high_freq_factor")
     if high <= low:
@@ -138,7 +140,7 @@ def _llama3(dim: int, rope: Rope, length: int) -> Scaled:
 
 
 def _yarn(dim: int, rope: Rope, length: int) -> Scaled:
-    """Scale low frequencies only, with a ramp by index between high and low (YaRN, Peng et al. 2023)."""
+    """Scale low frequencies only, with a ramp by index (YaRN, Peng et al. 2023)."""
     original = _original(rope)
     longest = rope.get("max_position_embeddings")
     factor = _number(rope, "factor", longest and longest / original)
@@ -153,7 +155,7 @@ def _yarn(dim: int, rope: Rope, length: int) -> Scaled:
 
 
 def _pair_that_turns(times: float, dim: int, rope: Rope, length: float) -> float:
-    """Return the fractional index of the pair that makes a number of turns within a length."""
+    """Fractional index of the pair that turns so often within a length."""
     theta = _number(rope, "rope_theta", 10000.0)
     if theta == 1:
         raise DataError("rope_theta 1 (yarn needs wavelengths that differ)")
@@ -161,7 +163,7 @@ def _pair_that_turns(times: float, dim: int, rope: Rope, length: float) -> float
 
 
 def _yarn_factor(rope: Rope, factor: float) -> float:
-    """Return the factor on cosines and sines: as configured, or 0.1 m ln(factor) + 1 with configured m, or 1."""
+    """Factor on cosines and sines: as configured, 0.1 m ln(factor) + 1, or 1."""
     if rope.get("attention_factor") is not None:
         return _number(rope, "attention_factor")
     growth = 0.1 * math.log(max(factor, 1.0))
@@ -181,7 +183,9 @@ ROPE_TYPES: dict[str, Callable[[int, Rope, int], Scaled]] = {
 
 @quiet
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
-    """Rotate each pair of the first R features by its angle; the other features are unchanged.
+    """Rotate each pair of the first R features by its angle.
+
+    The other features are unchanged.
 
     x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
 

@@ -18,7 +18,7 @@ from attnkit.model.softmax import shifted, softmax
 
 
 def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """Return a score for every word of the vocabulary; with tied embeddings the weight is the table transposed.
+    """A score for every word; tied embeddings are the transposed weight.
 
     x (..., D), weight (D, N), bias (N,) -> (..., N)
 
@@ -33,7 +33,9 @@ def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 @quiet
 def apply_temperature(logits: Array, temperature: float) -> Array:
-    """Subtract each row's largest logit, and divide by the temperature: below 1 sharper, above 1 flatter.
+    """Subtract each row's largest logit and divide by the temperature.
+
+    Below 1 is sharper, above 1 flatter.
 
     logits (..., N) -> (..., N)
 
@@ -51,7 +53,7 @@ def apply_temperature(logits: Array, temperature: float) -> Array:
 
 @quiet
 def probabilities(logits: Array, temperature: float = 1.0) -> Array:
-    """Return softmax(logits / temperature).
+    """softmax(logits / temperature).
 
     logits (..., N) -> (..., N)
 
@@ -65,7 +67,7 @@ def probabilities(logits: Array, temperature: float = 1.0) -> Array:
 
 @quiet
 def log_probabilities(logits: Array) -> Array:
-    """Return log softmax(logits), finite where a probability underflows.
+    """log softmax(logits), finite even if a probability underflows.
 
     logits (..., N) -> (..., N)
 
@@ -79,7 +81,9 @@ def log_probabilities(logits: Array) -> Array:
 
 @quiet
 def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
-    """Make earlier tokens less likely: their logits are divided by the penalty where positive, else multiplied.
+    """Make earlier tokens less likely.
+
+    Their logits are divided by the penalty if positive, else multiplied.
 
     logits (..., N), ids (..., T) -> (..., N)
 
@@ -105,19 +109,21 @@ def _rows(scores: Array, dtype: DType) -> Array:
 
 
 def _filter(logits: Array, keep: Callable[[Array], Array]) -> Array:
-    """Return the logits where `keep` is True, else -inf; NaN stays, so that sampling can report it."""
+    """Logits if `keep` is True, else -inf; NaN stays for sampling to report."""
     scores = logits.astype(output_dtype(logits), copy=False)
     wide = _rows(logits, np.dtype(np.float64))
     return mask_block(scores, keep(wide) | np.isnan(wide))
 
 
 def _order(scores: Array) -> Array:
-    """Return indices from the largest score to the smallest; ties by the lower index, NaN last."""
+    """Indices by falling score, ties by the lower index, NaN last."""
     return np.argsort(-scores, axis=-1, kind="stable")
 
 
 def largest(scores: Array, count: int) -> Array:
-    """Return the indices of the `count` largest scores, or of all, best first; ties by the lower index, NaN last.
+    """Indices of the `count` largest scores, or of all, best first.
+
+    Ties by the lower index, NaN last.
 
     scores (..., N) -> (..., M) int64, where M is the lesser of `count` and N
 
@@ -133,7 +139,7 @@ def largest(scores: Array, count: int) -> Array:
 
 
 def _among_largest(scores: Array, count: int) -> Array:
-    """Return whether a score is among the `count` largest of its row, for count < N and no NaN."""
+    """Whether a score is among the `count` < N largest of its row, without NaN."""
     last = scores.shape[-1] - count
     least = np.partition(scores, last, axis=-1)[..., last : last + 1]
     among: Array = scores >= least
@@ -169,7 +175,7 @@ def top_k(logits: Array, k: int) -> Array:
 
 @quiet
 def top_p(logits: Array, p: float) -> Array:
-    """Keep the smallest set of most probable words whose probabilities sum to p, -inf for the rest (nucleus sampling).
+    """Keep the most probable words up to a sum of p, -inf for the rest (nucleus).
 
     logits (..., N) -> (..., N)
 
@@ -195,7 +201,7 @@ def top_p(logits: Array, p: float) -> Array:
 
 
 def _sorted_until(scores: Array, p: float) -> tuple[Array, Array]:
-    """Return indices by falling score, enough for their probabilities to reach p, and the cumulative sums of these."""
+    """Indices by falling score until probabilities reach p, and cumulative sums."""
     shares, count = softmax(scores), 64
     while True:
         order = largest(scores, count)
@@ -207,7 +213,7 @@ def _sorted_until(scores: Array, p: float) -> tuple[Array, Array]:
 
 @quiet
 def min_p(logits: Array, p: float) -> Array:
-    """Keep words at least p times as probable as the most probable one, -inf for the rest.
+    """Keep words at least p times as probable as the best, -inf for the rest.
 
     logits (..., N) -> (..., N)
 
@@ -224,7 +230,7 @@ def min_p(logits: Array, p: float) -> Array:
 def sampling_filters(
     temperature: float = 1.0, k: int | None = None, p: float | None = None, least: float | None = None
 ) -> Iterator[tuple[str, Callable[[Array], Array]]]:
-    """Yield the filters among temperature, top-k, top-p and min-p that are set, by name, in the order they apply.
+    """Yield the filters that are set, by name, in the order they apply.
 
     Each maps logits (..., N) -> (..., N). Errors are those of the functions, raised when applied.
 
@@ -243,7 +249,7 @@ def sampling_filters(
 
 @quiet
 def check_finite(logits: Array, start: int = 0) -> Array:
-    """Return the logits in float64; NotFiniteError names the first row without a finite one, or with NaN or infinity.
+    """Convert logits to float64; NotFiniteError for a row that cannot be used.
 
     logits (..., N) -> (..., N)
 
@@ -282,7 +288,7 @@ def sample_word(logits: Array, rng: "np.random.Generator", temperature: float = 
 
 
 def greedy(logits: Array) -> Array:
-    """Return the word of the largest logit; ties go to the lower index.
+    """Word of the largest logit; ties by the lower index.
 
     logits (..., N) -> (...) int64
 
@@ -297,7 +303,9 @@ def greedy(logits: Array) -> Array:
 
 @quiet
 def candidates(probabilities: Array, top: int) -> tuple[Array, Array]:
-    """Return the most probable words and their probabilities, best first; ties by the lower index, NaN last.
+    """Most probable words and their probabilities, best first.
+
+    Ties by the lower index, NaN last.
 
     probabilities (..., N) -> ids (..., M) int64, probabilities (..., M), where M is the lesser of `top` and N
 

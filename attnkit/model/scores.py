@@ -17,18 +17,21 @@ Triple = tuple[Array, Array, Gradients]  # the gradients of queries, of keys, an
 
 
 def grouped(x: Array, groups: int) -> Array:
-    """Stack the query heads of one key head into one matrix: (..., H, T, K) -> (..., G, H/G*T, K)."""
+    """Stack the query heads of a key head: (..., H, T, K) -> (..., G, H/G*T, K)."""
     heads, queries, width = x.shape[-3:]
     return x.reshape(*x.shape[:-3], groups, heads // groups * queries, width)
 
 
 def product(x: Array, y: Array) -> Array:
-    """Multiply head h of x by head h // (H/G) of y: x (..., H, T, M), y (..., G, M, N) -> (..., H, T, N)."""
+    """Multiply head h of x by head h // (H/G) of y.
+
+    x (..., H, T, M), y (..., G, M, N) -> (..., H, T, N)
+    """
     return stacked_product(grouped(x, y.shape[-3]), y).reshape(*x.shape[:-1], y.shape[-1])
 
 
 def product_backward(grad_output: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """Gradients of `product`: dX = dZ Yᵀ, and dY = Xᵀ dZ summed over the heads that share y.
+    """Gradients of `product`: dX = dZ Yᵀ, dY = Xᵀ dZ summed over shared heads.
 
     grad_output (..., H, T, N), x (..., H, T, M), y (..., G, M, N) -> (..., H, T, M), (..., G, M, N)
 
@@ -42,7 +45,7 @@ def product_backward(grad_output: Array, x: Array, y: Array) -> tuple[Array, Arr
 
 
 def dot(q: Array, k: Array, params: Params | None = None) -> Array:
-    """Return the dot product of each query and key, Q K^T.
+    """Dot product of each query and key, Q K^T.
 
     q (..., H, T, K), k (..., G, S, K) -> (..., H, T, S)
 
@@ -66,12 +69,12 @@ def dot_backward(grad_output: Array, q: Array, k: Array, params: Params) -> Trip
 
 
 def identity(q: Array, k: Array, params: Params) -> tuple[Array, Array]:
-    """Return queries and keys unchanged."""
+    """Queries and keys, unchanged."""
     return q, k
 
 
 def project_general(q: Array, k: Array, params: Params) -> tuple[Array, Array]:
-    """Project queries so that their dot products with keys are q W k^T (Luong et al. 2015, section 3.1).
+    """Project queries to dot products q W k^T (Luong et al. 2015, section 3.1).
 
     q (..., H, T, K), k (..., G, S, L), w (K, L) or (H, K, L) -> (..., H, T, L), (..., G, S, L)
 
@@ -143,7 +146,9 @@ def additive_terms(q: Array, k: Array) -> Array:
 
 
 def additive_scores(q: Array, k: Array, params: Params) -> Array:
-    """Compute tanh(q Wa + k Ua) · va of projected queries and keys (Bahdanau et al. 2015, appendix A.1.2).
+    """tanh(q Wa + k Ua) · va of projected queries and keys.
+
+    Source: Bahdanau et al. 2015, appendix A.1.2.
 
     q (..., H, T, A), k (..., G, S, A), va (A,) -> (..., H, T, S)
 
@@ -157,7 +162,7 @@ def additive_scores(q: Array, k: Array, params: Params) -> Array:
 
 
 def additive_scores_backward(grad_output: Array, q: Array, k: Array, params: Params) -> Triple:
-    """Gradients of tanh(q + k) · va with respect to projected queries, projected keys and va.
+    """Gradients of tanh(q + k) · va of projected queries, projected keys and va.
 
     grad_output (..., H, T, S), q (..., H, T, A), k (..., G, S, A), va (A,)
     -> (..., H, T, A), (..., G, S, A), {"va": (A,)}
@@ -178,7 +183,7 @@ def additive_scores_backward(grad_output: Array, q: Array, k: Array, params: Par
 
 
 def _vector(va: Array) -> Array:
-    """Return the vector of a linear layer with one output."""
+    """Vector of a linear layer with one output."""
     return va.reshape(-1) if va.ndim == 2 and 1 in va.shape else va
 
 
@@ -188,7 +193,7 @@ def identity_backward(dq: Array, dk: Array, q: Array, k: Array, params: Params) 
 
 
 class Score(NamedTuple):
-    """A score function: its parameters, the projection of queries and keys, the scores of the result, and adjoints."""
+    """A score function: parameters, projections, scores, and their adjoints."""
 
     parameters: tuple[str, ...]
     project: Callable[[Array, Array, Params], tuple[Array, Array]]

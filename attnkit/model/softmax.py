@@ -21,7 +21,7 @@ def shifted(scores: Array, axis: int = -1) -> Array:
 
 @quiet
 def softmax(scores: Array, axis: int = -1) -> Array:
-    """Return the softmax of each row; a row of only -inf has weights of zero.
+    """Softmax of each row; a row of only -inf has weights of zero.
 
     scores (..., S) -> (..., S)
 
@@ -58,7 +58,7 @@ def softmax_backward(grad_output: Array, weights: Array) -> Array:
 
 @quiet
 def log_sum_exp(scores: Array) -> Array:
-    """Return the log-sum-exp of each row in float64; -inf for a row of only -inf.
+    """Log-sum-exp of each row in float64; -inf for a row of only -inf.
 
     scores (..., S) -> (...)
 

@@ -33,7 +33,7 @@ TOGETHER = 1 << 18  # scores of all heads that one call of attention computes, e
 
 
 def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
-    """Apply the operator of one step to x, without its residual: what x is to the operator -> (..., T, D)."""
+    """Apply the operator of one step to x, without its residual -> (..., T, D)."""
     if not model.config.fixes_shapes(step.layer):
         return OPERATORS[step.op](model, step.layer, x, context)
     with fixed_shapes():
@@ -76,7 +76,7 @@ def run(
 
 
 def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Array:
-    """Return the scaled embeddings of ids with those of their segments added, or of the patches of an image.
+    """Scaled embeddings of ids and segments, or of the patches of an image.
 
     ids (..., T), or an image (..., C, height, width) -> (..., T, D)
     """
@@ -94,7 +94,7 @@ def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Arra
 
 
 def segments(ids: Array, context: Context) -> Array:
-    """Return the segment of every token, 0 unless the context has them; DataError where their number differs.
+    """Segment of every token, 0 by default; DataError for another number of them.
 
     ids (..., T) -> (..., T) or (T,)
 
@@ -108,7 +108,7 @@ def segments(ids: Array, context: Context) -> Array:
 
 
 def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> tuple[Array, tuple[int, int]]:
-    """Return the class token and a vector for every patch of an image, and the rows and columns of patches."""
+    """Class token and vectors of the patches of an image, and their grid."""
     if config.patches is None or image.ndim < 3 or image.shape[-3] != config.patches.channels:
         channels = config.patches.channels if config.patches else 0
         raise DataError(f"image {image.shape}: expected ({channels}, height, width)")
@@ -120,7 +120,9 @@ def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> 
 
 
 def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Array:
-    """Add absolute positions to x, if the model has any; rotary and T5 positions are applied inside attention.
+    """Add absolute positions to x, if the model has any.
+
+    Rotary and T5 positions are applied inside attention.
 
     x (..., T, D) -> (..., T, D)
 
@@ -136,7 +138,7 @@ def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Arr
 
 
 def absolute_positions(x: Array, context: Context) -> Array:
-    """Return the position of every token: of the context, or those after its cache.
+    """Position of every token: of the context, or after its cache.
 
     x (..., T, D) -> (T,) or (B, T)
 
@@ -149,7 +151,7 @@ def absolute_positions(x: Array, context: Context) -> Array:
 def position_encoding(
     model: Model, layer: str, x: Array, where: Array, grid: tuple[int, int] | None
 ) -> Callable[[Array], Array]:
-    """Return the function from positions (..., T) to the vectors (..., T, D) that this model adds to x."""
+    """Function from positions (..., T) to the vectors (..., T, D) added to x."""
     positions = model.config.positions
     if positions.kind == "sinusoidal":
         check_size(model.config, where)
@@ -163,7 +165,7 @@ def position_encoding(
 
 
 def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int, int, int] | None:
-    """Return rows and columns of the model's grid of patches and of another one; None where they are the same."""
+    """Grid of patches of the model and of the image; None if they are the same."""
     cut = config.patches
     if cut is None or grid is None:
         return None
@@ -179,7 +181,7 @@ def check_size(config: Config, where: Array) -> None:
 
 
 def token_positions(mask: Array) -> Array:
-    """Return the position of every token of a padded batch: its index among the real ones.
+    """Position of every token of a padded batch: its index among the real ones.
 
     mask (B, 1, T) or (B, T), True = real -> (B, T)
 
@@ -220,7 +222,7 @@ def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
 def attention_arguments(
     model: Model, layer: str, queries: int, context: Context
 ) -> tuple[Mapping[str, Array], dict[str, Any]]:
-    """Return the parameters and the options of `multi_head_attention` for one layer of a model."""
+    """Parameters and options of `multi_head_attention` for one layer."""
     params, options = model.params.get(layer, {}), read_attention_options(model, layer, queries, context)
     if model.config.score == "scaled-dot":
         return params, options
@@ -228,7 +230,7 @@ def attention_arguments(
 
 
 def attention_source(layer: str, x: Array, context: Context) -> Array:
-    """Return what a layer of attention attends to: the memory, or x itself; DataError for a memory that is absent."""
+    """What a layer attends to: x or the memory; DataError without a memory."""
     if not layer.endswith(".cross"):
         return x
     if context.memory is None:
@@ -237,7 +239,7 @@ def attention_source(layer: str, x: Array, context: Context) -> Array:
 
 
 def read_attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:
-    """Return the options of `multi_head_attention` for one layer of a model: heads, scale, masks and positions."""
+    """Heads, scale, masks and positions of one layer of attention."""
     rules = model.config.attention_rules[layer]
     options: dict[str, Any] = {"heads": rules.heads, "kv_heads": rules.kv_heads, "scale": rules.scale}
     if rules.is_cross:
@@ -253,7 +255,7 @@ def read_attention_options(model: Model, layer: str, queries: int, context: Cont
 
 
 def relative_positions(model: Model, rules: AttentionRules, queries: int, context: Context) -> dict[str, Any]:
-    """The rotary angles and the bias on the scores that positions give the layers of a stack with these rules."""
+    """Rotary angles and bias on the scores of the layers with these rules."""
     options: dict[str, Any] = {}
     if rules.rope is not None:
         options["rotary"] = rotation(rules, queries, context)
@@ -264,7 +266,7 @@ def relative_positions(model: Model, rules: AttentionRules, queries: int, contex
 
 
 def rotation(rules: AttentionRules, queries: int, context: Context) -> tuple[Array, Array]:
-    """The cosines and sines (T, R/2) or (B, 1, T, R/2) that rotary positions turn queries by."""
+    """Cosines and sines (T, R/2) or (B, 1, T, R/2) that queries are rotated by."""
     where = context.positions if context.positions is not None else context.past + np.arange(queries)
     frequencies, factor = rope_frequencies(rules.head_dim, rules.rope or {}, int(where.max(initial=0)) + 1)
     cos, sin = rotary_angles(where, rules.head_dim, frequencies=frequencies)
@@ -274,7 +276,7 @@ def rotation(rules: AttentionRules, queries: int, context: Context) -> tuple[Arr
 
 
 def disentangled_positions(model: Model, layer: str, queries: int, context: Context) -> RelativePositions:
-    """Return the distances between the tokens of a stack, with the projections of one layer."""
+    """Distances between the tokens of a stack, and projections of one layer."""
     name, number, _ = parse_layer_name(layer)
     positions, params = model.config.positions, model.params
     keys = np.arange(context.past + queries)
@@ -286,7 +288,7 @@ def disentangled_positions(model: Model, layer: str, queries: int, context: Cont
 
 
 def position_buckets(config: Config, name: str, past: int, queries: int) -> Array:
-    """Return the T5 bucket of every query of a stack with every key: queries T, past P -> (T, P + T)."""
+    """T5 bucket of every query and key: queries T, past P -> (T, P + T)."""
     options = {"buckets": config.positions.buckets, "max_distance": config.positions.max_distance}
     bidirectional = not config.stack(name).causal
     return t5_buckets(past + np.arange(queries), np.arange(past + queries), bidirectional=bidirectional, **options)
@@ -328,7 +330,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 def can_pack(model: Model, steps: Sequence[Step]) -> bool:
-    """Return whether `run_packed` takes these steps: of an encoder of text that is a Transformer, from its ids on.
+    """Whether `run_packed` accepts these steps: a text encoder, from its ids on.
 
     Every other model computes its texts one by one: decoders, recurrent layers, and images.
     """
@@ -339,7 +341,7 @@ def can_pack(model: Model, steps: Sequence[Step]) -> bool:
 def run_packed(
     model: Model, steps: Sequence[Step], ids: Sequence[Array], segments: Sequence[Array] | None, dtype: str | None
 ) -> list[Array] | None:
-    """Apply the steps to several texts, not empty ones; None where a result is not finite.
+    """Apply the steps to several texts, none empty; None if not all is finite.
 
     ids and segments (T,) of each text -> (T, D) of each, with the bits that `run` gives it alone
 
@@ -364,7 +366,7 @@ def run_packed(
 
 
 def group_lengths(lengths: Sequence[int], heads: int) -> Groups:
-    """Return how many texts of which length attention takes together: those of one length that follow one another.
+    """How many consecutive texts of each length attention computes together.
 
     >>> group_lengths([3, 3, 3, 5], 12), group_lengths([300, 300], 12)
     ([(3, 3), (1, 5)], [(1, 300), (1, 300)])
@@ -382,7 +384,9 @@ def group_lengths(lengths: Sequence[int], heads: int) -> Groups:
 def apply_packed(
     model: Model, step: Step, x: Array, context: Context, *, order: Array, groups: Groups, contexts: dict[int, Context]
 ) -> Array:
-    """Apply the operator of one step to the rows of all texts, (R, D) -> (R, D); attention within each text.
+    """Apply the operator of one step to the rows of all texts, (R, D) -> (R, D).
+
+    Attention stays within each text.
 
     order     the rows of one text after another
     groups    how many texts of which length attention takes together
@@ -412,7 +416,7 @@ def apply_packed(
 
 @quiet
 def attend_texts(texts: Sequence[Array], options: MultiHeadOptions) -> Array:
-    """Return the heads of attention within texts of one length: q, k and v (..., H, T, K) -> (..., H, T, V)."""
+    """Heads of attention within texts of one length: (..., H, T, K) -> (..., H, T, V)."""
     q, k, v = texts
     if options.rotary is not None:
         q, k = rotate(q, *options.rotary), rotate(k, *options.rotary)
@@ -420,7 +424,9 @@ def attend_texts(texts: Sequence[Array], options: MultiHeadOptions) -> Array:
 
 
 def stack_texts(x: Array, count: int) -> Array:
-    """Split the rows of several texts of one length, (H, B*T, K) -> (B, H, T, K); a single one has no batch axis.
+    """Split the rows of several texts of one length, (H, B*T, K) -> (B, H, T, K).
+
+    A single text has no batch axis.
 
     >>> stack_texts(np.zeros((2, 6, 4)), 3).shape, stack_texts(np.zeros((2, 6, 4)), 1).shape
     ((3, 2, 2, 4), (2, 6, 4))
@@ -433,7 +439,7 @@ def stack_texts(x: Array, count: int) -> Array:
 def encoder_layer(
     x: Array, params: Params, *, heads: int, mask: Array | None = None, causal: bool = False, **config: Any
 ) -> Array:
-    """Apply self-attention, then the feed-forward network, each with a residual and a norm.
+    """Apply self-attention and the feed-forward network, with residuals and norms.
 
     x (..., T, D) -> (..., T, D)
 
@@ -461,7 +467,7 @@ def decoder_layer(
     causal: bool = True,
     **config: Any,
 ) -> Array:
-    """Apply causal self-attention, attention to the memory, then the feed-forward network.
+    """Apply causal self-attention, attention to the memory, and the feed-forward.
 
     x (..., T, D), memory (..., S, D) -> (..., T, D)
 

@@ -34,7 +34,7 @@ class BatchPart(NamedTuple):
 
 
 class ScoreBlock(NamedTuple):
-    """Some queries of one head of each group of a part, and the keys that any of them may attend to."""
+    """Some queries of one head of each group, and the keys that any may attend to."""
 
     batch: slice
     heads: slice
@@ -59,7 +59,7 @@ class ScoreBlock(NamedTuple):
 
 
 def split_parts(inputs: ScoreInputs, keys: int, by_heads: bool = False) -> list[list[BatchPart]]:
-    """Split batch and heads into tasks of parts whose blocks, with that many keys, have about CELLS scores.
+    """Split batch and heads into tasks whose blocks have about CELLS scores.
 
     A task is a single part or, `by_heads`, every row of the batch of some heads.
     """
@@ -74,13 +74,13 @@ def split_parts(inputs: ScoreInputs, keys: int, by_heads: bool = False) -> list[
 
 
 def row_blocks(inputs: ScoreInputs) -> list[slice]:
-    """Return the queries of each block of a head, of which there is at least one."""
+    """Queries of each block of a head, of which there is at least one."""
     queries = inputs.q.shape[2]
     return list(split_range(0, queries, ROWS[queries >= LONG]))
 
 
 def visible_block(inputs: ScoreInputs, part: BatchPart, shared: int, rows: slice, keys: slice) -> ScoreBlock:
-    """Return the block of some queries, with those of some keys that any of them may attend to, which can be none.
+    """Block of some queries with the keys that any of them may attend to.
 
     The heads are the `shared`-th of each group.
     """
@@ -97,7 +97,7 @@ def score_unit(inputs: ScoreInputs) -> float:
 
 
 def block_scores(inputs: ScoreInputs, block: ScoreBlock, dtype: DType, workspace: Workspace) -> Array:
-    """Return the products of the queries and keys of a block, scaled and divided by the cap: (b, g, m, n)."""
+    """Products of queries and keys of a block, times the unit: (b, g, m, n)."""
     q = np.multiply(inputs.q[block.queries], score_unit(inputs), dtype=dtype)
     k = inputs.k[block.sources].astype(dtype, copy=False)
     scores = workspace.array("scores", dtype, (*q.shape[:-1], k.shape[-2]))
@@ -105,7 +105,7 @@ def block_scores(inputs: ScoreInputs, block: ScoreBlock, dtype: DType, workspace
 
 
 def add_to_scores(inputs: ScoreInputs, block: ScoreBlock, scores: Array) -> Array:
-    """Cap the scores of a block, if they are to be, and add bias and float mask, in place."""
+    """Cap the scores of a block and add bias and float mask, in place."""
     if inputs.softcap:
         np.multiply(np.tanh(scores, out=scores), inputs.softcap, out=scores)
     if inputs.bias is not None:
@@ -116,7 +116,7 @@ def add_to_scores(inputs: ScoreInputs, block: ScoreBlock, scores: Array) -> Arra
 
 
 def exact_scores(inputs: ScoreInputs, block: ScoreBlock, workspace: Workspace) -> tuple[Array, bool]:
-    """Return the scores of a block, and whether they are small; if they are not, they are -inf where blocked.
+    """Scores of a block, and whether they are small; large ones are -inf if blocked.
 
     -> (b, g, m, n), in float64 where the largest of a row is far from 0
 
@@ -136,7 +136,7 @@ def exact_scores(inputs: ScoreInputs, block: ScoreBlock, workspace: Workspace) -
 
 
 def fill_blocked(inputs: ScoreInputs, block: ScoreBlock, x: Array, fill: float) -> None:
-    """Set a block of scores to -inf, or of finite functions of them to 0, where attention is blocked, in place."""
+    """Set blocked scores to -inf, or functions of them to 0, in place."""
     mask = inputs.mask
     if mask is not None:
         blocked = ~mask[block.cells] if mask.dtype == bool else mask[block.cells] == -np.inf
@@ -153,7 +153,9 @@ def fill_blocked(inputs: ScoreInputs, block: ScoreBlock, x: Array, fill: float) 
 
 @lru_cache(maxsize=16)
 def allowed_cells(low: bytes, high: bytes, count: int, dtype: DType) -> Array:
-    """Return 1 from the first to before the last key of each query, else 0: (m, count); cached, as diagonals repeat.
+    """1 from the first to before the last key of each query, else 0: (m, count).
+
+    Cached, as diagonals repeat.
 
     >>> allowed_cells(np.array([0, 1]).tobytes(), np.array([1, 3]).tobytes(), 3, np.dtype(float))
     array([[1., 0., 0.],
@@ -168,7 +170,7 @@ def allowed_cells(low: bytes, high: bytes, count: int, dtype: DType) -> Array:
 def fused_attention(
     q: Array, k: Array, v: Array, options: AttentionOptions, *, threads: int | None = None
 ) -> tuple[Array, Array]:
-    """Return the heads and the weights of dot-product attention, whose values must be finite.
+    """Heads and weights of dot-product attention, whose values must be finite.
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> (..., H, T, V), (..., H, T, S)
 
@@ -198,7 +200,7 @@ def fused_attention(
 
 
 def write_weights(inputs: ScoreInputs, block: ScoreBlock, weights: Array, workspace: Workspace) -> None:
-    """Write the softmax of the scores of a block of queries, with all of their keys, to weights (B, H, T, S)."""
+    """Write the softmax of a block of queries with all keys to weights (B, H, T, S)."""
     scores, is_safe = exact_scores(inputs, block, workspace)
     if is_safe:
         np.exp(scores, out=scores)
@@ -214,7 +216,7 @@ def write_weights(inputs: ScoreInputs, block: ScoreBlock, weights: Array, worksp
 
 
 class Operands(NamedTuple):
-    """What the adjoint reads, (B, H, T, ...) or (B, G, S, ...), and the gradients that it writes."""
+    """Inputs (B, H, T, ...) or (B, G, S, ...) of the adjoint, and its gradients."""
 
     inputs: ScoreInputs
     v: Array
@@ -239,7 +241,7 @@ def fused_attention_backward(
     *,
     threads: int | None = None,
 ) -> dict[str, Array]:
-    """Return the gradients of queries, keys and values, and of bias and float mask, which are added to the scores.
+    """Gradients of queries, keys, values, bias and float mask.
 
     grad_output (..., H, T, V), q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), saved {"heads": (..., H, T, V)}
     with "weights" (..., H, T, S) or "lse" (..., H, T)
@@ -283,7 +285,7 @@ def fused_attention_backward(
 
 
 def _zeros_added(inputs: ScoreInputs, options: AttentionOptions) -> dict[str, Array]:
-    """Return zeros for the gradients of bias and float mask, summed over all broadcast axes but that of the heads."""
+    """Zeros for the gradients of bias and float mask, over all heads."""
     totals = {}
     for name, x, whole in (("bias", options.bias, inputs.bias), ("mask", options.mask, inputs.mask)):
         if x is not None and whole is not None and whole.dtype != bool:
@@ -295,7 +297,7 @@ def _zeros_added(inputs: ScoreInputs, options: AttentionOptions) -> dict[str, Ar
 def _make_operands(
     grad_output: Array, v: Array, inputs: ScoreInputs, saved: Mapping[str, Array], shares: int
 ) -> Operands:
-    """Return the operands with uninitialized gradients, in the order of merged heads."""
+    """Operands with uninitialized gradients, in the order of merged heads."""
     grad, heads, v = batched(grad_output), batched(saved["heads"]), batched(v)
     weights = batched(saved["weights"]) if "weights" in saved else None
     lse = np.zeros(0) if weights is not None else saved["lse"].reshape(grad.shape[:3])
@@ -308,13 +310,12 @@ def _make_operands(
 
 
 def _merged(x: Array) -> tuple[int, ...]:
-    """Return the shape of x (B, H, T, K) with its heads after its tokens."""
     batch, heads, tokens, width = x.shape
     return batch, tokens, heads, width
 
 
 def _add_keys(operands: Operands, part: BatchPart, keys: slice, share: tuple[int, bool], workspace: Workspace) -> None:
-    """Add the gradients of a band of keys: those of the keys themselves, and their part of that of the queries."""
+    """Add what a band of keys contributes to the gradients."""
     inputs, is_first = operands.inputs, True
     band = part.batch, part.groups, keys
     for shared in range(inputs.sharing):
@@ -336,7 +337,7 @@ def _add_keys(operands: Operands, part: BatchPart, keys: slice, share: tuple[int
 def _add_block(
     operands: Operands, block: ScoreBlock, share: tuple[int, bool], is_first: bool, workspace: Workspace
 ) -> None:
-    """Add what a block contributes to the gradients of its queries, keys and values; the first one is assigned."""
+    """Add what a block contributes to the gradients; the first one is assigned."""
     inputs, grad = operands.inputs, operands.grad[block.queries]
     weights, slope = _block_weights(operands, block, workspace)
     dscores = workspace.array("gradients", grad.dtype, weights.shape)
@@ -355,7 +356,7 @@ def _add_block(
 
 
 def _add_to_total(total: Array, block: ScoreBlock, dmasked: Array) -> None:
-    """Add the gradient of the masked scores of a block to that of a bias, (B or 1, H, T or 1, S or 1)."""
+    """Add the gradient of masked scores to one of a bias, (B or 1, H, T or 1, S or 1)."""
     where = tuple(at if size > 1 else slice(0, 1) for at, size in zip(block.cells, total.shape, strict=True))
     axes = tuple(axis for axis in (0, 2, 3) if total.shape[axis] == 1)
     total[where[0], block.heads, where[2], where[3]] += dmasked.sum(axis=axes, keepdims=True) if axes else dmasked
@@ -370,7 +371,7 @@ def _accumulate(x: Array, y: Array, total: Array, is_first: bool, workspace: Wor
 
 
 def _block_weights(operands: Operands, block: ScoreBlock, workspace: Workspace) -> tuple[Array, Array | None]:
-    """Return the weights of a block, and with a cap the derivative of its capped scores by those divided by the cap."""
+    """Weights of a block, and with a cap the slope of its capped scores."""
     inputs, dtype = operands.inputs, operands.grad.dtype
     slope = None
     if inputs.softcap:

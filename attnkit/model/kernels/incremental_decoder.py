@@ -26,7 +26,7 @@ Parameters = Mapping[str, Array]
 
 
 class CachedDecoder:
-    """A model that predicts the next token and caches the keys and values of earlier ones.
+    """A model that predicts the next token and caches earlier keys and values.
 
     cache    keys and values of the start of the text, or states after it; its tokens are skipped by the first call
     context  other fields of Context, such as the memory (B, S, D) of an encoder-decoder model
@@ -56,7 +56,7 @@ class CachedDecoder:
         return head_logits(self.model, np.ascontiguousarray(x[:, -1]))
 
     def _can_use_fast_step(self, tokens: Array, context: Context) -> bool:
-        """Return whether this is one token of a Transformer in float32, without hooks and padding."""
+        """Whether this is one token of a Transformer, in float32 and without hooks."""
         is_plain = context.hook is no_hook and context.mask is None and context.memory_mask is None
         is_compiled = is_plain and not isinstance(self.model.config, RecurrentConfig)
         return tokens.shape[1] == 1 and context.past > 0 and is_compiled and context.dtype in (None, "float32")
@@ -65,7 +65,7 @@ class CachedDecoder:
         return run(self.model, self.steps, tokens, context)
 
     def _fast_step(self, tokens: Array, context: Context) -> Array:
-        """Return the last hidden states (B, 1, D) of one token (B, 1)."""
+        """Last hidden states (B, 1, D) of one token (B, 1)."""
         if self._layers is None or self._layers[0] is not self.cache:
             layers = compile_decode_step(self.model.config, self.model.params, self.steps[self._first :], self.cache)
             self._layers = self.cache, layers
@@ -82,12 +82,12 @@ class CachedDecoder:
 
 
 def new_cache(config: Config) -> KVCache:
-    """Return an empty cache for the tokens of a model: of keys and values, or of the states of a recurrent one."""
+    """Empty cache of a model: of keys and values, or of recurrent states."""
     return StateCache() if isinstance(config, RecurrentConfig) else KVCache()
 
 
 def cacheable(config: Config, length: int | None = None) -> bool:
-    """Return whether cached keys stay valid as a text grows to a length, or without limit if it is None.
+    """Whether cached keys stay valid as a text grows to a length [any].
 
     They do not with dynamic RoPE, whose rotations depend on the length of the whole text.
     """
@@ -170,7 +170,7 @@ def _ffn(config: Config, params: Parameters) -> Layer:
 
 
 def _projections(params: Parameters) -> Callable[[Array], tuple[Array, Array, Array]]:
-    """Return the function from x to queries, keys and values; one product where their weights share one matrix."""
+    """Function from x to queries, keys and values; one product if possible."""
     weights, biases = [params[f"w{c}"] for c in "qkv"], [params.get(f"b{c}") for c in "qkv"]
     fused = _fuse_columns(weights)
     if fused is None:
@@ -188,7 +188,7 @@ def _projections(params: Parameters) -> Callable[[Array], tuple[Array, Array, Ar
 
 
 def _fuse_columns(weights: list[Array]) -> Array | None:
-    """Return one matrix of the columns of all weights as a view, where they are adjacent in memory; else None.
+    """View weights that are adjacent in memory as one matrix; None for others.
 
     >>> both = np.arange(6.0).reshape(1, 6)
     >>> _fuse_columns([both[:, :2], both[:, 2:4], both[:, 4:]]).tolist(), _fuse_columns([both, both.copy()])
@@ -204,7 +204,10 @@ def _fuse_columns(weights: list[Array]) -> Array | None:
 
 
 def _weighted_values(q: Array, keys: Array, values: Array, scale: float, bias: Array | None = None) -> Array:
-    """Return dense attention: q (B, G, H/G, K), keys (B, G, S, K), values (B, G, S, K) -> (B, H*K)."""
+    """Dense attention of one token.
+
+    q (B, G, H/G, K), keys (B, G, S, K), values (B, G, S, K) -> (B, H*K)
+    """
     scores = q @ keys.swapaxes(-1, -2)
     scores *= scale
     if bias is not None:

@@ -24,7 +24,7 @@ _local = threading.local()
 
 @contextmanager
 def parallel_products() -> Iterator[None]:
-    """Have `matrix_product` compute large products of this thread on every core, with BLAS limited to one thread.
+    """Compute large products of this thread on every core, with BLAS on one thread.
 
     BLAS's own threads wait actively for each other, which on a busy machine takes most of their time, and between
     products they take it from other parallel work.
@@ -46,7 +46,7 @@ def parallel_products() -> Iterator[None]:
 
 @contextmanager
 def fixed_shapes(is_wanted: bool = True, *, is_arranged: bool = False) -> Iterator[None]:
-    """Have the products of this thread keep the bits of a row, whatever texts are beside its own: see `matrix_product`.
+    """Fix the shapes of products of this thread, so that other texts change no bits.
 
     is_wanted    False leaves them as they are
     is_arranged  whether the caller has placed the rows, by `row_places`; so they are in blocks within this one too
@@ -61,7 +61,7 @@ def fixed_shapes(is_wanted: bool = True, *, is_arranged: bool = False) -> Iterat
 
 
 def has_fixed_shapes() -> bool:
-    """Return whether the products of this thread have fixed shapes.
+    """Whether the products of this thread have fixed shapes.
 
     >>> with fixed_shapes():
     ...     has_fixed_shapes()
@@ -71,7 +71,7 @@ def has_fixed_shapes() -> bool:
 
 
 def row_places(lengths: Sequence[int], step: int = ROWS) -> tuple[list[Array], int]:
-    """Return the places of the rows of several texts in one matrix for `fixed_shapes`, and how many rows it has.
+    """Places of the rows of several texts in one matrix, and its number of rows.
 
     lengths  the rows of each text
     step     what the rows of the matrix are a multiple of: TILE, or ROWS where it has small products
@@ -95,7 +95,7 @@ def row_places(lengths: Sequence[int], step: int = ROWS) -> tuple[list[Array], i
 
 
 def matrix_product(x: Array, y: Array) -> Array:
-    """Return x @ y; within `fixed_shapes` a row has the same bits whatever is beside it, on any number of threads.
+    """x @ y; within `fixed_shapes` other rows change no bits of a row.
 
     x (..., M, K), y (K, N) -> (..., M, N)
 
@@ -119,7 +119,7 @@ def matrix_product(x: Array, y: Array) -> Array:
 
 
 def stacked_product(x: Array, y: Array) -> Array:
-    """Return x @ y of stacks of matrices; within `fixed_shapes` large ones on one thread each, which keeps their bits.
+    """x @ y of stacks of matrices; within `fixed_shapes` on one thread each.
 
     x (..., T, M), y (..., M, N), broadcast to x -> (..., T, N)
 
@@ -145,7 +145,7 @@ def stacked_product(x: Array, y: Array) -> Array:
 
 
 def whole_tiles_product(x: Array, y: Array) -> Array:
-    """Return x @ y of stacks of matrices, where a row of x has the same bits however many rows come after it.
+    """x @ y of stacks of matrices, where later rows change no bits of a row.
 
     x (..., T, M), y (..., M, N), broadcast to x -> (..., T, N)
 
@@ -158,7 +158,7 @@ def whole_tiles_product(x: Array, y: Array) -> Array:
 
 
 def _product_of_places(x: Array, y: Array) -> Array:
-    """Return x @ y with the rows of each matrix of x in their places."""
+    """x @ y with the rows of each matrix of x in their places."""
     texts = x.shape[:-2]
     places, size = _places_of(x.shape[-2], math.prod(texts))
     step = TILE if TILE * y.size > SMALL and not y.shape[1] % 4 else ROWS  # other columns: by loops of their own
@@ -169,13 +169,13 @@ def _product_of_places(x: Array, y: Array) -> Array:
 
 @lru_cache(maxsize=16)
 def _places_of(rows: int, texts: int) -> tuple[Array, int]:
-    """Return the places of the rows of texts of one length, one after another, and how many rows tiles of them have."""
+    """Places of the rows of texts of one length, and how many rows their tiles have."""
     places, size = row_places([rows] * texts, TILE)
     return np.concatenate(places), size
 
 
 def column_width(inner: int, columns: int) -> int:
-    """Return how many columns of a right matrix (K, N) are multiplied at once: half, unless that is a small product.
+    """Columns of a right matrix (K, N) multiplied at once: half of a large one.
 
     >>> column_width(384, 384), column_width(384, 1536)
     (384, 768)
@@ -185,7 +185,7 @@ def column_width(inner: int, columns: int) -> int:
 
 
 def _product_of_blocks(rows: Array, y: Array) -> Array:
-    """Return rows @ y by blocks of whole tiles of rows, on every core where it is large."""
+    """rows @ y by blocks of whole tiles of rows, on every core if it is large."""
     from attnkit.model.kernels.threads import run_parallel, single_blas, split_range
 
     small, is_shared = ROWS * y.size, rows.size * y.shape[1] >= SHARED
@@ -209,7 +209,7 @@ def _product_of_blocks(rows: Array, y: Array) -> Array:
 
 
 def _divided(x: Array, y: Array) -> Array:
-    """Return x @ y by a few blocks of rows on every core."""
+    """x @ y by a few blocks of rows on every core."""
     from attnkit.model.kernels.threads import run_parallel, split_range
 
     count = math.prod(x.shape[:-1])

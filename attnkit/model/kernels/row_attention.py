@@ -31,7 +31,7 @@ def row_attention(
     threads: int | None = None,
     **changes: Any,
 ) -> dict[str, Array]:
-    """Return the heads and log-sum-exps of `attention`, and a summary of its weights, which are not held.
+    """Heads, log-sum-exps and a summary of the weights, some queries at a time.
 
     q (..., H, T, K) and k (..., G, S, K) as the score projects them, v (..., G, S, V) -> {"heads": (..., H, T, V),
     "lse": (..., H, T) float64, ...}
@@ -72,7 +72,7 @@ def row_attention(
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Queries, keys and values of dense attention that is computed for some queries at a time."""
+    """Operands of dense attention that is computed for some queries at a time."""
 
     q: Array
     k: Array
@@ -80,7 +80,7 @@ class Rows:
     options: AttentionOptions  # with mask and bias broadcast to the scores, and a scale
 
     def attend(self, part: slice, summary: str) -> dict[str, Array]:
-        """Return heads, log-sum-exps and a summary of the weights of some queries."""
+        """Heads, log-sum-exps and a summary of the weights of some queries."""
         options, keys = self.options, self.k.shape[-2]
         offset = options.offset(self.q.shape[-2], keys)
         allowed = dense_attention.allowed_cells(part.stop - part.start, keys, offset + part.start, options)
@@ -95,7 +95,10 @@ class Rows:
         return result | summarize_dense_weights(summary, weights, result["lse"], position)
 
     def attend_band(self, band: slice, at_once: int, summary: str) -> dict[str, Array]:
-        """Return the same of a band of queries, `at_once` at a time; what each key receives is summed in float64."""
+        """Attend a band of queries, `at_once` at a time.
+
+        What each key receives is summed in float64.
+        """
         parts: list[dict[str, Array]] = []
         sums: dict[str, Array] = {}
         for part in split_range(band.start, band.stop, at_once):
@@ -106,7 +109,7 @@ class Rows:
 
 
 def concatenate_parts(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the results of consecutive queries as one; what keys receive is summed.
+    """Concatenate results of consecutive queries; what keys receive is summed.
 
     >>> first, second = ({"lse": np.array([lse]), RECEIVED: np.ones(2)} for lse in (1.0, 2.0))
     >>> concatenate_parts([first, second])

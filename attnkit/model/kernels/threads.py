@@ -21,7 +21,7 @@ _local = threading.local()  # share: how many threads a call within parallel wor
 
 @cache
 def _openblas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """Return the getter and setter of NumPy's BLAS thread count; None if it is not OpenBLAS."""
+    """Getter and setter of NumPy's BLAS thread count; None if it is not OpenBLAS."""
     library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
     for name in ("scipy_openblas_{}_num_threads", "openblas_{}_num_threads"):
         for ending in ("64_", ""):
@@ -32,7 +32,7 @@ def _openblas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
 
 @contextmanager
 def single_blas() -> Iterator[int]:
-    """Limit BLAS to one thread while any caller is inside; yield the thread count that the user has set."""
+    """Limit BLAS to one thread while any caller is inside; yield the user's count."""
     blas = _openblas()
     if blas is None:
         yield os.cpu_count() or 1
@@ -63,7 +63,7 @@ def split_range(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 class Worker:
-    """A thread that waits for work between calls, as a new one takes several times as long to start as it to wake."""
+    """A thread that waits for work between calls: waking it is faster than a new one."""
 
     def __init__(self) -> None:
         """Start the thread; RuntimeError where there can be no more."""
@@ -87,7 +87,7 @@ class Worker:
         done.release()
 
     def submit(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Begin some work in the thread; return a function that withdraws it if it is not begun, or waits for its end.
+        """Begin work in the thread; return a function that withdraws it or waits for it.
 
         Only who has taken the worker from the idle ones may call this.
         """
@@ -113,7 +113,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _submit(work: Callable[[], None]) -> Callable[[], None]:
-    """Begin some work in an idle thread, or else in a new one; return the function that waits for its end."""
+    """Begin work in an idle or a new thread; return the function that waits for it."""
     try:
         worker = _idle.pop()
     except IndexError:

@@ -40,7 +40,7 @@ RANGE: dict[DType, float] = {np.dtype(np.float32): 80.0, np.dtype(np.float64): 6
 
 
 class Tile(KeyTile):
-    """A tile of keys and their values, and memory for the weights of some queries on them."""
+    """A tile of keys and values, and memory for the weights of some queries."""
 
     def __init__(self, rows: QueryTile, v: Array, at: slice, workspace: Workspace) -> None:
         super().__init__(rows, at, workspace)
@@ -54,14 +54,14 @@ class Tile(KeyTile):
         self.ones = np.ones(count, v.dtype)
 
     def sums(self) -> tuple[Array, Array]:
-        """Return the sums over the keys of the weights, (..., m), and of weighted values, (..., Q, m / Q, V)."""
+        """Sums over the keys of weights, (..., m), and of values, (..., Q, m / Q, V)."""
         total = self.ones @ self.weights
         np.matmul(self.transposed, self.v, out=self.parts)
         return total, np.add.reduce(self.parts, axis=-4)
 
 
 def split_bands(inputs: TiledInputs, blocks: tuple[int, int]) -> list[Task]:
-    """Split the queries of every batch into tasks of tiles of one size; the most expensive come first.
+    """Split the queries of every batch into tasks, the most expensive first.
 
     Queries with many keys come several tiles at once, those with few keys with several heads at once.
     """
@@ -95,7 +95,7 @@ def tiled_attention(
     threads: int | None = None,
     **changes: Any,
 ) -> tuple[Array, Array]:
-    """Return the heads and log-sum-exps of `attention`, computed tile by tile.
+    """Heads and log-sum-exps of `attention`, computed tile by tile.
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> (..., H, T, V), (..., H, T) float64
 
@@ -137,7 +137,7 @@ def tiled_attention(
 def _attend_band(
     inputs: TiledInputs, v: Array, reach: float, task: Task, blocks: tuple[int, int], workspace: Workspace, out: Array
 ) -> Array:
-    """Write the heads of a band of queries to `out` (h, m, V), and return their log-sum-exps, (h, m)."""
+    """Write the heads of a band to `out` (h, m, V); return log-sum-exps (h, m)."""
     batch, _, band = task
     softmax = OnlineSoftmax(inputs, v, reach, task, min(blocks[0], band.stop - band.start))
     low, high = int(inputs.low[batch, band.start]), int(inputs.high[batch, band.stop - 1])
@@ -154,7 +154,7 @@ def _attend_band(
 
 
 def key_tile_size(count: int, size: int) -> int:
-    """Return the number of keys in a tile: about `size` and a multiple of 128; all if there are few.
+    """Keys of a tile: about `size` and a multiple of 128; all if there are few.
 
     >>> key_tile_size(4096, 1024), key_tile_size(2500, 1024), key_tile_size(1500, 1024)
     (1024, 1280, 1536)
@@ -164,7 +164,7 @@ def key_tile_size(count: int, size: int) -> int:
 
 
 class OnlineSoftmax:
-    """Running maxima, sums of exponentials and weighted sums of values for some tiles of queries."""
+    """Running maxima, sums of exponentials and weighted sums of some query tiles."""
 
     def __init__(self, inputs: TiledInputs, v: Array, reach: float, task: Task, size: int) -> None:
         """Take v (h, S, V) and tiles of `size`; `reach` bounds log(sum of |values|)."""
@@ -195,7 +195,7 @@ class OnlineSoftmax:
         sums += parts
 
     def write(self, out: Array) -> Array:
-        """Write the weighted averages to `out` (h, m, V), and return the log-sum-exps, (h, m)."""
+        """Write weighted averages to `out` (h, m, V); return log-sum-exps (h, m)."""
         total = np.where(self.total == 0, 1, self.total).astype(self.sums.dtype)
         sums = self.sums.reshape(*total.shape, -1)
         np.divide(sums, total[..., None], out=out.reshape(sums.shape), casting="same_kind")
@@ -204,13 +204,13 @@ class OnlineSoftmax:
 
 @cache
 def fastest_exp() -> tuple[np.ufunc, float]:
-    """Return exp2 where NumPy vectorizes it, else exp, and the factor on its argument."""
+    """exp2 if NumPy vectorizes it, else exp, and the factor on its argument."""
     target = opt_func_info(func_name="^exp2$").get("exp2", {}).get("ff", {}).get("current", "baseline")
     return (np.exp, 1.0) if target.startswith("baseline") else (np.exp2, math.log2(math.e))
 
 
 def update_running_max(top: Array, scores: Array) -> tuple[Array, Array, Array]:
-    """Return the running maximum with a tile's scores, what to subtract from them, and the factor on earlier sums.
+    """Running maximum with a tile's scores, its finite base, and the decay of sums.
 
     top (..., m), scores (..., n, m) -> (..., m), (..., m), (..., m)
 
@@ -225,7 +225,10 @@ def update_running_max(top: Array, scores: Array) -> tuple[Array, Array, Array]:
 def _with_infinite_values(
     q: Array, k: Array, v: Array, options: AttentionOptions, **settings: Any
 ) -> tuple[Array, Array]:
-    """Return tiled attention for values with NaN or infinity, which count where their weight is not zero."""
+    """Tiled attention for values with NaN or infinity.
+
+    They count wherever their weight is not zero.
+    """
     parts = [np.where(np.isfinite(v), v, 0), v == np.inf, v == -np.inf, np.isnan(v)]
     heads, lse = tiled_attention(q, k, np.concatenate(parts, axis=-1, dtype=v.dtype), options, **settings)
     return add_infinite_values(*np.split(heads, 4, axis=-1)), lse
@@ -233,7 +236,9 @@ def _with_infinite_values(
 
 @quiet
 def merge_partial_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]:
-    """Merge attention over parts of the keys (split-KV) into attention over all: exact, in any order, and repeatable.
+    """Merge attention over parts of the keys (split-KV) into attention over all.
+
+    Exact, in any order, and repeatable.
 
     outputs (..., H, T, V) and lses (..., H, T) of each part -> (..., H, T, V), (..., H, T) float64
 

@@ -37,7 +37,7 @@ class Workspace:
         self.memory: dict[tuple[str, DType], Array] = {}
 
     def array(self, name: str, dtype: DType, shape: tuple[int, ...]) -> Array:
-        """Return an uninitialized array of that shape; it shares memory with the last of that name and dtype."""
+        """Uninitialized array that shares memory with the last of its name and dtype."""
         size, memory = math.prod(shape), self.memory.get((name, dtype))
         if memory is None or len(memory) < size:
             memory = self.memory[name, dtype] = np.empty(size, dtype)
@@ -46,7 +46,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """Queries, keys and options, and which keys each query may attend to: low to high, unless masked."""
+    """Queries, keys and options, and the keys from low to high of each query."""
 
     q: Array  # (B, H, T, K)
     k: Array  # (B, G, S, K)
@@ -82,7 +82,7 @@ class TiledInputs(ScoreInputs):
         return self.bias is not None or (self.mask is not None and self.mask.dtype != bool)
 
     def group(self, head: int | slice) -> int | slice:
-        """The key head of a query head, or of several heads that are all in one group or each alone in one."""
+        """Key head of a query head, or of several heads in one group or in one each."""
         if isinstance(head, int):
             return head // self.sharing
         return slice(head.start // self.sharing, (head.stop - 1) // self.sharing + 1)
@@ -95,7 +95,7 @@ class TiledInputs(ScoreInputs):
 
 
 class QueryTile(NamedTuple):
-    """A tile of queries of one head or several, with everything that their scores depend on."""
+    """A tile of queries of one head or several, and all that their scores depend on."""
 
     columns: Array  # (..., 1, Q, K, m / Q), the scaled queries in parts for one product each
     k: Array  # (..., S, K)
@@ -108,7 +108,7 @@ class QueryTile(NamedTuple):
     softcap: float
 
     def visible_keys(self, keys: slice) -> slice:
-        """Return the part of a tile of keys that any of these queries may attend to, which can be empty."""
+        """The part of a tile of keys that any of these queries may attend to."""
         first, last = max(keys.start, self.reach[0]), min(keys.stop, self.reach[3])
         if self.mask is not None and self.mask.dtype == bool and not self.mask[..., first:last].any():
             last = first
@@ -120,7 +120,7 @@ class QueryTile(NamedTuple):
         return (keys for keys in visible if keys.start < keys.stop)
 
     def scores(self, keys: "KeyTile") -> Array:
-        """Return the scores of these queries with a tile of keys, before masking, in its memory: (..., n, m)."""
+        """Scores of these queries with a tile of keys, before masking: (..., n, m)."""
         s = keys.scores
         np.matmul(keys.k, self.columns, out=keys.products)
         if self.softcap:
@@ -133,7 +133,7 @@ class QueryTile(NamedTuple):
         return s
 
     def apply_mask(self, scores: Array, keys: slice, fill: float = -np.inf) -> Array:
-        """Set scores of a tile of keys, or functions of them, to `fill` where blocked: (..., n, m), in place."""
+        """Set blocked scores, or functions of them, to `fill`: (..., n, m), in place."""
         if self.mask is not None:
             mask = np.swapaxes(self.mask[..., keys], -1, -2)
             blocked = ~mask if mask.dtype == bool else mask == -np.inf
@@ -155,7 +155,9 @@ class QueryTile(NamedTuple):
 
 @lru_cache(maxsize=4)
 def causal_edge(high: bytes, count: int, dtype: DType) -> Array:
-    """Return 1 where a key is before the end of a query's keys, else 0: (count, m); cached, as diagonals repeat.
+    """1 if a key is before the end of a query's keys, else 0: (count, m).
+
+    Cached, as diagonals repeat.
 
     >>> causal_edge(np.array([1, 2]).tobytes(), 2, np.dtype(np.float32)).tolist()
     [[1.0, 1.0], [0.0, 1.0]]
@@ -164,13 +166,13 @@ def causal_edge(high: bytes, count: int, dtype: DType) -> Array:
 
 
 def score_dtype(inputs: TiledInputs, task: Task) -> tuple[DType, float]:
-    """Return the dtype to compute the scores of a tile in, and a bound of their size; large ones need float64."""
+    """The dtype to compute the scores of a tile in, and a bound of their size."""
     size = float(inputs.bound[task].max()) + inputs.level
     return inputs.q.dtype if size <= SAFE_RANGE[inputs.q.dtype] else np.dtype(np.float64), size
 
 
 def make_query_tiles(inputs: TiledInputs, task: Task, size: int, dtype: DType, unit: float = 1.0) -> list[QueryTile]:
-    """Return the queries of a task in tiles of one size, with scores of a dtype, in units of `unit`."""
+    """Split the queries of a task into tiles, with scores in units of `unit`."""
     batch, head, queries = task
     each = even_split(size, COLUMNS)
     scale = inputs.scale / inputs.softcap if inputs.softcap else inputs.scale * unit
@@ -199,13 +201,13 @@ def make_query_tiles(inputs: TiledInputs, task: Task, size: int, dtype: DType, u
 
 
 def make_query_tile(inputs: TiledInputs, task: Task, dtype: DType) -> QueryTile:
-    """Return the queries of a task in a single tile."""
+    """The queries of a task in a single tile."""
     return make_query_tiles(inputs, task, task[2].stop - task[2].start, dtype)[0]
 
 
 @cache
 def even_split(count: int, most: int) -> int:
-    """Return the largest size of equal parts up to `most` and above 31, or all if there is none.
+    """Largest size of equal parts up to `most` and above 31; all if there is none.
 
     >>> even_split(1024, 100), even_split(100, 128), even_split(101, 96)
     (64, 100, 101)
@@ -214,18 +216,21 @@ def even_split(count: int, most: int) -> int:
 
 
 def rows_of_product(count: int, width: int, columns: int) -> int:
-    """Return how many of `count` rows of a width to multiply with a number of columns at once."""
+    """How many of `count` rows to multiply with a number of columns at once."""
     return even_split(count, PRODUCT // max(width * columns, 1))
 
 
 def split_matrix(x: Array, rows: int, columns: int) -> Array:
-    """Split matrices into parts of some rows and columns, a view: (..., n, m) -> (..., P, Q, n / P, m / Q)."""
+    """View matrices as parts of rows and columns.
+
+    (..., n, m) -> (..., P, Q, n / P, m / Q)
+    """
     *before, n, m = x.shape
     return x.reshape(*before, n // rows, rows, m // max(columns, 1) or 1, columns).swapaxes(-3, -2)
 
 
 class KeyTile:
-    """A tile of keys, split for products of a few rows each, and memory for the scores of some queries with them."""
+    """A tile of keys, split for products, and memory for the scores of some queries."""
 
     def __init__(self, rows: QueryTile, at: slice, workspace: Workspace) -> None:
         k = rows.k[..., at, :].astype(rows.columns.dtype, copy=False)
@@ -238,18 +243,18 @@ class KeyTile:
 
 
 def row_norms(x: Array) -> Array:
-    """Return the Euclidean norm of each vector: (..., K) -> (...)."""
+    """Euclidean norm of each vector: (..., K) -> (...)."""
     squares: Array = np.einsum("...k,...k->...", x, x)
     return np.sqrt(squares)
 
 
 def batched(x: Array) -> Array:
-    """Return x with a batch axis: (H, T, K) -> (1, H, T, K)."""
+    """Add a batch axis if x has none: (H, T, K) -> (1, H, T, K)."""
     return x if x.ndim == 4 else x[None]
 
 
 def prepare_inputs(q: Array, k: Array, options: AttentionOptions) -> ScoreInputs:
-    """Prepare queries, keys and options for blocks of scores, without an array of every query with every key.
+    """Prepare queries, keys and options without an array of every pair.
 
     q (..., H, T, K), k (..., G, S, K) of the dtype to compute in
 
@@ -265,7 +270,7 @@ def prepare_inputs(q: Array, k: Array, options: AttentionOptions) -> ScoreInputs
 
 
 def prepare_tiles(q: Array, k: Array, options: AttentionOptions) -> TiledInputs:
-    """Prepare the same with bounds of the scores; errors are those of `prepare_inputs`."""
+    """Prepare inputs with bounds of the scores; errors are those of `prepare_inputs`."""
     inputs = prepare_inputs(q, k, options)
     level = sum(max_bias(x) for x in (options.mask, options.bias) if x is not None and is_float(x.dtype))
     longest = np.repeat(row_norms(inputs.k).max(axis=-1, initial=0), inputs.sharing, axis=1)  # (B, H)
@@ -276,7 +281,7 @@ def prepare_tiles(q: Array, k: Array, options: AttentionOptions) -> TiledInputs:
 def key_ranges(
     batch: int, queries: int, keys: int, limit: int, options: AttentionOptions
 ) -> tuple[Array, Array, Array]:
-    """Find each query's position, and the first and past-the-last key it may attend to below a limit: (B, T) each.
+    """Position of each query, and the range of keys it may attend to: (B, T) each.
 
     >>> [x.tolist() for x in key_ranges(1, 3, 3, 3, AttentionOptions(causal=True, window=(1, -1)))]
     [[[0, 1, 2]], [[0, 0, 1]], [[1, 2, 3]]]
@@ -301,7 +306,7 @@ def _find_ranges(
     past: int,
     lengths: tuple[int, ...] | None,
 ) -> tuple[Array, Array, Array]:
-    """Find the ranges of one row of the batch, or of all with lengths; cached, as steps of training repeat it."""
+    """Ranges of one row of the batch, or of all with lengths; cached for training."""
     left, right = window
     masks.window_mask(0, 0, left, right)  # UsageError for an invalid window
     offset = masks.causal_offset(queries, keys, align=align, past=past, lengths=lengths)
@@ -317,7 +322,7 @@ def _find_ranges(
 
 
 def max_bias(added: Array) -> float:
-    """Return the largest magnitude of the rows' maxima of an added mask or bias, ignoring rows of -inf.
+    """Largest magnitude of the rows' maxima of an added mask or bias, without -inf.
 
     added (..., S) -> ()
 
@@ -329,7 +334,10 @@ def max_bias(added: Array) -> float:
 
 
 def split_tasks(inputs: TiledInputs, length: int, step: int) -> list[Task]:
-    """Split an axis for every batch and head; the last parts first, which have most keys when causal."""
+    """Split an axis for every batch and head, the last parts first.
+
+    The last have most keys when causal.
+    """
     batch, heads = inputs.q.shape[:2]
     return [(b, h, part) for part in [*split_range(0, length, step)][::-1] for b in range(batch) for h in range(heads)]
 

@@ -32,7 +32,7 @@ BLOCKS = (128, 2240)  # queries and keys: a megabyte of float32, which stays in 
 def summarize_weights(
     summary: str, q: Array, k: Array, options: AttentionOptions = DEFAULT, **changes: Any
 ) -> dict[str, Array]:
-    """Return a summary of the weights by the names of the intermediates.
+    """Summarize the weights, by the names of the intermediates.
 
     q (..., H, T, K), k (..., G, S, K)
 
@@ -58,7 +58,7 @@ def summarize_weights(
 
 
 def summarize_dense_weights(summary: str, weights: Array, lse: Array, position: Array) -> dict[str, Array]:
-    """Return the summary of dense weights.
+    """Summarize dense weights.
 
     weights (..., H, T, S), lse (..., H, T), position (..., 1, T) of the queries among the keys
 
@@ -91,7 +91,7 @@ def summarize_dense_weights(summary: str, weights: Array, lse: Array, position: 
 
 
 def query_indices(numbers: tuple[int, ...], count: int) -> list[int]:
-    """Return the indices of queries, where negative numbers count from the end; UsageError for one out of range.
+    """Indices of queries, negative ones from the end; UsageError if out of range.
 
     >>> query_indices((0, -1), 5)
     [0, 4]
@@ -112,7 +112,7 @@ def weight_stats(
     threads: int | None = None,
     **changes: Any,
 ) -> dict[str, Array]:
-    """Return how each query distributes its weights over the keys, and how much weight each key receives.
+    """How queries distribute their weights, and how much each key receives.
 
     q (..., H, T, K), k (..., G, S, K) -> {name: (..., H, T)}, but received (..., H, S)
 
@@ -159,7 +159,7 @@ def weight_stats(
 
 
 def _stats(block: QueryTile, step: int, workspace: Workspace) -> dict[str, Array]:
-    """Return the statistics of a tile of queries, each (m,), by an online softmax."""
+    """Statistics of a tile of queries, each (m,), by an online softmax."""
     top = np.full(len(block.low), -np.inf, block.columns.dtype)
     total, below, distance = np.zeros((3, len(top)))  # sums of e^d, -d e^d and |i - j| e^d; d is the score less the top
     best = np.full(len(top), -1)
@@ -190,7 +190,10 @@ def _stats(block: QueryTile, step: int, workspace: Workspace) -> dict[str, Array
 
 
 def _distances(weights: Array, position: Array, total: Array, steps: Array) -> Array:
-    """Return each query's weighted sum of distances to a tile of keys: (n, m), (m,), (m,), (n,) -> (m,)."""
+    """Weighted sum of each query's distances to a tile of keys.
+
+    (n, m), (m,), (m,), (n,) -> (m,)
+    """
     last = len(steps) - 1
     if position.min() >= last:  # every query is at or after every key
         distances: Array = (position - last) * total + (last - steps) @ weights
@@ -203,7 +206,7 @@ def _distances(weights: Array, position: Array, total: Array, steps: Array) -> A
 
 
 def _received(inputs: TiledInputs, task: Task, lse: Array, step: int, workspace: Workspace) -> Array:
-    """Return the sum of the weights of each of a tile of keys, (n,), with the query tiles of the first pass."""
+    """Sum of the weights of each key of a tile, (n,), by tiles of the first pass."""
     batch, head, keys = task
     received = np.zeros(keys.stop - keys.start)
     queries = np.flatnonzero((inputs.low[batch] < keys.stop) & (inputs.high[batch] > keys.start))
@@ -230,7 +233,7 @@ def weight_topk(
     threads: int | None = None,
     **changes: Any,
 ) -> tuple[Array, Array]:
-    """Return the largest weights of each query and their keys, the largest first; ties by the lower key.
+    """Largest weights of each query and their keys, ties by the lower key.
 
     q (..., H, T, K), k (..., G, S, K) -> weights (..., H, T, N), keys (..., H, T, N) int64, with N the lesser of
     count and S
@@ -260,7 +263,7 @@ def weight_topk(
 
 
 def _largest(block: QueryTile, count: int, step: int, workspace: Workspace) -> tuple[Array, Array]:
-    """Return the largest weights of a tile of queries and their keys: (m, N), (m, N)."""
+    """Largest weights of a tile of queries and their keys: (m, N), (m, N)."""
     queries = len(block.low)
     top, total = np.full(queries, -np.inf, block.columns.dtype), np.zeros(queries)
     best, where = np.full((queries, count), -np.inf, block.columns.dtype), np.full((queries, count), -1)
@@ -279,7 +282,7 @@ def _largest(block: QueryTile, count: int, step: int, workspace: Workspace) -> t
 
 
 def _merge_candidates(best: Array, where: Array, i: Array, scores: Array, j: Array) -> tuple[Array, Array]:
-    """Return the best scores and keys of each query with the candidates (query i, score, key j): (m, N), (m, N)."""
+    """Best scores and keys with candidates (query i, score, key j): (m, N), (m, N)."""
     if not len(i):
         return best, where
     rows, count = best.shape
@@ -301,7 +304,7 @@ def weight_rows(
     threads: int | None = None,
     **changes: Any,
 ) -> Array:
-    """Return the weights of some queries on all keys, in the requested order.
+    """Weights of some queries on all keys, in the requested order.
 
     q (..., H, T, K), k (..., G, S, K), queries (R,) -> (..., H, R, S)
 
@@ -333,6 +336,5 @@ def weight_rows(
 
 @quiet
 def _prepare(q: Array, k: Array, options: AttentionOptions) -> tuple[DType, TiledInputs]:
-    """Return the dtype of a result, and the inputs of tiles in the dtype to compute in."""
     dtype = working(q, k)
     return output_dtype(q), prepare_tiles(np.asarray(q, dtype), np.asarray(k, dtype), options)
