@@ -1,4 +1,4 @@
-"""Figures of results, as -o FILE.svg, .png, .pdf and .html and -f write them."""
+"""Figures of results, as `-o FILE.svg` and `-f svg` write them."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ TEXT_WIDTH = 120  # characters of a line of text in a figure
 
 
 def encode_figure(call: Stage, result: Record | str, kind: str) -> bytes:
-    """Return the file of a result as a figure, after what the stage reported beside it: its steps."""
+    """Write a result as a figure, below what its stage reported beside it."""
     from attnkit.display import figures
 
     last = call.extra.get("last", call)  # of `run` the last stage
@@ -28,7 +28,7 @@ def encode_figure(call: Stage, result: Record | str, kind: str) -> bytes:
 
 
 def figure_options(call: Stage) -> "FigureOptions":
-    """Return how a stage draws its figure, from its flags."""
+    """Read the flags of a stage that change the looks of its figure."""
     from attnkit.display.figures import FigureOptions
 
     flags: Mapping[str, Any] = call.common | call.extra
@@ -38,7 +38,7 @@ def figure_options(call: Stage) -> "FigureOptions":
 
 
 def make_sections(result: Record | str, call: Stage, looks: "FigureOptions") -> "list[Section]":
-    """Return the sections of a result: the figures of its tool, else tables of its tensors, else its view as text."""
+    """The sections of a result: the figure of its tool, its view as text, or tables."""
     if isinstance(result, str):
         return [text_section(result)]
     record = views.name_tokens(result, call.common.get("tokens") or "plain")
@@ -50,7 +50,7 @@ def make_sections(result: Record | str, call: Stage, looks: "FigureOptions") -> 
 
 
 def text_style(call: Stage) -> "Style":
-    """Return the style of the texts in the figure of a stage."""
+    """The style of the texts in the figure of a stage."""
     from attnkit.display import Style
 
     precision = call.common.get("precision")
@@ -59,14 +59,14 @@ def text_style(call: Stage) -> "Style":
 
 
 def text_section(text: str) -> "Section":
-    """Return a text as a section."""
+    """A text as a section."""
     from attnkit.display.figures import Preformatted, Section
 
     return Section("", [Preformatted(text.rstrip("\n").expandtabs().split("\n"))])
 
 
 def table_section(table: "TextTable") -> "Section":
-    """Return a table of texts, a step of generation, as a section."""
+    """A table of texts as a section."""
     from attnkit.display.figures import Section, Table
 
     left = [at for at in range(len(table.heads)) if at not in table.numbers]
@@ -74,14 +74,14 @@ def table_section(table: "TextTable") -> "Section":
 
 
 def tensor_sections(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
-    """Return a table of each tensor that the tool computed, or of x where it computed none."""
+    """A table of each tensor that the tool computed, or of x if it computed none."""
     from attnkit.display.figures import tensor_section
 
     return [tensor_section(views.tensor_view(record, name), looks) for name in views.computed_names(record, call)]
 
 
 def view_sections(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
-    """Return a record in the view that is requested of show or peek: maps, curves, statistics, a list, or tables."""
+    """A record in the view that is requested of show or peek."""
     from attnkit.display import figures
 
     view = views.requested_view(call)
@@ -98,6 +98,6 @@ def view_sections(record: Record, call: Stage, looks: "FigureOptions") -> "list[
 
 
 def select_sections(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
-    """Return the part of a record that the flags of peek select, in the view that they request."""
+    """The part of a record that the flags of peek select, in the view they request."""
     part = views.select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
     return view_sections(part, call, looks)

@@ -1,4 +1,4 @@
-"""What show and peek give a caller in Python: text on a console, HTML in a notebook; and plot, into a figure."""
+"""What show and peek return in Python, for a console or a notebook; and plot."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ OPTIONS = (*views.VIEW_FLAGS, *views.LOOK_FLAGS, "precision", "title", "theme") 
 
 
 def present(result: Record | str, call: Stage) -> Rendering:
-    """Return what a tool shows for a caller in Python: text on a console, HTML in a notebook."""
+    """What a tool shows in Python: text on a console, HTML in a notebook."""
     precision = call.common.get("precision")
     style = display.DEFAULT_STYLE if precision is None else display.DEFAULT_STYLE._replace(precision=precision)
     text = result if isinstance(result, str) else (call.tool.view or views.render)(result, call, style)
@@ -23,7 +23,7 @@ def present(result: Record | str, call: Stage) -> Rendering:
 
 
 def draw(result: Record | str, call: Stage, text: str) -> str:
-    """Return a result as HTML: the figure of a view, its tensors as tables or heat maps, or its text."""
+    """A result as HTML: the figure of a view, tables and heat maps, or its text."""
     if isinstance(result, str) or hasattr(result, "checkpoint"):
         return text_html(text)
     if views.requested_view(call):
@@ -36,12 +36,14 @@ def draw(result: Record | str, call: Stage, text: str) -> str:
 def plot(record: Record, name: str = "x", ax: "Axes | None" = None, *, slice: str = "") -> "Axes":
     """Draw a tensor of a record into axes of matplotlib, and return the axes.
 
-    A matrix is a heat map, as `show --heatmap` draws it; several matrices, such as heads, are maps in a grid inside of
-    the axes. A vector is a curve, or bars if it has labels. The losses of a training run are curves. `slice` draws a
-    part of the tensor, as `show --slice` does. Without axes there is a new figure:
-    `plot(record).figure.savefig("x.png")`. `ax.images[0]` of a single map is for `figure.colorbar`.
+    A matrix is a heat map, as `show --heatmap` draws it, and several matrices, such as heads, are a grid of heat maps
+    inside the axes. A vector is a curve, or bars if it has labels. The losses of a training run are curves. Without
+    `ax` the axes are those of a new figure: `plot(record).figure.savefig("x.png")`. If there is one map,
+    `figure.colorbar(axes.images[0])` draws its colour bar.
 
-    Raises UsageError if matplotlib is missing, DataError for a tensor without numbers to draw.
+    slice  the part of the tensor to draw, as `show --slice` takes it
+
+    Raises UsageError if matplotlib is missing, DataError if the tensor is empty or a single number.
     """
     from attnkit.display.figures import plot_tensor
 

@@ -24,6 +24,7 @@ from attnkit.display.text import (
 )
 
 MAX_NAME_WIDTH = 48
+STATISTICS = ("name", "shape", "dtype", "min", "max", "mean", "std", "zeros", "nan", "inf")
 BAR = 20  # columns of the longest bar
 
 
@@ -57,8 +58,8 @@ def statistics_table(named: Mapping[str, Array], style: Style) -> str:
     """
     if not named:
         return "no tensors"
-    heads = ["name", "shape", "dtype", "min", "max", "mean", "std", "zeros", "nan", "inf"]
-    rows = [[_clip_name(name, style), *_statistics_texts(array, style)] for name, array in named.items()]
+    heads = [*STATISTICS]
+    rows = [[_clip_name(name, style), *statistics_texts(array, style)] for name, array in named.items()]
     columns = _fitting_columns([heads, *rows], style)
     cells = [[row[i] for i in columns] for row in (heads, *rows)]
     return join_lines(_fold_columns(cells[0], cells[1:], style, left=sum(i < 3 for i in columns)))
@@ -74,7 +75,7 @@ def _fitting_columns(cells: Sequence[Sequence[str]], style: Style) -> list[int]:
     return columns
 
 
-def _statistics_texts(array: Array, style: Style) -> list[str]:
+def statistics_texts(array: Array, style: Style) -> list[str]:
     """Return shape, dtype, statistics and counts of a tensor as texts."""
     numbers, counts = compute_statistics(array)
     texts = [_format_scalar(number, style) for number in numbers] or ["-"] * 4
@@ -130,7 +131,7 @@ def tensor_list(
     heads = ["name", "shape", "dtype", *(["min", "max"] if footer else ["bytes"])]
     rows = [
         [_clip_name(name, style), format_shape(array, axes, style), array.dtype.name]
-        + (_statistics_texts(array, style)[2:4] if footer else [human_size(array.nbytes)])
+        + (statistics_texts(array, style)[2:4] if footer else [human_size(array.nbytes)])
         for name, (array, axes) in named.items()
     ]
     below = [totals, *wrap(escape(footer, style), style)] if footer else [totals]

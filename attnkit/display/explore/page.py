@@ -10,7 +10,7 @@ from typing import Any
 
 from attnkit.display.figures import FigureOptions
 from attnkit.display.figures.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES, Palette, color_map
-from attnkit.display.figures.files import MONO, SANS, escape_text
+from attnkit.display.figures.html import MONO, SANS, escape_text
 from attnkit.model.intermediates import ATTENTION, PARTS
 
 SHARED = ("elements", "numbers", "data", "draw", "maps", "app")

@@ -1,10 +1,9 @@
-"""Figures of tensors: heat maps, curves, statistics and tables as SVG, PNG and PDF by matplotlib, and as HTML."""
+"""Figures of tensors: heat maps, curves, statistics and tables."""
 
-from attnkit.display.figures.charts import curves_section, draw_bars, draw_words, statistics_section
+from attnkit.display.figures.charts import curves_section, draw_bars, draw_words, plot_tensor, statistics_section
 from attnkit.display.figures.colors import COLOR_MAPS
-from attnkit.display.figures.files import render_figure, render_sheet
 from attnkit.display.figures.maps import heatmap_section
-from attnkit.display.figures.plot import plot_tensor
+from attnkit.display.figures.pages import render_figure, render_sheet
 from attnkit.display.figures.sections import (
     FigureOptions,
     Preformatted,

@@ -1,4 +1,4 @@
-"""A canvas of matplotlib in CSS pixels: its style, its fonts, the widths of texts, and drawings on it."""
+"""Drawing by matplotlib in CSS pixels: style, texts, axes and their labels."""
 
 import contextlib
 import functools
@@ -8,13 +8,19 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from xml.sax.saxutils import escape as escape_xml
+
+import numpy as np
 
 from attnkit.display.figures.colors import LIGHT, Palette
+from attnkit.display.numbers import format_number
+from attnkit.display.style import DEFAULT_STYLE
+from attnkit.display.text import escape
 from attnkit.errors import escaped
-from attnkit.libraries import import_library
+from attnkit.libraries import call_library, import_library
 
 TEXT_SIZE, SMALL_SIZE, TITLE_SIZE = 12, 11, 15  # pixels
 POINT, INCH = 0.75, 96  # points in a pixel, pixels in an inch
@@ -37,7 +43,15 @@ STYLE: Mapping[str, Any] = {
     "axes.facecolor": "none", "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.axisbelow": True,
     "svg.fonttype": "none", "pdf.fonttype": 42,
 }  # fmt: skip
-NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # of an SVG
+MAX_LABEL = 150  # pixels
+MAX_NUMBERS, DIGITS = 6, 4  # on an axis of numbers
+LARGEST = 1e300  # the extent of an axis of numbers, twice this, is finite
+PNG_SCALE = 2  # pixels of a PNG in a CSS pixel
+NO_METADATA: Mapping[str, dict[str, Any]] = {
+    "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
+    "png": {"Software": None},
+    "pdf": dict.fromkeys(("Creator", "Producer", "CreationDate")),
+}
 
 
 @functools.cache
@@ -52,7 +66,7 @@ def load_matplotlib() -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence matplotlib, which warns of characters without a glyph and of folders that it cannot write."""
+    """Silence the warnings of matplotlib about missing glyphs and unwritable folders."""
     logger = logging.getLogger("matplotlib")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -66,9 +80,9 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def drawing_style(palette: Palette, scale: float = 1.0, salt: str = "attnkit") -> Iterator[None]:
-    """Set the style of what is drawn, whatever the user's settings of matplotlib are.
+    """Draw in the style of a theme, whatever the user's settings of matplotlib are.
 
-    salt  makes the ids of an SVG, which differ from the ids of others on the same page
+    salt  distinguishes the ids of one SVG from the ids of others on the same page
     """
     matplotlib = load_matplotlib()
     style = {**STYLE} | {name: size * POINT * scale for name, size in SIZES.items()} | {"font.sans-serif": _fonts()}
@@ -113,7 +127,9 @@ def clip_text(text: str, width: float, size: float, weight: str = "normal") -> s
 
 @dataclass
 class Canvas:
-    """A part of a figure of matplotlib, in CSS pixels from its upper left corner (x, y), drawn from top to bottom.
+    """Part of a figure of matplotlib, in CSS pixels from its upper left corner (x, y).
+
+    Whatever is higher is drawn first.
 
     scale  pixels of the figure in a pixel of the canvas
     """
@@ -129,14 +145,14 @@ class Canvas:
         return Canvas(self.figure, self.palette, self.x + x * self.scale, self.y + y * self.scale, self.scale)
 
     def text(self, x: float, y: float, text: str, size: float = TEXT_SIZE, color: str = "ink", **how: Any) -> None:
-        """Draw a text whose baseline begins at (x, y), or with `ha` ends there or is centred."""
+        """Draw a text whose baseline begins at (x, y); `ha` centres it or ends it there."""
         look = {"fontsize": size * POINT * self.scale, "color": getattr(self.palette, color, color), "va": "baseline"}
         left, bottom, *_ = self._place(x, y)
         order = {"transform": self.figure.dpi_scale_trans, "zorder": -bottom}
         self.figure.text(left, bottom, escaped(text), **look | order | how)
 
     def rectangle(self, x: float, y: float, width: float, height: float, color: str) -> None:
-        """Draw a rectangle in a colour, or in the colour of the palette with this name."""
+        """Draw a rectangle in a colour, given as #rrggbb or by its name in the palette."""
         from matplotlib.patches import Rectangle
 
         left, bottom, width, height = self._place(x, y + height, width, height)
@@ -151,7 +167,7 @@ class Canvas:
         return self.figure.add_axes(sides, zorder=-bottom - height)
 
     def _place(self, x: float, y: float, width: float = 0, height: float = 0) -> tuple[float, float, float, float]:
-        """A place and a size in inches, from the bottom of the figure."""
+        """Convert a place and a size to inches from the lower left corner of the figure."""
         inches = [(self.x + x * self.scale) / INCH, self.figure.get_size_inches()[1] - (self.y + y * self.scale) / INCH]
         return (*inches, width * self.scale / INCH, height * self.scale / INCH)
 
@@ -172,7 +188,7 @@ def make_figure(width: float, height: float, palette: Palette) -> Any:
 
 
 def draw_axes(width: float, height: float, paint: Callable[[Any], None]) -> Drawing:
-    """Draw axes of matplotlib of this size, on which `paint` paints, with all that is around them."""
+    """Draw axes of this size, on which `paint` paints, with the labels around them."""
     with drawing_style(LIGHT):
         figure = make_figure(width, height, LIGHT)
         paint(figure.add_axes((0, 0, 1, 1)))
@@ -188,12 +204,80 @@ def pixel_size(axes: Any) -> tuple[float, float]:
     return box.width / pixel, box.height / pixel
 
 
-def draw_svg(drawing: Drawing, palette: Palette, salt: str = "attnkit") -> str:
-    """Draw an SVG element, which refers to nothing outside of it."""
-    data = io.BytesIO()
-    with drawing_style(palette, salt=salt):
+class Ticks(NamedTuple):
+    """The labels that are drawn along an axis, turned by 0, 45 or 90 degrees.
+
+    every  how many labels there are for each one that is drawn
+    """
+
+    places: Sequence[float] = ()
+    texts: Sequence[str] = ()
+    angle: int = 0
+    every: int = 1
+
+
+def fit_ticks(
+    labels: Sequence[str], cell: float, factor: int = 1, below: bool = False, size: float = SMALL_SIZE
+) -> Ticks:
+    """Choose labels beside cells of this height, or below cells of this width.
+
+    No two labels overlap: below narrow columns they are turned, and some are left out. Labels that are the indices
+    themselves become the multiples of 1, 2, 5, 10 …
+
+    factor  the number of indices in a cell
+
+    >>> [fit_ticks(["The", "cat"], cell, below=True).angle for cell in (40, 20, 11)]
+    [0, 45, 90]
+    >>> fit_ticks(["The", "cat", "sat"], 7).texts, fit_ticks([str(i) for i in range(30)], 2).texts
+    (['The', 'sat'], ['0', '10', '20'])
+    """
+    pitch = size + 1  # least distance of two labels across them
+    if all(label == str(i) for i, label in enumerate(labels)):
+        least = (text_width(labels[-1], size) + GAP if below else pitch) / cell * factor if labels else 1
+        power = 10 ** max(math.floor(math.log10(least)), 0)
+        step = next(one * power for one in (1, 2, 5, 10) if one * power >= least or one == 10)
+        return Ticks(range(0, len(labels), step), labels[::step])
+    texts = [clip_text(escape(label, DEFAULT_STYLE), MAX_LABEL, size) for label in labels[::factor]]
+    places = [at * factor + (factor - 1) / 2 for at in range(len(texts))]
+    if below and max(text_width(text, size) for text in texts) + GAP <= cell:
+        return Ticks(places, texts)
+    if below and cell >= pitch * math.sqrt(2):
+        return Ticks(places, texts, 45)
+    step = max(math.ceil(pitch / cell), 1)
+    return Ticks(places[::step], texts[::step], 90 if below else 0, step * factor)
+
+
+def set_ticks(axis: Any, ticks: Ticks) -> None:
+    """Set the labels of an axis of matplotlib."""
+    turned = {"rotation": ticks.angle, "ha": "right", "rotation_mode": "anchor"} if ticks.angle else {}
+    turned |= {45: {"va": "top"}, 90: {"va": "center"}}.get(ticks.angle, {})
+    axis.set_ticks(ticks.places, ticks.texts, parse_math=False, **turned)
+
+
+def set_numbers(axes: Any, which: str, low: float, high: float) -> None:
+    """Set the range of the x or y axis of a plot, and draw lines at round numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = np.clip((low, high), -LARGEST, LARGEST).tolist()
+    places, room = [low], abs(high) / 2 or 0.5
+    if high - low > abs(high) * 1e-12:
+        slack, room = (high - low) * 1e-9, 0.0
+        every = MaxNLocator(MAX_NUMBERS, steps=[1, 2, 5, 10]).tick_values(low, high)
+        places = [float(place) for place in every if low - slack <= place <= high + slack]
+    axes.set(**{f"{which}lim": (low - room, high + room)})
+    set_ticks(getattr(axes, f"{which}axis"), Ticks(places, [format_number(place, DIGITS) for place in places]))
+    axes.grid(axis=which)
+
+
+def save_drawing(drawing: Drawing, palette: Palette, kind: str, title: str = "", salt: str = "attnkit") -> bytes:
+    """Write a drawing as SVG, PNG or PDF, the same bytes each time; an SVG refers to nothing outside of it."""
+    data, titles = io.BytesIO(), {"Title": title} if kind == "pdf" else {}
+    with drawing_style(palette, salt=salt), call_library(f"cannot draw {kind}", "matplotlib"):
         figure = make_figure(drawing.width, drawing.height, palette)
         drawing.draw(Canvas(figure, palette))
-        figure.savefig(data, format="svg", metadata=NO_METADATA)
+        figure.savefig(data, format=kind, dpi=INCH * PNG_SCALE, metadata=NO_METADATA[kind] | titles)
+    if kind != "svg":
+        return data.getvalue()
     svg = re.sub(r'(<\w[^<>]*?) id="[\w.]+_\d+"', r"\1", data.getvalue().decode())  # the same in every drawing
-    return svg[svg.index("<svg") :].replace("<svg", '<svg xml:space="preserve"', 1)  # the spaces of texts
+    head = f'<svg xml:space="preserve"{svg.partition("<svg")[2]}'  # keeps the spaces of texts
+    return (head.replace(">", f">\n <title>{escape_xml(title)}</title>", 1) if title else head).encode()

@@ -1,32 +1,42 @@
-"""Charts: curves over positions, bars of classes, the extents of tensors, words on the colours of their numbers."""
+"""Charts: curves, bars, the extents of tensors, and words on coloured backgrounds."""
 
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnkit.display.figures.canvas import (
+    DIGITS,
+    LARGEST,
     SMALL_SIZE,
     TEXT_SIZE,
     Canvas,
     Drawing,
+    Ticks,
     clip_text,
     draw_axes,
+    fit_ticks,
+    load_matplotlib,
     pixel_size,
+    quiet,
+    set_numbers,
+    set_ticks,
     text_width,
 )
-from attnkit.display.figures.colors import LEVELS, SERIES, SIGNED, color_map, contrasting_ink
-from attnkit.display.figures.maps import find_ranges, outside_note
+from attnkit.display.figures.colors import LEVELS, LIGHT, SERIES, SIGNED, color_map, contrasting_ink
+from attnkit.display.figures.maps import MAP_GAP, find_ranges, make_maps, outside_note, paint_maps
 from attnkit.display.figures.sections import FigureOptions, Section, Table
-from attnkit.display.figures.ticks import DIGITS, LARGEST, Ticks, fit_ticks, set_numbers, set_ticks
-from attnkit.display.numbers import format_number
 from attnkit.display.slicing import Matrix, TensorView, to_matrices
-from attnkit.display.style import DEFAULT_STYLE
-from attnkit.display.summaries import compute_statistics
+from attnkit.display.style import DEFAULT_STYLE, Style
+from attnkit.display.summaries import STATISTICS, compute_statistics, statistics_texts
 from attnkit.display.text import escape
+from attnkit.errors import DataError, escaped
 from attnkit.record import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_PLOTS = 64
 ROWS_WITHOUT_ORDER = ("batch", "head")
@@ -35,15 +45,15 @@ BARS_WIDTH, BARS_HEIGHT, MAX_STEP, FILLED = 440, 220, 88, 0.7  # of bars, from o
 MAX_NAME = 120  # of a curve in the legend
 ROW, EXTENT_WIDTH, MAX_TENSOR = 20, 480, 220  # of a tensor in the chart of statistics, its scale, its name
 WORDS_WIDTH, PADDING, LINE_HEIGHT = 640, 3, 22  # of a line of words
-HEADS = ("name", "shape", "dtype", "min", "max", "mean", "std", "zeros", "nan", "inf")
+LOSSES = ("step", "curve")  # the axes of a record of training
 
 
 def curves_section(view: TensorView, options: FigureOptions) -> Section:
-    """A tensor as curves, a plot for each of its matrices: a curve for each column, over the rows.
+    """A tensor as curves: a plot for each matrix, a curve for each of its columns.
 
-    Heads and a single row (a sum of weights by head and key) are curves over the columns. Of more than eight curves
-    eight are drawn, evenly chosen, and a note says so. NaN, infinity and masked cells interrupt a curve. Raises
-    DataError if the mask does not broadcast.
+    If the rows are heads, or if there is a single row, each row is a curve over the columns. A plot has at most eight
+    curves; a note counts the others. NaN, infinity and masked cells interrupt a curve. Raises DataError if the mask
+    does not broadcast.
     """
     if view.array.size == 0 or view.array.ndim == 0:
         reason = "empty" if view.array.size == 0 else "a single number has no curve"
@@ -62,7 +72,7 @@ def curves_section(view: TensorView, options: FigureOptions) -> Section:
 
 
 def orient_curves(view: TensorView) -> TensorView:
-    """The view with a column for each curve: of a vector one; rows that have no order become columns."""
+    """Make each curve a column: transpose a tensor whose rows have no order."""
     array, labels, mask = view.array, [*view.labels], view.mask
     axes = [escape(axis, DEFAULT_STYLE) for axis in view.axes]
     if array.ndim == 1:
@@ -74,9 +84,9 @@ def orient_curves(view: TensorView) -> TensorView:
 
 
 def paint_curves(axes: Any, part: Matrix, ends: tuple[float, float], names: Sequence[str]) -> None:
-    """Paint at most eight columns of a matrix as curves over its rows, on axes of matplotlib.
+    """Paint at most eight columns of a matrix as curves over its rows.
 
-    names  the names of the axes; a legend is below the last, unless that is ""
+    names  the names of the axes; there is no legend if the last is ""
     """
     count, (low, high) = part.values.shape[1], np.clip(ends, -LARGEST, LARGEST)
     chosen = range(count) if count <= len(SERIES) else [at * count // len(SERIES) for at in range(len(SERIES))]
@@ -99,7 +109,7 @@ def paint_curves(axes: Any, part: Matrix, ends: tuple[float, float], names: Sequ
 
 
 def set_names(axes: Any, names: Sequence[str], title: str) -> None:
-    """Set the labels of the x axis of a plot, one at each whole number."""
+    """Set the labels of the x axis of a plot, one for each whole number."""
     axes.set_xlim(-0.5, len(names) - 0.5)
     width, _ = pixel_size(axes)
     set_ticks(axes.xaxis, fit_ticks(names, width / len(names), below=True))
@@ -107,7 +117,7 @@ def set_names(axes: Any, names: Sequence[str], title: str) -> None:
 
 
 def draw_bars(title: str, name: str, labels: Sequence[str], numbers: Sequence[float], precision: int = 2) -> Drawing:
-    """Draw a bar for each label of an axis from 0 to its number, which is above it if it fits."""
+    """Draw a bar for each number, with the numbers above the bars if they fit."""
     step = min(BARS_WIDTH / len(labels), MAX_STEP)
 
     def paint(axes: Any) -> None:
@@ -118,7 +128,7 @@ def draw_bars(title: str, name: str, labels: Sequence[str], numbers: Sequence[fl
 
 
 def paint_bars(axes: Any, name: str, labels: Sequence[str], numbers: Sequence[float], precision: int = 2) -> None:
-    """Paint a bar for each finite number on axes of matplotlib, with the numbers if they fit."""
+    """Paint a bar for each finite number, with the numbers above the bars if they fit."""
     from matplotlib import rcParams
 
     places = [at for at, number in enumerate(numbers) if math.isfinite(number)]
@@ -134,29 +144,26 @@ def paint_bars(axes: Any, name: str, labels: Sequence[str], numbers: Sequence[fl
 
 
 def statistics_section(named: Mapping[str, Array], options: FigureOptions) -> Section:
-    """The statistics of tensors as a table, and below it a chart of those that have finite values.
+    """The statistics of tensors as a table, and a chart of those with finite values.
 
     >>> section = statistics_section({"x": np.array([np.nan])}, FigureOptions())
     >>> section.panels[0].rows[1]
     ['x', '(1)', 'float64', '-', '-', '-', '-', '0', '1', '0']
     """
-    rows: list[Sequence[str]] = [HEADS]
+    rows: list[Sequence[str]] = [STATISTICS]
     extents: dict[str, list[float]] = {}  # minimum, maximum, mean, deviation
-    digits = DIGITS if options.precision is None else options.precision
+    style = Style(precision=DIGITS if options.precision is None else options.precision)
     for name, array in named.items():
-        numbers, counts = compute_statistics(array)
-        values = [float(number) for number in numbers]
-        texts = [format_number(value, digits) for value in values] or ["-"] * 4
-        shape, visible = f"({', '.join(map(str, array.shape))})", escape(name, DEFAULT_STYLE)
-        rows.append([visible, shape, array.dtype.name, *texts, *map(str, counts)])
-        extents |= {visible: values} if values else {}
+        rows.append([escape(name, style), *statistics_texts(array, style)])
+        if values := compute_statistics(array)[0]:
+            extents[rows[-1][0]] = [float(value) for value in values]
     charts = [draw_extents(extents)] if extents else []
     note = "of the finite values: a line from minimum to maximum, on it a bar of mean ± standard deviation"
     return Section("statistics", [Table(rows, (0, 1, 2)), *charts], notes=[note] if charts else [])
 
 
 def draw_extents(extents: Mapping[str, Sequence[float]]) -> Drawing:
-    """Draw a line from the minimum to the maximum of each tensor, a bar of its deviation and a mark at its mean."""
+    """Draw the range of each tensor, a bar of its deviation and a mark at its mean."""
     names, rows = [clip_text(name, MAX_TENSOR, SMALL_SIZE) for name in extents], np.arange(len(extents))
     low, high, mean, deviation = np.clip(np.array([*extents.values()]).T, -LARGEST, LARGEST)
     start, end = np.maximum(mean - deviation, low), np.minimum(mean + deviation, high)
@@ -174,11 +181,11 @@ def draw_extents(extents: Mapping[str, Sequence[float]]) -> Drawing:
 
 
 def draw_words(words: Sequence[str], values: Sequence[float], most: float) -> Drawing:
-    """Draw the tokens of a text on lines, red if their number is positive, blue if it is negative.
+    """Draw the tokens of a text on the colours of their numbers.
 
-    most  the number in full colour
+    A positive number is red, a negative one blue. A number that is not finite has no colour.
 
-    A number that is not finite has no colour.
+    most  the magnitude that has the full colour
     """
     colors = color_map(SIGNED)
     placed: list[tuple[float, float, float, str, str]] = []  # x, y, width, text, colour
@@ -201,3 +208,32 @@ def draw_words(words: Sequence[str], values: Sequence[float], most: float) -> Dr
             canvas.text(x + width / 2, y + TEXT_SIZE + 2, text, color=ink, ha="center")
 
     return Drawing(max((x + width for x, _, width, *_ in placed), default=0.0), y + LINE_HEIGHT, draw)
+
+
+def plot_tensor(view: TensorView, ax: "Axes | None" = None) -> "Axes":
+    """Draw a tensor into axes of matplotlib, or of a new figure, and return the axes.
+
+    Raises UsageError if matplotlib is missing, DataError if the tensor is empty or a single number.
+    """
+    matplotlib = load_matplotlib()
+    from matplotlib.figure import Figure
+
+    if view.array.size == 0 or view.array.ndim == 0:
+        raise DataError(f"{view.description()} has no curve and no map", view.title)
+    axes: Any = Figure().add_subplot() if ax is None else ax
+    rank, is_map = view.array.ndim, view.array.ndim > 1 and tuple(view.axes) != LOSSES
+    with quiet(), matplotlib.rc_context({"hatch.color": LIGHT.masked, "text.parse_math": False}):
+        if is_map:
+            maps, _ = make_maps(view, FigureOptions())
+            full, size = maps.grid, pixel_size(axes)
+            maps.cell = maps.cell[0] * size[0] / full[0], maps.cell[1] * size[1] / full[1]
+            paint_maps(axes, maps, has_legend=False)
+        elif rank == 1 and view.labels[0]:
+            paint_bars(axes, view.axes[0], list(map(str, view.labels[0])), view.array.astype(float).tolist())
+        else:
+            view = orient_curves(view)
+            [part] = to_matrices(view, 1).matrices
+            paint_curves(axes, part, find_ranges([part], FigureOptions())[0], view.axes)
+        axes.set_title(escaped(view.title), parse_math=False, pad=MAP_GAP if rank > 2 else None)
+    result: Axes = axes
+    return result

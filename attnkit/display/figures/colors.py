@@ -26,13 +26,13 @@ SERIES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#88
 
 
 class Palette(NamedTuple):
-    """The colours of a theme, as they are written: #rrggbb, or variables of a page."""
+    """The colours of a theme as #rrggbb; a transparent background is ""."""
 
     ink: str
     muted: str
     grid: str
     masked: str
-    background: str  # "" for none
+    background: str
 
 
 LIGHT = Palette("#1a1c20", "#5c636e", "#c9ced6", "#d5d9df", "#ffffff")
@@ -41,7 +41,7 @@ PALETTES: Mapping[Theme, Palette] = {"light": LIGHT, "dark": DARK, "transparent"
 
 
 def color_map(name: str) -> list[str]:
-    """Return the LEVELS colours of a map, low to high, evenly spaced; UsageError for an unknown name.
+    """The LEVELS colours of a map, from low to high; UsageError for an unknown name.
 
     >>> colors = color_map("gray")
     >>> colors[0], colors[32], colors[-1]
@@ -56,7 +56,7 @@ def color_map(name: str) -> list[str]:
 
 
 def contrasting_ink(color: str) -> str:
-    """Return black or white, whichever is legible on a colour (Rec. 601 luma).
+    """Choose black or white, whichever is legible on a colour (Rec. 601 luma).
 
     >>> contrasting_ink("#fde725"), contrasting_ink("#440154")
     ('#000000', '#ffffff')
@@ -66,7 +66,7 @@ def contrasting_ink(color: str) -> str:
 
 
 def color_levels(values: Array, low: float, high: float) -> Array:
-    """Return the level of each value between the ends of a range; values outside have the level of the end.
+    """Find the level of each value in a range; values outside are at its ends.
 
     >>> color_levels(np.array([0.0, 0.5, 1.0, 7.0]), 0, 1)
     array([ 0, 32, 64, 64])

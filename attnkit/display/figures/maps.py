@@ -1,4 +1,4 @@
-"""Heat maps: every matrix of a tensor as a grid of coloured cells, with its words, a colour bar and its range."""
+"""Heat maps: the matrices of a tensor as coloured cells beside their words."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.display.figures.canvas import GAP, SMALL_SIZE, TEXT_SIZE, clip_text, draw_axes, text_width
+from attnkit.display.figures.canvas import (
+    GAP,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    Ticks,
+    clip_text,
+    draw_axes,
+    fit_ticks,
+    set_ticks,
+    text_width,
+)
 from attnkit.display.figures.colors import (
     LEVELS,
     NOT_FINITE_COLOR,
@@ -19,7 +29,6 @@ from attnkit.display.figures.colors import (
     contrasting_ink,
 )
 from attnkit.display.figures.sections import FigureOptions, Section
-from attnkit.display.figures.ticks import Ticks, fit_ticks, set_ticks
 from attnkit.display.numbers import format_number, number_format
 from attnkit.display.slicing import Matrix, TensorView, pluralize, to_matrices
 from attnkit.display.style import DEFAULT_STYLE
@@ -46,10 +55,10 @@ HATCH = "/////"
 
 @dataclass
 class HeatMaps:
-    """Maps in a grid, which share the labels at its left and below it.
+    """Heat maps in a grid, which share the labels at its left and below it.
 
-    cells    of each matrix a masked array, in which NaN and infinity are infinity
-    factors  rows and columns of a matrix in a cell
+    cells    a masked array for each matrix, in which infinity stands for NaN too
+    factors  the rows and columns of a matrix that one cell pools
     names    the names of the axes
     numbers  the format of the numbers in the cells, "" for none
     room     the width of a cell that holds such a number
@@ -89,11 +98,11 @@ class HeatMaps:
 
 
 def heatmap_section(view: TensorView, options: FigureOptions) -> Section:
-    """A tensor as heat maps, one for each of its matrices, in a balanced grid with one colour bar.
+    """A tensor as heat maps: a grid of its matrices, with a colour bar.
 
-    Every element is in a cell. If cells would be too many, one shows the largest magnitude of a block of them, and a
-    note says so. Masked cells are hatched. Matrices with labels of their own, such as texts of a batch, are a grid
-    each. Raises DataError if the mask does not broadcast, UsageError for an unknown colour map.
+    Every element is in a cell. If there are too many, a cell shows the largest magnitude of a block of elements, and a
+    note says so. Masked cells are hatched. Matrices whose labels differ, such as texts of a batch, are in grids of
+    their own. Raises DataError if the mask does not broadcast, UsageError for an unknown colour map.
     """
     if view.array.size == 0:
         return Section(view.title, [], view.formula, f"{view.description()}, empty")
@@ -118,7 +127,7 @@ def heatmap_section(view: TensorView, options: FigureOptions) -> Section:
 
 
 def make_maps(view: TensorView, options: FigureOptions) -> tuple[HeatMaps, str]:
-    """Pool the matrices of a tensor into maps whose cells fit a figure, and count the matrices that are hidden."""
+    """Pool the matrices of a tensor into maps that fit a figure, and count the others."""
     parts, hidden, _ = to_matrices(view, MAX_MAPS)
     ranges, factors = find_ranges(parts, options), choose_factors(parts)
     colors = color_map(options.colors or (SIGNED if any(low < 0 < high for low, high in ranges) else UNSIGNED))
@@ -145,7 +154,7 @@ def make_maps(view: TensorView, options: FigureOptions) -> tuple[HeatMaps, str]:
 
 
 def choose_factors(parts: Sequence[Matrix]) -> tuple[int, int]:
-    """Choose how many rows and columns make one cell: 1 and 1 unless there are too many cells for a figure.
+    """Choose how many rows and columns a cell pools: 1 if there are few enough.
 
     >>> choose_factors([Matrix("", np.zeros((600, 64)), np.zeros((600, 64)), [], [], [])])
     (2, 1)
@@ -157,9 +166,9 @@ def choose_factors(parts: Sequence[Matrix]) -> tuple[int, int]:
 
 
 def find_ranges(parts: Sequence[Matrix], options: FigureOptions) -> list[tuple[float, float]]:
-    """Find the range of the colours of each map: the requested one, its own, or one range for all maps.
+    """Find the range of the colours of each map.
 
-    A range of both signs is symmetric about 0.
+    A range of both signs is symmetric about 0. It is the requested one, or each map's own, or the same for all maps.
     """
     if isinstance(options.range, tuple):
         return [options.range] * len(parts)
@@ -170,10 +179,11 @@ def find_ranges(parts: Sequence[Matrix], options: FigureOptions) -> list[tuple[f
 
 
 def pool_cells(part: Matrix, factors: tuple[int, int]) -> Any:
-    """Pool a matrix into a masked array of cells, one for each block of `factors` rows and columns.
+    """Pool each block of a matrix into a cell: its value of largest magnitude.
 
-    A cell has the value of largest magnitude in its block. It is infinity if one value is NaN or infinity, and masked
-    if all are masked (or -inf, as in scores).
+    A cell is infinity if one value of its block is NaN or infinity, and masked if all values are masked or -inf.
+
+    factors  the rows and columns of a block
 
     >>> x, none = np.array([[1.0, -3.0], [-np.inf, -np.inf]]), np.zeros((2, 2), bool)
     >>> pool_cells(Matrix("", x, none, [], [], []), (1, 2)).tolist()
@@ -210,9 +220,9 @@ def outside_note(parts: Sequence[Matrix], options: FigureOptions) -> str:
 
 
 def balanced_columns(count: int, aspect: float = 1.0) -> int:
-    """Choose how many of `count` maps to place side by side: a grid without holes, not too wide and not too high.
+    """Choose how many maps to place side by side, in a grid without holes.
 
-    aspect  width by height of one map
+    aspect  the width of a map divided by its height
 
     >>> [balanced_columns(count) for count in (1, 2, 4, 6, 8, 12, 16)]
     [1, 2, 2, 3, 4, 4, 4]
@@ -226,7 +236,7 @@ def balanced_columns(count: int, aspect: float = 1.0) -> int:
 
 
 def choose_numbers(cells: Sequence[Any], options: FigureOptions) -> tuple[str, int]:
-    """Choose the format of the numbers in cells, and the width of a cell that holds them; whole numbers as such."""
+    """Choose the format of the numbers in cells, and the width that they need."""
     values = np.concatenate([one.compressed() for one in cells])
     values = values[np.isfinite(values)]
     is_whole = options.precision is None and bool((values == np.rint(values)).all())
@@ -261,7 +271,10 @@ def paint_maps(axes: Any, maps: HeatMaps, has_legend: bool = True) -> None:
 def paint_map(
     axes: Any, cells: Any, ends: tuple[float, float], factors: tuple[int, int], colors: Sequence[str], numbers: str = ""
 ) -> None:
-    """Paint cells on axes of matplotlib, whose units are the indices of the matrix, with their numbers if requested."""
+    """Paint cells on axes of matplotlib whose units are the indices of the matrix.
+
+    numbers  the format of the numbers in the cells, "" for none
+    """
     from matplotlib import rcParams
     from matplotlib.colors import ListedColormap, Normalize, to_rgba_array
 
@@ -281,7 +294,7 @@ def paint_map(
 
 
 def paint_legend(axes: Any, maps: HeatMaps) -> None:
-    """Paint a colour bar beside a grid of maps, and below it the marks of cells without a colour."""
+    """Paint a colour bar beside a grid of maps, and a legend of masked cells and NaN."""
     from matplotlib import rcParams
     from matplotlib.patches import Patch
 

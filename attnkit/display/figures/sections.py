@@ -1,4 +1,4 @@
-"""What a figure shows: sections of tables, texts and drawings, and how they look."""
+"""What a figure shows: sections of tables, texts and drawings; and how it looks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -41,7 +41,10 @@ class FigureOptions(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of texts, its headings first; the columns in `left` are left-aligned, the others right-aligned."""
+    """A table of texts, the headings in its first row.
+
+    left  the columns that are left-aligned; the others are right-aligned
+    """
 
     rows: Sequence[Sequence[str]]
     left: Sequence[int] = (0,)
@@ -58,7 +61,7 @@ Panel = Drawing | Table | Preformatted
 
 
 class Section(NamedTuple):
-    """Panels under a title, with the formula beside it, a description below it and notes at the end."""
+    """Panels below a title, a formula and a description, and above notes."""
 
     title: str
     panels: Sequence[Panel]
@@ -68,9 +71,9 @@ class Section(NamedTuple):
 
 
 def tensor_section(view: TensorView, options: FigureOptions) -> Section:
-    """A tensor as tables, one for each of its matrices; rows and columns that do not fit are counted.
+    """A tensor as tables, one for each of its matrices.
 
-    Raises DataError if the mask does not broadcast.
+    Rows and columns that do not fit are counted. Raises DataError if the mask does not broadcast.
 
     >>> view = TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))
     >>> tensor_section(view, FigureOptions(precision=1)).panels[0].rows
@@ -116,7 +119,7 @@ def _labels(labels: Sequence[str]) -> list[str]:
 
 
 def list_section(named: Mapping[str, tuple[Array, Sequence[str]]]) -> Section:
-    """A table of tensors: name, shape with axis names, dtype and bytes, then the totals.
+    """A table of tensors: their names, shapes, dtypes and bytes, and the totals.
 
     >>> list_section({"x": (np.zeros((3, 4)), ("token", "model"))}).panels[0].rows[1]
     ['x', '(token 3, model 4)', 'float64', '96 B']

@@ -1,11 +1,27 @@
-"""Sections on a figure: their titles, their panels side by side, their notes, below one another or on pages of A4."""
+"""Sections laid out below one another or on pages of A4, and the files of them."""
 
+import io
 import math
 import textwrap
 from collections.abc import Sequence
 
-from attnkit.display.figures.canvas import INCH, MONO, SMALL_SIZE, TEXT_SIZE, TITLE_SIZE, Canvas, Drawing, text_width
-from attnkit.display.figures.sections import Panel, Section, Table
+from attnkit.display.figures.canvas import (
+    INCH,
+    MONO,
+    NO_METADATA,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    TITLE_SIZE,
+    Canvas,
+    Drawing,
+    drawing_style,
+    make_figure,
+    save_drawing,
+    text_width,
+)
+from attnkit.display.figures.colors import PALETTES
+from attnkit.display.figures.html import html_page, markdown_page
+from attnkit.display.figures.sections import FigureOptions, Panel, Section, Table
 from attnkit.errors import escaped
 
 LINE = 1.4  # height of a line of text, in its size
@@ -16,6 +32,61 @@ MIN_TEXT_WIDTH = 560  # of titles and notes above and below a narrow panel
 ROW, COLUMN_GAP = 19, 16  # of a table
 MAX_CHARACTERS = 130  # in a line of preformatted text
 A4, A4_MARGIN = (8.27 * INCH, 11.69 * INCH), 57
+
+
+def render_figure(sections: Sequence[Section], options: FigureOptions, kind: str, name: str) -> bytes:
+    """Write sections as SVG, PNG, PDF or HTML.
+
+    name  the title of the file, unless the options have one
+
+    Raises UsageError if matplotlib is missing, which a page of HTML without a drawing does not need.
+
+    >>> render_figure([Section("x", [])], FigureOptions(), "svg", "attnkit show")[:4]
+    b'<svg'
+    """
+    title, palette, sections = options.title or name, PALETTES[options.theme or "light"], titled(sections, options)
+    if kind == "html":
+        return html_page(sections, options, title).encode()
+    return save_drawing(stack_sections(sections), palette, kind, escaped(title))
+
+
+def render_sheet(sections: Sequence[Section], options: FigureOptions, kind: str, name: str) -> bytes:
+    """Write sections as a sheet to print: Markdown, PDF in pages of A4, or any figure.
+
+    >>> render_sheet([Section("x", [])], FigureOptions(), "markdown", "attnkit ffn")
+    b'# attnkit ffn\\n\\n## x\\n'
+    """
+    title, palette, data = options.title or name, PALETTES[options.theme or "light"], io.BytesIO()
+    if kind == "markdown":
+        return markdown_page(sections, title).encode()
+    if kind != "pdf":
+        return render_figure(sections, options, kind, name)
+    pages = paginate(titled(sections, options))
+    from matplotlib.backends.backend_pdf import PdfPages
+
+    with drawing_style(palette), PdfPages(data, metadata=NO_METADATA["pdf"] | {"Title": escaped(title)}) as file:
+        for number, page in enumerate(pages, start=1):
+            figure = make_figure(*A4, palette)
+            for y, scale, drawing in page:
+                with drawing_style(palette, scale):
+                    drawing.draw(Canvas(figure, palette, A4_MARGIN, y, scale))
+            foot = (A4[0] / 2, A4[1] - A4_MARGIN / 2, f"{number} / {len(pages)}")
+            Canvas(figure, palette).text(*foot, SMALL_SIZE, "muted", ha="center")
+            file.savefig(figure)
+    return data.getvalue()
+
+
+def titled(sections: Sequence[Section], options: FigureOptions) -> list[Section]:
+    """Put the requested title in place of the title of one section, or above several.
+
+    >>> titled([Section("x", [], "a + b")], FigureOptions(title="Sum"))
+    [Section(title='Sum', panels=[], formula='', description='', notes=())]
+    """
+    if not options.title:
+        return list(sections)
+    if len(sections) == 1:
+        return [sections[0]._replace(title=options.title, formula="", description="")]
+    return [Section(options.title, []), *sections]
 
 
 def stack_sections(sections: Sequence[Section]) -> Drawing:
@@ -34,9 +105,10 @@ def stack_sections(sections: Sequence[Section]) -> Drawing:
 
 
 def paginate(sections: Sequence[Section]) -> list[list[tuple[float, float, Drawing]]]:
-    """Place sections on pages of A4, as (y, scale, drawing); one that is too large is drawn smaller.
+    """Place sections on pages of A4: a list of (y, scale, drawing) for each page.
 
-    A section without panels is a heading, and stays on the page of the next section.
+    A section that is too large is drawn smaller. A section without panels is a heading, which stays on the page of
+    the next section.
     """
     width, height = (size - 2 * A4_MARGIN for size in A4)
     pages: list[list[tuple[float, float, Drawing]]] = [[]]
@@ -44,7 +116,7 @@ def paginate(sections: Sequence[Section]) -> list[list[tuple[float, float, Drawi
     y = 0.0
     for at, section in enumerate(sections, start=1):
         drawing = draw_section(section)
-        together.append((min(1.0, width / drawing.width, (height - 3 * ROW) / drawing.height), drawing))
+        together.append((min(1.0, width / max(drawing.width, 1), (height - 3 * ROW) / drawing.height), drawing))
         if not section.panels and at < len(sections):
             continue
         extent = sum(scale * one.height + SECTION_GAP for scale, one in together)
@@ -59,7 +131,7 @@ def paginate(sections: Sequence[Section]) -> list[list[tuple[float, float, Drawi
 
 
 def draw_section(section: Section) -> Drawing:
-    """Draw one section: its title and formula, its description, its panels, its notes."""
+    """Draw a section: its title and formula, its description, its panels, its notes."""
     placed: list[tuple[float, float, Drawing]] = []
     x = y = bottom = width = 0.0
     for panel in map(draw_panel, section.panels):
@@ -99,7 +171,7 @@ def draw_section(section: Section) -> Drawing:
 
 
 def draw_panel(panel: Panel) -> Drawing:
-    """Draw a panel: tables by the widths of their texts, texts in a monospaced font."""
+    """Draw a panel: a table, a drawing, or lines of text in a monospaced font."""
     if isinstance(panel, Table):
         return _draw_table(panel)
     if isinstance(panel, Drawing):

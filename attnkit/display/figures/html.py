@@ -1,18 +1,12 @@
-"""Sections as files: SVG, PNG and PDF, a page of HTML that loads nothing and runs no script, or Markdown."""
+"""Sections as a page of HTML, which loads nothing and has no script, or Markdown."""
 
-import io
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape as escape_xml
 
-from attnkit.display.figures.canvas import INCH, SMALL_SIZE, Canvas, Drawing, draw_svg, drawing_style, make_figure
+from attnkit.display.figures.canvas import Drawing, save_drawing
 from attnkit.display.figures.colors import DARK, LIGHT, PALETTES, Palette
-from attnkit.display.figures.layout import A4, A4_MARGIN, paginate, stack_sections
 from attnkit.display.figures.sections import FigureOptions, Panel, Section, Table
 from attnkit.errors import escaped
-from attnkit.libraries import call_library
-
-PNG_SCALE = 2  # pixels of a PNG for each pixel of the page
-NO_DATES = {"Creator": None, "Producer": None, "CreationDate": None}  # of a PDF
 
 SANS = "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 MONO = "Menlo, Consolas, DejaVu Sans Mono, monospace"
@@ -34,74 +28,13 @@ pre {{ margin: 0; font: 13px/1.4 {MONO}; white-space: pre-wrap }}
 """
 
 
-def render_figure(sections: Sequence[Section], options: FigureOptions, kind: str, name: str) -> bytes:
-    """Write sections as a file of SVG, PNG, PDF or HTML; `name` is its title unless the options have one.
-
-    Raises UsageError if matplotlib is missing. A page of HTML without a drawing needs no library.
-
-    >>> render_figure([Section("x", [])], FigureOptions(), "svg", "attnkit show")[:4]
-    b'<svg'
-    """
-    title, palette, sections = options.title or name, PALETTES[options.theme or "light"], titled(sections, options)
-    if kind == "html":
-        return html_page(sections, options, title).encode()
-    drawing, data = stack_sections(sections), io.BytesIO()
-    if kind == "svg":
-        return draw_svg(drawing, palette).replace(">", f">\n <title>{escape_text(title)}</title>", 1).encode()
-    with drawing_style(palette), call_library(f"cannot draw {kind}", "matplotlib"):
-        figure = make_figure(drawing.width, drawing.height, palette)
-        drawing.draw(Canvas(figure, palette))
-        about = NO_DATES | {"Title": escaped(title)} if kind == "pdf" else {"Software": None}
-        figure.savefig(data, format=kind, dpi=INCH * PNG_SCALE, metadata=about)
-    return data.getvalue()
-
-
-def render_sheet(sections: Sequence[Section], options: FigureOptions, kind: str, name: str) -> bytes:
-    """Write sections as a sheet to print: Markdown, pages of A4 for PDF, else as `render_figure`.
-
-    >>> render_sheet([Section("x", [])], FigureOptions(), "markdown", "attnkit ffn")
-    b'# attnkit ffn\\n\\n## x\\n'
-    """
-    title, palette, data = options.title or name, PALETTES[options.theme or "light"], io.BytesIO()
-    if kind == "markdown":
-        return markdown_page(sections, title).encode()
-    if kind != "pdf":
-        return render_figure(sections, options, kind, name)
-    pages = paginate(titled(sections, options))
-    from matplotlib.backends.backend_pdf import PdfPages
-
-    with drawing_style(palette), PdfPages(data, metadata=NO_DATES | {"Title": escaped(title)}) as file:
-        for number, page in enumerate(pages, start=1):
-            figure = make_figure(*A4, palette)
-            for y, scale, drawing in page:
-                with drawing_style(palette, scale):
-                    drawing.draw(Canvas(figure, palette, A4_MARGIN, y, scale))
-            foot = (A4[0] / 2, A4[1] - A4_MARGIN / 2, f"{number} / {len(pages)}")
-            Canvas(figure, palette).text(*foot, SMALL_SIZE, "muted", ha="center")
-            file.savefig(figure)
-    return data.getvalue()
-
-
-def titled(sections: Sequence[Section], options: FigureOptions) -> list[Section]:
-    """Put the requested title in place of the title of a single section, or above several.
-
-    >>> titled([Section("x", [], "a + b")], FigureOptions(title="Sum"))
-    [Section(title='Sum', panels=[], formula='', description='', notes=())]
-    """
-    if not options.title:
-        return list(sections)
-    if len(sections) == 1:
-        return [sections[0]._replace(title=options.title, formula="", description="")]
-    return [Section(options.title, []), *sections]
-
-
 def escape_text(text: str) -> str:
-    """Spell out the control characters of a text, and escape its markup."""
+    """Escape the markup and the control characters of a text."""
     return escape_xml(escaped(text))
 
 
 def html_page(sections: Sequence[Section], options: FigureOptions, title: str) -> str:
-    """Write sections as a page of HTML; without a theme it is light or dark as the browser prefers.
+    """Write sections as a page of HTML, in the theme of the browser by default.
 
     >>> page = html_page([Section("x", [Table([["a < b"], ["1"]])])], FigureOptions(), "attnkit")
     >>> [line for line in page.splitlines() if "<th " in line]
@@ -139,7 +72,7 @@ def _panel(panel: Panel, place: str) -> str:
     if isinstance(panel, Table):
         return _html_table(panel)
     if isinstance(panel, Drawing):
-        svg = draw_svg(panel, PALETTES["transparent"], place)
+        svg = save_drawing(panel, PALETTES["transparent"], "svg", salt=place).decode()
         for name in ("ink", "muted", "grid", "masked"):
             svg = svg.replace(f": {getattr(LIGHT, name)}", f": var(--{name})")
         return svg.replace("<svg", f'<svg role="img" style="min-width: {min(round(panel.width), MIN_WIDTH)}px"', 1)
@@ -161,7 +94,9 @@ def _html_table(table: Table) -> str:
 
 
 def markdown_page(sections: Sequence[Section], title: str) -> str:
-    r"""Write sections as Markdown below a title; a section without panels is the heading of the next ones.
+    r"""Write sections as Markdown below a title.
+
+    A section without panels is a heading of the sections after it.
 
     >>> page = markdown_page([Section("1. embed", []), Section("x", [Table([["a|b"], ["1"]])], "a + b")], "Sum")
     >>> print(page, end="")
