@@ -5,8 +5,9 @@
     python tests/references/make_models.py [NAME...]
 
 writes, on the processor and without the network, for each model a folder models/NAME as such models are published,
-models/NAME.npz, and models/NAME.tokens.json where the folder has a tokenizer; the same bytes on every run. Weights are
-random, none left at zero or one; every output is computed by the model read back from its folder, in eager attention.
+models/NAME.npz, and in models/tokens.json the tokens of its tokenizer, if it has one; the same bytes on every run.
+Weights are random, none left at zero or one; every output is computed by the model read back from its folder, in
+eager attention.
 Seeds are such that generation varies, ends early in some cases and not in others, and beams differ from greedy.
 
 Members of an .npz; .f64 and .f32 say which dtype of the same weights an array was computed in:
@@ -221,7 +222,9 @@ def tokens(name: str, tokenizer, texts: list[str], plain=None, more: dict | None
         if plain is not None:
             row["pieces"] = plain.encode(text, out_type=str)
         rows.append(row)
-    write_json(MODELS / f"{name}.tokens.json", {"texts": rows, **(more or {})})
+    file = MODELS / "tokens.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    write_json(file, dict(sorted((known | {name: {"texts": rows, **(more or {})}}).items())))
 
 
 # Folders ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.places import MODELS
 
 
 def frozen(name):
-    return json.loads((MODELS / f"{name}.tokens.json").read_text())
+    return json.loads((MODELS / "tokens.json").read_text())[name]
 
 
 def folder(path, **files):
