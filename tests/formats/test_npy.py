@@ -35,21 +35,11 @@ GOOD = saved(np.arange(100, dtype=np.float32))
 @pytest.mark.parametrize(
     "data, message",
     [
-        (b"", "empty input (expected NPY, NPZ, JSON, safetensors or CSV)"),
-        (GOOD[:6], "truncated header: expected 10 bytes, got 6"),
-        (GOOD[:9], "truncated header: expected 10 bytes, got 9"),
-        (GOOD[:60], "truncated header: expected 128 bytes, got 60"),
-        (GOOD[:144], "truncated data: shape (100,) float32 needs 400 bytes, got 16"),
         (GOOD + b"junk", "4 bytes after the array are not a tensor"),
         (GOOD + b"\x93", "1 byte after the array is not a tensor"),
         (GOOD + bytes(70_000), "more than 64 KB after the array are not a tensor"),
-        (header("", (9, 0)), "unsupported NPY version 9.0"),
-        (header("", (0, 0)), "unsupported NPY version 0.0"),
-        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "NPY header too large: 4294967295 bytes (limit 65536)"),
         (header("print('hello')"), "bad NPY header: print('hello')"),
         (header("[1, 2]"), "bad NPY header: [1, 2]"),
-        (header("\0" * 54), "bad NPY header: "),
-        (header("{'descr': '<f4', 'shape': (1,)}"), "bad NPY header: {'descr': '<f4', 'shape': (1,)}"),
         (header(described()[:-2] + "'more': 1}"), "bad NPY header: {'descr': '<f4', 'fortran_order': False,"),
         (
             header("{'shape': (1,), " + described()[1:]),
@@ -59,40 +49,18 @@ GOOD = saved(np.arange(100, dtype=np.float32))
             header(described(shape=f"({'9' * 5000},)")),
             "bad NPY header: {'descr': '<f4', 'fortran_order': False,",
         ),
-        (header(described(fortran="1")), "bad NPY header: {'descr': '<f4', 'fortran_order': 1, 'sh"),
-        (
-            header(described(shape="(1000000, 1000000)")),
-            "shape (1000000, 1000000) needs 4.0 TB, more than this",
-        ),
-        (
-            header(described(shape="(4294967296, 4294967296, 4)")),
-            "shape (4294967296, 4294967296, 4) too large",
-        ),
         (header(described(shape=f"({2**70},)")), f"shape ({2**70},) too large"),
-        (header(described(shape=f"(0, {2**70})")), f"shape (0, {2**70}) too large"),
-        (header(described(shape="(-1,)")), "invalid shape (-1,)"),
-        (header(described(shape="(-1, -2)")), "invalid shape (-1, -2)"),
-        (header(described(shape="(True,)")), "invalid shape (True,)"),
         (header(described(shape="(1.0,)")), "invalid shape (1.0,)"),
-        (header(described(shape="[1]")), "invalid shape [1]"),
-        (header(described(shape="(1)")), "invalid shape (1)"),
         (header(described(shape="1")), "invalid shape 1"),
         (header(described(shape="(1_0,)")), "invalid shape (1_0,)"),
-        (header(described(shape=f"({'1,' * 70})")), "invalid shape: 70 dimensions (limit 64)"),
-        (header(described("'|O'")), "object arrays (pickle) are never loaded"),
         (header(described("[('a', '|O')]")), "object arrays (pickle) are never loaded"),
         (
             header(described("[('a', '<f4')]")),
             "dtype structured not supported (use float16/32/64, bfloat16, ints, bool)",
         ),
         (header(described("('<f4', (2,))")), "dtype structured not supported"),
-        (header(described("'|V2'")), "bool); if it is bfloat16: --dtype bfloat16"),
-        (header(described("'|b1'"), data=b"\7"), "bool value 7 (expected 0 or 1)"),
     ]
-    + [
-        (header(described(f"'{name}'")), f"dtype {name} not supported")
-        for name in ("|V8", "<U3", "|S3", "<M8[s]", "<c8", "<c16", "<f16", "f4,f4", "float32")
-    ],
+    + [(header(described(f"'{name}'")), f"dtype {name} not supported") for name in ("<c16", "f4,f4", "float32")],
 )
 def test_bad_input(data, message):
     with pytest.raises(DataError) as caught:

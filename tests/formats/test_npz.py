@@ -308,17 +308,6 @@ def changed_at(data: bytearray, at: int) -> bytes:
     return bytes(changed)
 
 
-def encrypted() -> bytes:
-    data = bytearray(zipped(("x.npy", ONE)))
-    data[data.index(b"PK\x01\x02") + 8] |= 1
-    return bytes(data)
-
-
-def twice() -> bytes:
-    data = zipped(("x.npy", ONE), ("y.npy", ONE))
-    return data.replace(b"y.npy", b"x.npy")
-
-
 def overlapping() -> bytes:
     """Two entries of the directory that share one member's bytes."""
     data = bytearray(zipped(("x.npy", ONE), ("x.npz", ONE)).replace(b"x.npz", b"x.npy"))
@@ -340,38 +329,20 @@ GOOD = zipped(("x.npy", ONE))
 @pytest.mark.parametrize(
     "data, message",
     [
-        (zipped(), "no tensors in this NPZ file"),
-        (zipped(("meta.json", b"{}")), "no tensors in this NPZ file"),
-        (zipped(("x.npy", ONE), ("readme.txt", b"hello")), "member 'readme.txt': not an NPY array"),
-        (zipped(("x.npy", b"hello, world")), "member 'x.npy': not an NPY array"),
-        (
-            zipped(("data.pkl", b"x")),
-            "member 'data.pkl': object arrays (pickle) are never loaded",
-        ),
-        (saved(x=np.array([1, None], object)), "member 'x.npy': object arrays (pickle) are never loaded"),
-        (zipped(("x.npy", ONE + b"junk")), "member 'x.npy': 4 bytes after the array are not a tensor"),
         (zipped(("x.npy", ONE[:-4])), "member 'x.npy': truncated data"),
-        (zipped(("x.npy", ONE), method=zipfile.ZIP_BZIP2), "member 'x.npy' is compressed with bzip2"),
-        (zipped(("x.npy", ONE), method=zipfile.ZIP_LZMA), "member 'x.npy' is compressed with lzma"),
-        (encrypted(), "member 'x.npy' is encrypted"),
-        (twice(), "duplicate member 'x.npy'"),
         (overlapping(), "overlap"),
-        (flipped(), "member 'x.npy': damaged"),
-        (GOOD[:-30], "truncated ZIP archive: the end of its directory is missing"),
         (GOOD + b"junk", "4 bytes after the ZIP archive"),
         (GOOD[:4] + b"junk" + GOOD[4:], "bad ZIP archive: no header where a member begins"),
         (
             zipped(("x.npy", ONE), ("meta.json", b"{")),
             "member 'meta.json': line 1 column 2: unexpected end of input",
         ),
-        (zipped(("x.npy", ONE), ("meta.json", b"[]")), "not a JSON object"),
         (
             zipped(("x.npy", ONE), ("meta.json", b'{"a":1}')),
             'unknown key "a" (expected axes, labels, history)',
         ),
         (zipped(("x.npy", ONE), ("meta.json", b'{"bfloat16":["y"]}')), 'key "bfloat16" does not list tensors'),
         (zipped(("x.npy", ONE), ("meta.json", b'{"axes":{"y":["a"]}}')), "no tensor 'y'"),
-        (zipped(("x.npy", ONE), ("meta.json", b'{"axes":{"x":["a"]}}')), "1 axis names for shape (2, 3)"),
         (
             zipped(("x.npy", ONE), ("meta.json", b'{"labels":{"a":[1]}}')),
             'labels of axis "a" are not a list of',

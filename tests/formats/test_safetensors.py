@@ -30,10 +30,6 @@ def entry(begin: int, end: int, shape=None, dtype="F32") -> dict:
     }
 
 
-def deep(depth: int) -> bytes:
-    return b'{"a":' + b"[" * depth + b"]" * depth + b"}"
-
-
 TENSORS = {
     "mask": np.eye(3) > 0,
     "x": np.arange(6.0).reshape(2, 3),
@@ -80,53 +76,12 @@ def test_data_is_not_copied():
 @pytest.mark.parametrize(
     "data, message",
     [
-        (b"\x10\0\0", "truncated header: expected 8 bytes, got 3"),
-        (bytes(8), "bad safetensors header at byte 8: unexpected end of input"),
-        (file(b"{}", length=2**63), "header too large: 9223372036854775808 bytes (limit 100000000)"),
-        (file(b"{}", length=100_000_001), "header too large: 100000001 bytes"),
-        (file(b"{}", length=1000), "truncated header: expected 1008 bytes, got 10"),
-        (file(b"[]" + b" " * 20), "bad safetensors header at byte 8: unexpected '['"),
-        (file(b'{"a" 1}    '), "bad safetensors header at byte 13: unexpected '1', expected ':'"),
-        (file(b'{"\xff": 1}    '), "bad safetensors header at byte 10: invalid UTF-8"),
-        (file(b'{"a": NaN}    '), "bad safetensors header at byte 14: NaN is not JSON"),
-        (file(b'{"a": 1} x'), "bad safetensors header at byte 17: unexpected 'x', expected the end"),
-        (file(deep(2000)), "nested deeper than 64"),
-        (file(b'{"a": 1, "a": 2}'), 'bad safetensors header at byte 17: duplicate key "a"'),
-        (
-            file({"a": entry(0, 8), "b": entry(12, 20)}, bytes(20)),
-            "tensor 'b': offsets (12,20) leave a hole at 8",
-        ),
-        (file({"a": entry(4, 8)}, bytes(8)), "tensor 'a': offsets (4,8) leave a hole at 0"),
-        (
-            file({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)),
-            "tensor 'b': offsets (4,12) overlap another tensor",
-        ),
-        (file({"a": entry(8, 4, [1])}), "tensor 'a': offsets (8,4) end before they begin"),
-        (file({"a": entry(-4, 4, [2])}), "tensor 'a': data_offsets are not two whole numbers"),
-        (
-            file({"a": entry(0, 8) | {"data_offsets": [0]}}),
-            "tensor 'a': data_offsets are not two whole numbers",
-        ),
-        (file({"a": entry(0, 400)}, bytes(16)), "truncated data: tensor 'a' needs 400 bytes, got 16"),
-        (file({"a": entry(0, 8)}, bytes(10)), "2 bytes after the last tensor"),
-        (file({"a": entry(0, 8, [3])}, bytes(8)), "tensor 'a': shape [3] F32 needs 12 bytes, has 8"),
         (
             file({"a": entry(0, 8, [2**40, 2**40])}),
             "tensor 'a': shape [1099511627776, 1099511627776] F32 needs",
         ),
-        (file({"a": entry(0, 0, [0, 2**70])}), "too large"),
-        (file({"a": entry(0, 8, [2.0])}, bytes(8)), "tensor 'a': invalid shape (2.0)"),
         (file({"a": entry(0, 8, [-2])}, bytes(8)), "tensor 'a': invalid shape (-2)"),
         (file({"a": entry(0, 8, [True])}, bytes(8)), "tensor 'a': invalid shape (True)"),
-        (file({"a": entry(0, 8, 2)}, bytes(8)), "tensor 'a': shape is not a list"),
-        (file({"a": entry(0, 8, [8], "F8_E4M3")}, bytes(8)), "tensor 'a': dtype F8_E4M3 not supported"),
-        (file({"a": 1}), "tensor 'a': expected the keys dtype, shape and data_offsets"),
-        (file({"__metadata__": {"a": 1}}), "__metadata__ does not map names to strings"),
-        (
-            file({"a": entry(0, 4), "__metadata__": {"attnkit": "{"}}, bytes(4)),
-            "line 1 column 2: unexpected end",
-        ),
-        (file({}), "no tensors in this safetensors file"),
     ],
 )
 def test_bad_input(data, message):
