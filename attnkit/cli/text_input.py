@@ -179,9 +179,9 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
         return read_model_input(call, upstream)
     if config is None or not generates_text(config, layer):
         return read_decoder_input(call, upstream)
-    if asks_for_next_word(call.parameters) and call.parameters["emit"] == "text":
+    if asks_for_next_word(call.parameters["top"], call.parameters["steps"]) and call.parameters["emit"] == "text":
         raise UsageError("needs --steps with --emit text", "--top")
-    if asks_for_next_word(call.parameters) and call.parameters["max_tokens"] == 0:
+    if asks_for_next_word(call.parameters["top"], call.parameters["steps"]) and call.parameters["max_tokens"] == 0:
         raise UsageError("needs --max-tokens of at least 1 when a model generates text", "--top")
     alone = is_prompt_complete(call, has_encoder=bool(config.encoder))
     check_prompt_sources(call, alone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,32 +16,22 @@ from attnkit import model, tokenizers
 from attnkit.cli import options, text_input
 from attnkit.cli.stage import PythonForm, Stage
 from attnkit.cli.tool import tool
-from attnkit.errors import DataError, UsageError, counted
-from attnkit.generation import options as generation
+from attnkit.errors import AttnkitWarning, DataError, UsageError, counted
 from attnkit.generation.options import (
-    AGGREGATIONS,
     CANDIDATES,
     CHECK_TOLERANCE,
-    GENERATION_FLAGS,
-    HOOK_FLAGS,
-    INPUT_FLAGS,
-    LABEL_FLAGS,
     GenerationOptions,
+    Inspection,
+    Search,
     asks_for_next_word,
     generates_text,
-    refuse_flags,
+    refuse_options,
 )
 from attnkit.inputs import layers
-from attnkit.inputs.next_word import (
-    SAMPLING_FLAGS,
-    HeadOutput,
-    WordChoice,
-    choose_words,
-    filtering_steps,
-    find_output_matrix,
-    round_to_dtype,
-)
 from attnkit.inputs.operands import cast_x
+from attnkit.inputs.output_matrix import HeadOutput, find_output_matrix
+from attnkit.model.dtypes import quiet
+from attnkit.model.sampling import Sampling
 from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
 
@@ -308,7 +299,7 @@ def makes_text(call: Stage) -> bool:
 
 def shows_choices(record: Record, call: Stage) -> bool:
     """Return whether the result is shown as the candidates of the next word, which --top alone asks for."""
-    return asks_for_next_word(call.parameters) and {"x", "candidates.ids"} <= {*record}
+    return asks_for_next_word(call.parameters["top"], call.parameters["steps"]) and {"x", "candidates.ids"} <= {*record}
 
 
 def is_plain_tensor(record: Record, call: Stage) -> bool:
@@ -378,29 +369,37 @@ def check_length_penalty(text: str) -> str:
     raise ValueError("gnmt:A or average:A")
 
 
-def make_word_choice(parameters: Mapping[str, Any]) -> WordChoice:
-    """Return the options of choosing a word among the parameters of decode."""
-    return WordChoice(**{name: parameters[name] for name in SAMPLING_FLAGS})
-
-
 def has_failed_check(record: Record, call: Stage) -> int:
     """Return 1 where --check found a larger error than 1e-6, else 0."""
     return int(any(not error <= CHECK_TOLERANCE for error in call.extra.get("errors", [])))
 
 
 STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: what --keep takes
-NEEDS_MODEL = (*INPUT_FLAGS, *{*GENERATION_FLAGS} - {"steps"}, *HOOK_FLAGS, "tokenizer", "layer")
+SEARCH = Search._fields
+GENERATION = ("memory", "score", "max_tokens", "repetition_penalty", *SEARCH, "stop", "cache_in", "cache_out")
+AGGREGATIONS = ("none", "simple", "first", "average", "max")  # how tokens are joined to entities
+LABELLING = ("pair", "question", "aggregate")
+NEEDS_MODEL = ("ids", "image", "batch", *LABELLING, *GENERATION, *Inspection._fields, "tokenizer", "layer")
 EXCLUSIVE = [
     *(("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), ("pair", "question")),
-    *generation.EXCLUSIVE,
+    *(("beam", name) for name in (*Sampling._fields, "cache_out", "top")),
+    *(("score", name) for name in ("max_tokens", "repetition_penalty", *SEARCH, *Sampling._fields, "stop", "steps")),
+    ("score", "top"),
+    *(("grad", name) for name in ("patch", "ablate", "cache_in")),
+    ("trace", "best"),
+    *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
 ]
-REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
+REQUIRES = [
+    *((flag, "model") for flag in NEEDS_MODEL),
+    *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"), ("mean", "ablate")),
+    *(("grad", "score"), ("grad_only", "grad"), ("check", "grad"), ("attribute", "score")),
+]
 
 
 def requests_tensors(call: Stage) -> bool:
     """Return whether a flag requests tensors beside x: several texts, steps, or the candidates of new words."""
     values = call.parameters
-    lists_words = asks_for_next_word(values) and makes_text(call)
+    lists_words = asks_for_next_word(values["top"], values["steps"]) and makes_text(call)
     return lists_words or any(values[name] for name in ("best", "keep", "steps"))
 
 
@@ -433,7 +432,7 @@ def requests_tensors(call: Stage) -> bool:
     },
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     record_defaults=lambda parameters: (
-        {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {}
+        {"seed": parameters["seed"] or 0} if any(parameters[name] is not None for name in Sampling._fields) else {}
     ),
     returns_text=lambda parameters: parameters["emit"] == "text",
     computes_x_last=True,
@@ -630,71 +629,70 @@ def decode(
       attnkit decode --model DIR "the [MASK] sat"
       attnkit decode --model DIR --question "who sat?" "the cat sat on the mat"
     """
-    parameters = dict(locals())  # before any other name is bound
-    if model_ is not None:
-        generation_options = make_generation_options(parameters)
-        if generates_text(model_.config, layer):
-            from attnkit.generation.text_generation import run_decode  # a head alone does not need it
+    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
+    if model_ is None:
+        states = require_hidden_states(record)
+        output, formula = apply_output_matrix(states, table, params, dtype)
+        return choose_output(replace_words(output, vocab), formula, sampling, emit, steps, keep)
+    config = model_.config
+    if vocab is not None and generates_text(config, layer):
+        raise UsageError("--model and --vocab are mutually exclusive where the model generates text")
+    if image is not None and not config.patches:
+        raise UsageError(f"a {config.family} model takes no image", "--image")
+    if dtype not in (None, "float32", "float64"):
+        raise UsageError(f"{dtype}: a model computes in float32 or float64", "--dtype")
+    settings = GenerationOptions(
+        model_=model_, ids=ids, image=image, memory=memory, tokenizer=tokenizer, batch=batch,
+        pair=pair, question=question, aggregate=aggregate, max_tokens=max_tokens, score=score,
+        repetition_penalty=repetition_penalty, stop=stop, emit=emit, steps=steps, top=top,
+        cache_in=cache_in, cache_out=cache_out, dtype=dtype, sampling=sampling,
+        search=Search(beam, best, length_penalty),
+        inspection=Inspection(trace, trace_only, patch, ablate, mean, grad, grad_only, check, attribute),
+    )  # fmt: skip
+    if generates_text(config, layer):
+        from attnkit.generation.text_generation import run_decode  # a head alone does not need it
 
-            refuse_flags(parameters, ("keep",), "hidden states; --trace keeps the intermediates of a text")
+        refuse_options("hidden states; --trace keeps the intermediates of a text", keep=keep)
+        return run_decode(record, settings)
+    from attnkit.generation.output_head import apply_head, run_decoder_stack
 
-            return run_decode(record, generation_options)
-        if layer is None and model_.config.decoder is not None and not model_.config.classes:
-            from attnkit.generation.output_head import run_decoder_stack
-
-            return run_decoder_stack(require_hidden_states(record), generation_options)
-        if model_.config.task:
-            return label_input(record, parameters, generation_options)
-        output, formula = apply_model_head(record, parameters, generation_options), "head(x)"
-    else:
-        output, formula = apply_output_matrix(require_hidden_states(record), table, params, dtype)
-    return choose_output(replace_words(output, vocab), formula, parameters)
+    if layer is None and config.decoder is not None and not config.classes:
+        return run_decoder_stack(require_hidden_states(record), settings)
+    source = prepare_head_input(record, layer, settings)
+    if config.task:
+        return label_input(source, vocab, keep, settings)
+    output = replace_words(apply_head(source, settings), vocab)
+    return choose_output(output, "head(x)", sampling, emit, steps, keep, fills_masks=not config.decoder)
 
 
-def choose_output(output: HeadOutput, formula: str, parameters: Mapping[str, Any]) -> Record | str:
+def choose_output(
+    output: HeadOutput,
+    formula: str,
+    sampling: Sampling,
+    emit: str | None,
+    steps: bool,
+    keep: tuple[str, ...],
+    fills_masks: bool = False,
+) -> Record | str:
     """Choose words by logits, whose formula is passed; return the record of them, or their text."""
-    choice, emit = make_word_choice(parameters), parameters["emit"]
-    arrays = choose_words(output.logits, choice, with_ids=emit not in ("logits", "probs"))
+    arrays = choose_words(output.logits, sampling, with_ids=emit not in ("logits", "probs"))
     if emit == "text":
-        checkpoint = parameters["model_"]
-        fills_masks = checkpoint is not None and not checkpoint.config.decoder
         return words_to_text(output, arrays["ids"], fills_masks)
     formulas = {
         "logits": formula,
-        "probs": f"{choice.formula()}, logits = {formula}",
-        "ids": "drawn" if choice.is_sampled else "argmax(logits)",
+        "probs": f"{sampling.formula()}, logits = {formula}",
+        "ids": "drawn" if sampling.is_sampled else "argmax(logits)",
     }
     record = make_decoded_record(output, arrays, emit, formulas[emit or "probs"])
-    if not parameters["steps"] and not parameters["keep"]:
+    if not steps and not keep:
         return record
-    formulas = choice.step_formulas(formula)
-    arrays |= filtering_steps(output.logits, choice)
-    return add_steps(record, output, arrays, formulas, requested_steps(parameters, formulas))
-
-
-def requested_steps(parameters: Mapping[str, Any], formulas: Mapping[str, str]) -> list[str]:
-    """Return the steps that --steps and --keep request; UsageError for one that these options do not have.
-
-    x is the last of --steps, the probabilities.
-    """
-    keep = parameters["keep"]
+    formulas = sampling.step_formulas(formula)
     if missing := [name for name in keep if name not in (*formulas, "all")]:
         raise UsageError(f"there is no {missing[0]} (it has {', '.join(formulas)})", "--keep")
-    if "all" in keep:
-        return [*formulas]
-    return [name for name in formulas if name in keep or (parameters["steps"] and name != "probs")]
-
-
-def make_generation_options(parameters: Mapping[str, Any]) -> GenerationOptions:
-    """Return the options of decode --model; UsageError for one that this model cannot have."""
-    config = parameters["model_"].config
-    if parameters["vocab"] is not None and generates_text(config, parameters["layer"]):
-        raise UsageError("--model and --vocab are mutually exclusive where the model generates text")
-    if parameters["image"] is not None and not config.patches:
-        raise UsageError(f"a {config.family} model takes no image", "--image")
-    if parameters["dtype"] not in (None, "float32", "float64"):
-        raise UsageError(f"{parameters['dtype']}: a model computes in float32 or float64", "--dtype")
-    return GenerationOptions(**{name: parameters[name] for name in GenerationOptions._fields})
+    is_last_x = steps and "all" not in keep and "probs" not in keep  # the probabilities are x
+    names = [name for name in formulas if steps or "all" in keep or name in keep]
+    names = names[:-1] if is_last_x else names
+    return add_steps(record, output, arrays | filtering_steps(output.logits, sampling), formulas, names)
 
 
 def require_hidden_states(source: Sequence[str] | Record | None) -> Record:
@@ -705,44 +703,46 @@ def require_hidden_states(source: Sequence[str] | Record | None) -> Record:
 
 
 def label_input(
-    source: Sequence[str] | Record | None, parameters: Mapping[str, Any], generation_options: GenerationOptions
+    source: Sequence[str] | Record | None, vocab: list[str] | None, keep: tuple[str, ...], settings: GenerationOptions
 ) -> Record | str:
-    """Return the labels of texts, of tokens or of hidden states, by a model whose head gives labels."""
+    """Label texts, tokens or hidden states by a model whose head gives labels."""
     from attnkit.generation.labels import label_inputs, labels_to_text, select_labels
 
-    source = prepare_head_input(source, parameters)
-    refuse_flags(parameters, ("vocab", "steps", "keep"), "a model that predicts words")
-    record = label_inputs(source, generation_options)
-    if parameters["emit"] == "text":
-        return labels_to_text(record, generation_options.model_.config)
-    return select_labels(record, parameters["emit"])
-
-
-def apply_model_head(
-    source: Sequence[str] | Record | None, parameters: Mapping[str, Any], generation_options: GenerationOptions
-) -> HeadOutput:
-    """Apply the head of a model, or of its decoder with --layer, to hidden states, texts or an image."""
-    from attnkit.generation.output_head import apply_head
-
-    return apply_head(prepare_head_input(source, parameters), generation_options)
+    refuse_options("a model that predicts words", vocab=vocab, steps=settings.steps, keep=keep)
+    record = label_inputs(source, settings)
+    if settings.emit == "text":
+        return labels_to_text(record, settings.model_.config)
+    return select_labels(record, settings.emit)
 
 
 def prepare_head_input(
-    source: Sequence[str] | Record | None, parameters: Mapping[str, Any]
+    source: Sequence[str] | Record | None, layer: str | None, settings: GenerationOptions
 ) -> Sequence[str] | Record | None:
-    """Return the input of a head, hidden states in the dtype of --dtype; UsageError for flags that it does not take."""
-    layer, dtype, checkpoint = parameters["layer"], parameters["dtype"], parameters["model_"]
+    """Check the options and the input of a head; cast hidden states to the dtype of --dtype."""
+    config = settings.model_.config
     if layer is not None:
         source = require_hidden_states(source)
-    other = "not its head alone" if layer is not None else f"which this {checkpoint.config.family} model is not"
-    refuse_flags(parameters, [*{*GENERATION_FLAGS} - {"steps"}], f"a model that generates text, {other}")
-    if not checkpoint.config.task:
-        refuse_flags(parameters, LABEL_FLAGS[1:], "a model with a head of labels")
+    other = "not its head alone" if layer is not None else f"which this {config.family} model is not"
+    refuse_options(
+        f"a model that generates text, {other}",
+        memory=settings.memory,
+        score=settings.score,
+        max_tokens=settings.max_tokens,
+        repetition_penalty=settings.repetition_penalty,
+        **settings.search._asdict(),
+        stop=settings.stop,
+        cache_in=settings.cache_in,
+        cache_out=settings.cache_out,
+    )
+    labelling = {"question": settings.question, "aggregate": settings.aggregate}
+    if not config.task:
+        refuse_options("a model with a head of labels", **labelling)
     if layer is not None:
-        layers.find_layer(checkpoint, layer, "decode")
+        layers.find_layer(settings.model_, layer, "decode")
     if isinstance(source, Record):
-        refuse_flags(parameters, INPUT_FLAGS, "text, not hidden states")
-        source = cast_x(source, dtype) if dtype is not None and "x" in source else source
+        texts = {"ids": settings.ids, "image": settings.image, "batch": settings.batch, "pair": settings.pair}
+        refuse_options("text, not hidden states", **texts, **labelling)
+        return cast_x(source, settings.dtype) if settings.dtype is not None and "x" in source else source
     return source
 
 
@@ -777,6 +777,35 @@ def words_to_text(output: HeadOutput, ids: Array, fills_masks: bool) -> str:
         ids = detokenizer.fill_masks(masked, ids, words)
     tokens = record.labels_of("x", -2) if record["x"].ndim > 1 else None
     return detokenizer.join_rows(ids, words, tokens, output.join, is_guess)
+
+
+@quiet
+def choose_words(logits: Array, sampling: Sampling, with_ids: bool) -> dict[str, Array]:
+    """Return logits (..., V), their probs (..., V) and, if requested, the ids (...) chosen.
+
+    The logits may be finite or not.
+    """
+    filtered = sampling.filter(logits)
+    arrays = {"logits": logits, "probs": model.probabilities(filtered)}
+    return arrays | ({"ids": sampling.choose(filtered)} if with_ids else {})
+
+
+@quiet
+def filtering_steps(logits: Array, sampling: Sampling) -> dict[str, Array]:
+    """Return the steps from logits (..., V) to their probabilities: `scaled` and `filtered`, both (..., V)."""
+    scaled = logits / sampling.tau
+    return {"scaled": scaled, "filtered": np.where(np.isneginf(sampling.filter(logits)), -np.inf, scaled)}
+
+
+def round_to_dtype(numbers: Array, dtype: np.dtype[Any], name: str = "") -> Array:
+    """Return numbers in the dtype of the result; warn, under the tensor's name, where one exceeds its range."""
+    with np.errstate(over="ignore"):
+        rounded = numbers.astype(dtype, copy=False)
+    if name and rounded is not numbers and (overflow := np.isinf(rounded) & np.isfinite(numbers)).any():
+        at = "".join(f"[{i}]" for i in np.argwhere(overflow)[0])
+        message = f"{name} exceed the range of {dtype} at {at} and are written as infinity; --dtype float32 avoids this"
+        warnings.warn(message, AttnkitWarning, stacklevel=2)
+    return rounded
 
 
 def make_decoded_record(output: HeadOutput, arrays: Mapping[str, Array], emit: str | None, formula: str) -> Record:

@@ -18,7 +18,7 @@ from attnkit.cli.text_input import looks_like_tensors, upstream_blocks
 from attnkit.cli.tool import named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.display.tables import COLUMN_GAP
-from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError, counted, flag_name
+from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError, counted
 from attnkit.formats import open_source
 from attnkit.libraries import call_library, import_library
 from attnkit.record import Array, Labels, Record, Tensor
@@ -254,22 +254,16 @@ def score(
     """
     if references is not None:
         return score_by_references(text, references, chrf_word_order or 0, by, source)
+    from attnkit.generation.options import refuse_options
     from attnkit.generation.perplexity import check_scorable
 
     check_scorable(model_)
     dtype = dtype or str(model_.params["decoder.embed"]["table"].dtype.name)
     if model_.config.encoder is not None:
-        refuse({"window": window, "stride": stride}, "a text, and this model takes pairs")
+        refuse_options("a text, and this model takes pairs", window=window, stride=stride)
         return measure_targets(model_, text, by, dtype)
-    refuse({"by": by}, "--references, or a model that takes pairs")
+    refuse_options("--references, or a model that takes pairs", by=by)
     return measure_text(model_, text, window, stride, dtype)
-
-
-def refuse(values: Mapping[str, Any], needs: str) -> None:
-    """Raise UsageError for an option that is set."""
-    for name, value in values.items():
-        if value is not None:
-            raise UsageError(f"needs {needs}", flag_name(name))
 
 
 def measure_text(

@@ -1,15 +1,17 @@
 """Generate text token by token: greedily, by sampling or by beam search, with the candidates of each step."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnkit import callbacks, display, model
+from attnkit import callbacks, model
 from attnkit.errors import AttnkitWarning, DataError, counted
 from attnkit.generation import kv_cache_file
-from attnkit.generation.options import CANDIDATES, GenerationOptions, max_new_tokens
+from attnkit.generation.options import CANDIDATES, GenerationOptions
 from attnkit.generation.prompts import Prompt, memory_of
 from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
 from attnkit.interpret.tracer import Tracer, axis_labels
@@ -18,6 +20,9 @@ from attnkit.model.beams import BeamsInfo
 from attnkit.model.generation import StepInfo
 from attnkit.record import Array
 from attnkit.tokenizers.tokens import decode_incrementally
+
+if TYPE_CHECKING:
+    from attnkit import display
 
 
 class StepCandidates(NamedTuple):
@@ -81,10 +86,10 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Genera
     is_only  whether it is the only prompt, so that its text may be streamed
     """
     config, options = text_model.core.config, text_model.options
-    requested = max_new_tokens(options)
+    requested = options.token_limit
     limit = min(requested, positions_left(config, len(prompt.ids)))
     predict = next_token_model(text_model, prompt)
-    search = search_beams if options.beam else choose_tokens
+    search = search_beams if options.search.beam else choose_tokens
     generation = search(predict, text_model, prompt, sampling_config(config.special, options, limit), is_only)
     best = generation.sequences[0]
     if limit < requested and best.finish_reason == "limit":
@@ -103,7 +108,7 @@ def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecod
         prompt.cache,
         **memory_of(prompt),
         dtype=options.dtype,
-        hook=tracer.visit if options.patch or options.ablate else model.no_hook,
+        hook=tracer.visit if options.inspection.patch or options.inspection.ablate else model.no_hook,
         on_non_finite=callbacks.current().on_non_finite,
     )
     tracer.begin(axis_labels(text_model.detokenizer.token_strings(prompt.ids), prompt.source), lambda: decoder.length)
@@ -115,11 +120,18 @@ def search_beams(
 ) -> Generation:
     """Generate the best texts of a beam search."""
     options, detokenizer = text_model.options, text_model.detokenizer
-    penalty = length_penalty(options.length_penalty or "average:1")
+    penalty = length_penalty(options.search.length_penalty or "average:1")
     report = step_callback(options.steps, lambda info, style: render_beams(info, prompt, detokenizer, style))
     stop = stop_condition(options.stop, prompt, detokenizer) if options.stop else None
     sequences = model.beam_search(
-        predict, np.array(prompt.ids), sampling, options.beam or 1, penalty, options.best or 1, stop, report
+        predict,
+        np.array(prompt.ids),
+        sampling,
+        options.search.beam or 1,
+        penalty,
+        options.search.best or 1,
+        stop,
+        report,
     )
     return Generation(sequences)
 
@@ -146,7 +158,7 @@ def choose_tokens(
         else:
             report(info)
 
-    rng = np.random.default_rng(options.seed or 0) if options.is_sampled else None
+    rng = np.random.default_rng(options.sampling.seed or 0) if options.sampling.is_sampled else None
     stop = stop_condition(options.stop, prompt, detokenizer) if options.stop else None
     text = model.generate(predict, np.array(prompt.ids), sampling, rng, stop, on_step)
     if stream:
@@ -181,11 +193,11 @@ def sampling_config(special: model.SpecialTokens, options: GenerationOptions, li
         forced_bos=special.forced_bos,
         forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
         repetition_penalty=options.repetition_penalty or 1.0,
-        sampled=options.is_sampled,
-        temperature=options.temperature or 1.0,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
+        sampled=options.sampling.is_sampled,
+        temperature=options.sampling.temperature or 1.0,
+        top_k=options.sampling.top_k,
+        top_p=options.sampling.top_p,
+        min_p=options.sampling.min_p,
     )
 
 
@@ -275,6 +287,8 @@ def render_choice(
     info: StepInfo, detokenizer: Detokenizer, style: display.Style, count: int = CANDIDATES
 ) -> display.TextTable:
     """Return one step as a table: its candidates, the tokens that the filters removed, the token chosen."""
+    from attnkit import display
+
     ids, probabilities = model.candidates(info.probabilities, count)
     unfiltered = model.probabilities(info.logits)
     words = detokenizer.token_strings([int(word) for word in ids])
@@ -293,6 +307,8 @@ def render_choice(
 
 def render_beams(info: BeamsInfo, prompt: Prompt, detokenizer: Detokenizer, style: display.Style) -> display.TextTable:
     """Return one step of a beam search as a table: running texts by their sums, finished ones by their scores."""
+
+    from attnkit import display
 
     def text(beam: GeneratedText) -> str:
         return detokenizer.text([*prompt.ids, *beam.ids]) or " ".join(detokenizer.token_strings(beam.ids))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnkit import model, tokenizers
-from attnkit.errors import DataError, UsageError, flag_name
-from attnkit.generation.options import GenerationOptions
+from attnkit.errors import DataError, UsageError
+from attnkit.generation.options import GenerationOptions, refuse_options
 from attnkit.generation.output_head import apply_head
 from attnkit.inputs import text_inputs
-from attnkit.inputs.next_word import SAMPLING_FLAGS, HeadOutput
+from attnkit.inputs.output_matrix import HeadOutput
 from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import TokenPlaces
 
@@ -150,7 +150,7 @@ def find_answers(logits: Array, places: TokenPlaces, text: str, count: int) -> l
 
 
 Locate = Callable[..., TokenPlaces]
-NEEDS = {"pair": ("sequence",), "question": ("question",), "aggregate": ("token",)}
+NEEDED_TASKS = {"pair": "sequence", "question": "question", "aggregate": "token"}
 HEADS = {"sequence": "labels a text", "token": "labels each token", "question": "answers questions"}
 
 
@@ -175,13 +175,12 @@ def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptio
 def check_label_options(options: GenerationOptions) -> None:
     """Raise UsageError for options of other heads than the model's, and for those that choose words."""
     config = options.model_.config
-    for name in SAMPLING_FLAGS:
-        if options.is_set(name):
-            raise UsageError(f"needs a model that predicts words; this one {HEADS[config.task]}", flag_name(name))
-    for name, tasks in NEEDS.items():
-        if options.is_set(name) and config.task not in tasks:
-            needed = " or ".join(HEADS[task] for task in tasks)
-            raise UsageError(f"needs a model that {needed}; this one {HEADS[config.task]}", flag_name(name))
+    own = HEADS[config.task]
+    refuse_options(f"a model that predicts words; this one {own}", **options.sampling._asdict())
+    labelling = {"pair": options.pair, "question": options.question, "aggregate": options.aggregate}
+    for name, value in labelling.items():
+        if config.task != NEEDED_TASKS[name]:
+            refuse_options(f"a model that {HEADS[NEEDED_TASKS[name]]}; this one {own}", **{name: value})
 
 
 def make_labelled(output: HeadOutput, config: "Config") -> Record:
@@ -204,7 +203,7 @@ def label_spans(source: Sequence[str] | Record | None, options: GenerationOption
     flag = "--question" if options.question is not None else "--aggregate"
     if isinstance(source, Record) or not source or options.ids is not None:
         raise UsageError("needs TEXT, to find the places of tokens in it", flag)
-    if options.trace and len(source) > 1:
+    if options.inspection.trace and len(source) > 1:
         raise UsageError("needs a single TEXT", "--trace")
     tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_)
     if tokenizer.locate is None:

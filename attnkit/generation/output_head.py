@@ -9,7 +9,7 @@ from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import encoding, layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
-from attnkit.inputs.next_word import HeadOutput
+from attnkit.inputs.output_matrix import HeadOutput
 from attnkit.interpret.tracer import Tracer
 from attnkit.record import Record, Tensor, shared_labels
 
@@ -26,8 +26,8 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
         raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
     logits = encoding.compute_logits(core, record, x, tracer.visit)
     tracer.check()
-    if options.trace:
-        callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token")))
+    if options.inspection.trace:
+        callbacks.current().write_side_output(options.inspection.trace, tracer.record(record.labels.get("token")))
     if config.classes:
         return HeadOutput(record, logits, list(config.classes), None, "label")
     side = "target" if config.encoder and config.decoder else "source"
@@ -70,7 +70,9 @@ def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:
     context = layers.context_from(record, memory=memory, memory_mask=mask, hook=tracer.visit)
     y = model.run(core, model.layer_plan(config, "decoder"), x.astype(options.dtype or x.dtype, copy=False), context)
     tracer.check()
-    if options.trace:
+    if options.inspection.trace:
         names = None if source is None else shared_labels(source)
-        callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token"), names))
+        callbacks.current().write_side_output(
+            options.inspection.trace, tracer.record(record.labels.get("token"), names)
+        )
     return record.with_tensors({"x": Tensor(y, record.axes_of("x"), formula="hidden states of the decoder")})

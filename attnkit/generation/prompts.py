@@ -8,7 +8,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import AttnkitError, DataError, UsageError, counted
 from attnkit.generation import kv_cache_file
-from attnkit.generation.options import GenerationOptions, compute_dtype
+from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import layers, source_states, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.operands import LAST_STATES, AttendedTensor, load_attended
@@ -134,9 +134,9 @@ def make_prompt(
     ids = check_prompt_ids(ids, config.stack("decoder").vocab)
     if options.cache_in is not None:
         more = 0 if options.max_tokens == 0 else len(ids)
-        cache, before = kv_cache_file.read_cache(options.cache_in, config, compute_dtype(options), more)
+        cache, before = kv_cache_file.read_cache(options.cache_in, config, options.compute_dtype, more)
         if config.encoder:  # a placeholder: the keys of the memory are in the cache
-            memory = np.broadcast_to(np.zeros(1, compute_dtype(options)), (1, config.memory_width))
+            memory = np.broadcast_to(np.zeros(1, options.compute_dtype), (1, config.memory_width))
         return Prompt([*before, *ids], len(before), memory, names, cache, text)
     first = config.special.start if config.special.start is not None else config.special.bos
     if first is None and (config.encoder or not ids):
@@ -195,7 +195,7 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     batch = memory if memory.ndim == 3 else memory[None]
     real = token_mask(mask, batch.shape[:2])
     check_sources(real)
-    dtype = compute_dtype(options)
+    dtype = options.compute_dtype
     last = source_states.read_states(find_companions(source, options.memory), options.model_.config, len(batch), dtype)
     return [
         SourceText(
@@ -223,7 +223,7 @@ def check_own_memory(record: Record, options: GenerationOptions) -> None:
 
 def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
     """Return the encoder's output and the tokens of each text, or of each row of a record's ids; are they a batch."""
-    checkpoint, dtype = options.model_, compute_dtype(options)
+    checkpoint, dtype = options.model_, options.compute_dtype
     if isinstance(source, Record):
         rows, names = source_rows(source, options)
         pairs = zip(rows, names, strict=True)

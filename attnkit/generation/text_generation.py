@@ -18,9 +18,8 @@ from attnkit.generation.generate import (
     split_prompt,
     truncate_at_stop,
 )
-from attnkit.generation.options import GenerationOptions, check_options, compute_dtype, max_new_tokens
+from attnkit.generation.options import GenerationOptions, check_options
 from attnkit.generation.prompts import Prompt, make_detokenizer, make_prompts
-from attnkit.generation.scoring import score_text, trace_text
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.model import GeneratedText, Model
@@ -36,11 +35,15 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     core = layers.complete_model(options.model_)
     if not core.config.head:
         raise UsageError(f"this {core.config.family} model has no head: it maps tokens to vectors", "--model")
-    if core.engine and options.grad:
+    if core.engine and options.inspection.grad:
         raise UsageError("numpy computes gradients (--engine numpy)", "--grad")
     detokenizer = make_detokenizer(options)
     prompts, is_batch = make_prompts(source, options, detokenizer)
-    for flag, value in (("--best", options.best), ("--cache-out", options.cache_out), ("--grad", options.grad)):
+    for flag, value in (
+        ("--best", options.search.best),
+        ("--cache-out", options.cache_out),
+        ("--grad", options.inspection.grad),
+    ):
         if is_batch and value:
             raise UsageError("needs a single text, got a batch", flag)
     if options.is_scoring:
@@ -60,12 +63,18 @@ def generate_texts(
 ) -> Record:
     """Generate a text after each prompt; write their traces if requested, each of one pass over the whole text."""
     if core.engine is None:
-        layers.prepare_decoding(options.model_, max_new_tokens(options))
-    text_model = TextModel(core, options, detokenizer, options._replace(trace=None).tracer())
-    caches = copy.deepcopy([prompt.cache for prompt in prompts]) if options.trace else []  # generation extends them
+        layers.prepare_decoding(options.model_, options.token_limit)
+    text_model = TextModel(
+        core, options, detokenizer, options._replace(inspection=options.inspection._replace(trace=None)).tracer()
+    )
+    caches = (
+        copy.deepcopy([prompt.cache for prompt in prompts]) if options.inspection.trace else []
+    )  # generation extends them
     generations = [generate_one(text_model, prompt, len(prompts) == 1) for prompt in prompts]
     text_model.tracer.check()
-    if options.trace:
+    if options.inspection.trace:
+        from attnkit.generation.scoring import trace_text
+
         traces = [
             trace_text(
                 text_model._replace(tracer=options.tracer()),
@@ -75,7 +84,7 @@ def generate_texts(
             for prompt, cache, generation in zip(prompts, caches, generations, strict=True)
         ]
         batch = pad_records(traces, detokenizer.padding, PadLayout() if is_batch else None)
-        callbacks.current().write_side_output(options.trace, batch)
+        callbacks.current().write_side_output(options.inspection.trace, batch)
     return generation_record(prompts, generations, text_model, is_batch)
 
 
@@ -83,16 +92,18 @@ def score_prompts(
     core: Model, prompts: list[Prompt], options: GenerationOptions, detokenizer: Detokenizer, is_batch: bool
 ) -> Record:
     """Score the texts of prompts, each with a tracer of its own; write their traces if requested."""
+    from attnkit.generation.scoring import score_text
+
     scored = [score_text(TextModel(core, options, detokenizer, options.tracer()), prompt) for prompt in prompts]
     layout = pad_layout(prompts, options) if is_batch else None
     record = pad_records([text.record for text in scored], detokenizer.padding, layout)
     if layout:
         record = add_padding_mask(record, ("batch",), [len(text.record["x"]) for text in scored], layout)
-    if options.trace:
+    if options.inspection.trace:
         traces = pad_records([text.trace for text in scored], detokenizer.padding, layout)
-        callbacks.current().write_side_output(options.trace, traces)
-    if options.grad:
-        callbacks.current().write_side_output(options.grad, scored[0].gradients)
+        callbacks.current().write_side_output(options.inspection.trace, traces)
+    if options.inspection.grad:
+        callbacks.current().write_side_output(options.inspection.grad, scored[0].gradients)
     return record
 
 
@@ -231,12 +242,12 @@ def generation_record(
     """Return the record of generated texts: x the log-probability of each token, ids, scores of a beam search."""
     options = text_model.options
     sequences = [text for generation in generations for text in generation.sequences]
-    lead = ("beam",) if options.best else ("batch",) if is_batch else ()
+    lead = ("beam",) if options.search.best else ("batch",) if is_batch else ()
     tensors = generated_tensors(sequences, generations, text_model, lead)
     if not lead:
         tensors = {name: Tensor(one.array[0], one.axes, formula=one.formula) for name, one in tensors.items()}
-    if options.beam:
-        scores = np.array([text.score for text in sequences], compute_dtype(options))
+    if options.search.beam:
+        scores = np.array([text.score for text in sequences], options.compute_dtype)
         tensors["scores"] = Tensor(scores, lead or ("beam",))
     pairs = [(prompt, text) for prompt, one in zip(prompts, generations, strict=True) for text in one.sequences]
     record = Record({}).with_tensors(tensors, generated_labels(pairs, tensors, text_model, bool(lead)))
@@ -252,7 +263,7 @@ def generated_tensors(
 ) -> dict[str, Tensor]:
     """Return x and ids of generated texts, padded, each (N, T) or (N, T, V) of logits and probabilities."""
     options = text_model.options
-    dtype, pad = compute_dtype(options), text_model.core.config.special.pad or 0
+    dtype, pad = options.compute_dtype, text_model.core.config.special.pad or 0
     axes = (*lead, "token")
     ids = pad_rows([np.array(text.ids, np.int64) for text in sequences], pad)
     if options.emit == "ids":

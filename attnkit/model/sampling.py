@@ -5,6 +5,7 @@ The random generator's type is quoted in annotations: importing numpy.random cos
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -318,3 +319,63 @@ def candidates(probabilities: Array, top: int) -> tuple[Array, Array]:
         raise UsageError(f"top {top} (expected 1 or more)")
     ids = largest(_rows(probabilities, working(probabilities)), top)
     return ids, np.take_along_axis(probabilities, ids, axis=-1)
+
+
+class Sampling(NamedTuple):
+    """How a word is chosen among logits; None if an option is not set."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether words are drawn at random, not the most probable ones chosen."""
+        return any(value is not None for value in self)
+
+    @property
+    def tau(self) -> float:
+        """The temperature, 1 if it is not set."""
+        return self.temperature or 1.0
+
+    def filter(self, logits: Array) -> Array:
+        """Apply temperature, top-k, top-p and min-p to logits (..., V) -> (..., V)."""
+        for _, apply in sampling_filters(self.tau, self.top_k, self.top_p, self.min_p):
+            logits = apply(logits)
+        return logits
+
+    def choose(self, filtered: Array) -> Array:
+        """Choose one id at each position of filtered logits: (..., V) -> (...)."""
+        if self.is_sampled:
+            return sample_word(filtered, np.random.default_rng(self.seed or 0))
+        return greedy(filtered)
+
+    @property
+    def limits(self) -> str:
+        """The options that leave words out, as text: top-k 2, min-p 0.1; "" for none."""
+        limits = [("top-k", self.top_k), ("top-p", self.top_p), ("min-p", self.min_p)]
+        return ", ".join(f"{name} {value:g}" for name, value in limits if value)
+
+    def formula(self) -> str:
+        """The formula of the probabilities.
+
+        >>> Sampling(temperature=0.5, top_k=2, min_p=0.1).formula()
+        'softmax(logits / 0.5) over the words of top-k 2, min-p 0.1'
+        """
+        softmax = "softmax(logits" + (f" / {self.tau:g})" if self.tau != 1 else ")")
+        return softmax + (f" over the words of {self.limits}" if self.limits else "")
+
+    def step_formulas(self, logits: str) -> dict[str, str]:
+        """The formula of each step from logits, whose own formula is `logits`, to the probabilities.
+
+        >>> [*Sampling(temperature=2, top_k=1).step_formulas("x tableᵀ").items()][1:3]
+        [('scaled', 'logits / 2'), ('filtered', 'scaled, −∞ but for the words of top-k 1')]
+        """
+        steps = {"logits": logits}
+        if self.tau != 1:
+            steps["scaled"] = f"logits / {self.tau:g}"
+        if self.limits:
+            steps["filtered"] = f"{[*steps][-1]}, −∞ but for the words of {self.limits}"
+        return steps | {"probs": f"softmax({[*steps][-1]})"}

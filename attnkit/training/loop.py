@@ -20,7 +20,7 @@ from attnkit.formats.streams import exists, open_source
 from attnkit.generation.options import GenerationOptions
 from attnkit.generation.output_head import apply_head
 from attnkit.generation.text_generation import run_decode
-from attnkit.inputs.next_word import HeadOutput
+from attnkit.inputs.output_matrix import HeadOutput
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model import Array, softmax
 from attnkit.record import Labels, Record, Tensor, join_names

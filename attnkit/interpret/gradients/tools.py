@@ -15,8 +15,8 @@ from attnkit.inputs import encoding, intermediates, layers, softmax_stage, text_
 from attnkit.inputs.attention_inputs import PreparedAttention, broadcast_over_heads, prepare_attention, weigh_values
 from attnkit.inputs.encoding import Encoding
 from attnkit.inputs.ffn_weights import find_ffn_weights
-from attnkit.inputs.next_word import WordChoice, find_output_matrix
 from attnkit.inputs.operands import AttendedTensor
+from attnkit.inputs.output_matrix import find_output_matrix
 from attnkit.inputs.position_inputs import (
     BIASES,
     check_table,
@@ -49,6 +49,7 @@ from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.model.pooling import first_token_backward, l2_normalize_backward, mean_pool_backward
 from attnkit.model.positions import add_positions_backward, t5_bias_backward
 from attnkit.model.recurrent_layers import run_stack
+from attnkit.model.sampling import Sampling
 from attnkit.model.scores import product_backward
 from attnkit.model.softmax import softmax_backward
 from attnkit.model.transformer import position_buckets
@@ -559,7 +560,7 @@ def logits_gradient(call: StageCall, outer: Outer, logits: Array) -> Array:
     if "x" in outer:
         dx = outer.pop("x")
         if call.values["emit"] != "logits":
-            choice = WordChoice(**{name: call.values[name] for name in WordChoice._fields})
+            choice = Sampling(**{name: call.values[name] for name in Sampling._fields})
             dx = softmax_backward(dx, model.probabilities(choice.filter(logits))) / choice.tau
         gradient = gradient + dx
     return gradient + outer.pop("logits") if "logits" in outer else gradient

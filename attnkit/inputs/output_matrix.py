@@ -1,0 +1,44 @@
+"""The output matrix of hidden states: a separate one, or the embedding table; and the logits that it gives."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from attnkit.errors import DataError, UsageError
+from attnkit.record import Array, Record, shared_labels
+
+
+class HeadOutput(NamedTuple):
+    """The logits (..., N) of hidden states, the names of their columns, and the decoder of ids to text.
+
+    record  contains the hidden states
+    axis    what the columns are: words of the vocabulary, or labels of a classifier
+    """
+
+    record: Record
+    logits: Array
+    words: list[str]
+    join: Callable[[Sequence[int]], str] | None
+    axis: str = "vocab"
+
+
+def find_output_matrix(
+    record: Record, table: Record | None, params: Mapping[str, Array] | None
+) -> tuple[Array, Array | None, list[str], str]:
+    """Return the output matrix (D, N), its bias, the words of its columns, and its formula."""
+    words = shared_labels(record.labels.get("vocab"))
+    if params is not None:
+        if "w" not in params or set(params) - {"w", "b"}:
+            raise DataError(
+                f"it has {', '.join(params) or 'nothing'} (expected w, and b if there is a bias)", "--params"
+            )
+        return params["w"], params.get("b"), words, "x W + b" if "b" in params else "x W"
+    if table is not None:
+        words = (shared_labels(table.labels_of("x", 0)) if table["x"].ndim == 2 else []) or words
+        matrix = table["x"]
+    elif "table" in record:
+        matrix = record["table"]
+    else:
+        raise UsageError("the record has no table for the output matrix: --table FILE or --params FILE gives one")
+    if matrix.ndim != 2:
+        raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
+    return matrix.T, None, words if len(words) == len(matrix) else [], "x tableᵀ"
