@@ -182,7 +182,7 @@ def test_text_and_words_need_no_whole_model_no_tables_and_no_published_tokenizer
     run = subprocess.run([sys.executable, "-c", code, *line.split()], cwd=tmp_path, capture_output=True, check=True)
     unneeded = {f"attnkit.{name}" for name in UNNEEDED} | {"numpy.random"}
     loaded = set(run.stderr.decode().split())
-    assert run.stdout and "attnkit.cli.stage" in loaded and unneeded & loaded == set()
+    assert run.stdout and "attnkit.cli.tool" in loaded and unneeded & loaded == set()
     assert len(loaded) <= 64
 
 

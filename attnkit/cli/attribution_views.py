@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Stage
 from attnkit.record import Record, row_labels
 
 if TYPE_CHECKING:

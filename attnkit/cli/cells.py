@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from attnkit.cli import views
 from attnkit.cli.output_format import CELL_FORMATS, DISPLAYED
-from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Stage
 from attnkit.display.cells import Cells, format_cells, tensor_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.record import Record, join_names
@@ -17,7 +17,7 @@ def encode_cells(call: Stage, record: Record, format: str) -> bytes:
     """Return a record as a table: the one of its tool, else the one tensor that it shows."""
     last = call.extra.get("last", call)  # of `run` the last stage
     record = views.name_tokens(record, last.common.get("tokens") or "raw")
-    cells = last.tool.cells(record, last) if last.tool.cells else computed_cells(record, last)
+    cells = last.tool.views.cells(record, last) if last.tool.views.cells else computed_cells(record, last)
     return format_cells(cells, format, last.common.get("precision")).encode("utf-8", "surrogateescape")
 
 

@@ -10,6 +10,7 @@ then has no effect, and must agree.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from attnkit.cli.options import Option
@@ -22,19 +23,20 @@ Repeats = Mapping[str, tuple[str, Callable[[Any, Mapping[str, Any]], Mapping[str
 
 
 class Constraints(NamedTuple):
-    """The tables of a tool, and its options by the name of their parameter.
+    """The tables of a tool.
 
     exclusive  rows of terms of which at most one may be met
     requires   pairs of a term and the term it needs
     one_of     rows of terms of which one must be met
     repeats    source -> the options that must agree with it, and the function that reads what it says of them
+    options    the options of the tool by the name of their parameter
     """
 
-    options: Mapping[str, Option]
-    exclusive: Sequence[tuple[str, ...]]
-    requires: Sequence[tuple[str, str]]
-    one_of: Sequence[tuple[str, ...]]
-    repeats: Repeats
+    exclusive: Sequence[tuple[str, ...]] = ()
+    requires: Sequence[tuple[str, str]] = ()
+    one_of: Sequence[tuple[str, ...]] = ()
+    repeats: Repeats = MappingProxyType({})
+    options: Mapping[str, Option] = MappingProxyType({})
 
     def check(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         """Raise UsageError where values break a table; it names the options. An option that repeats another is none."""

@@ -6,7 +6,7 @@ from attnkit.interpret.explanation import Explanation
 from attnkit.record import Record
 
 if TYPE_CHECKING:
-    from attnkit.cli.stage import Stage
+    from attnkit.cli.tool import Stage
     from attnkit.display import Style
     from attnkit.display.figures import FigureOptions, Section
 

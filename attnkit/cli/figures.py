@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import views
-from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Stage
 from attnkit.record import Record
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ def make_sections(result: Record | str, call: Stage, looks: "FigureOptions") -> 
     if isinstance(result, str):
         return [text_section(result)]
     record = views.name_tokens(result, call.common.get("tokens") or "plain")
-    if call.tool.figure:
-        return call.tool.figure(record, call, looks)
-    if call.tool.view:
-        return [text_section(call.tool.view(record, call, text_style(call)))]
+    if call.tool.views.figure:
+        return call.tool.views.figure(record, call, looks)
+    if call.tool.views.table:
+        return [text_section(call.tool.views.table(record, call, text_style(call)))]
     return tensor_sections(record, call, looks)
 
 

@@ -21,7 +21,7 @@ from attnkit.errors import (
 )
 
 if TYPE_CHECKING:
-    from attnkit.cli.stage import Stage
+    from attnkit.cli.tool import Stage
     from attnkit.help import Chapter
 
 FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit mask --causal | attnkit attend --heads 2'
@@ -82,7 +82,7 @@ def execute(call: "Stage") -> int:
 
     from attnkit.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.cli import output
-    from attnkit.cli.stage import running, running_stage
+    from attnkit.cli.tool import running, running_stage
     from attnkit.libraries import silence_libraries
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -104,9 +104,7 @@ def execute(call: "Stage") -> int:
         with running(call), silence_libraries(), use_callbacks(callbacks):
             if call.extra.get("coordinator") is None:
                 return output.write(call)
-            from attnkit.cli.joined_stage import write_joined
-
-            return write_joined(call)
+            return output.write_joined(call)
 
 
 def show_help(names: list[str]) -> int:
@@ -189,7 +187,7 @@ def write_text(text: str) -> int:
 
 def report_truncation() -> int:
     """Report a memory-mapped file that was truncated, and remove temporary files; return the exit code, 0 for none."""
-    from attnkit.cli.stage import running_stage
+    from attnkit.cli.tool import running_stage
     from attnkit.formats import atomic, mapped
 
     atomic.remove_temporaries()

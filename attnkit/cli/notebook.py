@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from attnkit import display
 from attnkit.cli import figures, views
-from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Stage
 from attnkit.display.notebook import Rendering, record_html, tensor_html, text_html, view_tensor
 from attnkit.record import Record
 
@@ -18,7 +18,7 @@ def present(result: Record | str, call: Stage) -> Rendering:
     """What a tool shows in Python: text on a console, HTML in a notebook."""
     precision = call.common.get("precision")
     style = display.DEFAULT_STYLE if precision is None else display.DEFAULT_STYLE._replace(precision=precision)
-    text = result if isinstance(result, str) else (call.tool.view or views.render)(result, call, style)
+    text = result if isinstance(result, str) else (call.tool.views.table or views.render)(result, call, style)
     return Rendering(text, lambda: draw(result, call, text))
 
 

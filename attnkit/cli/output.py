@@ -4,10 +4,12 @@ import contextlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
+from attnkit.callbacks import SILENT, use_callbacks
 from attnkit.cli import side_outputs
 from attnkit.cli.output_format import (
     CELL_FORMATS,
@@ -21,7 +23,7 @@ from attnkit.cli.output_format import (
     text_format,
 )
 from attnkit.cli.side_outputs import replace_together
-from attnkit.cli.stage import Records, Stage, running_stage
+from attnkit.cli.tool import Stage, running_stage
 from attnkit.errors import DataError, FileError, UsageError, escaped, shortened
 from attnkit.record import Record
 
@@ -39,56 +41,34 @@ TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 def write(call: Stage) -> int:
     """Write every result of a stage as soon as it is computed; return the highest of their exit codes."""
     with replace_together() as opened:
-        return write_flow(call, call.open_stream(None), opened)
-
-
-def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], formats.Sink]) -> int:
-    """Write every result of a stream to its sink; return the highest of their exit codes.
-
-    opened  opens the sink of a path
-    """
-    chosen, path, status, count = format_for(call, flow.format), call.common.get("output"), 0, 0
-    to_terminal = path in TERMINAL and os.isatty(STDOUT)
-    call.on_text = streamed = None
-    if to_terminal and chosen in ("table", TEXT):
-        call.on_text = streamed = StreamedText(output_style(call, STDOUT))
-    last = call.extra.get("last", call)
-    check_figure_flags(last.common | last.extra, is_drawn(call, chosen), last.tool.name)
-    if to_terminal and chosen in BINARY:
-        raise UsageError(f"{chosen} is binary, but standard output is a terminal; use -o FILE or a pipe")
-    sink = opened(path)
-    chosen, items = call.format.settle(chosen, flow.items)
-    last.note_idle_options(chosen)
-    for result in items if chosen in (*formats.STREAMS, "table", TEXT) else single_record(items, chosen):
-        count += 1
-        if streamed and streamed.end_line():
-            continue
-        data = captured_input(call, chosen)
-        if data is None:
-            data = encode_result(call, result, chosen, count == 1)
-        if chosen not in DISPLAY_FORMATS:
-            show_aside(call, result)
-        PROGRESS.clear()
-        sink.write(result_bytes(call, data, chosen, sink))
-        if isinstance(result, Record):
-            status = max(status, call.tool.status(result, call))
-    return status
-
-
-def discard(call: Stage) -> int:
-    """Compute the results of a stage, and write none; return 0."""
-    with side_outputs.stored_by(lambda path, record: None):
-        for _ in call.open_stream(None).items:
-            pass
-    return 0
-
-
-def result_bytes(call: Stage, data: list[Any], chosen: str, sink: formats.Sink) -> list[Any]:
-    """Return the bytes to write: harmless on a terminal; none where --quiet leaves out a table beside the exit code."""
-    if chosen == "table" and call.common.get("quiet") and call.common.get("output") in (None, "-"):
+        flow, path, status = call.open_stream(None), call.common.get("output"), 0
+        chosen = format_for(call, flow.format)
+        to_terminal = path in TERMINAL and os.isatty(STDOUT)
+        call.on_text = streamed = None
+        if to_terminal and chosen in ("table", TEXT):
+            call.on_text = streamed = StreamedText(output_style(call, STDOUT))
         last = call.extra.get("last", call)  # of `run` the last stage
-        return [] if last.tool.status_is_result else data
-    return harmless(data, chosen) if chosen in ("json", TEXT, *CELL_FORMATS) and sink.is_terminal() else data
+        check_figure_flags(last.common | last.extra, is_drawn(call, chosen), last.tool.name)
+        if to_terminal and chosen in BINARY:
+            raise UsageError(f"{chosen} is binary, but standard output is a terminal; use -o FILE or a pipe")
+        sink = opened(path)
+        chosen, items = call.format.settle(chosen, flow.items)
+        last.note_idle_options(chosen)
+        stream = items if chosen in (*formats.STREAMS, "table", TEXT) else single_record(items, chosen)
+        for count, result in enumerate(stream):
+            if streamed and streamed.end_line():
+                continue
+            data = captured_input(call, chosen)
+            if data is None:
+                data = encode_result(call, result, chosen, first=not count)
+            if chosen not in DISPLAY_FORMATS:
+                show_aside(call, result)
+            PROGRESS.clear()
+            is_readable = chosen in ("json", TEXT, *CELL_FORMATS)
+            sink.write(harmless(data, chosen) if is_readable and sink.is_terminal() else data)
+            if isinstance(result, Record):
+                status = max(status, call.tool.status(result, call))
+        return status
 
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:
@@ -100,11 +80,11 @@ def captured_input(call: Stage, chosen: str) -> list[Any] | None:
 
 def format_for(call: Stage, arriving: str | None) -> str:
     """Return the format that a stage writes: text of a tool that returns text, else one of records."""
-    if call.tool.is_page:
+    if call.gives == "page":
         return page_format(call.common)
-    if call.tool.returns_text(call.parameters):
+    if call.returns_text:
         call.format.keeps_history = False
-        return text_format(call.common, call.tool.returns_json(call))
+        return text_format(call.common, call.gives == "report")
     return call.format.choose(arriving)
 
 
@@ -126,7 +106,7 @@ def is_drawn(call: Stage, chosen: str) -> bool:
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """Return the bytes of one result in a format; a text is written as it is, or as a figure."""
     result = call.format.convert(result, chosen)
-    if is_drawn(call, chosen) and not call.extra.get("last", call).tool.is_page:
+    if is_drawn(call, chosen) and call.extra.get("last", call).gives != "page":
         from attnkit.cli import figures
 
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -139,10 +119,9 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":
-        return [
-            ("" if first or call.tool.plain_text(result, call) else "\n").encode(),
-            render(call, result, output_style(call, STDOUT)).encode(encoding(), "replace"),
-        ]
+        text = render(call, result, output_style(call, STDOUT))
+        separator = "" if first or not text or call.tool.views.is_text(result, call) else "\n"
+        return [f"{separator}{text}".encode(encoding(), "replace")]
     layout = {"indent": True} if chosen == "json" and call.common.get("indent") else {}
     return formats.encode(result, chosen, **layout)
 
@@ -169,7 +148,7 @@ def show_aside(call: Stage, result: Record | str, with_command: bool = False) ->
     """Show the tables of a result on standard error where its tool does so, or `run`: below its command line."""
     if call.common.get("quiet") or not isinstance(result, Record):
         return
-    if with_command or call.tool.table_on_stderr(call.parameters):
+    if with_command or call.tool.tables_aside(call.parameters):
         heading = (
             f"{shortened(escaped(result.history[-1]['command']))}\n"
             if result.history and not call.tool.passthrough
@@ -182,11 +161,12 @@ def show_aside(call: Stage, result: Record | str, with_command: bool = False) ->
 
 
 def render(call: Stage, record: Record, style: "Style") -> str:
-    """Return the view of a result for a terminal, ending in a newline."""
+    """Render a result for a terminal, ending in a newline; "" for nothing to show."""
     from attnkit.cli import views
 
     record = views.name_tokens(record, call.common.get("tokens") or "raw")
-    return (call.tool.view or views.render_tables)(record, call, style).rstrip("\n") + "\n"
+    text = (call.tool.views.table or views.render_tables)(record, call, style).rstrip("\n")
+    return f"{text}\n" if text else ""
 
 
 def output_style(call: Stage, fd: int | None) -> "Style":
@@ -317,3 +297,18 @@ def write_stderr(text: str) -> None:
     PROGRESS.clear()
     with contextlib.suppress(FileError):
         formats.write_all(STDERR, [text.encode(encoding(), "backslashreplace")], "<stderr>")
+
+
+def write_joined(call: Stage) -> int:
+    """Join the processes of a stage, and write its results in process 0 alone."""
+    from attnkit.backends.choice import join_processes
+
+    with join_processes(call.engine_values()) as is_first, warnings.catch_warnings():
+        if is_first:
+            return write(call)
+        warnings.simplefilter("ignore")
+        call.extra.pop("save", None)  # of `run`
+        with use_callbacks(SILENT), side_outputs.stored_by(lambda path, record: None):
+            for _ in call.open_stream(None).items:
+                pass
+        return 0

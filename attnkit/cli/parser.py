@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from attnkit.cli import options
-from attnkit.cli.stage import INPUT, Stage, Tool
+from attnkit.cli.tool import INPUT, Stage, Tool
 from attnkit.errors import UsageError
 
 TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line

@@ -17,8 +17,7 @@ from attnkit.cli.output_format import (
     check_figure_flags,
     text_format,
 )
-from attnkit.cli.stage import Records, Stage, running
-from attnkit.cli.tool import make_item, named_files
+from attnkit.cli.tool import Records, Stage, make_item, named_files, running
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.record import Record
 
@@ -67,8 +66,8 @@ def parse_stages(text: str) -> list[Stage]:
             raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
         if call.common.get("format") in DISPLAY_FORMATS or (call.format.shows_table and "format" not in call.common):
             raise UsageError(f"{call.tool.name} prints text for people, which the next stage cannot read (-f FORMAT)")
-        if call.tool.returns_text(call.parameters):
-            text_format(call.common, call.tool.returns_json(call))
+        if call.returns_text:
+            text_format(call.common, call.gives == "report")
         check_figure_flags(call.common | call.extra, call.common.get("format") in FIGURE_FORMATS, call.tool.name)
     return calls
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnkit import callbacks, formats
-from attnkit.cli import history
 from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import write_side_output
-from attnkit.cli.stage import Item, Stage
+from attnkit.cli.tool import Item, Stage, command_line, history_entry
 from attnkit.errors import UsageError, suggest
 from attnkit.generation.options import is_same_file
 from attnkit.inputs import layers
@@ -93,9 +92,9 @@ class PipelineTrace:
             line = call.stage.command_line(call.item if counts[number] == 1 else None)
             commands.append(line.removeprefix("attnkit "))
         flags = [("trace", self._path), *([("trace_only", self._patterns)] if self._patterns else [])]
-        command = history.command_line("run", [" | ".join(commands)], flags)
+        command = command_line("run", [" | ".join(commands)], flags)
         before = getattr(calls[0].item, "history", []) if calls else []
-        return [*before, history.history_entry(command, files, self._path)]
+        return [*before, history_entry(command, files, self._path)]
 
     def _record_calls(self, stage: Stage, number: int) -> Callable[..., Result]:
         """Return the function of a stage's tool, which also keeps what each of its calls computes."""

@@ -8,7 +8,7 @@ from attnkit import callbacks
 from attnkit.cli import figures, views
 from attnkit.cli.explanations import render_explained
 from attnkit.cli.output_format import Result
-from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Stage
 from attnkit.errors import UsageError, suggest
 from attnkit.interpret.explanation import Explanation
 from attnkit.model.parameters import parameter_axes
@@ -57,7 +57,7 @@ class Sheet:
         self._parameters.clear()
         for parameter in parameters:
             self._add_section(name, parameter, parameters)
-        has_own_view = (stage.tool.view or stage.tool.figure) not in (None, render_explained)
+        has_own_view = (stage.tool.views.table or stage.tool.views.figure) not in (None, render_explained)
         if not isinstance(result, Record) or isinstance(result, Explanation) or has_own_view:
             self.sections += [*stage.sections, *figures.make_sections(result, stage, self._looks)]
             return

@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin
 
 from attnkit.cli import options
-from attnkit.cli.stage import Tool
+from attnkit.cli.tool import Tool
 
 DOC_WIDTH = 110  # of the lines of a docstring
 

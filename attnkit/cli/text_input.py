@@ -12,7 +12,7 @@ from typing import Any
 
 from attnkit import formats
 from attnkit.cli.operands import is_stdin, stdin_or_error
-from attnkit.cli.stage import Records, Stage, read_records, running
+from attnkit.cli.tool import Records, Stage, read_records, running
 from attnkit.errors import AttnkitNote, AttnkitWarning, FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
 from attnkit.inputs.operands import decode_text

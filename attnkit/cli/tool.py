@@ -1,24 +1,683 @@
-"""The decorator `@tool`: one typed function as a command, as a stage of a pipe, and as a function of Python.
+"""A tool and its calls: the decorator that declares a function as a tool, and a stage, one call of it.
 
-A tool is a function of a record and some parameters, and gives the same record each way.
+A stage reads records, calls the function of its tool for each, and hands on the results with their history. Its errors
+name the file or the option that they are about.
 """
 
+import contextlib
+import contextvars
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import shlex
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import numpy as np
 
-from attnkit.cli import python_values
-from attnkit.cli.constraints import differs_from_default
-from attnkit.cli.output_format import Result
-from attnkit.cli.side_outputs import replace_together
-from attnkit.cli.stage import INPUT, PAIR, PARTS, Item, Stage, Tool
-from attnkit.errors import UsageError
+from attnkit import __version__, callbacks, formats
+from attnkit.cli import operands, options, side_outputs
+from attnkit.cli.constraints import Constraints, differs_from_default
+from attnkit.cli.operands import OperandFiles, array_to_record, check_numbers, is_stdin
+from attnkit.cli.options import Option
+from attnkit.cli.output_format import OutputFormat, Result
+from attnkit.errors import (
+    AttnkitError,
+    AttnkitNote,
+    AttnkitWarning,
+    DataError,
+    FileError,
+    NotFiniteError,
+    UsageError,
+    flag_name,
+)
+from attnkit.formats.streams import is_missing
+from attnkit.inputs.operands import cast_x, select_tensor
 from attnkit.record import Record, Tensor
+
+if TYPE_CHECKING:
+    from attnkit.display import Style
+    from attnkit.display.cells import Cells
+    from attnkit.display.figures import FigureOptions, Section
+
+ONLY_IN_TABLES = ("precision", "tokens")  # options of all tools that tables, cells and figures alone have
+INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two,
+TEXT = "[TEXT]..."  # or texts, of which none is a file: "-" is a text of one character
+Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
+Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
+
+
+class Records(NamedTuple):
+    """A stream between two stages: its items, and the format it has on a pipe (None: not yet chosen).
+
+    tensor  the NAME of FILE:NAME, where its records are that tensor alone
+    """
+
+    format: str | None
+    items: Iterator[Any]
+    tensor: str = ""
+
+
+class PythonForm(NamedTuple):
+    """What a tool is as a function of Python, where that is more than a function of a record and its parameters.
+
+    inputs   the positional parameters with their types; those after the first may be left out where the type has None
+    reader   (stage, inputs) -> the stream of items that the tool is called with; None: one record
+    options  the options of `extra` and of all tools that are parameters too
+    result   the type of the result
+    present  (result, stage) -> what the function returns
+    """
+
+    inputs: Mapping[str, str] = {}
+    reader: "Callable[[Stage, Sequence[Any]], Records] | None" = None
+    options: tuple[str, ...] = ()
+    result: str = ""
+    present: "Callable[[Any, Stage], Any]" = lambda result, stage: result
+
+
+class ResultViews(NamedTuple):
+    """How the results of a tool are shown.
+
+    table    (record, stage, style) -> text for a terminal; None: tables of its tensors
+    figure   (record, stage, options) -> sections of a figure; None: tables of its tensors, or its table as text
+    cells    (record, stage) -> the table of CSV, TSV and Markdown; None: the tensor that it computed
+    is_text  (record, stage) -> whether its table is text, without an empty line before the next record
+    options  (stage) -> the options that change only what tables and figures show
+    """
+
+    table: "Callable[[Record, Stage, Style], str] | None" = None
+    figure: "Callable[[Record, Stage, FigureOptions], list[Section]] | None" = None
+    cells: "Callable[[Record, Stage], Cells] | None" = None
+    is_text: "Callable[[Record, Stage], bool]" = lambda record, stage: False
+    options: "Callable[[Stage], tuple[str, ...]]" = lambda stage: ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tool:
+    """A function of a record, and what the command line and the pipe need to know of it.
+
+    operand         the name of the arguments in the help
+    gives           what its results are: records, an `answer` about its input, whose format is not that of the input,
+                    `text`, a `report`, which is text in JSON unless another format is requested, or an HTML `page`
+    rules           the options that exclude, require or repeat each other
+    sections        title -> the names of its options, as the help groups them; without a table, one list
+    reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
+    read_together   (stage, blocks of lines) -> the items for --lines; None: one for each line
+    views           how its results are shown
+    status          (record, stage) -> exit code
+    extra           options that only reader and views use, no parameters; without: those of all tools that it lacks
+    needs_no_input  (parameters) -> whether it reads no input
+    record_defaults (parameters) -> the defaults that the history must show: the seed in use
+    check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
+    tables_aside    (parameters) -> whether a table goes to standard error where its output is not one
+    shows_table     whether its output is a table or text unless a format is requested
+    passthrough     whether it passes its input through byte for byte
+    keep_names      whether the only tensor of an input keeps its own name, and is not called x
+    derived         (stage) -> the function that makes another result of its result, by options of `extra`
+    adds            (stage) -> whether the tensors it adds beside x were requested, so that no format may lose them
+    python          what it is as a function of Python
+    """
+
+    function: Callable[..., Result]
+    operand: str = INPUT
+    gives: "str | Callable[[Stage], str]" = "record"
+    rules: Constraints = field(default_factory=Constraints)
+    sections: Mapping[str, str] = field(default_factory=dict)
+    reader: "Callable[[Stage, Records | None], Records] | None" = None
+    read_together: "Callable[[Stage, Iterator[Iterator[str]]], Iterator[Item]] | None" = None
+    views: ResultViews = field(default_factory=ResultViews)
+    status: "Callable[[Record, Stage], int]" = lambda record, stage: 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
+    record_defaults: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
+    check_finite: Callable[[Parameters], bool] = lambda parameters: True
+    tables_aside: Callable[[Parameters], bool] = lambda parameters: bool(parameters.get("steps"))
+    shows_table: bool = False
+    passthrough: bool = False
+    keep_names: bool = False
+    derived: "Callable[[Stage], Callable[[Record], Result] | None]" = lambda stage: None
+    adds: "Callable[[Stage], bool]" = lambda stage: True
+    python: PythonForm = field(default_factory=PythonForm)
+
+    @functools.cached_property
+    def name(self) -> str:
+        """The name of the function, the command and its file."""
+        return self.function.__name__
+
+    @functools.cached_property
+    def input_name(self) -> str:
+        """The name of the first parameter of the function, the input."""
+        return next(iter(inspect.signature(self.function).parameters))
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The default of every parameter."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return {parameter.name: parameter.default for parameter in parameters}
+
+    @functools.cached_property
+    def hints(self) -> dict[str, Any]:
+        """The annotations of the function."""
+        return get_type_hints(self.function, include_extras=True)
+
+    @functools.cached_property
+    def annotations(self) -> dict[str, Any]:
+        """The annotation of every option: those of its parameters, then `extra` and the options of all tools."""
+        shared = {name: hint for name, hint in options.COMMON.items() if name not in self.without}
+        return {**shared, **self.extra} | {name: self.hints[name] for name in self.defaults}
+
+    @functools.cached_property
+    def options(self) -> dict[str, Option]:
+        """Every option by its name, as Typer has built it: its parameters, `extra`, and those of all tools."""
+        names = dict.fromkeys([*self.defaults, *self.extra, *self.annotations])
+        return {name: options.declare(name, self.annotations[name], self.defaults.get(name)) for name in names}
+
+    @functools.cached_property
+    def flags(self) -> dict[str, Option]:
+        """The option of every parameter."""
+        return {name: self.options[name] for name in self.defaults}
+
+    @functools.cached_property
+    def shared(self) -> dict[str, Option]:
+        """The options of all tools that it takes."""
+        return {
+            name: self.options[name] for name in options.COMMON if name in self.options and name not in self.without
+        }
+
+    @functools.cached_property
+    def constraints(self) -> Constraints:
+        """The tables of its options."""
+        return self.rules._replace(options=self.options)
+
+    @functools.cached_property
+    def python_options(self) -> list[str]:
+        """The names of the options that are parameters in Python too."""
+        shared = [name for name in ("only", "dtype", "check_finite") if name in self.options]
+        return [*dict.fromkeys([*self.defaults, *self.python.options, *shared])]
+
+    def convert(self, name: str, value: Any) -> Any:
+        """Convert the value of an option, from a command line or from Python; UsageError for another value."""
+        try:
+            return options.convert(self.options[name], value)
+        except UsageError as error:
+            from attnkit.cli import hints
+
+            raise UsageError(f"{error.problem}{hints.hint_at_value(self.name, name, str(value))}", error.name) from None
+
+
+_RUNNING: "contextvars.ContextVar[Stage | None]" = contextvars.ContextVar("stage", default=None)
+
+
+def running_stage() -> "Stage | None":
+    """Return the running stage of this thread, which warnings and progress belong to."""
+    return _RUNNING.get()
+
+
+@contextlib.contextmanager
+def running(stage: "Stage") -> Iterator[None]:
+    """Make a stage the running one of a `with` block."""
+    token = _RUNNING.set(stage)
+    try:
+        yield
+    finally:
+        _RUNNING.reset(token)
+
+
+@dataclass(eq=False, repr=False)
+class Stage:
+    """One tool with its parameters: a stage of a pipeline.
+
+    common            the values of the options that all tools share; extra: of those that only reader and view use
+    operands          the positional arguments
+    passed            the names of the options that the caller passed; repeated: those that only say what the input says
+    has_table_aside   whether a pipeline shows its result on standard error too
+    upstream          the stage before in this process
+    non_finite_layer  the first layer whose result is not finite
+    side_files        the side outputs written so far
+    on_text           streams a text as it is generated
+    sections          of its figure, beside its result: its steps
+    """
+
+    tool: Tool
+    parameters: dict[str, Any]
+    common: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    operands: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    repeated: set[str] = field(default_factory=set)
+    has_table_aside: bool = False
+    input_format: str | None = None  # that results of the file or pipe that is the input are written in
+    input_source: str | None = None  # that of the file or pipe itself
+    upstream: Records | None = None
+    non_finite_layer: str = ""
+    side_files: list[str] = field(default_factory=list)
+    on_text: Callable[[str, bool], None] | None = None
+    sections: "list[Section]" = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.files = OperandFiles(self.tool.flags, self.parameters)
+        is_table = self.tool.shows_table or self.parameters.get("explain") is not None
+        self.format = OutputFormat(self.common, is_table)
+
+    @property
+    def gives(self) -> str:
+        """What the results are: one of the words of Tool."""
+        return self.tool.gives if isinstance(self.tool.gives, str) else self.tool.gives(self)
+
+    @property
+    def returns_text(self) -> bool:
+        """Whether the results are text, and no records."""
+        return self.gives in ("text", "report", "page")
+
+    @property
+    def dtype(self) -> str | None:
+        """The value of --dtype, whether it is the tool's own flag or that of all tools."""
+        name: str | None = self.parameters.get("dtype", self.common.get("dtype"))
+        return name
+
+    def open_stream(self, upstream: Records | None) -> Records:
+        """Return the stream of results for another stage's; for None the input is the operand or standard input."""
+        with error_context(self):
+            if self.count_stdin() > 1:
+                raise UsageError("only one operand can be '-' (standard input)")
+            self.upstream, self.files.piped = upstream, upstream.items if upstream else None
+            items = (self.tool.reader or read_records)(self, upstream)
+        arriving = None if self.gives == "answer" else items.format
+        return Records(self.common.get("format") or arriving, self._results(items.items))
+
+    def _results(self, items: Iterator[Item]) -> Iterator[Result]:
+        with error_context(self):
+            for item in items:
+                yield self.apply(item)
+
+    def run_files(self) -> Result:
+        """Return the one result of the files it names; DataError where they hold more than one record."""
+        with side_outputs.replace_together():
+            results: list[Result] = list(self.open_stream(None).items)
+        if len(results) != 1:
+            raise DataError(f"{len(results)} records (expected 1); tensors.read gives a stream", *self.operands[:1])
+        return results[0]
+
+    def read(self, path: str) -> Records:
+        """Return the stream of records in a file and its format; `-` after another stage is the stream of that one."""
+        if path == "-" and self.upstream is not None:
+            return Records(self.upstream.format, map(require_record, self.upstream.items))
+        source, name = operands.open_operand(path, hash=path != "-")
+        if self.tool.passthrough:
+            source.capture()
+        is_lone_x = not (name or self.tool.keep_names)
+        records = self.read_stream(source, formats.read(source, self.dtype == "bfloat16", lone_is_x=is_lone_x))
+        if not name:
+            return records
+        if self.tool.keep_names:
+            return records._replace(items=(record.select([name]) for record in records.items))
+        return records._replace(items=(select_tensor(record, name, path) for record in records.items), tensor=name)
+
+    def read_stream(self, source: formats.Source, stream: formats.Stream) -> Records:
+        """Return the records of an opened stream and its format; the input is hashed where the history needs it."""
+        if stream.format == "npy":
+            self.format.set_hashing(source)
+        self.files.source, self.input_source, self.input_format = source, stream.source, stream.format
+        return Records(stream.format, iter(stream))
+
+    def count_stdin(self) -> int:
+        """Count the operands that are standard input, an absent INPUT among them."""
+        takes_input = self.tool.operand.startswith("[") and not self.tool.needs_no_input(self.parameters)
+        named = () if self.tool.operand == TEXT else self.operands
+        return self.files.count_stdin() + sum(map(is_stdin, named)) + (takes_input and not self.operands)
+
+    def apply(self, item: Item) -> Result:
+        """Run the tool on one item; --dtype and --only apply to the result, and its history is added.
+
+        A result that cannot be finite becomes a DataError.
+        """
+        with running(self), callbacks.use_callbacks(self._callbacks(item)):
+            if isinstance(item, Record) and self.common.get("dtype") and "x" in item:
+                item = cast_x(item, self.common["dtype"])
+            self.non_finite_layer = ""
+            values = self.files.load_values(item, self.dtype == "bfloat16")
+            self.repeated = self.tool.constraints.find_repeated(self.passed, values, item)
+            try:
+                result = self.tool.function(item, **(values | self._defaults_of_repeated()))
+            except NotFiniteError as error:
+                reason = explain_non_finite(self.files, self.non_finite_layer)
+                raise DataError(f"{error.problem}{reason}", error.name) from None
+            return self._post_process(item, result) if isinstance(result, Record) else result
+
+    def _callbacks(self, item: Item) -> callbacks.Callbacks:
+        """Return what a run of the tool calls for one item: those of the process, and this stage's own."""
+        return callbacks.current()._replace(
+            on_text=self.on_text,
+            on_non_finite=self._note_non_finite,
+            write_side_output=functools.partial(self._write_side_output, item),
+            is_output_file=self._is_output_file,
+            engine=self.load_engine(),
+        )
+
+    def _defaults_of_repeated(self) -> dict[str, Any]:
+        """Return the defaults of the options that only say what the input says."""
+        return {name: self.tool.defaults[name] for name in self.repeated}
+
+    def _post_process(self, item: Item, result: Record) -> Result:
+        """Return the result as --dtype, --only and flags of the tool change it, with its history."""
+        dtype, only = self.common.get("dtype"), self.common.get("only")
+        if dtype and not isinstance(item, Record) and "x" in result:
+            result = cast_x(result, dtype)
+        if "check_finite" in self.tool.shared and self.tool.check_finite(self.parameters):
+            check_range(item, result, self.files, self.non_finite_layer, bool(self.common.get("check_finite")))
+        if only:
+            result = result.select(only)
+        if derive := self.tool.derived(self):
+            derived = derive(result)
+            if not isinstance(derived, Record):
+                return derived
+            result = derived
+        if self.format.follows_input and len(result) > 1:
+            self.format.keeps_history = True  # it is written as npz
+        is_unchanged = result is item and not dtype
+        recorded = result if is_unchanged else self._add_history(item, self._mark_own(item, result))
+        if self.files.source is not None and not self.format.keeps_history:
+            self.files.source.stop_hash()  # npy has no history
+        return recorded
+
+    def _mark_own(self, item: Item, result: Record) -> Record:
+        """Return the result with the names of its own tensors beside x: made by this tool, or named by a flag."""
+        first = item[0] if isinstance(item, list) and item else item
+        before = first.arrays() if isinstance(first, Record) else {}
+        own = [name for name in result if name != "x"]
+        if not (self.common.get("only") or self.parameters.get("name")):
+            adds = self.tool.adds(self)
+            own = [name for name in own if adds and result[name] is not before.get(name)]
+        return replace(result, required=tuple(own))
+
+    def _add_history(self, item: Item, result: Record, beside: str = "") -> Record:
+        """Return the result with its history entry; DataError where its axes or labels don't fit its shapes.
+
+        beside  the file that the result is written to, where it is not the output of the stage
+        """
+        before = getattr(item, "history", [])
+        files = self.files.compute_digests(not before) if self.format.keeps_history else self.files.digests
+        return replace(result, history=[*before, history_entry(self.command_line(item), files, beside)]).check()
+
+    def command_line(self, item: Item = None, operands: Sequence[str] | None = None) -> str:
+        """Return the command line that does this again: the texts, or the files of an input without a history.
+
+        operands  those to write; None: those of the stage
+        """
+        arguments = [*(self.operands if operands is None else operands)]
+        if arguments == ["-"] and self.tool.operand != TEXT:  # standard input is read without it too
+            arguments = []
+        if isinstance(item, tuple):
+            arguments = [*item]
+        elif isinstance(item, Record) and item.history:
+            arguments = []
+        return command_line(self.tool.name, arguments, self._recorded_values())
+
+    def _recorded_values(self) -> Iterator[tuple[str, Any]]:
+        """Yield the values that differ from their default, or that the tool always records, by name."""
+        parameters = self.parameters | self._defaults_of_repeated()
+        always = self.tool.record_defaults(parameters)
+        common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
+        extra = self.extra | {"format": "json"} if self.tool.derived(self) else self.recorded_engine()
+        for name, value in (parameters | always | common | extra).items():
+            default = self.tool.defaults.get(name)
+            is_default = value is default or (type(value) is type(default) and bool(value == default))
+            if name in always or not is_default:
+                is_repeated = name == "stop"
+                yield from ((name, one) for one in (value if is_repeated else [value]))
+
+    def engine_values(self) -> dict[str, Any]:
+        """The options of an engine that the stage has, by ATTNKIT_ENGINE too; {} where NumPy is the default."""
+        if "engine" not in self.tool.extra:
+            return {}
+        named = os.environ.get("ATTNKIT_ENGINE")
+        stated = {name: self.extra[name] for name in options.ENGINE if self.extra.get(name) is not None}
+        return ({"engine": named} if named else {}) | stated
+
+    def recorded_engine(self) -> dict[str, Any]:
+        """The options of an engine that a history has: not where its processes were, nor that it is NumPy."""
+        values = {name: value for name, value in self.engine_values().items() if name in options.ENGINE_KEYWORDS}
+        return {} if values.get("engine") == "numpy" else values
+
+    def load_engine(self) -> Any:
+        """Load the engine that computes a stage, None for NumPy; UsageError if it is not installed."""
+        if not (values := self.engine_values()):
+            return None
+        from attnkit.backends.choice import choose_engine
+
+        return choose_engine(values)
+
+    def note_idle_options(self, chosen: str) -> None:
+        """Write a note of the options that have no effect on results in a format: those of tables, and of JSON."""
+        has_aside = self.has_table_aside or self.parameters.get("steps") or self.tool.tables_aside(self.parameters)
+        has_tables = chosen in options.DISPLAY_FORMATS or has_aside
+        own = self.parameters | self.extra
+        idle = [] if has_tables else [name for name in ONLY_IN_TABLES if name in self.common]
+        idle += [] if has_tables else [name for name in self.tool.views.options(self) if own.get(name)]
+        idle += [name for name in ("indent",) if name in self.common and chosen != "json"]
+        if idle:
+            flags = " and ".join(map(flag_name, idle))
+            problem = f"{flags} {'have' if idle[1:] else 'has'} no effect on {chosen}"
+            with running(self):
+                warnings.warn(problem, AttnkitNote, stacklevel=2)
+
+    def _note_non_finite(self, layer: str) -> None:
+        """Keep the name of the first layer whose result is not finite."""
+        self.non_finite_layer = self.non_finite_layer or layer
+
+    def _is_output_file(self, path: str) -> bool:
+        """Return whether the stage writes its result to this file."""
+        output = self.common.get("output")
+        return output is not None and os.path.realpath(output) == os.path.realpath(path)
+
+    def _write_side_output(self, item: Item, path: str, record: Record) -> None:
+        """Write a second result of one item to a file, with the same history."""
+        if path == "-":
+            callbacks.refuse_side_output(path, record)
+        if self._is_output_file(path):
+            raise UsageError(f"{path}: --output writes the same file")
+        if path in self.side_files and path != os.devnull:
+            raise DataError("it holds one record, but the stream has more", path)
+        self.side_files.append(path)
+        self.format.keeps_history = True
+        side_outputs.write_side_output(path, self._add_history(item, record, path))
+
+
+def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | None = None) -> Records:
+    """Read the records that a tool transforms: those of its operand, of the previous stage or of standard input.
+
+    A tool that needs no input is called once, without a record.
+
+    needs_no_input  whether it needs none, where its parameters alone do not decide it
+    """
+    if call.tool.needs_no_input(call.parameters) if needs_no_input is None else needs_no_input:
+        if call.operands:
+            raise UsageError(f"{call.operands[0]}: these options read no input")
+        return Records(upstream.format if upstream else None, iter([None]))
+    if not call.operands:
+        return call.read("-" if upstream is not None else operands.stdin_or_error())
+    return call.read(call.operands[0])
+
+
+def require_record(item: Result) -> Record:
+    """Return the item of a stream, which a stage that reads tensors needs to be a record; DataError for text."""
+    if not isinstance(item, Record):
+        raise DataError("not a tensor file (looks like text)", "<stdin>")
+    return item
+
+
+# first word of an error of the arithmetic -> the options whose file it may be
+ERROR_OPERANDS = {
+    "length": ("lengths",),
+    "parameter": ("params",),
+    "Q": ("query",),
+    "K": ("key", "memory"),
+    "V": ("value", "key", "memory"),
+    "token": ("ids", "vocab"),
+    "position": ("positions", "table"),
+    "residual": ("add",),
+}
+
+
+@contextlib.contextmanager
+def error_context(stage: Any) -> Iterator[None]:
+    """Attribute the errors of a `with` block to a stage, unless an earlier one has claimed them.
+
+    A DataError without a name gets that of the file whose tensor it begins with, or of the only file in use. A
+    missing input gets a hint at what was probably meant.
+    """
+    files: OperandFiles = stage.files
+    try:
+        yield
+    except AttnkitError as error:
+        if error.place:
+            raise
+        name = error.name or (file_of_error(files, error) if isinstance(error, DataError) else "")
+        flag = name[2:].replace("-", "_")
+        if name.startswith("--") and flag in files.loaded and files.options[flag].load != "patches":
+            name = operand_name(files.values[flag])
+        problem = error.problem
+        if isinstance(error, FileError) and (is_missing(error) or os.path.isdir(name)):
+            problem += hint_at_missing(stage, name)
+        attributed = type(error)(problem, name)
+        attributed.place = f"attnkit {stage.tool.name}"
+        raise attributed from error
+
+
+def hint_at_missing(stage: Any, name: str) -> str:
+    """Return a hint for an operand, or the value of an option, that is no file."""
+    from attnkit.cli import hints
+
+    if name in stage.operands:
+        return hints.hint_at_input(stage, name)
+    files: OperandFiles = stage.files
+    named = [files.options[flag] for flag, value in files.values.items() if value == name and files.options[flag].load]
+    return hints.hint_at_option_file(name, named[0]) if named else ""
+
+
+def file_of_error(files: OperandFiles, error: DataError) -> str:
+    """Return the file of the option or weight that an error begins with, else the only one read, else ""."""
+    first = error.problem.split(" ")[0]
+    for flag, content in files.loaded.items():
+        is_named = first == flag or flag in ERROR_OPERANDS.get(first, ())
+        if is_named or (isinstance(content, dict) and first in content):
+            return operand_name(files.values[flag])
+    if str(files.values.get(first, "")).startswith(":"):
+        return str(files.values[first])
+    names = [*files.digests] if files.source is None else [files.source.name, *files.digests]
+    names += [operand_name(files.values[flag]) for flag in files.loaded if is_stdin(files.values.get(flag))]
+    return names[0] if len(names) == 1 else ""
+
+
+def check_range(item: Any, result: Record, files: OperandFiles, layer: str, is_strict: bool) -> None:
+    """Warn of an x that is not finite, that of the item, else that of the result; DataError where it is strict.
+
+    layer  the first layer whose result is not finite
+    """
+    before = formats.first_non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
+    after = "" if before or "x" not in result else formats.first_non_finite(result["x"])
+    if not (before or after):
+        return
+    problem = f"x is {before}"
+    if after:
+        usual = describe_flaw(item) or f"outside the range of {result['x'].dtype}"
+        problem = f"the result is {after}{explain_non_finite(files, layer, usual)}"
+    if is_strict:
+        raise DataError(problem)
+    warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def describe_flaw(item: Any) -> str:
+    """Return which tensor of a record is NaN or infinite, and where; "" for none.
+
+    >>> import numpy as np
+    >>> describe_flaw(Record({"x": np.zeros(1), "weights": np.array([0.0, np.nan])}))
+    'weights is nan at [1]'
+    """
+    places = {name: formats.first_non_finite(item[name]) for name in item} if isinstance(item, Record) else {}
+    return next((f"{name} is {at}" for name, at in places.items() if at and not at.startswith("-inf")), "")
+
+
+def explain_non_finite(files: OperandFiles, layer: str, default: str = "") -> str:
+    """Return the first layer with a non-finite result and the parameter that caused it, else the default reason."""
+    contents = (files.values | files.loaded).items()  # Python passes contents, not files
+    flaws = (describe_non_finite(name, content, layer) for name, content in contents)
+    reason = next(filter(None, flaws), default)
+    return (f", first in {layer}" if layer else "") + (f": {reason}" if reason else "")
+
+
+def describe_non_finite(name: str, content: Any, layer: str) -> str:
+    """Return which number of a parameter's content is not finite, "" where all are.
+
+    layer  the layer of a model whose weights are checked
+    """
+    if hasattr(content, "find_non_finite"):  # a model
+        return str(content.find_non_finite(layer))
+    if isinstance(content, dict):
+        places = {key: formats.first_non_finite(array) for key, array in content.items()}
+        return next((f"{key} of {flag_name(name)} is {at}" for key, at in places.items() if at), "")
+    at = formats.first_non_finite(content["x"]) if isinstance(content, Record) and "x" in content else ""
+    return f"{flag_name(name)} is {at}" if at and not at.startswith("-inf") else ""  # -inf is usual in a mask
+
+
+def operand_name(operand: Any) -> str:
+    """Return an operand as an error names it.
+
+    >>> operand_name("a.npz:mask"), operand_name("-"), operand_name("-:mask")
+    ('a.npz:mask', '<stdin>', '<stdin>:mask')
+    """
+    return f"<stdin>{operand[1:]}" if is_stdin(operand) else str(operand)
+
+
+def command_line(tool: str, arguments: Sequence[str], values: Iterable[tuple[str, Any]]) -> str:
+    """Return the command line of a tool with these arguments, and these values of its parameters.
+
+    >>> command_line("attend", ["x.json"], [("heads", 2), ("causal", True)]), command_line("embed", ["-a b"], [])
+    ('attnkit attend x.json --heads 2 --causal', "attnkit embed -- '-a b'")
+    """
+    words = [word for name, value in values for word in to_flags(name, value)]
+    if any(argument.startswith("-") for argument in arguments):
+        return shlex.join(["attnkit", tool, *words, "--", *arguments])
+    return shlex.join(["attnkit", tool, *arguments, *words])
+
+
+def history_entry(command: str, files: Mapping[str, str], beside: str = "") -> dict[str, Any]:
+    """Return the history entry of a result: its command, the version, and the SHA-256 of every file read.
+
+    beside  the file that the result is written to, where it is not the output of the stage
+    """
+    entry: dict[str, Any] = {"command": to_unicode(command), "version": __version__}
+    if files:
+        entry["files"] = {to_unicode(name): digest for name, digest in files.items()}
+    if beside:
+        entry["beside"] = to_unicode(beside)
+    return entry
+
+
+def to_unicode(text: str) -> str:
+    r"""Return text of the command line as Unicode, with each undecodable byte of a file name as an escape.
+
+    >>> to_unicode("caf\udce9")
+    'caf\\xe9'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def to_flags(name: str, value: Any) -> list[str]:
+    """Return the words of a parameter on a command line.
+
+    >>> to_flags("kv_heads", 2), to_flags("causal", True), to_flags("window", (-1, 0))
+    (['--kv-heads', '2'], ['--causal'], ['--window', '-1,0'])
+    """
+    flag = flag_name(name)
+    if value is True:
+        return [flag]
+    if isinstance(value, tuple):
+        return [flag, ",".join(map(str, value))]
+    return [flag, str(value) if isinstance(value, str | int | float) else f"<{type(value).__name__}>"]
 
 
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]:
@@ -59,7 +718,7 @@ def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
     tool = stage.tool
     if tool.python.reader:
         check_constraints(stage)
-        with replace_together():
+        with side_outputs.replace_together():
             results = [stage.apply(item) for item in tool.python.reader(stage, inputs).items]
         return results[0] if len(results) == 1 else results
     item = inputs[0] if inputs else None
@@ -73,7 +732,7 @@ def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
         if not stage.format.shows_table:
             stage.common["format"] = "json"
         return stage.run_files()
-    with replace_together():
+    with side_outputs.replace_together():
         return stage.apply(item)
 
 
@@ -115,9 +774,9 @@ def make_item(tool: Tool, item: Item) -> Item:
     if isinstance(item, str | list) and tool.operand != INPUT and all(isinstance(text, str) for text in item):
         return (item,) if isinstance(item, str) else tuple(item)
     if isinstance(item, Record):
-        item = replace(python_values.check_numbers(item).without_formulas(), required=())
+        item = replace(check_numbers(item).without_formulas(), required=())
     elif isinstance(item, Tensor | np.ndarray | np.generic | int | float) or is_list:
-        item = python_values.array_to_record(item, "x")
+        item = array_to_record(item, "x")
     elif not isinstance(item, str | list | tuple | None):
         raise UsageError(f"expected a record, an array or text, got {type(item).__name__}", "x")
     return [item] if tool.operand == PARTS and isinstance(item, Record) else item

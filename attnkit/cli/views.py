@@ -12,7 +12,7 @@ import typer
 from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output_format import DISPLAY_FORMATS, DISPLAYED, default_format
-from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Stage
 from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
@@ -48,7 +48,7 @@ def parse_range(value: Any) -> tuple[float, float] | str:
     raise ValueError("LOW,HIGH with LOW below HIGH, or each")
 
 
-VIEW_FLAGS = {
+VIEW_FLAGS: dict[str, Any] = {
     "heatmap": Annotated[bool, typer.Option(help="heat maps, one for each leading index")],
     "heads": Annotated[bool, typer.Option(help="heat maps of all heads side by side")],
     "stats": Annotated[
@@ -63,7 +63,7 @@ VIEW_FLAGS = {
     ],
 }
 VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
-LOOK_FLAGS = {
+LOOK_FLAGS: dict[str, Any] = {
     "numbers": Annotated[
         bool, typer.Option(help="print the numbers in the cells of a heat-map figure [default: if they fit]")
     ],
@@ -95,8 +95,7 @@ def render_tables(record: Record, call: Stage, style: display.Style) -> str:
 def computed_names(record: Record, call: Stage) -> list[str]:
     """Return the names of the tensors that a tool computed; x where it computed none, all where there is no x."""
     computed = [name for name, one in record.tensors.items() if one.formula]
-    if call.tool.computes_x_last:
-        computed.sort(key=lambda name: name == "x")
+    computed.sort(key=lambda name: name == "x")
     return computed or (["x"] if "x" in record else list(record))
 
 

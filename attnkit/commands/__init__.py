@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from attnkit.cli.stage import Tool
+    from attnkit.cli.tool import Tool
 
 TOOLS = {
     "embed": "text or token ids to vectors",

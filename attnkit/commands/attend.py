@@ -10,9 +10,9 @@ import typer
 from attnkit import callbacks
 from attnkit import model as nn
 from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
-from attnkit.cli.stage import PythonForm
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import PythonForm, ResultViews, tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, WeightedValues, prepare_attention, weigh_values
@@ -74,16 +74,11 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         "Results": "residual add concat emit keep weights partial steps show_head explain",
         "Engine": options.ENGINE_SECTION,
     },
-    exclusive=EXCLUSIVE,
-    requires=REQUIRES,
-    repeats={"model": ("heads kv_heads score", _stated_by_model)},
+    rules=Constraints(
+        exclusive=EXCLUSIVE, requires=REQUIRES, repeats={"model": ("heads kv_heads score", _stated_by_model)}
+    ),
     needs_no_input=needs_no_record,
-    shows_table=lambda flags: flags.get("explain") is not None,
-    table_on_stderr=lambda flags: bool(flags["steps"]),
-    view=render_explained,
-    figure=draw_explained,
-    plain_text=is_explanation,
-    computes_x_last=True,
+    views=ResultViews(table=render_explained, figure=draw_explained, is_text=is_explanation),
     extra={"show_head": options.ShowHead, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident

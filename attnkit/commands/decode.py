@@ -14,8 +14,8 @@ import typer
 
 from attnkit import model, tokenizers
 from attnkit.cli import options, text_input
-from attnkit.cli.stage import PythonForm, Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import PythonForm, ResultViews, Stage, tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError, counted
 from attnkit.generation.options import (
     CANDIDATES,
@@ -415,15 +415,16 @@ def requests_tensors(call: Stage) -> bool:
         "Results": "emit dtype",
         "Engine": options.ENGINE_SECTION,
     },
-    exclusive=EXCLUSIVE,
-    requires=REQUIRES,
+    rules=Constraints(exclusive=EXCLUSIVE, requires=REQUIRES),
     operand="[INPUT | TEXT...]",
     reader=text_input.read_prompts,
-    view=render_decoded,
-    figure=draw_decoded,
-    cells=list_decoded,
-    plain_text=is_single_text,
-    only_in_tables=lambda call: () if makes_text(call) else ("top",),
+    views=ResultViews(
+        table=render_decoded,
+        figure=draw_decoded,
+        cells=list_decoded,
+        is_text=is_single_text,
+        options=lambda call: () if makes_text(call) else ("top",),
+    ),
     status=has_failed_check,
     needs_no_input=text_input.needs_no_input,
     extra={
@@ -434,9 +435,8 @@ def requests_tensors(call: Stage) -> bool:
     record_defaults=lambda parameters: (
         {"seed": parameters["seed"] or 0} if any(parameters[name] is not None for name in Sampling._fields) else {}
     ),
-    returns_text=lambda parameters: parameters["emit"] == "text",
-    computes_x_last=True,
-    table_on_stderr=lambda parameters: bool(parameters["steps"]) and parameters["model_"] is None,
+    gives=lambda call: "text" if call.parameters["emit"] == "text" else "record",
+    tables_aside=lambda parameters: bool(parameters["steps"]) and parameters["model_"] is None,
     adds=requests_tensors,
 )
 def decode(

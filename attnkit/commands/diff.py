@@ -8,8 +8,8 @@ import numpy as np
 import typer
 
 from attnkit.cli import cells, figures, views
-from attnkit.cli.stage import PAIR, PythonForm, Records, Stage
-from attnkit.cli.tool import make_item, named_files, tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews, Stage, make_item, named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import DifferentError, UsageError
 from attnkit.formats import Source
@@ -111,6 +111,8 @@ def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | N
 
 def render_differences(report: Record, call: Stage, style: "Style") -> str:
     """Write the report as a table, with heat maps of the differences where --heatmap requests them."""
+    if call.common.get("quiet") and call.common.get("output") in (None, "-"):
+        return ""  # the exit code is the result
     relabelled = spell_tokens(report, call.common.get("tokens") or "raw")
     return render_report(relabelled, style, heatmap=bool(call.extra.get("heatmap")))
 
@@ -163,19 +165,15 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
 @tool(
     operand=PAIR,
     reader=read_pairs,
-    view=render_differences,
-    figure=draw_differences,
-    cells=list_differences,
+    views=ResultViews(table=render_differences, figure=draw_differences, cells=list_differences),
     status=lambda record, call: int(not record["same"]),
     derived=check_heatmap,
     sections={"Comparison": "rtol atol all_ heatmap", "Figures": "numbers no_numbers range cmap"},
-    exclusive=[("numbers", "no_numbers")],
-    requires=[(name, "heatmap") for name in views.LOOK_FLAGS],
+    rules=Constraints(exclusive=[("numbers", "no_numbers")], requires=[(name, "heatmap") for name in views.LOOK_FLAGS]),
     extra={"heatmap": Annotated[bool, typer.Option(help="a heat map of A − B for every tensor that differs")]}
     | views.LOOK_FLAGS,
     without=("check_finite",),
-    shows_table=lambda parameters: True,
-    status_is_result=True,
+    shows_table=True,
     python=PythonForm(
         inputs={"a": "TensorLike", "b": "TensorLike"},
         reader=read_values,

@@ -10,8 +10,8 @@ import typer
 
 from attnkit import formats, model, tokenizers
 from attnkit.cli import options, text_input
-from attnkit.cli.stage import TEXT
-from attnkit.cli.tool import tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import TEXT, tool
 from attnkit.errors import DataError
 from attnkit.inputs import layers, text_inputs
 from attnkit.record import Array, Record, Tensor
@@ -34,20 +34,20 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         "Vectors": "dim seed one_hot table model_ layer scale",
         "Results": "steps",
     },
-    one_of=[("model", "dim", "one_hot", "table")],
-    exclusive=[("model", "one_hot", "table"), ("dim", "one_hot"), ("model", "vocab"), ("lines", "batch")],
-    repeats={
-        "model": ("dim scale", _stated_by_model),
-        "table": ("dim", lambda table, flags: {"dim": sum(table["x"].shape[-1:])}),
-    },
-    requires=[("layer", "model"), ("pair", "model"), ("image", "model"), ("seed", "dim")],
+    rules=Constraints(
+        exclusive=[("model", "one_hot", "table"), ("dim", "one_hot"), ("model", "vocab"), ("lines", "batch")],
+        requires=[("layer", "model"), ("pair", "model"), ("image", "model"), ("seed", "dim")],
+        one_of=[("model", "dim", "one_hot", "table")],
+        repeats={
+            "model": ("dim scale", _stated_by_model),
+            "table": ("dim", lambda table, flags: {"dim": sum(table["x"].shape[-1:])}),
+        },
+    ),
     operand=TEXT,
     reader=text_input.read_texts,
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.Lines},
     adds=lambda call: bool(call.parameters["steps"]),
-    table_on_stderr=lambda parameters: bool(parameters["steps"]),
-    computes_x_last=True,
     record_defaults=lambda parameters: {"seed": parameters["seed"]} if parameters["dim"] is not None else {},
 )
 def embed(

@@ -9,8 +9,8 @@ import typer
 
 from attnkit import callbacks, formats, model
 from attnkit.cli import options, text_input
-from attnkit.cli.stage import TEXT, PythonForm, Stage, running
-from attnkit.cli.tool import tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import TEXT, PythonForm, Stage, running, tool
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.inputs import encoding, intermediates, layers, source_states, text_inputs
 from attnkit.interpret.edits import make_edits
@@ -185,14 +185,16 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[Li
         "Results": "dtype",
         "Engine": options.ENGINE_SECTION,
     },
-    one_of=[("model",)],
-    exclusive=[("lines", "batch")],
-    requires=[
-        ("trace_only", "trace"),
-        ("weights", "trace|keep"),
-        ("mean", "ablate"),
-        ("normalize", "pool=" + "|".join(POOLS[1:])),
-    ],
+    rules=Constraints(
+        exclusive=[("lines", "batch")],
+        requires=[
+            ("trace_only", "trace"),
+            ("weights", "trace|keep"),
+            ("mean", "ablate"),
+            ("normalize", "pool=" + "|".join(POOLS[1:])),
+        ],
+        one_of=[("model",)],
+    ),
     operand=TEXT,
     reader=text_input.read_model_input,
     read_together=encode_together,

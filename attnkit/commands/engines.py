@@ -5,8 +5,7 @@ from typing import Any
 from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output import report_text
-from attnkit.cli.stage import PythonForm, Records, Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import PythonForm, Records, Stage, tool
 
 
 def read_nothing(call: Stage, inputs: Any) -> Records:
@@ -18,8 +17,7 @@ def read_nothing(call: Stage, inputs: Any) -> Records:
     operand="",
     reader=read_nothing,
     needs_no_input=lambda parameters: True,
-    returns_text=lambda parameters: True,
-    returns_json=lambda call: True,
+    gives="report",
     without=options.OF_TENSORS,
     python=PythonForm(reader=read_nothing, result="str"),
 )

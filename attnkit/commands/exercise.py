@@ -14,6 +14,7 @@ import typer
 
 from attnkit import display, formats, help
 from attnkit.cli import options, pipeline
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.output import report_text
 from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
@@ -56,9 +57,9 @@ class Exercise(NamedTuple):
 @tool(
     operand="[NUMBER]",
     reader=name_reader("exercise", ("answer", "solution", "seed")),
-    exclusive=[("answer", "solution")],
+    rules=Constraints(exclusive=[("answer", "solution")]),
     needs_no_input=lambda parameters: True,
-    returns_text=lambda parameters: True,
+    gives="text",
     without=options.OF_TENSORS,
 )
 def exercise(

@@ -11,8 +11,8 @@ import typer
 
 from attnkit import display, formats
 from attnkit.cli import figures, operands, options, views
-from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
-from attnkit.cli.tool import make_item, tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import PythonForm, Records, Stage, make_item, running_stage, tool
 from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted, escaped
 from attnkit.formats.mapped import map_file
@@ -102,9 +102,8 @@ def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
     operand="[TRACE]...",
     reader=read_traces,
     without=("dtype", "indent", "check_finite"),
-    returns_text=lambda parameters: True,
-    is_page=True,
-    requires=[("top", "model")],
+    gives="page",
+    rules=Constraints(requires=[("top", "model")]),
     keep_names=True,
     python=PythonForm(
         inputs={"traces": "Sequence[Record | Path] | Record | Path"},

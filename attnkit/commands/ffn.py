@@ -7,6 +7,7 @@ import typer
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
@@ -33,13 +34,13 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 
 
 @tool(
-    one_of=[("params", "model", "hidden")],
-    exclusive=[("params", "model")],
-    requires=[("layer", "model"), ("seed", "hidden")],
-    repeats={"params": ("hidden", _stated_by_params), "model": ("hidden gated activation", _stated_by_model)},
+    rules=Constraints(
+        exclusive=[("params", "model")],
+        requires=[("layer", "model"), ("seed", "hidden")],
+        one_of=[("params", "model", "hidden")],
+        repeats={"params": ("hidden", _stated_by_params), "model": ("hidden gated activation", _stated_by_model)},
+    ),
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
-    table_on_stderr=lambda flags: bool(flags["steps"]),
-    computes_x_last=True,
 )
 def ffn(
     record: Record,

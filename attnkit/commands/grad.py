@@ -12,9 +12,9 @@ import typer
 from attnkit import callbacks, display
 from attnkit.cli import operands, options, pipeline, views
 from attnkit.cli.attribution_views import render_attributions
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import Result
-from attnkit.cli.stage import PythonForm, Records, Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, tool
 from attnkit.errors import AttnkitWarning, UsageError, suggest
 from attnkit.generation.options import CHECK_TOLERANCE
 from attnkit.interpret.gradients.attribution import attribute_pipeline
@@ -60,7 +60,7 @@ def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) ->
         stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
         if stage.common.pop("output", None):
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
-        if stage.tool.returns_text(stage.parameters) or stage.parameters.get("explain") is not None:
+        if stage.returns_text or stage.parameters.get("explain") is not None:
             raise UsageError(f"stage {number}, {stage.tool.name}: text has no gradient")
         if stage.recorded_engine():
             raise UsageError(f"stage {number}, {stage.tool.name}: numpy computes gradients", "--engine")
@@ -140,10 +140,12 @@ def has_failed(record: Record, call: Stage) -> int:
 @tool(
     operand="PIPELINE",
     reader=run_recorded_pipeline,
-    view=render_gradients,
+    views=ResultViews(table=render_gradients),
     status=has_failed,
-    exclusive=[("attribute", "check"), ("attribute", "grad_only"), ("attribute", "of")],
-    requires=[("tolerance", "check"), ("seed", "check")],
+    rules=Constraints(
+        exclusive=[("attribute", "check"), ("attribute", "grad_only"), ("attribute", "of")],
+        requires=[("tolerance", "check"), ("seed", "check")],
+    ),
     without=("check_finite",),
     python=PythonForm(inputs={"pipeline": "str", "record": "TensorLike | None"}, reader=read_values),
 )

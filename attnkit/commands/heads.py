@@ -12,8 +12,7 @@ import typer
 from attnkit import callbacks, display, model
 from attnkit.cli import figures, options, views
 from attnkit.cli.cells import computed_cells
-from attnkit.cli.stage import PythonForm, Records, Stage, read_records
-from attnkit.cli.tool import make_item, named_files, tool
+from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, make_item, named_files, read_records, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret import head_scores
@@ -186,11 +185,9 @@ def join_records(records: Iterator[Record | None]) -> Iterator[Record | Iterator
 
 @tool(
     reader=read_traces,
-    view=render_heads,
-    figure=draw_heads,
-    cells=head_cells,
+    views=ResultViews(table=render_heads, figure=draw_heads, cells=head_cells),
     keep_names=True,
-    is_answer=True,
+    gives="answer",
     without=("dtype", "check_finite"),
     needs_no_input=lambda parameters: parameters["model_"] is not None,
     python=PythonForm(inputs={"trace": "TensorLike | Sequence[Record] | None"}, reader=read_values),

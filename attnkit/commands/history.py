@@ -15,8 +15,7 @@ from attnkit import __version__, formats
 from attnkit.cli import options, pipeline
 from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import stored_by
-from attnkit.cli.stage import Records, Stage, read_records
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import Records, Stage, read_records, tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.record import Array, Record
 from attnkit.training.folder import ORIGIN
@@ -43,7 +42,7 @@ def read_recorded(call: Stage, upstream: Records | None) -> Records:
 @tool(
     reader=read_recorded,
     without=options.OF_TENSORS,
-    returns_text=lambda parameters: True,
+    gives="text",
 )
 def history(
     record: Record | str,

@@ -7,6 +7,7 @@ import typer
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
@@ -33,15 +34,15 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 
 
 @tool(
-    exclusive=[
-        *(("model", flag) for flag in ("gamma", "beta", "axis")),
-        ("kind=rms", "beta"),
-        ("kind=batch", "axis"),
-    ],
-    repeats={"model": ("kind eps", _stated_by_model)},
-    requires=[("layer", "model"), ("mean", "kind=batch"), ("variance", "kind=batch")],
-    table_on_stderr=lambda flags: bool(flags["steps"]),
-    computes_x_last=True,
+    rules=Constraints(
+        exclusive=[
+            *(("model", flag) for flag in ("gamma", "beta", "axis")),
+            ("kind=rms", "beta"),
+            ("kind=batch", "axis"),
+        ],
+        requires=[("layer", "model"), ("mean", "kind=batch"), ("variance", "kind=batch")],
+        repeats={"model": ("kind eps", _stated_by_model)},
+    )
 )
 def layernorm(
     record: Record,

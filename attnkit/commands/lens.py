@@ -8,8 +8,8 @@ import typer
 from attnkit import display
 from attnkit.cli import figures, options, views
 from attnkit.cli.cells import computed_cells
-from attnkit.cli.stage import Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import ResultViews, Stage, tool
 from attnkit.display.cells import Cells
 from attnkit.display.slicing import elide
 from attnkit.interpret.lens import apply_lens, attribute_logit, text_size
@@ -134,15 +134,13 @@ TOP = 3  # words of each layer, unless --top sets another number
 
 
 @tool(
-    view=render_lens,
-    figure=draw_lens,
-    cells=list_lens,
+    views=ResultViews(table=render_lens, figure=draw_lens, cells=list_lens),
     keep_names=True,
-    is_answer=True,
+    gives="answer",
     without=("dtype",),
-    one_of=[("model",)],
-    exclusive=[("top", "direct")],
-    requires=[("minus", "direct"), ("by", "direct")],
+    rules=Constraints(
+        exclusive=[("top", "direct")], requires=[("minus", "direct"), ("by", "direct")], one_of=[("model",)]
+    ),
 )
 def lens(
     record: Record,

@@ -5,17 +5,13 @@ from typing import Annotated
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.inputs import layers
 from attnkit.record import Array, Record, Tensor
 
 
-@tool(
-    one_of=[("params", "model")],
-    exclusive=[("params", "model")],
-    requires=[("layer", "model")],
-    computes_x_last=True,
-)
+@tool(rules=Constraints(exclusive=[("params", "model")], requires=[("layer", "model")], one_of=[("params", "model")]))
 def linear(
     record: Record,
     *,

@@ -8,8 +8,8 @@ import typer
 
 from attnkit import display, model
 from attnkit.cli import figures, options, views
-from attnkit.cli.stage import Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import ResultViews, Stage, tool
 from attnkit.errors import AttnkitWarning
 from attnkit.inputs.targets import (
     expected_distribution,
@@ -94,10 +94,8 @@ def view_distributions(
 
 
 @tool(
-    one_of=[("target",)],
-    view=render_loss,
-    figure=draw_loss,
-    table_on_stderr=lambda flags: bool(flags["steps"]),
+    rules=Constraints(one_of=[("target",)]),
+    views=ResultViews(table=render_loss, figure=draw_loss),
     adds=lambda call: bool(call.parameters["steps"]),
 )
 def loss(

@@ -8,8 +8,9 @@ import typer
 
 from attnkit import model, tokenizers
 from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import ResultViews, tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
@@ -33,22 +34,19 @@ class Rule(NamedTuple):
         "Combination": "any_ invert polarity",
         "Results": "size cross as_ fill explain steps",
     },
-    exclusive=[("offset", "align"), ("padded_queries", "any", "cross")],
-    requires=[
-        ("pad_id", "padding"),
-        ("padded_queries", "padding|lengths"),
-        ("polarity", "with"),
-        ("fill", "as=additive"),
-        *((flag, "causal|window|prefix|chunk") for flag in ("align", "offset")),
-    ],
+    rules=Constraints(
+        exclusive=[("offset", "align"), ("padded_queries", "any", "cross")],
+        requires=[
+            ("pad_id", "padding"),
+            ("padded_queries", "padding|lengths"),
+            ("polarity", "with"),
+            ("fill", "as=additive"),
+            *((flag, "causal|window|prefix|chunk") for flag in ("align", "offset")),
+        ],
+    ),
     needs_no_input=lambda parameters: parameters["size"] is not None,
     without=("check_finite",),
-    shows_table=lambda parameters: parameters["explain"] is not None,
-    table_on_stderr=lambda parameters: bool(parameters["steps"]),
-    computes_x_last=True,
-    view=render_explained,
-    figure=draw_explained,
-    plain_text=is_explanation,
+    views=ResultViews(table=render_explained, figure=draw_explained, is_text=is_explanation),
 )
 def mask(
     record: Record | None,

@@ -9,8 +9,7 @@ import typer
 
 from attnkit import model
 from attnkit.cli import operands
-from attnkit.cli.stage import Records, Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import Records, Stage, tool
 from attnkit.errors import DataError
 from attnkit.inputs import intermediates
 from attnkit.model.kernels.tiled_attention import merge_partial_attention

@@ -9,9 +9,9 @@ import typer
 
 from attnkit import display, formats
 from attnkit.cli import figures, options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.index_files import stack_vectors
-from attnkit.cli.stage import Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import ResultViews, Stage, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import name_errors
@@ -74,7 +74,11 @@ def list_queries(record: Record) -> list[tuple[str, list[tuple[float, int, str]]
     return queries
 
 
-@tool(view=render_nearest, figure=draw_nearest, cells=list_rows, is_answer=True, one_of=[("index",)])
+@tool(
+    views=ResultViews(table=render_nearest, figure=draw_nearest, cells=list_rows),
+    gives="answer",
+    rules=Constraints(one_of=[("index",)]),
+)
 def near(
     record: Record,
     *,

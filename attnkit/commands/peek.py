@@ -4,8 +4,8 @@ import sys
 
 from attnkit import display
 from attnkit.cli import cells, figures, notebook, views
-from attnkit.cli.stage import PythonForm, Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import PythonForm, ResultViews, Stage, tool
 from attnkit.record import Record
 
 
@@ -27,12 +27,10 @@ def show_and_return(record: Record, call: Stage) -> Record:
         "Views": "heatmap heads curves stats list",
         "Figures": "numbers no_numbers range cmap",
     },
-    exclusive=[views.VIEWS, ("numbers", "no_numbers")],
-    view=render_part,
-    figure=figures.select_sections,
-    cells=cells.select_cells,
+    rules=Constraints(exclusive=[views.VIEWS, ("numbers", "no_numbers")]),
+    views=ResultViews(table=render_part, figure=figures.select_sections, cells=cells.select_cells),
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.Name, "slice": views.Slice},
-    table_on_stderr=lambda parameters: True,
+    tables_aside=lambda parameters: True,
     without=("check_finite",),
     passthrough=True,
     python=PythonForm(options=(*notebook.OPTIONS, "name", "slice"), present=show_and_return),

@@ -9,6 +9,7 @@ import typer
 
 from attnkit import model
 from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
 from attnkit.inputs import layers
@@ -90,17 +91,17 @@ def _stated_by_table(table: Record, flags: Mapping[str, Any]) -> dict[str, Any]:
         "ALiBi and T5": "max_distance one_way",
         "Results": "steps",
     },
-    exclusive=EXCLUSIVE,
-    requires=REQUIRES,
-    repeats={
-        "model": ("kind layout base heads max_distance one_way", _stated_by_model),
-        "cos": ("rotary_dim", lambda cos, flags: {"rotary_dim": 2 * _width(cos)}),
-        "table": ("heads", _stated_by_table),
-        "x": ("dim", lambda record, flags: {"dim": _width(record)}),
-    },
+    rules=Constraints(
+        exclusive=EXCLUSIVE,
+        requires=REQUIRES,
+        repeats={
+            "model": ("kind layout base heads max_distance one_way", _stated_by_model),
+            "cos": ("rotary_dim", lambda cos, flags: {"rotary_dim": 2 * _width(cos)}),
+            "table": ("heads", _stated_by_table),
+            "x": ("dim", lambda record, flags: {"dim": _width(record)}),
+        },
+    ),
     needs_no_input=lambda flags: flags["size"] is not None,
-    table_on_stderr=lambda flags: bool(flags["steps"]),
-    computes_x_last=True,
 )
 def posenc(
     record: Record | None,

@@ -8,6 +8,7 @@ import typer
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers, source_states
@@ -187,16 +188,16 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         "Texts": "lengths state_in state_out",
         "Results": "keep steps",
     },
-    one_of=[("params", "hidden", "model")],
-    exclusive=[("params", "model"), ("bidirectional", "reverse"), *(("model", name) for name in BY_HAND)],
-    repeats={
-        "params": ("hidden layers bidirectional projection peepholes", _stated_by_params),
-        "model": ("cell hidden bidirectional", _stated_by_model),
-    },
-    requires=[*((name, "hidden") for name in RANDOM), ("layer", "model"), ("memory", "model")],
+    rules=Constraints(
+        exclusive=[("params", "model"), ("bidirectional", "reverse"), *(("model", name) for name in BY_HAND)],
+        requires=[*((name, "hidden") for name in RANDOM), ("layer", "model"), ("memory", "model")],
+        one_of=[("params", "hidden", "model")],
+        repeats={
+            "params": ("hidden layers bidirectional projection peepholes", _stated_by_params),
+            "model": ("cell hidden bidirectional", _stated_by_model),
+        },
+    ),
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
-    table_on_stderr=lambda flags: bool(flags["steps"]),
-    computes_x_last=True,
 )
 def rnn(
     record: Record,

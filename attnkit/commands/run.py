@@ -10,10 +10,10 @@ import typer
 
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, Result
-from attnkit.cli.stage import INPUT, PythonForm, Records, Stage
 from attnkit.cli.text_input import is_pipe
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import INPUT, PythonForm, Records, ResultViews, Stage, tool
 from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.record import Record
 
@@ -192,9 +192,9 @@ def present_last(result: Result, call: Stage) -> Any:
     operand="PIPELINE|FILE [INPUT]",
     sections={"Stages": "trace trace_only steps blank save", "Engine": options.ENGINE_SECTION},
     reader=run_pipeline,
-    view=lambda record, call, look: output.render(call.extra["last"], record, look),
+    views=ResultViews(table=lambda record, call, look: output.render(call.extra["last"], record, look)),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
-    requires=[("trace_only", "trace"), ("blank", "steps")],
+    rules=Constraints(requires=[("trace_only", "trace"), ("blank", "steps")]),
     extra={
         "steps": Annotated[
             bool,

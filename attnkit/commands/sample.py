@@ -13,6 +13,7 @@ import typer
 import attnkit
 from attnkit import display, help
 from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.output import report_text
 from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
@@ -26,10 +27,9 @@ USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a sc
 @tool(
     operand="[NAME]",
     reader=name_reader("sample", ("script",)),
-    exclusive=[("copy", "script")],
+    rules=Constraints(exclusive=[("copy", "script")]),
     needs_no_input=lambda parameters: True,
-    returns_text=lambda parameters: True,
-    returns_json=lambda call: not (call.operands or call.parameters["copy"]),
+    gives=lambda call: "text" if call.operands or call.parameters["copy"] else "report",
     without=options.OF_TENSORS,
 )
 def sample(

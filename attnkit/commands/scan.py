@@ -12,8 +12,8 @@ import typer
 
 from attnkit import display, model
 from attnkit.cli import figures, options, text_input, views
-from attnkit.cli.stage import TEXT, Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import TEXT, ResultViews, Stage, tool
 from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.inputs import layers, text_inputs
 from attnkit.interpret.edits import HEADS, OF_TOKENS
@@ -70,14 +70,14 @@ def draw_scan(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sect
         "Figures": "numbers no_numbers range cmap",
         "Results": "dtype",
     },
-    one_of=[("model",), ("score",), ("patch", "ablate")],
-    exclusive=[("patch", "ablate"), ("ablate", "heads"), ("ablate", "against"), ("numbers", "no_numbers")],
-    requires=[("patch", "against"), ("against", "patch"), ("mean", "ablate"), ("heads", "patch")],
+    rules=Constraints(
+        exclusive=[("patch", "ablate"), ("ablate", "heads"), ("ablate", "against"), ("numbers", "no_numbers")],
+        requires=[("patch", "against"), ("against", "patch"), ("mean", "ablate"), ("heads", "patch")],
+        one_of=[("model",), ("score",), ("patch", "ablate")],
+    ),
     operand=TEXT,
     reader=text_input.read_texts,
-    view=render_scan,
-    figure=draw_scan,
-    only_in_tables=lambda call: ("heatmap",),
+    views=ResultViews(table=render_scan, figure=draw_scan, options=lambda call: ("heatmap",)),
     extra={"heatmap": Annotated[bool, typer.Option(help="a heat map in place of a table")], **views.LOOK_FLAGS},
 )
 def scan(

@@ -12,10 +12,10 @@ import typer
 
 from attnkit import callbacks, display
 from attnkit.cli import figures, options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, split_lines, stdin_or_error
-from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.text_input import looks_like_tensors, upstream_blocks
-from attnkit.cli.tool import named_files, tool
+from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.display.tables import COLUMN_GAP
 from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError, counted
@@ -183,21 +183,21 @@ def read_value(call: Stage, inputs: Sequence[Any]) -> Records:
 
 @tool(
     reader=read_input,
-    view=render_scores,
-    figure=draw_scores,
-    cells=tabulate_scores,
+    views=ResultViews(table=render_scores, figure=draw_scores, cells=tabulate_scores),
     sections={
         "Perplexity": "model_ window stride dtype",
         "Translations": "references chrf_word_order",
         "Classes": "by source",
     },
-    exclusive=[("model", "references")],
-    one_of=[("model", "references")],
-    requires=[
-        *((name, "model") for name in ("window", "stride", "dtype")),
-        *((name, "references") for name in ("chrf_word_order", "source")),
-        ("source", "by"),
-    ],
+    rules=Constraints(
+        exclusive=[("model", "references")],
+        requires=[
+            *((name, "model") for name in ("window", "stride", "dtype")),
+            *((name, "references") for name in ("chrf_word_order", "source")),
+            ("source", "by"),
+        ],
+        one_of=[("model", "references")],
+    ),
     without=("tokens", "check_finite"),
     python=PythonForm(inputs={"text": "Sequence[str] | Path"}, reader=read_value),
 )

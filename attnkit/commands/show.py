@@ -9,8 +9,8 @@ import typer
 
 from attnkit import display
 from attnkit.cli import cells, figures, notebook, operands, views
-from attnkit.cli.stage import PythonForm, Records, Stage, read_records
-from attnkit.cli.tool import tool
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, read_records, tool
 from attnkit.errors import UsageError, flag_name
 from attnkit.interpret.tensor_statistics import row_statistics
 from attnkit.record import Record
@@ -119,23 +119,23 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
         "Views": "heatmap heads curves stats list",
         "Figures": "numbers no_numbers range cmap",
     },
-    exclusive=[
-        views.VIEWS,
-        ("numbers", "no_numbers"),
-        *(("pipeline", flag) for flag in ("name", "slice", "rows", *views.VIEWS)),
-        *(("rows", flag) for flag in ("heads", "stats", "list")),
-    ],
+    rules=Constraints(
+        exclusive=[
+            views.VIEWS,
+            ("numbers", "no_numbers"),
+            *(("pipeline", flag) for flag in ("name", "slice", "rows", *views.VIEWS)),
+            *(("rows", flag) for flag in ("heads", "stats", "list")),
+        ]
+    ),
     reader=read_input,
-    view=render_input,
-    figure=draw_input,
-    cells=cells.view_cells,
+    views=ResultViews(table=render_input, figure=draw_input, cells=cells.view_cells),
     derived=views.derived,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
-    shows_table=lambda parameters: True,
+    shows_table=True,
     python=PythonForm(options=notebook.OPTIONS, result="Rendering", present=notebook.present),
     keep_names=True,
     without=("check_finite",),
-    returns_text=lambda parameters: parameters["pipeline"] is not None,
+    gives=lambda call: "text" if call.parameters["pipeline"] is not None else "record",
 )
 def show(
     record: Record,

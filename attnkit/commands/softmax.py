@@ -15,8 +15,6 @@ from attnkit.record import Record
 
 @tool(
     sections={"Scores": "axis temperature mask", "Results": "keep steps strict"},
-    table_on_stderr=lambda flags: bool(flags["steps"]),
-    computes_x_last=True,
     without=("check_finite",),
     check_finite=lambda parameters: False,  # -inf is a masked score
 )

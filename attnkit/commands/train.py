@@ -17,11 +17,11 @@ import typer
 from attnkit import __version__, callbacks, display
 from attnkit.checkpoints.recurrent_keys import CELLS
 from attnkit.checkpoints.seq2seq import ATTENTIONS
-from attnkit.cli import history, options
+from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, stdin_or_error
 from attnkit.cli.output import report_text
-from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
-from attnkit.cli.tool import tool
+from attnkit.cli.tool import PythonForm, Records, Stage, command_line, running_stage, to_unicode, tool
 from attnkit.display import Style
 from attnkit.errors import (
     AttnkitWarning,
@@ -80,7 +80,7 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
 @tool(
     operand="[INPUT]",
     reader=read_operand,
-    returns_text=lambda parameters: True,
+    gives="text",
     without=("format", "only", "precision", "theme", "title", "indent", "check_finite"),
     sections={
         "Model": "family layers heads dim hidden cell attention input_feeding bidirectional config from_ tokens pairs "
@@ -91,13 +91,15 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
         "Results": "output dtype every sample record",
         "Engine": options.ENGINE_SECTION,
     },
-    exclusive=[("from", "config"), ("resume", "config")],
-    repeats={
-        "from": (" ".join(MODEL), lambda folder, flags: stated_sizes(os.path.join(folder, CONFIG))),
-        "config": (" ".join(MODEL), lambda path, flags: stated_sizes(path)),
-        "resume": (" ".join(FIXED), lambda folder, flags: _stated_by_run(folder)),
-    },
-    one_of=[("output", "resume")],
+    rules=Constraints(
+        exclusive=[("from", "config"), ("resume", "config")],
+        one_of=[("output", "resume")],
+        repeats={
+            "from": (" ".join(MODEL), lambda folder, flags: stated_sizes(os.path.join(folder, CONFIG))),
+            "config": (" ".join(MODEL), lambda path, flags: stated_sizes(path)),
+            "resume": (" ".join(FIXED), lambda folder, flags: _stated_by_run(folder)),
+        },
+    ),
     extra=options.ENGINE,
     python=PythonForm({"text": "Path"}, read_name, options.ENGINE_KEYWORDS, "dict[str, Any]", present_run),
 )
@@ -227,8 +229,8 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
     if is_writer:
         check_output(folder, recipe)
     changed = changed_values(recipe)
-    command = history.command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
-    origin = Origin(history.to_unicode(command), history.to_unicode(source.name), digest, __version__)
+    command = command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
+    origin = Origin(to_unicode(command), to_unicode(source.name), digest, __version__)
     start = start_run(recipe, text, source.name)
     if sample := values.get("sample"):
         check_sample(start, sample, "--sample")

@@ -15,7 +15,7 @@ TERMS = [
     (name, term)
     for name in commands.TOOLS
     for tool in [commands.find_tool(name)]
-    for row in itertools.chain(tool.exclusive, tool.requires, tool.one_of)
+    for row in itertools.chain(tool.rules.exclusive, tool.rules.requires, tool.rules.one_of)
     for term in row
 ]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import attnkit
 from attnkit import formats
-from attnkit.cli import history
+from attnkit.cli.tool import to_flags
 from attnkit.formats import Record
 from attnkit.record import Tensor
 from tests import process
@@ -33,7 +33,7 @@ def shell(line, stdin=b"", check=True, **env):
 def words(stage):
     """A stage (name, argument, parameters) as a command line."""
     name, argument, parameters = stage
-    flags = [word for key, value in parameters.items() for word in history.to_flags(key, value)]
+    flags = [word for key, value in parameters.items() for word in to_flags(key, value)]
     return shlex.join([name, *([] if argument is None else [argument]), *flags])
 
 

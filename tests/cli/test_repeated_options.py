@@ -109,7 +109,7 @@ OFF = {
 TABLE = [
     (name, source, option)
     for name in commands.TOOLS
-    for source, (options, _) in commands.find_tool(name).repeats.items()
+    for source, (options, _) in commands.find_tool(name).rules.repeats.items()
     for option in options.split()
 ]
 

@@ -91,7 +91,7 @@ def test_every_option_of_all_tools_that_a_tool_takes_changes_what_it_writes(name
         values, formats = VALUES[option]
         pairs = (
             (written(base, capfd), written([*base, flag_name(option), *value], capfd))
-            for base in ([name, *INPUTS[name], "-f", "html" if tool.is_page else format] for format in formats)
+            for base in ([name, *INPUTS[name], "-f", "html" if tool.gives == "page" else format] for format in formats)
             for value in values
         )
         idle += [] if any(None not in pair and pair[0] != pair[1] for pair in pairs) else [option]

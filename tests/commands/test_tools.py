@@ -32,7 +32,7 @@ class TestCommon:
         assert attnkit.layernorm([[2, 4, 6, 8]])["x"].shape == (1, 4)
         assert np.array_equal(attnkit.mask(size=3, causal=True)["x"], attnkit.mask(size="3", causal=True)["x"])
         assert attnkit.posenc(size=4, dim=6)["x"].shape == (4, 6)
-        with pytest.raises(UsageError, match="heads: expected a whole number of at least 1, got '0'"):
+        with pytest.raises(UsageError, match="heads: expected a whole number of at least 1, got 0"):
             attnkit.attend(CAT, heads=0)
         assert list(of(CAT, mask=[1])) == ["x", "mask"] and len(of(CAT)) == 1
         assert repr(of(CAT)) == "<Record: x (3, 4) float64>"
