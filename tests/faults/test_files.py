@@ -266,6 +266,7 @@ WAYS = (
     "attnkit layernorm {in} -o /dev/null; attnkit layernorm {in}",
     "attnkit layernorm {in} > out; cat out",
     "printf x > out; attnkit layernorm {in} >> out; tail -c +2 out",
+    "{ printf x; attnkit layernorm {in} -o /dev/stdout; } > out; tail -c +2 out",
     "attnkit run layernorm < {in}",
     "attnkit run 'layernorm {in}'",
     "attnkit peek {in} 2>/dev/null | attnkit layernorm",
