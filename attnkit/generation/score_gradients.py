@@ -15,8 +15,8 @@ from attnkit.interpret.gradients.attribution import (
     count_points,
     read_and_replace,
 )
-from attnkit.interpret.gradients.check import CHECKED, STEP, CheckResult, Point, dot_gradients, draw_direction, move
-from attnkit.interpret.gradients.pipeline import PipelineGradients, gather_tensors, layer_axes, select_names
+from attnkit.interpret.gradients.check import CHECKED, CheckResult, Point, compare_along, layers_point, point_layers
+from attnkit.interpret.gradients.pipeline import gather_tensors, layer_axes, select_names
 from attnkit.interpret.gradients.stages import collect_gradients
 from attnkit.interpret.gradients.tools import describe_trace
 from attnkit.interpret.tracer import Tracer
@@ -116,24 +116,20 @@ def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: 
     config, params = text_model.core.config, text_model.core.params
     core = model.Model(config, cast_parameters({layer: params[layer] for layer in params}, np.float64))
     wide = text_model._replace(core=core, options=text_model.options._replace(dtype="float64"))
-    loss, reverse = run_reverse(wide, prompt, ids, first)
+    _, reverse = run_reverse(wide, prompt, ids, first)
     sums = sum_tied(reverse.gradients, core.params)
-    layers = {layer: {name: core.params[layer][name] for name in parts} for layer, parts in sums.items()}
-    gradients, arrays = PipelineGradients(models={"": (core, sums)}), {}
+    point = layers_point({layer: {name: core.params[layer][name] for name in parts} for layer, parts in sums.items()})
+    gradients = layers_point(sums)
     if prompt.source_ids is None and prompt.memory is not None and reverse.memory is not None:
-        gradients.tensors["memory"] = Tensor(reverse.memory)
-        arrays["memory"] = prompt.memory.astype(np.float64)
-    point = Point(arrays, {"": layers})
-    direction = draw_direction(point, 0)
+        point["memory",], gradients["memory",] = prompt.memory.astype(np.float64), reverse.memory
 
-    def loss_at(step: float) -> float:
-        moved = move(point, direction, step)
-        new = {layer: {**core.params[layer], **moved.models[""].get(layer, {})} for layer in core.params}
-        there = prompt._replace(memory=moved.arrays.get("memory", prompt.memory))
-        return float(run_reverse(wide._replace(core=model.Model(config, new)), there, ids, first)[0])
+    def evaluate(moved: Point) -> Array:
+        changed = point_layers(moved)
+        new = {layer: {**core.params[layer], **changed.get(layer, {})} for layer in core.params}
+        there = prompt._replace(memory=moved.get(("memory",), prompt.memory))
+        return run_reverse(wide._replace(core=model.Model(config, new)), there, ids, first)[0]
 
-    difference = (loss_at(STEP) - loss_at(-STEP)) / (2 * STEP)
-    return CheckResult(dot_gradients(gradients, direction), difference, float(loss))
+    return compare_along(point, gradients, 0, evaluate)
 
 
 def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], hook: Hook) -> ScoringPass:

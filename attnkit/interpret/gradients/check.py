@@ -2,7 +2,7 @@
 
 import warnings
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,12 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
+from attnkit.inputs.attention_inputs import prepare_attention
+from attnkit.inputs.ffn_weights import find_ffn_weights
 from attnkit.inputs.operands import AttendedTensor, load_attended, select_tensor
+from attnkit.inputs.position_inputs import find_positions
+from attnkit.inputs.recurrent_layers import find_recurrent_weights
 from attnkit.interpret.gradients.pipeline import INPUT, PipelineGradients, list_inputs, pipeline_backward
 from attnkit.interpret.gradients.stages import FILE, StageCall, part_prefix
 from attnkit.interpret.gradients.tools import input_of
 from attnkit.model import Array
-from attnkit.model.backward.tied import cast_parameters, tied_parameters
+from attnkit.model.backward.tied import cast_parameters
 from attnkit.model.dtypes import is_float
 from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.record import Labels, Record, Tensor
@@ -25,7 +29,8 @@ STEP = 3e-6  # of the finite difference, relative to the size of each tensor
 RANDOM = {"attend": "seed", "ffn": "hidden", "rnn": "hidden"}  # the flag of random weights, in place of --params
 
 Arrays = dict[str, Array]
-Models = dict[str, dict[str, dict[str, Array]]]  # folder -> layer -> {parameter: array}
+Key = tuple[str, ...]  # the name of an input or a parameter of a stage; or a folder, a layer and its parameter
+Point = dict[Key, Array]  # the values of everything that a pipeline depends on, in float64
 
 
 class CheckResult(NamedTuple):
@@ -46,7 +51,7 @@ class CheckResult(NamedTuple):
         return abs(self.slope - self.difference) / largest if largest else 0.0
 
     def line(self) -> str:
-        """Return the result as a line.
+        """The result as a line of text.
 
         >>> CheckResult(2.0, 1.0, 1.0).line()
         'check: derivative 2 by the gradients, 1 by a finite difference: relative error 0.5'
@@ -55,7 +60,7 @@ class CheckResult(NamedTuple):
         return f"check: derivative {both}: relative error {self.error:.2g}"
 
     def tensor(self) -> Tensor:
-        """Return both derivatives and the error as a tensor."""
+        """Both derivatives and the error as a tensor."""
         labels: Labels = ["gradients", "finite difference", "relative error"]
         return Tensor(np.array([self.slope, self.difference, self.error]), ("derivative",), {"derivative": labels})
 
@@ -64,15 +69,8 @@ class MovedLayers(ChainMap[str, dict[str, Array]]):
     """Layers of a model with other parameters, before all layers of its files."""
 
     def unused_layers(self) -> list[str]:
-        """Return no layers of the files that the configuration leaves out: the first run has warned of them."""
+        """No layers of the files are unused here: the first run has warned of them."""
         return []
-
-
-class Point(NamedTuple):
-    """The values of everything that a pipeline depends on, in float64: inputs and parameters, and those of models."""
-
-    arrays: Arrays
-    models: Models
 
 
 def check_gradients(
@@ -84,29 +82,81 @@ def check_gradients(
     by about 3e-6 of its size. `chosen` are the elements of the last x of whose sum the gradients are, None for all.
     Errors are those of the stages.
     """
-    point = find_point(calls, gradients)
-    direction = draw_direction(point, seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the pipeline itself has warned
-        slope = dot_gradients(pipeline_backward(run_again(calls, point), chosen), direction)
-        ends = [run_again(calls, move(point, direction, sign * STEP))[-1].result["x"] for sign in (1, -1)]
-    ends = ends if chosen is None else [end[chosen] for end in ends]
-    difference = float(ends[0].sum() - ends[1].sum()) / (2 * STEP)
-    return CheckResult(slope, difference, float(abs(ends[0]).sum()))
-
-
-def find_point(calls: Sequence[StageCall], gradients: PipelineGradients) -> Point:
-    """Return the values that the gradients are of, in float64."""
-    arrays = {name: find_value(calls, name).astype(np.float64) for name in gradients.parameters}
-    models: Models = {}
+    point: Point = {(name,): find_value(calls, name).astype(np.float64) for name in gradients.parameters}
     for folder, (checkpoint, layers) in gradients.models.items():
         named = {layer: {name: checkpoint.params[layer][name] for name in parts} for layer, parts in layers.items()}
-        models[folder] = cast_parameters(named, np.float64)
-    return Point(arrays, models)
+        point |= layers_point(cast_parameters(named, np.float64), folder)
+
+    def evaluate(moved: Point) -> Array:
+        x: Array = run_again(calls, moved)[-1].result["x"]
+        return x if chosen is None else x[chosen]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the pipeline itself has warned
+        wide = pipeline_backward(run_again(calls, point), chosen)
+        exact: Point = {(name,): wide.tensors[name].array for name in gradients.parameters}
+        for folder, (_, layers) in wide.models.items():
+            exact |= layers_point(layers, folder)
+        return compare_along(point, exact, seed, evaluate)
+
+
+def layers_point(layers: Mapping[str, Mapping[str, Array]], folder: str = "") -> Point:
+    """The parameters of the layers of a model as a point.
+
+    >>> layers_point({"head": {"w": 1}})
+    {('', 'head', 'w'): 1}
+    """
+    return {(folder, layer, name): array for layer, parts in layers.items() for name, array in parts.items()}
+
+
+def point_layers(point: Point, folder: str = "") -> dict[str, dict[str, Array]]:
+    """The parameters of the layers of a model in a point; the inverse of `layers_point`.
+
+    >>> point_layers({("x",): 2, ("", "head", "w"): 1})
+    {'head': {'w': 1}}
+    """
+    layers: dict[str, dict[str, Array]] = {}
+    for key, array in point.items():
+        if len(key) == 3 and key[0] == folder:
+            layers.setdefault(key[1], {})[key[2]] = array
+    return layers
+
+
+def compare_along(
+    point: Point, gradients: Mapping[Key, Array], seed: int, evaluate: Callable[[Point], Array]
+) -> CheckResult:
+    """Compare gradients of the sum of a function with its central difference along a random direction.
+
+    The direction is drawn from normal distributions, each as wide as the root mean square of its tensor, or 1. Tied
+    parameters, which share one memory, move together and count once.
+
+    >>> point = {("x",): np.array([3.0, 4.0])}
+    >>> result = compare_along(point, {("x",): np.array([6.0, 8.0])}, 0, lambda point: point["x",] ** 2)
+    >>> round(result.size, 2), result.error < 1e-6
+    (25.0, True)
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(array: Array) -> Array:
+        width = float(np.sqrt(np.square(array).mean())) if array.size else 1.0
+        return np.asarray(rng.standard_normal(array.shape) * (width or 1.0))
+
+    direction = {key: draw(array) for key, array in point.items()}
+    owners: dict[tuple[int, ...], Key] = {}
+    slope = 0.0
+    for key, array in point.items():
+        owner = owners.setdefault((array.__array_interface__["data"][0], *sorted(array.shape)), key)
+        if owner != key:
+            is_turned = point[owner].strides != array.strides
+            direction[key] = direction[owner].T if is_turned else direction[owner]
+        else:
+            slope += float((gradients[key] * direction[key]).sum())
+    up, down = (evaluate({key: one + step * direction[key] for key, one in point.items()}) for step in (STEP, -STEP))
+    return CheckResult(slope, float(up.sum() - down.sum()) / (2 * STEP), float(abs(up).sum()))
 
 
 def find_value(calls: Sequence[StageCall], name: str) -> Array:
-    """Return the value of an input or a parameter by the name of its gradient."""
+    """The value of an input or a parameter, by the name of its gradient."""
     for part, record in list_inputs(calls).items():
         start = INPUT + part_prefix(part)
         if name.startswith(start) and name.removeprefix(start) in record:
@@ -125,12 +175,7 @@ def find_value(calls: Sequence[StageCall], name: str) -> Array:
 
 
 def weights_of(call: StageCall) -> Mapping[str, Array]:
-    """Return the weights that a stage used: those of --params, or random ones."""
-    from attnkit.inputs.attention_inputs import prepare_attention
-    from attnkit.inputs.ffn_weights import find_ffn_weights
-    from attnkit.inputs.position_inputs import find_positions
-    from attnkit.inputs.recurrent_layers import find_recurrent_weights
-
+    """The weights that a stage used: from --params, or random ones."""
     if call.tool == "attend":
         prepared = call.apply(prepare_attention, call.item or Record({}))
         return {**prepared.projections, **(prepared.options.score_params or {})}
@@ -144,55 +189,8 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
     return dict(call.values["params"])
 
 
-def draw_direction(point: Point, seed: int) -> Point:
-    """Draw a direction from normal distributions, each as wide as the root mean square of its tensor, or 1."""
-    rng = np.random.default_rng(seed)
-
-    def draw(array: Array) -> Array:
-        width = float(np.sqrt(np.square(array).mean())) if array.size else 1.0
-        return np.asarray(rng.standard_normal(array.shape) * (width or 1.0))
-
-    arrays = {name: draw(array) for name, array in point.arrays.items()}
-    models: Models = {}
-    for folder, layers in point.models.items():
-        drawn = {layer: {name: draw(array) for name, array in parts.items()} for layer, parts in layers.items()}
-        for (first, name), *others in tied_parameters(layers):
-            for layer, other in others:
-                same = layers[layer][other].shape == layers[first][name].shape
-                drawn[layer][other] = drawn[first][name] if same else drawn[first][name].T
-        models[folder] = drawn
-    return Point(arrays, models)
-
-
-def dot_gradients(gradients: PipelineGradients, direction: Point) -> float:
-    """Return the sum of gradient times direction over all tensors; tied parameters count once."""
-    total = sum(float((gradients.tensors[name].array * change).sum()) for name, change in direction.arrays.items())
-    for folder, layers in direction.models.items():
-        checkpoint, parts = gradients.models[folder]
-        chosen = {layer: {name: checkpoint.params[layer][name] for name in names} for layer, names in parts.items()}
-        repeated = {name for group in tied_parameters(chosen) for name in group[1:]}
-        for layer, changes in layers.items():
-            for name, change in changes.items():
-                if (layer, name) not in repeated:
-                    total += float((parts[layer][name] * change).sum())
-    return total
-
-
-def move(point: Point, direction: Point, step: float) -> Point:
-    """Return the point a step further in a direction."""
-    arrays = {name: array + step * direction.arrays[name] for name, array in point.arrays.items()}
-    models = {
-        folder: {
-            layer: {name: array + step * direction.models[folder][layer][name] for name, array in parts.items()}
-            for layer, parts in layers.items()
-        }
-        for folder, layers in point.models.items()
-    }
-    return Point(arrays, models)
-
-
 def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
-    """Run the stages of a pipeline again with other inputs and parameters; return them with their new results."""
+    """Run the stages of a pipeline again with other inputs and parameters: the calls with their new results."""
     again: list[StageCall] = []
     arrays_of = {part: read_part(point, INPUT + part_prefix(part)) for part in list_inputs(calls)}
     for call in calls:
@@ -200,9 +198,9 @@ def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
         if call.merges:
             item = move_parts(call, arrays_of, point)
         elif isinstance(item, Record):
-            item = replace_item(item, arrays_of[call.part])
+            item = widen(replace_arrays(item, arrays_of[call.part]))
         own = {} if call.merges else {**read_part(point, call.stage), **read_part(point, call.prefix)}
-        values = replace_values(call, item, own, point.models)
+        values = replace_values(call, item, own, point)
         if call.tool == "embed" and "table" in own:
             result = embed_again(call, own["table"])
         else:
@@ -213,32 +211,28 @@ def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
 
 
 def move_parts(call: StageCall, arrays_of: Mapping[int, Arrays], point: Point) -> list[Record]:
-    """Return the records that a stage merges with other arrays; W_O and b_O are those of the first."""
-    parts = [
-        replace_item(part, read_part(point, f"{call.stage}part{number}.") if branch == FILE else arrays_of[branch])
-        for number, (part, branch) in enumerate(zip(call.item, call.branches, strict=True), start=1)
-    ]
-    return [part.without(OUTPUT_PARAMETERS) if at else part for at, part in enumerate(parts)]
+    """Put other arrays in the records that a stage merges; W_O and b_O are those of the first."""
+    parts: list[Record] = []
+    for number, (part, branch) in enumerate(zip(call.item, call.branches, strict=True), start=1):
+        arrays = read_part(point, f"{call.stage}part{number}.") if branch == FILE else arrays_of[branch]
+        moved = widen(replace_arrays(part, arrays))
+        parts.append(moved.without(OUTPUT_PARAMETERS) if parts else moved)
+    return parts
 
 
 def read_part(point: Point, start: str) -> Arrays:
-    """Return the arrays of a point whose names begin so, by the rest of their names."""
-    return {name.removeprefix(start): array for name, array in point.arrays.items() if name.startswith(start)}
-
-
-def replace_item(record: Record, arrays: Arrays) -> Record:
-    """Return a record that a stage reads, in float64, with other arrays in their tensors."""
-    return widen(replace_arrays(record, arrays))
+    """The arrays of a point whose names begin with `start`, by the rest of their names."""
+    return {key[0].removeprefix(start): one for key, one in point.items() if len(key) == 1 and key[0].startswith(start)}
 
 
 def widen(record: Record) -> Record:
-    """Return a record with its floats in float64."""
+    """Cast the floats of a record to float64."""
     floats = {name: array for name, array in record.arrays().items() if is_float(array.dtype)}
     return replace_arrays(record, {name: array.astype(np.float64, copy=False) for name, array in floats.items()})
 
 
 def replace_arrays(record: Record, arrays: Mapping[str, Array]) -> Record:
-    """Return a record with other arrays of floats in its tensors, where there are any of their names.
+    """Put other arrays of floats in the tensors of a record that have their names.
 
     >>> replace_arrays(Record({"x": np.array([1, 2])}), {"x": np.array([1.5, 2.0])})["x"].tolist()
     [1.5, 2.0]
@@ -251,8 +245,8 @@ def replace_arrays(record: Record, arrays: Mapping[str, Array]) -> Record:
     return replace(record, tensors={**record.tensors, **changed})
 
 
-def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> dict[str, Any]:
-    """Return the values of a stage with other operands, parameters and models in their place."""
+def replace_values(call: StageCall, item: Any, own: Arrays, point: Point) -> dict[str, Any]:
+    """Put other operands, parameters and models in the values of a stage."""
     values = dict(call.values) | {flag: replace_operand(call, flag, item, own) for flag in call.values}
     if values.get("softmax_dtype"):
         values["softmax_dtype"] = None  # rounding has no derivative, and gradients leave it out
@@ -261,17 +255,20 @@ def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> d
         values |= {"dtype": "float64", "trace": None}  # which the first run has written
     checkpoint = values.get("model_")
     if checkpoint is not None and values.get("image") is not None:
-        values["image"] = prepare_pixels(values["image"], checkpoint)
-    if checkpoint is not None and checkpoint.folder in models:
+        from attnkit.inputs.image_processor import prepare_image
+
+        cut = checkpoint.config.patches
+        pixels = prepare_image(values["image"], checkpoint.folder, (cut.height, cut.width))
+        values["image"] = pixels.astype(np.float64)  # (C, height, width)
+    if checkpoint is not None and (changed := point_layers(point, checkpoint.folder)):
         values["model_"] = copy(checkpoint)
-        changed = models[checkpoint.folder]
         layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
         values["model_"].params = MovedLayers(layers, checkpoint.params)
     return values
 
 
 def replace_weights(call: StageCall, own: Arrays) -> dict[str, Any]:
-    """Return the values of a stage that hold its weights, or its random table of positions, with other numbers."""
+    """Replace the values of a stage that hold its weights, or its random table of positions."""
     if call.tool == "posenc" and "table" in own and call.values["seed"] is not None:
         return {"table": Record({"x": own["table"]}), "seed": None}
     weights = {name: array for name, array in own.items() if name not in call.values}
@@ -283,16 +280,8 @@ def replace_weights(call: StageCall, own: Arrays) -> dict[str, Any]:
     }
 
 
-def prepare_pixels(image: Array, checkpoint: Any) -> Array:
-    """Return the pixels that a model computes from, in float64, (C, height, width)."""
-    from attnkit.inputs.image_processor import prepare_image
-
-    cut = checkpoint.config.patches
-    return prepare_image(image, checkpoint.folder, (cut.height, cut.width)).astype(np.float64)
-
-
 def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:
-    """Return the operand of a flag: of the record at hand, or a file with another array; other values as they are."""
+    """Replace the operand of a flag, of the record or of a file; other values stay as they are."""
     value = call.values[flag]
     if flag in call.own and isinstance(value, AttendedTensor):
         return load_attended(item, call.own[flag], own=True)
@@ -304,7 +293,7 @@ def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:
 
 
 def embed_again(call: StageCall, table: Array) -> Record:
-    """Return the result of embed with another table."""
+    """The result of embed with another table."""
     x = model.embed(call.result["ids"], table)
     tensors = {"x": model.scale_embedding(x) if call.values["scale"] else x, "table": table}
     described = {name: Tensor(array, call.result.tensors[name].axes) for name, array in tensors.items()}
