@@ -3,7 +3,8 @@
 input-x-gradient  embedding · gradient, summed over the width (Shrikumar et al. 2016)
 integrated:N      embedding · mean of the gradients at N points between zeros and the embedding, the middles of N equal
                   parts, summed over the width (Sundararajan, Taly and Yan 2017, with zeros as the baseline); their sum
-                  is the output less that of zeros, but for an error of the order of 1/N² where the gradient is smooth
+                  is the output less the output of zeros, but for an error of the order of 1/N² if the gradient is
+                  smooth
 """
 
 import warnings
@@ -132,7 +133,7 @@ class TokenSource(NamedTuple):
 def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
     """Attribute the sum of the last x of a pipeline to its tokens: x (..., T).
 
-    The tokens are those that encode embeds, else those of the first stage: of embed, or the vectors that it reads.
+    The tokens are what encode embeds, else what the first stage embeds, or the vectors that it reads.
     UsageError for a pipeline of several records, or without tokens.
     """
     if any(call.part or call.merges for call in calls):

@@ -78,9 +78,8 @@ def check_gradients(
 ) -> CheckResult:
     """Compare gradients with a central difference in float64, along a random direction over all parameters and inputs.
 
-    The stages run again in float64, so that the error is that of the adjoints and not of rounding. Each tensor changes
-    by about 3e-6 of its size. `chosen` are the elements of the last x of whose sum the gradients are, None for all.
-    Errors are those of the stages.
+    The stages run again in float64, so that the error is due to the adjoints and not to rounding. Each tensor changes
+    by about 3e-6 of its size. `chosen` are the elements of the last x that are summed [all].
     """
     point: Point = {(name,): find_value(calls, name).astype(np.float64) for name in gradients.parameters}
     for folder, (checkpoint, layers) in gradients.models.items():
@@ -211,7 +210,7 @@ def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
 
 
 def move_parts(call: StageCall, arrays_of: Mapping[int, Arrays], point: Point) -> list[Record]:
-    """Put other arrays in the records that a stage merges; W_O and b_O are those of the first."""
+    """Put other arrays in the records that a stage merges; W_O and b_O stay in the first."""
     parts: list[Record] = []
     for number, (part, branch) in enumerate(zip(call.item, call.branches, strict=True), start=1):
         arrays = read_part(point, f"{call.stage}part{number}.") if branch == FILE else arrays_of[branch]

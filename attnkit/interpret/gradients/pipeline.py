@@ -118,7 +118,7 @@ def undo_stage(call: StageCall, outer: Outer) -> StageGradients:
 
 
 def gradients_of_records(call: StageCall, into: StageGradients) -> dict[int, Outer]:
-    """The gradients of the records that a stage read, by their parts; those of its own files become parameters."""
+    """The gradients of the records that a stage read, by their parts; its own files become parameters."""
     if not call.merges:
         return {call.part: into.inputs}
     gradients = dict(enumerate([into.inputs, *into.others], start=1))
@@ -137,7 +137,7 @@ def list_inputs(calls: Sequence[StageCall]) -> dict[int, Record]:
 
 
 def add_group(groups: list[dict[str, Tensor]], named: dict[str, Tensor]) -> None:
-    """Add the gradients of a stage to those of later ones; what records share has the sum of their gradients."""
+    """Add the gradients of a stage to the later ones; what records share has the sum of their gradients."""
     for tensors in groups:
         for name in tensors.keys() & named.keys():
             named[name] = replace(named[name], array=named[name].array + tensors.pop(name).array)

@@ -74,7 +74,7 @@ class StageCall:
 
     @property
     def prefix(self) -> str:
-        """The start of the names of its tensors: 2.attend., or 2.attend.part1. where a later stage merges several."""
+        """The start of the names of its tensors: 2.attend., or 2.attend.part1. if a later stage merges several."""
         return self.stage + part_prefix(self.part)
 
     def apply(self, function: Callable[..., Result], *operands: Any) -> Result:

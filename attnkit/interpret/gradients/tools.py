@@ -1,7 +1,7 @@
 """The adjoint of each tool: the gradients of what a stage read, from the gradients of the tensors that it computed.
 
-An adjoint takes the stage that ran, `outer` with the gradients of the tensors that it computed, of which it removes
-those it uses, and adds the others to `into`. The arithmetic is that of attnkit.model.
+An adjoint reads the stage that ran and `outer`, the gradients of the tensors that it computed. It removes from `outer`
+what it uses, and adds to `into` the gradients of what the stage read. The arithmetic is in attnkit.model.
 """
 
 import math
@@ -84,7 +84,7 @@ def undo_embed(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_step(call: StageCall, step: Step, x: Array, dy: Array, base: Record, into: StageGradients) -> Array:
-    """Undo a step of a model: the gradient of its input, while those of its parameters are added.
+    """Undo a step of a model: the gradient of its input; the gradients of its parameters are added.
 
     base  the record with the mask, segments and grid of the run
     """
@@ -125,7 +125,7 @@ def undo_posenc(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def input_of(call: StageCall) -> Array:
-    """Return the x that posenc read; with --size, of the record that it makes itself."""
+    """The x that posenc read; with --size the x that it makes itself."""
     values = call.values
     if call.item is not None:
         return call.before["x"]
@@ -199,7 +199,7 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Undo attend --weights-from: the gradients of values, of the weights, and of the projections."""
-    computed, heads, weights_from = call.apply(weigh_values, call.before), call.values["heads"], "weights_from"
+    computed, heads = call.apply(weigh_values, call.before), call.values["heads"]
     projections = computed.projections
     dx = outer.pop("x", np.zeros(call.result["x"].shape, computed.output.dtype))
     undo_addends(call, dx, into)
@@ -214,9 +214,9 @@ def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
         into.add_operand(flag, value.x)
     else:
         into.add_input("x", value.x)
-    shape = call.values[weights_from]["x"].shape
+    shape = call.values["weights_from"]["x"].shape
     aligned = (shape[0], 1, *shape[1:]) if len(shape) == 3 and computed.value.ndim == 3 else shape
-    into.add_operand(weights_from, sum_to_shape(dweights, aligned).reshape(shape))
+    into.add_operand("weights_from", sum_to_shape(dweights, aligned).reshape(shape))
     parts = {"wv": value.weight, "bv": value.bias, "wo": output.weight, "bo": output.bias}
     into.add_weights({name: part for name, part in parts.items() if name in projections})
 
@@ -230,7 +230,7 @@ def undo_addends(call: StageCall, dx: Array, into: StageGradients) -> None:
 
 
 def split_present(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Split the gradients of all keys and values of a cache into the past ones and those of this call."""
+    """Split the gradients of all keys and values of a cache into past and new ones."""
     for name, present, flag in (("k", "present_key", "past_key"), ("v", "present_value", "past_value")):
         if present not in outer:
             continue
@@ -482,7 +482,7 @@ def count_scores(encoded: Encoding) -> int:
 
 
 def undo_outputs(call: StageCall, encoded: Encoding, x: Array, outer: Outer, reverse: Reverse) -> Array:
-    """Gradient of the last hidden states, from those of x, of the memory and of the head's intermediates."""
+    """Gradient of the last hidden states, from x, the memory and the intermediates of the head."""
     dx = np.zeros_like(x)
     if "x" in outer:
         dx = outer.pop("x") if encoded.pool == "none" else undo_pooling(call, encoded, x, outer, reverse)

@@ -59,8 +59,8 @@ def attention_backward(
     broadcast are summed: over the heads of a group, over the axes of a bias. A fully masked row adds nothing to any of
     them. Rounding to `softmax_dtype` is ignored, as if its derivative were 1.
 
-    options  those of the forward pass; `changes` override single ones by name
-    saved    what `attention_forward` or `attention` returned: heads, and weights or lse [computed again]
+    options  the options of the forward pass; `changes` override single ones by name
+    saved    the result of `attention_forward` or `attention`: heads, and weights or lse [computed again]
     hook     receives the gradient of any intermediate of `attention`, and may replace it
 
     Few scores are computed by the formula (`dense_attention_backward`). Many are computed by blocks
@@ -126,7 +126,7 @@ def attention_forward(
     -> {"heads": (..., H, T, V), "weights": (..., H, T, S), or else "lse": (..., H, T)}
 
     The weights are returned if they are few. Both are computed by blocks on every core; heads equal the result of
-    `attention` but for the last bits. Errors are those of `attention`.
+    `attention` but for the last bits, and the errors are the same.
 
     >>> x = np.eye(2)[None]
     >>> {name: array.round(2).tolist() for name, array in attention_forward(x, x, x, causal=True).items()}
@@ -270,15 +270,15 @@ def multi_head_attention_vjp(
     hook: Hook = no_hook,
     **changes: Any,
 ) -> tuple[Array, MultiHeadPullback]:
-    """Multi-head attention, and the function from the gradient of its output to those of inputs and of parameters.
+    """Multi-head attention, and the function from its output's gradient to those of inputs and parameters.
 
     query (..., T, D), key (..., S, D), value (..., S, D)
     -> (..., T, D), (..., T, D) -> ({"query": (..., T, D), "key": (..., S, D), "value": (..., S, D), ...}, {"wq": ...})
 
-    The gradients of inputs include those of options: see `attention_backward`. The gradients of parameters have the
+    The gradients of inputs include the gradients of options, as in `attention_backward`; those of parameters have the
     keys of `params`. If one array is query, key and value, its gradient is the sum of three. `hook` reads
     intermediates; the hook that is passed to the second function receives their gradients, and may replace them.
-    Other arguments and errors are those of `multi_head_attention`; UsageError for a cache of keys.
+    Other arguments and errors are as in `multi_head_attention`; UsageError for a cache of keys.
 
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> output, pullback = multi_head_attention_vjp(x, x, x, {"wo": 2 * np.eye(2)})
@@ -371,7 +371,7 @@ def merge_partial_attention_backward(
     -> (..., H, T, V), (..., H, T) for each part
 
     With the share P = exp(lse of the part - lse) of a part: dO_i = P_i dO and dlse_i = P_i (dO · (O_i - O) + dlse). A
-    part without keys for a query has zeros there.
+    part without keys for a query has gradients of zero.
 
     >>> outputs, lses = [np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])]  # 1/3, 2/3
     >>> parts = merge_partial_attention_backward(np.array([[[3.0]]]), np.array([[0.0]]), outputs, lses)

@@ -60,10 +60,10 @@ def run_recorded(
 ) -> tuple[Array, Tape]:
     """Apply the steps to x as `run` does, and record the tape that `run_backward` reads.
 
-    x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
+    x (..., T, D), or for a first step that embeds ids (..., T) or an image (..., C, height, width) -> (..., T, D)
 
-    A hook of the context may read intermediates; gradients are those of a pass in which it replaces none. Errors are
-    those of `run`; UsageError for a KV cache.
+    A hook of the context may read intermediates; gradients are correct if it replaces none. Errors as in `run`;
+    UsageError for a KV cache.
 
     >>> from attnkit.model.config import Config
     >>> model = Model(Config("", 4, eps=1e-12), {"norm": {"gamma": np.ones(4)}})
@@ -205,7 +205,7 @@ def _attend_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
 
 def add_relative_gradients(config: Config, layer: str, inputs: Mapping[str, Array], reverse: Reverse) -> None:
-    """Add the gradients of disentangled positions, which attention in a layer returns with those of its inputs."""
+    """Add the gradients of disentangled positions, which attention returns beside the gradients of its inputs."""
     stack, number, _ = parse_layer_name(layer)
     own = layer if config.positions.shares_projections else f"{stack}.{number}.relative"
     for name, gradient in inputs.items():

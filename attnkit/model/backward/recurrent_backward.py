@@ -1,6 +1,6 @@
 """The adjoints of recurrent layers: of one direction, of layers and stacks, and of the layers of a model.
 
-The letters and the parameters are those of recurrent_cells.py. A step is undone in two parts: the gradients of what its
+Letters and parameters are as in recurrent_cells.py. A step is undone in two parts: the gradients of what its
 gates add up, W x + b (`inputs`) and U h + c (`products`), one step at a time; then the gradients of x and of the
 parameters, by one matrix product over all steps.
 """
@@ -182,7 +182,7 @@ def layer_backward(
     *,
     lengths: Array | None = None,
 ) -> LayerGradients:
-    """Undo `run_layer`, whose run has its traces.
+    """Undo `run_layer`; its run contains the traces.
 
     grad_outputs (B, T, P) or (B, T, 2 P), grad_states of the final states [zeros] -> x (B, T, D), states, parameters
 

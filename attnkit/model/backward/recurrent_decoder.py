@@ -99,9 +99,9 @@ def decoder_vjp(model: Model, layer: str, x: Array, context: Context) -> tuple[A
 def undo_token(
     run: DecoderRun, t: int, dy: Array, later: Carry, additive: AdditiveGradients
 ) -> tuple[TokenGradients, Carry]:
-    """Undo one token: its gradients, and those of the carry before it.
+    """Undo one token: the gradients of what it computed, and of the carry before it.
 
-    dy (B, C) is the gradient of its result, `later` of the carry after it.
+    dy (B, C) is the gradient of its result, `later` the gradient of the carry after it.
     """
     decoder, width, fed = run.decoder, run.decoder.width, run.carries[t + 1].fed
     weight = decoder.layers[0]["input"]
@@ -122,7 +122,7 @@ def undo_token(
 
 
 def add_to_last(states: Sequence[State], hidden: Array) -> tuple[State, ...]:
-    """Add a gradient to that of the hidden state of the last layer."""
+    """Add a gradient to the hidden state of the last layer."""
     return *states[:-1], State(states[-1].hidden + hidden, states[-1].cell)
 
 
@@ -144,7 +144,7 @@ def undo_layers(run: DecoderRun, t: int, later: Sequence[State]) -> tuple[list[S
 def undo_attention(
     run: DecoderRun, t: int, dcontext: Array, additive: AdditiveGradients
 ) -> tuple[AttentionGradients, Array]:
-    """Undo the attention of one token: its gradients, and that of the state (B, H) that it attends with."""
+    """Undo the attention of one token: its gradients, and the gradient of the state (B, H) that asks."""
     cross, tape = run.decoder.cross, run.tapes[t]
     dweights = (run.attended.memory @ dcontext[..., None])[..., 0]
     dscores = softmax_backward(dweights, tape["weights"])

@@ -15,7 +15,7 @@ Nested = Mapping[str, Mapping[str, Array]]
 
 
 def tied_parameters(params: Nested) -> list[list[Name]]:
-    """Return the names of parameters that share one memory, in groups, in the order of the parameters.
+    """Group the names of parameters that share one memory, in the order of the parameters.
 
     >>> table = np.zeros((3, 2))
     >>> tied_parameters({"decoder.embed": {"table": table}, "head": {"w": table.T, "b": np.zeros(3)}})
@@ -29,7 +29,7 @@ def tied_parameters(params: Nested) -> list[list[Name]]:
 
 
 def cast_parameters(params: Nested, dtype: DTypeLike) -> dict[str, dict[str, Array]]:
-    """Return a copy of parameters in a dtype, in which tied parameters share one memory as they did before.
+    """Copy parameters in a dtype; tied parameters share one memory in the copy too.
 
     >>> table = np.ones((3, 2), np.float32)
     >>> copy = cast_parameters({"decoder.embed": {"table": table}, "head": {"w": table.T}}, np.float64)
@@ -52,7 +52,7 @@ def cast_parameters(params: Nested, dtype: DTypeLike) -> dict[str, dict[str, Arr
 
 
 def sum_tied(gradients: Nested, params: Nested) -> dict[str, dict[str, Array]]:
-    """Return gradients where those of tied parameters are their sum, transposed where the parameter is.
+    """Sum the gradients of tied parameters; the sum is transposed for a parameter that is.
 
     >>> table, gradient = np.zeros((2, 1)), np.array([[1.0], [2.0]])
     >>> params = {"decoder.embed": {"table": table}, "head": {"w": table.T}}
@@ -73,6 +73,6 @@ def sum_tied(gradients: Nested, params: Nested) -> dict[str, dict[str, Array]]:
 
 
 def _turned(gradient: Any, view: Array, first: Array | None) -> Any:
-    """Return the gradient of a view, transposed if the view is, compared with the first one of its memory."""
+    """Transpose a gradient if its view is transposed, compared with the first view of the memory."""
     is_same = first is None or (view.shape, view.strides) == (first.shape, first.strides)
     return gradient if is_same else gradient.T

@@ -40,7 +40,7 @@ class StackInputs:
 
 
 class RecordedPass(NamedTuple):
-    """A recorded forward pass: the tape of each stack, the last hidden states (..., T, D), and which output it has."""
+    """A recorded forward pass: the tape of each stack, the last hidden states (..., T, D), the name of its output."""
 
     tapes: Mapping[str, Tape]
     hidden: Array
@@ -73,8 +73,8 @@ def run_model(
     inputs stack -> its inputs; output "logits", "pooled" or "hidden" [logits of a model with a head, else hidden]
     -> (..., T, N) logits, (..., D) pooled or (..., T, D) hidden states, and the recorded pass
 
-    The decoder of an encoder-decoder attends to the encoder's output. `hook` reads intermediates; `dtype` is that of
-    embeddings, as in Context. Errors are those of `transformer.run`; DataError where the inputs of a stack are missing.
+    The decoder of an encoder-decoder attends to the encoder's output. `hook` reads intermediates; `dtype` is the dtype
+    of embeddings, as in Context. Errors are as in `transformer.run`; DataError if the inputs of a stack are missing.
 
     >>> from attnkit.model.config import Config, StackConfig
     >>> stack = StackConfig(layers=0, heads=1, hidden=0, kv_heads=1, head_dim=2, vocab=3)
@@ -115,13 +115,13 @@ def model_backward(
     gradients: ModelGradients | None = None,
     hook: Hook = no_hook,
 ) -> PassGradients:
-    """Return the gradients of all parameters and inputs of a recorded pass, from the gradient of its output.
+    """Gradients of all parameters and inputs of a recorded pass, from the gradient of its output.
 
     grad_output like the output of the pass -> {layer: {parameter: its shape}}, {stack: its input's shape}
 
-    Gradients are added to `gradients`, those of earlier passes, if there are any, in place of which the result is to
+    Gradients are added to `gradients` of earlier passes, if there are any, in place of which the result is to
     be used. `hook` receives the gradient of every intermediate under its name in the forward pass. A parameter that
-    the output does not depend on has no entry. DataError where shapes do not match.
+    the output does not depend on has no entry. DataError if shapes do not match.
     """
     own, reverse = Reverse(hook=hook), Reverse({} if gradients is None else gradients)
     inputs: dict[str, Array] = {}
@@ -138,7 +138,7 @@ def model_backward(
 
 
 def memory_gradient(context: Context, reverse: Reverse) -> Array | None:
-    """Return the gradient of the memory of a stack after its backward pass: zeros where it read the states alone."""
+    """Gradient of the memory of a stack after its backward pass: zeros if it read the states alone."""
     if reverse.memory is None and reverse.states and context.memory is not None:
         return np.zeros_like(context.memory)
     return reverse.memory
