@@ -38,6 +38,7 @@ def show_compare_and_run() -> tuple[bool, str, tuple[int, ...]]:
     assert text and not report.same and report["max_abs"][0] > 0.5
     script: str = attnkit.history(attnkit.peek(record, stats=True))
     result = attnkit.run("attend | layernorm", record)
+    attnkit.plot(record, "x", slice="0").set_title("one word")
     return report.same, script.split("\n")[0], result["x"].shape
 
 

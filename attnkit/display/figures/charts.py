@@ -43,7 +43,7 @@ ROWS_WITHOUT_ORDER = ("batch", "head")
 WIDTH, HEIGHT = 640, 300  # pixels: of a plot of curves
 BARS_WIDTH, BARS_HEIGHT, MAX_STEP, FILLED = 440, 220, 88, 0.7  # of bars, from one to the next, and its filled share
 MAX_NAME = 120  # of a curve in the legend
-ROW, EXTENT_WIDTH, MAX_TENSOR = 20, 480, 220  # of a tensor in the chart of statistics, its scale, its name
+ROW, EXTENT_WIDTH, MAX_TENSOR = 20, 480, 320  # of a tensor in the chart of statistics, its scale, its name
 WORDS_WIDTH, PADDING, LINE_HEIGHT = 640, 3, 22  # of a line of words
 LOSSES = ("step", "curve")  # the axes of a record of training
 
