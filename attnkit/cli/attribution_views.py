@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 TEXTS = ("source", "x")  # the tensors of attributions, in the order in which they are shown
 
 
-def render_attributions(record: Record, call: Stage, look: "display.Style") -> str:
+def render_attributions(record: Record, stage: Stage, style: "display.Style") -> str:
     """Render the attributions of each text as a table below its words, which have colours on a terminal."""
     from attnkit import display
 
     parts = []
     for row in range(count_texts(record)):
         texts, most = list_texts(record, row), largest_attribution(record, row)
-        if look.color:
-            parts += [display.color_words(words, values, most, look) for words, values in texts]
-        tables = [display.attributions_table(words, values, most, look) for words, values in texts]
-        parts += [display.format_table(table, look) for table in tables]
-        parts += describe_sum(record, row, look.precision)
+        if style.color:
+            parts += [display.color_words(words, values, most, style) for words, values in texts]
+        tables = [display.attributions_table(words, values, most, style) for words, values in texts]
+        parts += [display.format_table(table, style) for table in tables]
+        parts += describe_sum(record, row, style.precision)
     return "\n\n".join(parts)
 
 
-def draw_attributions(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_attributions(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw the attributions of each text as its words in colours and a table with bars, their sum below it."""
     from attnkit import display
     from attnkit.cli import figures
     from attnkit.display.figures import Section, draw_words
 
-    style = figures.text_style(call)
+    style = figures.text_style(stage)
     sections = []
     for row in range(count_texts(record)):
         texts, most = list_texts(record, row), largest_attribution(record, row)

@@ -147,13 +147,13 @@ def _find_titles(config: model.Config) -> tuple[str, str]:
     return ("next word" if config.decoder else "word at each position"), "position"
 
 
-def list_scores(record: Record, look: display.Style) -> list[display.TextTable]:
+def list_scores(record: Record, style: display.Style) -> list[display.TextTable]:
     """Return a table of the scores of each text, and their sum."""
     count = len(record["x"]) if record["x"].ndim == 2 else 1
-    return [_scores_of(record, row, look) for row in range(count)]
+    return [_scores_of(record, row, style) for row in range(count)]
 
 
-def _scores_of(record: Record, row: int, look: display.Style) -> display.TextTable:
+def _scores_of(record: Record, row: int, style: display.Style) -> display.TextTable:
     """Return the scores of one text as a table, and their sum."""
     from attnkit import display
 
@@ -162,49 +162,49 @@ def _scores_of(record: Record, row: int, look: display.Style) -> display.TextTab
     tokens = [str(name) for name in (names[row] if names and isinstance(names[0], list) else names)]
     real = [place for place, name in enumerate(tokens) if name not in tokenizers.PADDING or record["rank"][at][place]]
     x, ids, rank = (record[name][at][real].tolist() for name in ("x", "ids", "rank"))
-    return display.scores_table([tokens[place] for place in real], ids, x, rank, look)
+    return display.scores_table([tokens[place] for place in real], ids, x, rank, style)
 
 
 HEADS = {"sequence": "text", "token": "token"}
 
 
-def shown_labels(record: Record, call: Stage) -> list[LabelRow]:
+def shown_labels(record: Record, stage: Stage) -> list[LabelRow]:
     """Return the labels to show of a record."""
     from attnkit.generation.labels import list_labels
 
-    return list_labels(record, call.files.loaded["model_"].config, call.parameters["top"])
+    return list_labels(record, stage.files.loaded["model_"].config, stage.parameters["top"])
 
 
-def render_labels(record: Record, call: Stage, look: display.Style) -> str:
+def render_labels(record: Record, stage: Stage, style: display.Style) -> str:
     """Render the label of one text as a line, and labels of several texts, of tokens or of spans as a table."""
     from attnkit import display
     from attnkit.display.text import escape
 
-    rows = shown_labels(record, call)
+    rows = shown_labels(record, stage)
     if record["x"].ndim == 1:
-        return "\n".join(f"{escape(row.label, look)}  {row.score:.{look.precision}f}" for row in rows)
-    return display.format_table(label_table(record, call, look), look)
+        return "\n".join(f"{escape(row.label, style)}  {row.score:.{style.precision}f}" for row in rows)
+    return display.format_table(label_table(record, stage, style), style)
 
 
-def label_table(record: Record, call: Stage, look: display.Style) -> display.TextTable:
+def label_table(record: Record, stage: Stage, style: display.Style) -> display.TextTable:
     """Return the table of labels: label and score, the characters of a span, then what is labelled."""
     from attnkit import display
 
-    cells = label_cells(record, call)
+    cells = label_cells(record, stage)
     texts = [
-        [f"{value:.{look.precision}f}" if isinstance(value, float) else str(value) for value in row]
+        [f"{value:.{style.precision}f}" if isinstance(value, float) else str(value) for value in row]
         for row in cells.rows
     ]
     numbers = [at for at, head in enumerate(cells.heads) if head in ("batch", "score", "start", "end")]
     return display.TextTable(list(cells.heads), texts, numbers)
 
 
-def label_cells(record: Record, call: Stage) -> Cells:
+def label_cells(record: Record, stage: Stage) -> Cells:
     """Return labels as a table, a row for each."""
     from attnkit.display.cells import Cells
 
-    rows, is_span = shown_labels(record, call), record.axes_of("x")[0] == "span"
-    task = call.files.loaded["model_"].config.task
+    rows, is_span = shown_labels(record, stage), record.axes_of("x")[0] == "span"
+    task = stage.files.loaded["model_"].config.task
     is_batch = any(row.text is not None for row in rows) and (is_span or task == "token")
     part = [] if record["x"].ndim == 1 else ["span" if is_span else HEADS[task]]
     heads = ["batch"] * is_batch + ["label", "score"] + ["start", "end"] * is_span + part
@@ -215,145 +215,151 @@ def label_cells(record: Record, call: Stage) -> Cells:
     return Cells(heads, cells)
 
 
-def draw_labels(record: Record, call: Stage) -> list[Section]:
+def draw_labels(record: Record, stage: Stage) -> list[Section]:
     """Draw labels as a table."""
     from attnkit.cli import figures
 
-    return [figures.table_section(label_table(record, call, figures.text_style(call)))]
+    return [figures.table_section(label_table(record, stage, figures.text_style(stage)))]
 
 
 SHARES = (("vocab",), ("label",))  # last axes of x whose numbers are the shares of words or labels
 
 
-def render_decoded(record: Record, call: Stage, look: display.Style) -> str:
+def render_decoded(record: Record, stage: Stage, style: display.Style) -> str:
     """Render generated text as text, and probabilities as a table of the most probable words at every position."""
     from attnkit.cli import views
 
-    if call.parameters["attribute"]:
+    if stage.parameters["attribute"]:
         from attnkit.cli.attribution_views import render_attributions
 
-        return render_attributions(record, call, look)
-    if gives_labels(record, call):
-        return render_labels(record, call, look)
-    if makes_text(call):
-        return render_generation(record, call, look)
-    if is_plain_tensor(record, call):
-        return views.render_tensor(record, "x", look)
-    candidates = render_candidates(record, call, look)
-    if not call.parameters["steps"] and not call.parameters["keep"]:
+        return render_attributions(record, stage, style)
+    if gives_labels(record, stage):
+        return render_labels(record, stage, style)
+    if makes_text(stage):
+        return render_generation(record, stage, style)
+    if is_plain_tensor(record, stage):
+        return views.render_tensor(record, "x", style)
+    candidates = render_candidates(record, stage, style)
+    if not stage.parameters["steps"] and not stage.parameters["keep"]:
         return candidates
-    return f"{views.render_tables(record, call, look)}\n\n{candidates}"
+    return f"{views.render_tables(record, stage, style)}\n\n{candidates}"
 
 
-def draw_decoded(record: Record, call: Stage, looks: FigureOptions) -> list[Section]:
+def draw_decoded(record: Record, stage: Stage, figure_options: FigureOptions) -> list[Section]:
     """Draw generated text as text, scores and the most probable words as tables."""
     from attnkit.cli import figures, views
     from attnkit.display.figures import candidates_section, tensor_section
 
-    if call.parameters["attribute"]:
+    if stage.parameters["attribute"]:
         from attnkit.cli.attribution_views import draw_attributions
 
-        return draw_attributions(record, call, looks)
-    if gives_labels(record, call):
-        return draw_labels(record, call)
-    style = figures.text_style(call)
-    if makes_text(call):
+        return draw_attributions(record, stage, figure_options)
+    if gives_labels(record, stage):
+        return draw_labels(record, stage)
+    style = figures.text_style(stage)
+    if makes_text(stage):
         if "rank" in record:
             return [figures.table_section(table) for table in list_scores(record, style)]
-        if shows_choices(record, call):
+        if shows_choices(record, stage):
             return [figures.table_section(table) for table in list_choices(record, style)]
-        if call.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
-            return figures.tensor_sections(record, call, looks)
-        return [figures.text_section(render_generation(record, call, style))]
-    if is_plain_tensor(record, call):
-        return [tensor_section(views.tensor_view(record, "x"), looks)]
-    steps = figures.tensor_sections(record, call, looks) if call.parameters["steps"] or call.parameters["keep"] else []
-    return [*steps, *(candidates_section(one, style.precision) for one in find_candidates(record, call))]
+        if stage.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
+            return figures.tensor_sections(record, stage, figure_options)
+        return [figures.text_section(render_generation(record, stage, style))]
+    if is_plain_tensor(record, stage):
+        return [tensor_section(views.tensor_view(record, "x"), figure_options)]
+    steps = (
+        figures.tensor_sections(record, stage, figure_options)
+        if stage.parameters["steps"] or stage.parameters["keep"]
+        else []
+    )
+    return [*steps, *(candidates_section(one, style.precision) for one in find_candidates(record, stage))]
 
 
-def list_decoded(record: Record, call: Stage) -> Cells:
+def list_decoded(record: Record, stage: Stage) -> Cells:
     """Return scores, the candidates of each step and the most probable words as a table, else the one tensor."""
     from attnkit.cli.cells import computed_cells
 
-    if gives_labels(record, call):
-        return label_cells(record, call)
-    if makes_text(call):
-        return generation_cells(record) or computed_cells(record, call)
-    if is_plain_tensor(record, call):
-        return computed_cells(record, call)
-    return word_cells(record, config_of_model(call), call.parameters["top"] or CANDIDATES)
+    if gives_labels(record, stage):
+        return label_cells(record, stage)
+    if makes_text(stage):
+        return generation_cells(record) or computed_cells(record, stage)
+    if is_plain_tensor(record, stage):
+        return computed_cells(record, stage)
+    return word_cells(record, config_of_model(stage), stage.parameters["top"] or CANDIDATES)
 
 
-def gives_labels(record: Record, call: Stage) -> bool:
+def gives_labels(record: Record, stage: Stage) -> bool:
     """Return whether a record has the labels of a model whose head gives them."""
-    config = config_of_model(call)
-    is_labelled = record.axes_of("x")[-1:] == ("label",) and call.parameters["emit"] is None
+    config = config_of_model(stage)
+    is_labelled = record.axes_of("x")[-1:] == ("label",) and stage.parameters["emit"] is None
     return config is not None and bool(config.task) and is_labelled
 
 
-def makes_text(call: Stage) -> bool:
+def makes_text(stage: Stage) -> bool:
     """Return whether decode runs a model that continues, translates or scores texts."""
-    config = config_of_model(call)
-    return config is not None and generates_text(config, call.parameters["layer"])
+    config = config_of_model(stage)
+    return config is not None and generates_text(config, stage.parameters["layer"])
 
 
-def shows_choices(record: Record, call: Stage) -> bool:
+def shows_choices(record: Record, stage: Stage) -> bool:
     """Return whether the result is shown as the candidates of the next word, which --top alone asks for."""
-    return asks_for_next_word(call.parameters["top"], call.parameters["steps"]) and {"x", "candidates.ids"} <= {*record}
+    return asks_for_next_word(stage.parameters["top"], stage.parameters["steps"]) and {"x", "candidates.ids"} <= {
+        *record
+    }
 
 
-def is_plain_tensor(record: Record, call: Stage) -> bool:
+def is_plain_tensor(record: Record, stage: Stage) -> bool:
     """Return whether x is shown as a tensor: --emit names it, or its numbers are no shares of words or labels."""
-    return bool(call.parameters["emit"]) or record.axes_of("x")[-1:] not in SHARES
+    return bool(stage.parameters["emit"]) or record.axes_of("x")[-1:] not in SHARES
 
 
-def config_of_model(call: Stage) -> Config | None:
+def config_of_model(stage: Stage) -> Config | None:
     """Return the configuration of the model of --model, if there is one."""
-    checkpoint = call.files.loaded.get("model_")
+    checkpoint = stage.files.loaded.get("model_")
     return None if checkpoint is None else checkpoint.config
 
 
-def render_candidates(record: Record, call: Stage, look: display.Style) -> str:
+def render_candidates(record: Record, stage: Stage, style: display.Style) -> str:
     """Render x (..., T, V) as one table a batch row: the most probable words at each position but padding."""
     from attnkit import display
 
-    return "\n\n".join(display.candidates_table(one, look) for one in find_candidates(record, call))
+    return "\n\n".join(display.candidates_table(one, style) for one in find_candidates(record, stage))
 
 
-def find_candidates(record: Record, call: Stage) -> list[display.Candidates]:
+def find_candidates(record: Record, stage: Stage) -> list[display.Candidates]:
     """Return the most probable words of x at each position, as many as --top requests."""
 
-    return list_candidates(record, config_of_model(call), call.parameters["top"] or CANDIDATES)
+    return list_candidates(record, config_of_model(stage), stage.parameters["top"] or CANDIDATES)
 
 
-def render_generation(record: Record, call: Stage, look: display.Style) -> str:
+def render_generation(record: Record, stage: Stage, style: display.Style) -> str:
     """Render generated texts, a line each with its prompt dim; of scores a table and their sum."""
     from attnkit import display
     from attnkit.cli import views
 
     texts = shared_labels(record.labels.get("text"))
-    if shows_choices(record, call):
-        return "\n\n".join(display.format_table(table, look) for table in list_choices(record, look))
-    if call.parameters["emit"] not in (None, "text") or not (texts or "rank" in record):
-        return views.render_tables(record, call, look)
+    if shows_choices(record, stage):
+        return "\n\n".join(display.format_table(table, style) for table in list_choices(record, style))
+    if stage.parameters["emit"] not in (None, "text") or not (texts or "rank" in record):
+        return views.render_tables(record, stage, style)
     if "rank" in record:
-        return "\n\n".join(display.format_table(table, look) for table in list_scores(record, look))
+        return "\n\n".join(display.format_table(table, style) for table in list_scores(record, style))
     lines = []
     scores = record["scores"].tolist() if "scores" in record and len(texts) > 1 else []
     prompts = shared_labels(record.labels.get("prompt")) or [""] * len(texts)
     for at, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
         rest = text[len(prompt) :] if text.startswith(prompt) else text
-        line = display.dim_then_bold(prompt if text.startswith(prompt) else "", rest, look)
-        lines.append(f"{scores[at]:.{look.precision}f}  {line}" if scores else line)
+        line = display.dim_then_bold(prompt if text.startswith(prompt) else "", rest, style)
+        lines.append(f"{scores[at]:.{style.precision}f}  {line}" if scores else line)
     return "\n".join(lines)
 
 
-def is_single_text(record: Record, call: Stage) -> bool:
+def is_single_text(record: Record, stage: Stage) -> bool:
     """Return whether the view of a result is one text without a table."""
-    is_text = call.parameters["emit"] in (None, "text") and not {"rank", "output", "candidates.ids"} & {*record}
-    if gives_labels(record, call):
+    is_text = stage.parameters["emit"] in (None, "text") and not {"rank", "output", "candidates.ids"} & {*record}
+    if gives_labels(record, stage):
         return record["x"].ndim == 1
-    return makes_text(call) and is_text and len(shared_labels(record.labels.get("text"))) == 1
+    return makes_text(stage) and is_text and len(shared_labels(record.labels.get("text"))) == 1
 
 
 def check_length_penalty(text: str) -> str:
@@ -369,9 +375,9 @@ def check_length_penalty(text: str) -> str:
     raise ValueError("gnmt:A or average:A")
 
 
-def has_failed_check(record: Record, call: Stage) -> int:
+def has_failed_check(record: Record, stage: Stage) -> int:
     """Return 1 where --check found a larger error than 1e-6, else 0."""
-    return int(any(not error <= CHECK_TOLERANCE for error in call.extra.get("errors", [])))
+    return int(any(not error <= CHECK_TOLERANCE for error in stage.extra.get("errors", [])))
 
 
 STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: what --keep takes
@@ -396,10 +402,10 @@ REQUIRES = [
 ]
 
 
-def requests_tensors(call: Stage) -> bool:
+def requests_tensors(stage: Stage) -> bool:
     """Return whether a flag requests tensors beside x: several texts, steps, or the candidates of new words."""
-    values = call.parameters
-    lists_words = asks_for_next_word(values["top"], values["steps"]) and makes_text(call)
+    values = stage.parameters
+    lists_words = asks_for_next_word(values["top"], values["steps"]) and makes_text(stage)
     return lists_words or any(values[name] for name in ("best", "keep", "steps"))
 
 
@@ -423,7 +429,7 @@ def requests_tensors(call: Stage) -> bool:
         figure=draw_decoded,
         cells=list_decoded,
         is_text=is_single_text,
-        options=lambda call: () if makes_text(call) else ("top",),
+        options=lambda stage: () if makes_text(stage) else ("top",),
     ),
     status=has_failed_check,
     needs_no_input=text_input.needs_no_input,
@@ -435,7 +441,7 @@ def requests_tensors(call: Stage) -> bool:
     record_defaults=lambda parameters: (
         {"seed": parameters["seed"] or 0} if any(parameters[name] is not None for name in Sampling._fields) else {}
     ),
-    gives=lambda call: "text" if call.parameters["emit"] == "text" else "record",
+    gives=lambda stage: "text" if stage.parameters["emit"] == "text" else "record",
     tables_aside=lambda parameters: bool(parameters["steps"]) and parameters["model_"] is None,
     adds=requests_tensors,
 )

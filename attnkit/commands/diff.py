@@ -33,48 +33,50 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
 
-def read_pairs(call: Stage, upstream: Records | None) -> Records:
+def read_pairs(stage: Stage, upstream: Records | None) -> Records:
     """Read the records of A and of B as pairs."""
-    if len(call.operands) != 2:
-        raise UsageError(f"two files to compare, not {len(call.operands)}: attnkit diff A B")
-    return Records(None, pair_records(call))
+    if len(stage.operands) != 2:
+        raise UsageError(f"two files to compare, not {len(stage.operands)}: attnkit diff A B")
+    return Records(None, pair_records(stage))
 
 
-def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     """Read two records, arrays or names of files, as a caller in Python passes them, as pairs."""
     if len(inputs) != 2:
         raise UsageError(f"two to compare, not {len(inputs)}: attnkit.diff(a, b)")
-    call.operands = tuple("".join(named_files(call.tool, one)) or name for one, name in zip(inputs, "AB", strict=True))
-    (stream_a, first), (stream_b, _) = (read_value(call, one) for one in inputs)
-    return Records(None, pair_streams(call, stream_a, stream_b, first))
+    stage.operands = tuple(
+        "".join(named_files(stage.tool, one)) or name for one, name in zip(inputs, "AB", strict=True)
+    )
+    (stream_a, first), (stream_b, _) = (read_value(stage, one) for one in inputs)
+    return Records(None, pair_streams(stage, stream_a, stream_b, first))
 
 
-def read_value(call: Stage, value: Any) -> tuple[Records, Source | None]:
+def read_value(stage: Stage, value: Any) -> tuple[Records, Source | None]:
     """Return a record or an array as a stream, or that of a file with its source; an array is one tensor, as NPY."""
-    if paths := named_files(call.tool, value):
-        return call.read(paths[0]), call.files.source
-    item = make_item(call.tool, value)
+    if paths := named_files(stage.tool, value):
+        return stage.read(paths[0]), stage.files.source
+    item = make_item(stage.tool, value)
     if not isinstance(item, Record):
         raise UsageError(f"expected a record, an array or the name of a file, got {type(value).__name__}")
     return Records(None if isinstance(value, Record) else "npy", iter([item])), None
 
 
-def pair_records(call: Stage) -> Iterator[Pair]:
+def pair_records(stage: Stage) -> Iterator[Pair]:
     """Yield the records of the two operands in pairs."""
-    stream_a, first = call.read(call.operands[0]), call.files.source
-    yield from pair_streams(call, stream_a, call.read(call.operands[1]), first)
+    stream_a, first = stage.read(stage.operands[0]), stage.files.source
+    yield from pair_streams(stage, stream_a, stage.read(stage.operands[1]), first)
 
 
-def pair_streams(call: Stage, stream_a: Records, stream_b: Records, first: Source | None) -> Iterator[Pair]:
+def pair_streams(stage: Stage, stream_a: Records, stream_b: Records, first: Source | None) -> Iterator[Pair]:
     """Yield the records of two streams in pairs; the shorter stream continues with empty records.
 
     first  the source of A, where it is a file
     """
-    a_file, b_file = call.operands
-    only, dtype = (call.common.pop(name, None) for name in ("only", "dtype"))  # of both records, not of the result
+    a_file, b_file = stage.operands
+    only, dtype = (stage.common.pop(name, None) for name in ("only", "dtype"))  # of both records, not of the result
     while True:
         a, b = next(stream_a.items, None), next(stream_b.items, None)
-        call.files.add_digest(first)
+        stage.files.add_digest(first)
         if a is None and b is None:
             return
         if a is not None and b is not None:
@@ -109,24 +111,24 @@ def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | N
     return Pair(a, b, are_traces(a, b))
 
 
-def render_differences(report: Record, call: Stage, style: "Style") -> str:
+def render_differences(report: Record, stage: Stage, style: "Style") -> str:
     """Write the report as a table, with heat maps of the differences where --heatmap requests them."""
-    if call.common.get("quiet") and call.common.get("output") in (None, "-"):
+    if stage.common.get("quiet") and stage.common.get("output") in (None, "-"):
         return ""  # the exit code is the result
-    relabelled = spell_tokens(report, call.common.get("tokens") or "raw")
-    return render_report(relabelled, style, heatmap=bool(call.extra.get("heatmap")))
+    relabelled = spell_tokens(report, stage.common.get("tokens") or "raw")
+    return render_report(relabelled, style, heatmap=bool(stage.extra.get("heatmap")))
 
 
-def draw_differences(report: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_differences(report: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw the report as a figure: a table, and heat maps of the differences where --heatmap requests them."""
     from attnkit.display.figures import Section, Table, heatmap_section
 
-    relabelled, style = spell_tokens(report, call.common.get("tokens") or "plain"), figures.text_style(call)
+    relabelled, style = spell_tokens(report, stage.common.get("tokens") or "plain"), figures.text_style(stage)
     rows, lines = report_rows(relabelled, style.precision), report_lines(relabelled)
     sections = [Section("differences", [Table(rows, LEFT)] if rows else [], notes=lines or ["no tensors"] * (not rows))]
-    if call.extra.get("heatmap"):
+    if stage.extra.get("heatmap"):
         maps = difference_views(relabelled, style)
-        sections += [heatmap_section(view, even_colors(view.array, looks)) for view in maps]
+        sections += [heatmap_section(view, even_colors(view.array, figure_options)) for view in maps]
     return sections
 
 
@@ -137,28 +139,28 @@ def spell_tokens(report: Record, spelling: str) -> DiffReport:
     return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
 
 
-def with_heatmap(report: DiffReport, call: Stage) -> DiffReport:
+def with_heatmap(report: DiffReport, stage: Stage) -> DiffReport:
     """Return the report as a caller in Python sees it: with heat maps where these are requested."""
-    return replace(report, heatmap=bool(call.extra.get("heatmap")))
+    return replace(report, heatmap=bool(stage.extra.get("heatmap")))
 
 
-def list_differences(report: Record, call: Stage) -> Cells:
+def list_differences(report: Record, stage: Stage) -> Cells:
     """Return the report as a table with a row for each tensor; UsageError with --heatmap."""
-    cells.refuse_view(call)
+    cells.refuse_view(stage)
     names = [name for name in report if report.axes_of(name) == ("tensor",)]
     columns = [report.labels["tensor"], *(report[name] for name in names), report.labels["at"], report.labels["first"]]
     return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])
 
 
-def even_colors(difference: Array, looks: "FigureOptions") -> "FigureOptions":
+def even_colors(difference: Array, figure_options: "FigureOptions") -> "FigureOptions":
     """Return how to draw a difference: with the colours of both signs, even about 0, unless others are requested."""
     peak = float(np.abs(difference[np.isfinite(difference)]).max(initial=0)) or 1.0
-    return looks._replace(range=looks.range or (-peak, peak), colors=looks.colors or "bwr")
+    return figure_options._replace(range=figure_options.range or (-peak, peak), colors=figure_options.colors or "bwr")
 
 
-def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
+def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
     """Check that the format can hold what --heatmap shows; the result is the report in each format."""
-    views.derived(call)
+    views.derived(stage)
     return None
 
 
@@ -166,7 +168,7 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
     operand=PAIR,
     reader=read_pairs,
     views=ResultViews(table=render_differences, figure=draw_differences, cells=list_differences),
-    status=lambda record, call: int(not record["same"]),
+    status=lambda record, stage: int(not record["same"]),
     derived=check_heatmap,
     sections={"Comparison": "rtol atol all_ heatmap", "Figures": "numbers no_numbers range cmap"},
     rules=Constraints(exclusive=[("numbers", "no_numbers")], requires=[(name, "heatmap") for name in views.LOOK_FLAGS]),

@@ -47,7 +47,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
     reader=text_input.read_texts,
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.Lines},
-    adds=lambda call: bool(call.parameters["steps"]),
+    adds=lambda stage: bool(stage.parameters["steps"]),
     record_defaults=lambda parameters: {"seed": parameters["seed"]} if parameters["dim"] is not None else {},
 )
 def embed(

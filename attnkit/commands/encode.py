@@ -161,16 +161,16 @@ HEAD = ("head.dense", "head.norm", "logits")
 POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
 
 
-def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[Line]:
+def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[Line]:
     """Yield the lines of --lines, those that arrive together with their results."""
-    if any(call.parameters[name] for name in HOOKED):
+    if any(stage.parameters[name] for name in HOOKED):
         yield from (line for lines in read_lines(blocks) for line in lines)
         return
-    values = call.files.load_values(None, bfloat16=False)
-    engine = call.load_engine()
+    values = stage.files.load_values(None, bfloat16=False)
+    engine = stage.load_engine()
     lines = encode_lines(blocks, values, lambda one, x: make_result(one, x, values["normalize"]))
     while True:
-        with running(call), callbacks.use_callbacks(callbacks.current()._replace(engine=engine)):
+        with running(stage), callbacks.use_callbacks(callbacks.current()._replace(engine=engine)):
             line = next(lines, None)
         if line is None:
             return
@@ -201,7 +201,7 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[Li
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.Lines, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
-    adds=lambda call: bool(call.parameters["keep"]),
+    adds=lambda stage: bool(stage.parameters["keep"]),
 )
 def encode(
     source: Sequence[str] | str | Record | None,

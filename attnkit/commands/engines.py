@@ -8,7 +8,7 @@ from attnkit.cli.output import report_text
 from attnkit.cli.tool import PythonForm, Records, Stage, tool
 
 
-def read_nothing(call: Stage, inputs: Any) -> Records:
+def read_nothing(stage: Stage, inputs: Any) -> Records:
     """Read no input."""
     return Records(None, iter([None]))
 

@@ -41,27 +41,27 @@ class Named(NamedTuple):
     curve: Sequence[dict[str, Any]] = ()
 
 
-def read_traces(call: Stage, upstream: Records | None) -> Records:
+def read_traces(stage: Stage, upstream: Records | None) -> Records:
     """Read the records of all the files, or of standard input, as one input."""
-    paths = call.operands or ("-" if upstream is not None else operands.stdin_or_error(),)
-    return Records("json", iter([select_tensors(call, [one for path in paths for one in read_file(call, path)])]))
+    paths = stage.operands or ("-" if upstream is not None else operands.stdin_or_error(),)
+    return Records("json", iter([select_tensors(stage, [one for path in paths for one in read_file(stage, path)])]))
 
 
-def read_file(call: Stage, path: str) -> Iterator[Named]:
+def read_file(stage: Stage, path: str) -> Iterator[Named]:
     """Yield the records of a file, or of standard input."""
     if os.path.isdir(path):
-        yield from read_steps(call, path)
+        yield from read_steps(stage, path)
         return
     if os.path.isfile(path) and os.path.getsize(path):
         source = formats.Source.of(memoryview(map_file(path)), path)
-        items = iter(formats.read(source, call.dtype == "bfloat16", lone_is_x=False))
+        items = iter(formats.read(source, stage.dtype == "bfloat16", lone_is_x=False))
     else:
-        items = call.read(path).items
+        items = stage.read(path).items
     for record in items:
         yield Named(record, "<stdin>" if path == "-" else path)
 
 
-def read_steps(call: Stage, folder: str) -> Iterator[Named]:
+def read_steps(stage: Stage, folder: str) -> Iterator[Named]:
     """Yield the recorded steps of a run, the first and the last of them among at most MOST; without any its losses."""
     from attnkit.training.loop import describe_step, find_losses, find_steps, read_reports, thin
 
@@ -74,27 +74,27 @@ def read_steps(call: Stage, folder: str) -> Iterator[Named]:
         warnings.warn(f"{folder}: the page has {len(chosen)} of {len(steps)} steps", AttnkitNote, stacklevel=2)
     curve = read_reports(folder)
     for step in chosen:
-        for one in read_file(call, steps[step]):
+        for one in read_file(stage, steps[step]):
             yield Named(describe_step(one.record, folder), folder, step, curve)
 
 
-def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     """Return the records that a caller in Python passes: one or a list of them, or the names of files."""
     value = inputs[0] if inputs else None
     traces: list[Named] = []
     for one in value if isinstance(value, list | tuple) else [value]:
         if isinstance(one, str | os.PathLike):
-            traces += read_file(call, os.fspath(one))
+            traces += read_file(stage, os.fspath(one))
         elif isinstance(one, Record):
-            traces.append(Named(make_item(call.tool, one), "record"))
+            traces.append(Named(make_item(stage.tool, one), "record"))
         else:
             raise UsageError(f"{EXPECTED}, got {type(one).__name__}", "traces")
-    return Records(None, iter([select_tensors(call, traces)]))
+    return Records(None, iter([select_tensors(stage, traces)]))
 
 
-def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
+def select_tensors(stage: Stage, traces: list[Named]) -> list[Named]:
     """Return the records with the tensors of --only alone."""
-    only = call.common.pop("only", None)
+    only = stage.common.pop("only", None)
     return [one._replace(record=one.record.select(only)) for one in traces] if only else traces
 
 
@@ -140,26 +140,26 @@ def explore(
     from attnkit.display.figures import FigureOptions
     from attnkit.interpret.tensor_statistics import map_parallel
 
-    call = running_stage()
-    looks = figures.figure_options(call) if call else FigureOptions()
+    stage = running_stage()
+    figure_options = figures.figure_options(stage) if stage else FigureOptions()
     if [views.are_losses(one.record) for one in traces] == [True]:
-        return draw_losses(traces[0], looks)
+        return draw_losses(traces[0], figure_options)
     chosen = choose_records(traces, record)
-    is_raw = call is not None and call.common.get("tokens") == "raw"
+    is_raw = stage is not None and stage.common.get("tokens") == "raw"
     pages = [read_lens(one, model_, top or TOP, is_raw, len(chosen) == 1) for one in chosen]
     difference = compare_traces(chosen[0].record, chosen[1].record, is_raw) if len(traces) == len(chosen) == 2 else None
     curve = [*chosen[0].curve] or None
     return explore_page(
-        pack_traces(pages, difference, exact, map_parallel) | {"curve": curve}, looks, "attnkit explore"
+        pack_traces(pages, difference, exact, map_parallel) | {"curve": curve}, figure_options, "attnkit explore"
     )
 
 
-def draw_losses(named: Named, looks: "FigureOptions") -> str:
+def draw_losses(named: Named, figure_options: "FigureOptions") -> str:
     """Draw the losses of a run that recorded no step as a page of curves."""
     from attnkit.display.figures import curves_section, render_figure
 
-    section = curves_section(views.tensor_view(named.record, "x"), looks)
-    return render_figure([section._replace(title=named.file)], looks, "html", "attnkit explore").decode()
+    section = curves_section(views.tensor_view(named.record, "x"), figure_options)
+    return render_figure([section._replace(title=named.file)], figure_options, "html", "attnkit explore").decode()
 
 
 def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: bool) -> "ExploredTrace":

@@ -34,28 +34,28 @@ class PipelineRun:
     history: list[dict[str, Any]]
 
 
-def run_recorded_pipeline(call: Stage, upstream: Records | None) -> Records:
+def run_recorded_pipeline(stage: Stage, upstream: Records | None) -> Records:
     """Run the pipeline for each record of its input, and keep what each stage read and returned."""
-    if len(call.operands) != 1:
+    if len(stage.operands) != 1:
         raise UsageError("one pipeline in quotes: attnkit grad 'embed \"The cat\" --dim 4 | attend'")
-    return record_stages(call, pipeline.parse_stages(call.operands[0]), upstream)
+    return record_stages(stage, pipeline.parse_stages(stage.operands[0]), upstream)
 
 
-def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     """Run the pipeline of a caller in Python, on a record where it is given one."""
     if not inputs or not isinstance(inputs[0], str):
         raise UsageError("one pipeline: attnkit.grad('attend | loss --target 1', record)")
-    call.operands = (inputs[0],)
+    stage.operands = (inputs[0],)
     stages = pipeline.parse_stages(inputs[0])
     record = inputs[1] if len(inputs) > 1 else None
-    return record_stages(call, stages, pipeline.give_record(stages[0], record, "attnkit.grad(pipeline, record)"))
+    return record_stages(stage, stages, pipeline.give_record(stages[0], record, "attnkit.grad(pipeline, record)"))
 
 
-def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) -> Records:
+def record_stages(grad_stage: Stage, stages: list[Stage], upstream: Records | None) -> Records:
     """Return the stream of the runs of stages, with the calls of each that they are made of."""
     calls: list[StageCall] = []
-    if call.parameters["of"] is not None:
-        emit(stages[-1], len(stages), call.parameters["of"][0])
+    if grad_stage.parameters["of"] is not None:
+        emit(stages[-1], len(stages), grad_stage.parameters["of"][0])
     for number, stage in enumerate(stages, start=1):
         stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
         if stage.common.pop("output", None):
@@ -65,7 +65,7 @@ def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) ->
         if stage.recorded_engine():
             raise UsageError(f"stage {number}, {stage.tool.name}: numpy computes gradients", "--engine")
     flow = pipeline.chain_stages(stages, upstream=upstream)
-    return Records(flow.format, run_items(call, stages, calls, flow.items))
+    return Records(flow.format, run_items(grad_stage, stages, calls, flow.items))
 
 
 def emit(stage: Stage, number: int, name: str) -> None:
@@ -89,7 +89,7 @@ def choose_elements(record: Record, index: tuple[Index, ...]) -> Array:
 
 
 def run_items(
-    call: Stage, stages: list[Stage], calls: list[StageCall], results: Iterator[Result]
+    grad_stage: Stage, stages: list[Stage], calls: list[StageCall], results: Iterator[Result]
 ) -> Iterator[PipelineRun]:
     """Yield the run of each record; UsageError where a stage reads several records at once."""
     for result in results:
@@ -97,7 +97,7 @@ def run_items(
         if not isinstance(result, Record):
             raise calls[-1].error("text has no gradient")
         for stage in stages:
-            call.files.digests |= stage.files.compute_digests(True)
+            grad_stage.files.digests |= stage.files.compute_digests(True)
         is_piped = not set(stages[0].operands) - {"-"}  # of a file the digest suffices
         yield PipelineRun(numbered, result, calls[0].before.history if is_piped else [])
         calls.clear()
@@ -123,18 +123,18 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..
     return keep
 
 
-def render_gradients(record: Record, call: Stage, look: display.Style) -> str:
+def render_gradients(record: Record, stage: Stage, style: display.Style) -> str:
     """Render a table of the gradients: their shapes and norms."""
-    if call.parameters["attribute"]:
-        return render_attributions(record, call, look)
+    if stage.parameters["attribute"]:
+        return render_attributions(record, stage, style)
     names = [name for name in record if name not in ("x", CHECKED)]
-    table = display.norms_table({name: record[name] for name in names}, look)
-    return table if "x" not in record else f"{views.render_tensor(record, 'x', look)}\n\n{table}"
+    table = display.norms_table({name: record[name] for name in names}, style)
+    return table if "x" not in record else f"{views.render_tensor(record, 'x', style)}\n\n{table}"
 
 
-def has_failed(record: Record, call: Stage) -> int:
+def has_failed(record: Record, stage: Stage) -> int:
     """Return 1 where --check finds a larger error than --tolerance, else 0."""
-    return int(any(not error <= call.parameters["tolerance"] for error in call.extra.get("errors", [])))
+    return int(any(not error <= stage.parameters["tolerance"] for error in stage.extra.get("errors", [])))
 
 
 @tool(

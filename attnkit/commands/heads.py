@@ -39,21 +39,21 @@ TRACE = ("kind", "pair")  # the tensors beside x of a trace, and of a model
 COMPOSITION = tuple(f"composition.{mode}" for mode in MODES)
 
 
-def render_heads(record: Record, call: Stage, look: display.Style) -> str:
+def render_heads(record: Record, stage: Stage, style: display.Style) -> str:
     """Draw the rows of the heads as tables."""
     if not has_rows(record):
-        return views.render_tables(record, call, look)
-    return "\n\n".join(display.format_table(table, look) for table in head_tables(record, look))
+        return views.render_tables(record, stage, style)
+    return "\n\n".join(display.format_table(table, style) for table in head_tables(record, style))
 
 
-def draw_heads(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_heads(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw the tables of the heads as a figure."""
     if not has_rows(record):
-        return figures.tensor_sections(record, call, looks)
-    return [figures.table_section(table) for table in head_tables(record, figures.text_style(call))]
+        return figures.tensor_sections(record, stage, figure_options)
+    return [figures.table_section(table) for table in head_tables(record, figures.text_style(stage))]
 
 
-def head_tables(record: Record, look: display.Style) -> list[display.TextTable]:
+def head_tables(record: Record, style: display.Style) -> list[display.TextTable]:
     """Return a table for the heads of all layers of each kind: `decoder.N.self:H`, whose rows are N:H."""
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(shared_labels(record.labels.get("head"))):
@@ -61,7 +61,7 @@ def head_tables(record: Record, look: display.Style) -> list[display.TextTable]:
     describe = trace_cells if "kind" in record else weight_cells
     tables = []
     for pattern, rows in groups.items():
-        heads, cells = describe(record, rows, look)
+        heads, cells = describe(record, rows, style)
         tables.append(display.TextTable(heads, cells, number_columns(heads), title_of(record, pattern)))
     return tables
 
@@ -95,22 +95,22 @@ def number_columns(heads: list[str]) -> list[int]:
 MODE_HEADS = tuple(f"{mode.upper()} from" for mode in MODES)
 
 
-def trace_cells(record: Record, rows: list[int], look: display.Style) -> tuple[list[str], list[list[str]]]:
+def trace_cells(record: Record, rows: list[int], style: display.Style) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the rows of the scores of heads; columns that are defined in no row are left out."""
     names, kinds, pairs = (shared_labels(record.labels.get(axis)) for axis in ("score", "kind", "pair"))
     defined = [at for at in range(len(names) - 1) if not np.isnan(record["x"][rows, at]).all()]
     cells = []
     for row in rows:
-        *numbers, largest = (format_cell(score, look.cell_precision) for score in record["x"][row])
+        *numbers, largest = (format_cell(score, style.cell_precision) for score in record["x"][row])
         cells.append([head_name(record, row), kinds[row], *(numbers[at] for at in defined), f"{largest} {pairs[row]}"])
     return ["head", "kind", *(SHORT.get(names[at], names[at]) for at in defined), "largest pair"], cells
 
 
-def weight_cells(record: Record, rows: list[int], look: display.Style) -> tuple[list[str], list[list[str]]]:
+def weight_cells(record: Record, rows: list[int], style: display.Style) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the rows of what weights say of heads."""
     cells = []
     for row in rows:
-        copying, *scores = (format_cell(score, look.precision) for score in record["x"][row])
+        copying, *scores = (format_cell(score, style.precision) for score in record["x"][row])
         sources = [head_name(record, source, "earlier") for source in strongest_heads(record, row)]
         composed = [f"{score} {source}".strip() for score, source in zip(scores, sources, strict=True)]
         cells.append([head_name(record, row), copying, *composed])
@@ -139,10 +139,10 @@ def format_cell(score: float, precision: int) -> str:
     return UNDEFINED if np.isnan(score) else f"{score:.{precision}f}"
 
 
-def head_cells(record: Record, call: Stage) -> Cells:
+def head_cells(record: Record, stage: Stage) -> Cells:
     """Return the rows of all heads as one table."""
     if not has_rows(record):
-        return computed_cells(record, call)
+        return computed_cells(record, stage)
     names, scores, earlier = (shared_labels(record.labels.get(axis)) for axis in ("head", "score", "earlier"))
     if "kind" in record:
         kinds, pairs = (shared_labels(record.labels.get(axis)) for axis in ("kind", "pair"))
@@ -159,22 +159,22 @@ WEIGHT_COLUMNS = ("copying", *MODES)
 COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *WEIGHT_COLUMNS)))
 
 
-def read_traces(call: Stage, upstream: Records | None) -> Records:
+def read_traces(stage: Stage, upstream: Records | None) -> Records:
     """Read all records of the input as one input."""
-    records = read_records(call, upstream)
+    records = read_records(stage, upstream)
     return records._replace(items=join_records(records.items))
 
 
-def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     """Read a record, several of them, or the name of a file, as a caller in Python passes them, as one input."""
     value = inputs[0] if inputs else None
-    if (value is None) != call.tool.needs_no_input(call.parameters):
+    if (value is None) != stage.tool.needs_no_input(stage.parameters):
         raise UsageError("heads needs a trace or a model, not both")
-    if paths := named_files(call.tool, value):
-        call.operands = paths
-        return read_traces(call, None)
+    if paths := named_files(stage.tool, value):
+        stage.operands = paths
+        return read_traces(stage, None)
     many = value if isinstance(value, Iterable) and not isinstance(value, Record | np.ndarray) else [value]
-    return Records(None, join_records(make_item(call.tool, one) for one in many))
+    return Records(None, join_records(make_item(stage.tool, one) for one in many))
 
 
 def join_records(records: Iterator[Record | None]) -> Iterator[Record | Iterator[Record | None] | None]:

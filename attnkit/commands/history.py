@@ -25,18 +25,18 @@ SIDE_OUTPUTS = ("trace", "cache_out")  # flags that write a file beside the resu
 SIDE_PIPE = "/dev/fd/3"  # where a script writes a side output that the next command reads
 
 
-def read_recorded(call: Stage, upstream: Records | None) -> Records:
+def read_recorded(stage: Stage, upstream: Records | None) -> Records:
     """Read the record of a file or of the stage before, or take the name of the folder of a trained model.
 
     FileError for another folder, which has no history; UsageError for --replay of a folder.
     """
-    for name in filter(os.path.isdir, call.operands):
+    for name in filter(os.path.isdir, stage.operands):
         if not os.path.exists(os.path.join(name, ORIGIN)):
             raise FileError("Is a directory; a history is that of a record: attnkit history FILE", name)
-        if call.parameters["replay"]:
+        if stage.parameters["replay"]:
             raise UsageError("a model is not trained again: run its command, and compare the bytes", "--replay")
         return Records(None, iter([name]))
-    return read_records(call, upstream)
+    return read_records(stage, upstream)
 
 
 @tool(
@@ -106,10 +106,10 @@ def parse_history(record: Record) -> list[Part]:
     """Parse the commands of a record into pipelines; DataError where a part reads a file that no command wrote."""
     parts = [Part([], "")]
     for entry in record.history:
-        call, beside = parse_command(entry["command"]), entry.get("beside", "")
-        if beside and beside not in side_outputs(call).values():
+        stage, beside = parse_command(entry["command"]), entry.get("beside", "")
+        if beside and beside not in side_outputs(stage).values():
             raise DataError(f"its history has {beside} written by a command that does not write it")
-        parts[-1] = Part([*parts[-1].calls, call], beside)
+        parts[-1] = Part([*parts[-1].calls, stage], beside)
         if beside:
             parts.append(Part([], ""))
     return [part for part in parts if part.calls]
@@ -125,22 +125,24 @@ def parse_command(command: str) -> Stage:
         raise DataError(f"its history has a command that is not attnkit's: {command}")
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the help, where it has --help
-            call = pipeline.parse_stage(words[1:], refused=("history",))
-            first_stage(call)
+            stage = pipeline.parse_stage(words[1:], refused=("history",))
+            first_stage(stage)
     except UsageError as error:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
-    if "engine" in call.tool.extra and call.tool.name != "run":  # without one NumPy made it, whatever ATTNKIT_ENGINE is
-        call.extra["engine"] = call.extra.get("engine") or "numpy"
-    if call.extra.get("save"):
-        raise DataError(f"its history writes the folder {call.extra['save']}: not one that attnkit made")
-    if "output" in call.common:
-        raise DataError(f"its history writes {call.common['output']}: not one that attnkit made")
-    return call
+    if (
+        "engine" in stage.tool.extra and stage.tool.name != "run"
+    ):  # without one NumPy made it, whatever ATTNKIT_ENGINE is
+        stage.extra["engine"] = stage.extra.get("engine") or "numpy"
+    if stage.extra.get("save"):
+        raise DataError(f"its history writes the folder {stage.extra['save']}: not one that attnkit made")
+    if "output" in stage.common:
+        raise DataError(f"its history writes {stage.common['output']}: not one that attnkit made")
+    return stage
 
 
-def first_stage(call: Stage) -> Stage:
+def first_stage(stage: Stage) -> Stage:
     """Return the first stage of a pipeline that run traced, of another tool the call itself."""
-    return pipeline.parse_stages(call.operands[0])[0] if call.tool.name == "run" and call.operands else call
+    return pipeline.parse_stages(stage.operands[0])[0] if stage.tool.name == "run" and stage.operands else stage
 
 
 def run_parts(parts: list[Part]) -> Iterator[Result]:
@@ -165,14 +167,14 @@ def write_script(record: Record, parts: list[Part]) -> str:
 
     Every command is rebuilt from its parsed flags, and every word of it is quoted.
     """
-    calls = [call for part in parts for call in part.calls]
+    calls = [stage for part in parts for stage in part.calls]
     comments = script_comments(record, calls)
     if record.history[0].get("files") and calls[0].tool.name != "embed":
         calls[0].common["format"] = "json"
-    for call in calls[:-1]:
-        if call.format.shows_table:
-            call.common["format"] = "json"
-    stages = [script_command(call, beside * (call is calls[-1])) for calls, beside in parts for call in calls]
+    for stage in calls[:-1]:
+        if stage.format.shows_table:
+            stage.common["format"] = "json"
+    stages = [script_command(stage, beside * (stage is calls[-1])) for calls, beside in parts for stage in calls]
     return "\n".join(["#!/bin/sh", *comments, " \\\n  | ".join(stages)])
 
 
@@ -189,21 +191,21 @@ def script_comments(record: Record, calls: list[Stage]) -> list[str]:
             if first_stage(calls[0]).count_stdin()
             else []
         ),
-        *(f"# without writing {escaped(path)}" for call in calls for path in side_outputs(call).values()),
+        *(f"# without writing {escaped(path)}" for stage in calls for path in side_outputs(stage).values()),
     ]
 
 
-def side_outputs(call: Stage) -> dict[str, str]:
+def side_outputs(stage: Stage) -> dict[str, str]:
     """Return the files that a command writes beside its result, by flag."""
-    return {name: call.parameters[name] for name in SIDE_OUTPUTS if call.parameters.get(name) is not None}
+    return {name: stage.parameters[name] for name in SIDE_OUTPUTS if stage.parameters.get(name) is not None}
 
 
-def script_command(call: Stage, beside: str) -> str:
+def script_command(stage: Stage, beside: str) -> str:
     """Return a command of the script that writes no file; a side output that the next command reads is piped to it."""
-    paths = {name: SIDE_PIPE if path == beside else os.devnull for name, path in side_outputs(call).items()}
-    words = shlex.split(replace(call, parameters=call.parameters | paths).command_line())
-    if "format" in call.common:
-        words[2:2] = ["-f", call.common["format"]]
+    paths = {name: SIDE_PIPE if path == beside else os.devnull for name, path in side_outputs(stage).items()}
+    words = shlex.split(replace(stage, parameters=stage.parameters | paths).command_line())
+    if "format" in stage.common:
+        words[2:2] = ["-f", stage.common["format"]]
     return shlex.join(words) + f" 3>&1 > {os.devnull}" * bool(beside)
 
 

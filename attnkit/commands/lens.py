@@ -24,30 +24,30 @@ WORDS = {"x", "ids"}
 PARTS = {"x", "logit"}
 
 
-def render_lens(record: Record, call: Stage, look: display.Style) -> str:
+def render_lens(record: Record, stage: Stage, style: display.Style) -> str:
     """Draw a table of the layers for each position, or the parts of a logit."""
     if {*record} >= PARTS:
-        return "\n\n".join(display.format_table(table, look) for table in part_tables(record, look))
+        return "\n\n".join(display.format_table(table, style) for table in part_tables(record, style))
     if not {*record} >= WORDS:
-        return views.render_tables(record, call, look)
+        return views.render_tables(record, stage, style)
     tables = []
     for text in range(text_count(record)):
         ones = list_positions(record, text)
         elision = elide(len(ones), MAX_POSITIONS)
-        drawn = [display.candidates_table(one, look) for one in elision.pick(ones)]
+        drawn = [display.candidates_table(one, style) for one in elision.pick(ones)]
         tables += elision.with_gap(drawn, f"{elision.hidden} more positions: --position N, or -f csv")
     return "\n\n".join(tables)
 
 
-def draw_lens(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_lens(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw the tables as a figure."""
     from attnkit.display.figures import candidates_section
 
-    style = figures.text_style(call)
+    style = figures.text_style(stage)
     if {*record} >= PARTS:
         return [figures.table_section(table) for table in part_tables(record, style)]
     if not {*record} >= WORDS:
-        return figures.tensor_sections(record, call, looks)
+        return figures.tensor_sections(record, stage, figure_options)
     ones = [one for text in range(text_count(record)) for one in list_positions(record, text)]
     return [candidates_section(one, style.precision) for one in ones]
 
@@ -81,7 +81,7 @@ def list_tokens(record: Record, text: int) -> list[tuple[int, str, str]]:
     return [(at, f"{numbers[at]} {tokens[at]}".rstrip(), tokens[at]) for at in range(count)]
 
 
-def part_tables(record: Record, look: display.Style) -> list[display.TextTable]:
+def part_tables(record: Record, style: display.Style) -> list[display.TextTable]:
     """Return a table of what each part adds to the logit of each text."""
     word, *other = (repr(one) for one in shared_labels(record.labels.get("word")))
     names, places = (shared_labels(record.labels.get(axis)) for axis in ("part", "position"))
@@ -89,20 +89,20 @@ def part_tables(record: Record, look: display.Style) -> list[display.TextTable]:
     for text, x in enumerate(np.atleast_2d(record["x"])):
         most = float(np.abs(x).max())
         rows = [
-            [name, f"{part:z.{look.precision}f}", bar]
-            for name, part, bar in zip(names, x, display.draw_signed_bars(x, most, look), strict=True)
+            [name, f"{part:z.{style.precision}f}", bar]
+            for name, part, bar in zip(names, x, display.draw_signed_bars(x, most, style), strict=True)
         ]
         lead = f"batch {text}, " * (record["x"].ndim > 1)
         title = f"{lead}logit of {word}{f' less that of {other[0]}' if other else ''} at position {places[text]}"
-        footer = f"sum {x.sum():.{look.precision}f}, the logit of the model"
+        footer = f"sum {x.sum():.{style.precision}f}, the logit of the model"
         tables.append(display.TextTable(["part", "adds", ""], rows, (1,), title, footer, signed=(2,)))
     return tables
 
 
-def list_lens(record: Record, call: Stage) -> Cells:
+def list_lens(record: Record, stage: Stage) -> Cells:
     """Return the likeliest words as a table with a row for each, or the parts of a logit with one for each."""
     if not ({*record} >= WORDS or {*record} >= PARTS):
-        return computed_cells(record, call)
+        return computed_cells(record, stage)
     return part_rows(record) if "logit" in record else word_rows(record)
 
 

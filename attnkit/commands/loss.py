@@ -28,48 +28,48 @@ if TYPE_CHECKING:
 DISTRIBUTIONS = ["target", "model"]  # the rows of a table of --steps
 
 
-def render_loss(record: Record, call: Stage, look: display.Style) -> str:
+def render_loss(record: Record, stage: Stage, style: display.Style) -> str:
     """Render a table of the losses, a row each, for each text of a batch; before it those of the distributions."""
     return "\n\n".join(
-        display.tensor_table(part) if isinstance(part, display.TensorView) else display.format_table(part, look)
-        for part in list_losses(record, call, look)
+        display.tensor_table(part) if isinstance(part, display.TensorView) else display.format_table(part, style)
+        for part in list_losses(record, stage, style)
     )
 
 
-def draw_loss(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_loss(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw the tables of the losses as a figure."""
     from attnkit.display.figures import tensor_section
 
     return [
-        tensor_section(part, looks) if isinstance(part, display.TensorView) else figures.table_section(part)
-        for part in list_losses(record, call, figures.text_style(call))
+        tensor_section(part, figure_options) if isinstance(part, display.TensorView) else figures.table_section(part)
+        for part in list_losses(record, stage, figures.text_style(stage))
     ]
 
 
-def list_losses(record: Record, call: Stage, look: display.Style) -> list[display.TextTable | display.TensorView]:
+def list_losses(record: Record, stage: Stage, style: display.Style) -> list[display.TextTable | display.TensorView]:
     """Return a table of the losses for each text of a batch, before it the view of its distributions."""
-    ignore = call.parameters["ignore"]
+    ignore = stage.parameters["ignore"]
     arrays = [record[name] for name in ("target", "probability", "loss")]
     length = arrays[0].shape[-1] if arrays[0].ndim else 1
     targets, probabilities, losses = (array.reshape(-1, length) for array in arrays)
-    has_weights = call.parameters["weights"] is not None
+    has_weights = stage.parameters["weights"] is not None
     parts: list[display.TextTable | display.TensorView] = []
     for row, ids in enumerate(targets):
         counted = [at for at in range(length) if ids[at] != ignore]
         tokens = names_along(record, "loss", row, length)
         words = names_along(record, "target", row, length, [str(id) for id in ids])
         if "expected" in record:
-            parts += [view_distributions(record, row, tokens, words, counted, look)] * bool(counted)
+            parts += [view_distributions(record, row, tokens, words, counted, style)] * bool(counted)
         parts.append(
             display.losses_table(
                 [(tokens[at], words[at], float(probabilities[row, at]), float(losses[row, at])) for at in counted],
-                look,
+                style,
                 title=f"batch {row}" if len(targets) > 1 else "",
                 has_weights=has_weights,
             )
         )
     if len(targets) > 1 or has_weights:  # else the table has it
-        parts.append(views.tensor_view(record, "x", look))
+        parts.append(views.tensor_view(record, "x", style))
     return parts
 
 
@@ -81,7 +81,7 @@ def names_along(record: Record, name: str, row: int, length: int, default: list[
 
 
 def view_distributions(
-    record: Record, row: int, tokens: list[str], words: list[str], counted: list[int], look: display.Style
+    record: Record, row: int, tokens: list[str], words: list[str], counted: list[int], style: display.Style
 ) -> display.TensorView:
     """Return the view of the expected distribution of each target above that of the model."""
     size = record["expected"].shape[-1]
@@ -90,13 +90,13 @@ def view_distributions(
     labels: list[Labels | None] = [titles, DISTRIBUTIONS, record.labels_of("expected", record["expected"].ndim - 1)]
     formula = "(1 − ε) one-hot(target) + ε/N, and softmax(logits)"
     stacked = np.stack(pairs, axis=1)
-    return display.TensorView("distributions", stacked, ("token", "p", "vocab"), labels, look, formula)
+    return display.TensorView("distributions", stacked, ("token", "p", "vocab"), labels, style, formula)
 
 
 @tool(
     rules=Constraints(one_of=[("target",)]),
     views=ResultViews(table=render_loss, figure=draw_loss),
-    adds=lambda call: bool(call.parameters["steps"]),
+    adds=lambda stage: bool(stage.parameters["steps"]),
 )
 def loss(
     record: Record,

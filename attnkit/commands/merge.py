@@ -17,19 +17,19 @@ from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.record import Array, Record, Tensor, join_names, shared_labels
 
 
-def read_parts(call: Stage, upstream: Records | None) -> Records:
+def read_parts(stage: Stage, upstream: Records | None) -> Records:
     """Read the records of all the files, or of standard input, as one input."""
     records: list[Record] = []
     formats = []
-    for path in call.operands or ("-" if upstream is not None else operands.stdin_or_error(),):
-        flow = call.read(path)
+    for path in stage.operands or ("-" if upstream is not None else operands.stdin_or_error(),):
+        flow = stage.read(path)
         for part in flow.items:
-            if call.operands and (problem := find_problem(part, records[0] if records else part)):
+            if stage.operands and (problem := find_problem(part, records[0] if records else part)):
                 raise DataError(problem, path)
             records.append(part)
         formats.append(flow.format)
-        if call.operands:
-            call.files.add_digest(call.files.source)
+        if stage.operands:
+            stage.files.add_digest(stage.files.source)
     return Records(formats[0], iter([records]))
 
 

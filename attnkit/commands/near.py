@@ -25,31 +25,31 @@ FORMULAS = {"cosine": "q · r / (|q| |r|)", "dot": "q · r", "euclidean": "|q �
 SCORES = {"cosine": "cosine", "dot": "dot", "euclidean": "distance"}
 
 
-def render_nearest(record: Record, call: Stage, look: display.Style) -> str:
+def render_nearest(record: Record, stage: Stage, style: display.Style) -> str:
     """Render a table of the nearest rows to each query."""
-    return "\n\n".join(display.format_table(table, look) for table in list_tables(record, call, look))
+    return "\n\n".join(display.format_table(table, style) for table in list_tables(record, stage, style))
 
 
-def draw_nearest(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_nearest(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw the tables as a figure."""
-    return [figures.table_section(table) for table in list_tables(record, call, figures.text_style(call))]
+    return [figures.table_section(table) for table in list_tables(record, stage, figures.text_style(stage))]
 
 
-def list_tables(record: Record, call: Stage, look: display.Style) -> list[display.TextTable]:
+def list_tables(record: Record, stage: Stage, style: display.Style) -> list[display.TextTable]:
     """Return a table for each query: the score, the number and the label of each of its nearest rows."""
-    heads = [SCORES[call.parameters["metric"]], "row", "label"]
+    heads = [SCORES[stage.parameters["metric"]], "row", "label"]
     tables = []
     for title, rows in list_queries(record):
-        cells = [[f"{score:.{look.precision}f}", str(index), label] for score, index, label in rows]
+        cells = [[f"{score:.{style.precision}f}", str(index), label] for score, index, label in rows]
         is_labelled = any(label for *_, label in rows)
         columns = [row[: 2 + is_labelled] for row in (heads, *cells)]
         tables.append(display.TextTable(columns[0], columns[1:], (0, 1), title))
     return tables
 
 
-def list_rows(record: Record, call: Stage) -> Cells:
+def list_rows(record: Record, stage: Stage) -> Cells:
     """Return the nearest rows to all queries as one table."""
-    heads = ["query", "rank", SCORES[call.parameters["metric"]], "row", "label"]
+    heads = ["query", "rank", SCORES[stage.parameters["metric"]], "row", "label"]
     return Cells(
         heads,
         [

@@ -9,15 +9,15 @@ from attnkit.cli.tool import PythonForm, ResultViews, Stage, tool
 from attnkit.record import Record
 
 
-def render_part(record: Record, call: Stage, look: display.Style) -> str:
+def render_part(record: Record, stage: Stage, style: display.Style) -> str:
     """Render the part of the record that the flags select."""
-    part = views.select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
-    return views.render(part, call, look)
+    part = views.select(record, stage.extra.get("name") or (), stage.extra.get("slice") or "")
+    return views.render(part, stage, style)
 
 
-def show_and_return(record: Record, call: Stage) -> Record:
+def show_and_return(record: Record, stage: Stage) -> Record:
     """Show a record on Python's standard error, and return it."""
-    sys.stderr.write(f"{notebook.present(record, call)}\n")
+    sys.stderr.write(f"{notebook.present(record, stage)}\n")
     return record
 
 

@@ -37,11 +37,11 @@ def names_pipeline_file(operand: str) -> bool:
     return operand == "-" or os.path.isfile(operand) or is_pipe(operand) or bool({".", "/"} & set(operand))
 
 
-def read_pipeline(call: Stage) -> str:
+def read_pipeline(stage: Stage) -> str:
     """Read the text of the pipeline: the first operand, or the file that it names."""
-    if not call.operands:
+    if not stage.operands:
         raise UsageError(f"one pipeline in quotes, or its file: {EXAMPLE}; attnkit run FILE")
-    operand = call.operands[0]
+    operand = stage.operands[0]
     if not names_pipeline_file(operand):
         return operand
     with formats.open_source(operand) as source:
@@ -61,17 +61,17 @@ def set_input(first: Stage, inputs: tuple[str, ...]) -> None:
     first.operands = inputs
 
 
-def run_pipeline(call: Stage, upstream: Records | None) -> Records:
+def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
     """Run the pipeline: return the results of the last stage, whose output flags apply where run has none."""
-    calls = pipeline.parse_stages(read_pipeline(call))
-    share_engine(call, calls)
-    set_input(calls[0], call.operands[1:])
-    call.extra["last"] = last = calls[-1]
-    give_options(last, call.common)
-    save = call.extra.get("save")
+    calls = pipeline.parse_stages(read_pipeline(stage))
+    share_engine(stage, calls)
+    set_input(calls[0], stage.operands[1:])
+    stage.extra["last"] = last = calls[-1]
+    give_options(last, stage.common)
+    save = stage.extra.get("save")
     if save:
         make_folder(save)
-    counts, trace, sheet = [0] * len(calls), trace_stages(call, calls), make_sheet(call, calls)
+    counts, trace, sheet = [0] * len(calls), trace_stages(stage, calls), make_sheet(stage, calls)
 
     def after_stage(at: int, done: Stage, result: Result) -> None:
         counts[at] += 1
@@ -80,32 +80,32 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
             save_result(save, at, counts[at], done, result)
         if sheet:
             sheet.add_stage(at, done, result)
-        elif done is not last or call.common["format"] not in DISPLAY_FORMATS:
-            output.show_aside(done, result, with_command=bool(call.extra.get("steps")))
+        elif done is not last or stage.common["format"] not in DISPLAY_FORMATS:
+            output.show_aside(done, result, with_command=bool(stage.extra.get("steps")))
 
     for one in calls:
-        one.has_table_aside = bool(call.extra.get("steps"))
+        one.has_table_aside = bool(stage.extra.get("steps"))
     flow = pipeline.chain_stages(calls, after_stage, upstream=upstream)
-    call.common |= last.common | {"format": output.format_for(last, flow.format)}
+    stage.common |= last.common | {"format": output.format_for(last, flow.format)}
     items = sheet.follow(flow.items) if sheet else flow.items
-    format, items = last.format.settle(call.common["format"], items)
-    call.common["format"] = format
+    format, items = last.format.settle(stage.common["format"], items)
+    stage.common["format"] = format
     for name in ("only", "dtype"):
-        call.common.pop(name, None)  # the last stage applies it
-    call.format.is_noted = True  # the last stage prints the notes
+        stage.common.pop(name, None)  # the last stage applies it
+    stage.format.is_noted = True  # the last stage prints the notes
     return Records(format, pipeline.convert_all(last, items, format))
 
 
-def make_sheet(call: Stage, calls: Sequence[Stage]) -> "Sheet | None":
+def make_sheet(stage: Stage, calls: Sequence[Stage]) -> "Sheet | None":
     """Make the worked sheet of --steps where the output is a figure or Markdown; UsageError for --blank of another."""
-    blank = call.extra.get("blank") or ()
-    if not call.extra.get("steps") or calls[-1].format.requested() not in SHEET_FORMATS:
+    blank = stage.extra.get("blank") or ()
+    if not stage.extra.get("steps") or calls[-1].format.requested() not in SHEET_FORMATS:
         if blank:
             raise UsageError("needs a sheet: -o FILE.html, .pdf, .md, .svg or .png", "--blank")
         return None
     from attnkit.cli.sheet import Sheet
 
-    call.extra["sheet"] = sheet = Sheet(calls, blank)
+    stage.extra["sheet"] = sheet = Sheet(calls, blank)
     return sheet
 
 
@@ -117,9 +117,9 @@ def give_options(last: Stage, values: Mapping[str, Any]) -> None:
     last.common |= values
 
 
-def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
+def share_engine(stage: Stage, calls: Sequence[Stage]) -> None:
     """Give the stages the engine of run where they name none; UsageError where none of them can compute on one."""
-    values = {name: call.extra[name] for name in options.ENGINE if call.extra.get(name) is not None}
+    values = {name: stage.extra[name] for name in options.ENGINE if stage.extra.get(name) is not None}
     able = [one for one in calls if "engine" in one.tool.extra]
     if values and not able:
         raise UsageError(
@@ -130,9 +130,9 @@ def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
             one.extra |= values
 
 
-def trace_stages(call: Stage, calls: list[Stage]) -> Callable[[int, Stage, Result], None]:
+def trace_stages(stage: Stage, calls: list[Stage]) -> Callable[[int, Stage, Result], None]:
     """Return what is called after each stage, so that --trace writes the trace of every result of the last one."""
-    path, patterns = call.parameters["trace"], call.parameters["trace_only"]
+    path, patterns = stage.parameters["trace"], stage.parameters["trace_only"]
     if path is None:
         return lambda at, done, result: None
     from attnkit.cli.pipeline_trace import PipelineTrace
@@ -149,9 +149,9 @@ def make_folder(name: str) -> None:
         raise FileError(f"cannot write {name}: {error.strerror}") from None
 
 
-def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -> None:
+def save_result(folder: str, at: int, count: int, stage: Stage, result: Result) -> None:
     """Write one result of a stage to the folder of --save: 1-embed.npz, and 1-embed-2.npz for the second record."""
-    name = f"{at + 1}-{call.tool.name}" + (f"-{count}" if count > 1 else "")
+    name = f"{at + 1}-{stage.tool.name}" + (f"-{count}" if count > 1 else "")
     if isinstance(result, Record):
         path, data = Path(folder, f"{name}.npz"), formats.encode(result, "npz")
     else:
@@ -160,7 +160,7 @@ def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -
         sink.write(data)
 
 
-def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     """Run the pipeline of a caller in Python, on a record where it is given one."""
     if not inputs or not isinstance(inputs[0], str | os.PathLike):
         raise UsageError("one pipeline: attnkit.run('posenc | attend', record)")
@@ -170,21 +170,21 @@ def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
     else:
         text = inputs[0]
     calls = pipeline.parse_stages(text)
-    share_engine(call, calls)
-    call.extra["last"] = last = calls[-1]
+    share_engine(stage, calls)
+    stage.extra["last"] = last = calls[-1]
     give_options(
-        last, {name: call.common.pop(name) for name in ("only", "dtype", "check_finite") if name in call.common}
+        last, {name: stage.common.pop(name) for name in ("only", "dtype", "check_finite") if name in stage.common}
     )
     if last.common.get("output"):
         raise UsageError("Python writes no result to a file: attnkit.formats.save(record, FILE)", "--output")
     record = inputs[1] if len(inputs) > 1 else None
     upstream = pipeline.give_record(calls[0], record, "attnkit.run(pipeline, record)")
-    return pipeline.chain_stages(calls, trace_stages(call, calls), upstream=upstream)
+    return pipeline.chain_stages(calls, trace_stages(stage, calls), upstream=upstream)
 
 
-def present_last(result: Result, call: Stage) -> Any:
+def present_last(result: Result, stage: Stage) -> Any:
     """Return the result of the last stage as its tool returns it from Python."""
-    last = call.extra["last"]
+    last = stage.extra["last"]
     return last.tool.python.present(result, last)
 
 
@@ -192,8 +192,8 @@ def present_last(result: Result, call: Stage) -> Any:
     operand="PIPELINE|FILE [INPUT]",
     sections={"Stages": "trace trace_only steps blank save", "Engine": options.ENGINE_SECTION},
     reader=run_pipeline,
-    views=ResultViews(table=lambda record, call, look: output.render(call.extra["last"], record, look)),
-    status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
+    views=ResultViews(table=lambda record, stage, style: output.render(stage.extra["last"], record, style)),
+    status=lambda record, stage: stage.extra["last"].tool.status(record, stage.extra["last"]),
     rules=Constraints(requires=[("trace_only", "trace"), ("blank", "steps")]),
     extra={
         "steps": Annotated[

@@ -29,7 +29,7 @@ USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a sc
     reader=name_reader("sample", ("script",)),
     rules=Constraints(exclusive=[("copy", "script")]),
     needs_no_input=lambda parameters: True,
-    gives=lambda call: "text" if call.operands or call.parameters["copy"] else "report",
+    gives=lambda stage: "text" if stage.operands or stage.parameters["copy"] else "report",
     without=options.OF_TENSORS,
 )
 def sample(

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
 
-def map_view(record: Record, call: Stage, look: display.Style = display.DEFAULT_STYLE) -> display.TensorView:
+def map_view(record: Record, stage: Stage, style: display.Style = display.DEFAULT_STYLE) -> display.TensorView:
     """Return the view of the map: words are labels of rows, and layers columns; colours are even about 0."""
-    view = views.tensor_view(record, "x", look)
+    view = views.tensor_view(record, "x", style)
     last = view.array.ndim - 1
     order = [*range(1, last + 1), 0] if last else [0]
     return replace(
         view,
-        title=f"effect on {score_name(call)}" if call.parameters["ablate"] else f"restored of {score_name(call)}",
+        title=f"effect on {score_name(stage)}" if stage.parameters["ablate"] else f"restored of {score_name(stage)}",
         array=view.array.transpose(order),
         axes=[view.axes[at] for at in order],
         labels=[view.labels[at] for at in order],
@@ -41,25 +41,25 @@ def map_view(record: Record, call: Stage, look: display.Style = display.DEFAULT_
     )
 
 
-def score_name(call: Stage) -> str:
+def score_name(stage: Stage) -> str:
     """Return the score in words."""
-    score, minus = call.parameters["score"], call.parameters["minus"]
+    score, minus = stage.parameters["score"], stage.parameters["minus"]
     return f"the logit of {score!r}" + (f" − {minus!r}" if minus else "")
 
 
-def render_scan(record: Record, call: Stage, look: display.Style) -> str:
+def render_scan(record: Record, stage: Stage, style: display.Style) -> str:
     """Render the map as a table or a heat map, and the scores of the texts."""
-    draw = display.heatmap if call.extra.get("heatmap") else display.tensor_table
+    draw = display.heatmap if stage.extra.get("heatmap") else display.tensor_table
     texts = [name for name in ("clean", "corrupted") if name in record]
-    scores = ", ".join(f"{name} {record[name]:.{look.precision}f}" for name in texts)
-    return f"{draw(map_view(record, call, look))}\n{display.text_lines(f'{score_name(call)}: {scores}', look)}"
+    scores = ", ".join(f"{name} {record[name]:.{style.precision}f}" for name in texts)
+    return f"{draw(map_view(record, stage, style))}\n{display.text_lines(f'{score_name(stage)}: {scores}', style)}"
 
 
-def draw_scan(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_scan(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw the map as a heat map."""
     from attnkit.display import figures as drawing
 
-    return [drawing.heatmap_section(map_view(record, call, figures.text_style(call)), looks)]
+    return [drawing.heatmap_section(map_view(record, stage, figures.text_style(stage)), figure_options)]
 
 
 @tool(
@@ -77,7 +77,7 @@ def draw_scan(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sect
     ),
     operand=TEXT,
     reader=text_input.read_texts,
-    views=ResultViews(table=render_scan, figure=draw_scan, options=lambda call: ("heatmap",)),
+    views=ResultViews(table=render_scan, figure=draw_scan, options=lambda stage: ("heatmap",)),
     extra={"heatmap": Annotated[bool, typer.Option(help="a heat map in place of a table")], **views.LOOK_FLAGS},
 )
 def scan(

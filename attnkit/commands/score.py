@@ -49,16 +49,16 @@ def title_of(name: str, record: Record) -> str:
     return str(metrics[1]) if name == "chrf" and metrics else TITLES.get(name, name)
 
 
-def render_scores(record: Record, call: Stage, style: display.Style) -> str:
+def render_scores(record: Record, stage: Stage, style: display.Style) -> str:
     """Draw the scores of a record as a table; with --by one with a bar for each class of lengths."""
     return "\n\n".join(display.format_table(table, style) for table in score_tables(record, style, bars=True))
 
 
-def draw_scores(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_scores(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw the scores of a record as a figure: their table, and bars of each by length."""
     from attnkit.display.figures import Section, draw_bars
 
-    sections = [figures.table_section(one) for one in score_tables(record, figures.text_style(call), bars=False)]
+    sections = [figures.table_section(one) for one in score_tables(record, figures.text_style(stage), bars=False)]
     _, classes = score_views(record)
     names = [name for name in WITH_BARS if name + BY_LENGTH in record]
     if classes and names:
@@ -118,7 +118,7 @@ def format_score(record: Record, name: str, value: float, style: display.Style) 
     return f"{value:.{style.precision}f}"
 
 
-def tabulate_scores(record: Record, call: Stage) -> Cells:
+def tabulate_scores(record: Record, stage: Stage) -> Cells:
     """Return the scores as a table for other programs: with --by a row for each class, else one row."""
     scores, classes = score_views(record)
     if not classes:
@@ -148,19 +148,19 @@ def parse_by(text: str) -> str:
     return text
 
 
-def read_input(call: Stage, upstream: Records | None) -> Records:
+def read_input(stage: Stage, upstream: Records | None) -> Records:
     """Read the text to score: the file that is the operand, the lines of the stage before, or standard input."""
-    return Records(None, read_lazily(call, upstream))
+    return Records(None, read_lazily(stage, upstream))
 
 
-def read_lazily(call: Stage, upstream: Records | None) -> Iterator[NamedText]:
+def read_lazily(stage: Stage, upstream: Records | None) -> Iterator[NamedText]:
     """Yield the one text to score."""
-    path = call.operands[0] if call.operands else "-"
+    path = stage.operands[0] if stage.operands else "-"
     if path == "-" and upstream is not None:
         yield NamedText("<stdin>", "".join(f"{line}\n" for block in upstream_blocks(upstream) for line in block))
         return
-    source = open_source(path if call.operands else stdin_or_error(TEXT_NEEDED), hash=path != "-")
-    call.files.source = source
+    source = open_source(path if stage.operands else stdin_or_error(TEXT_NEEDED), hash=path != "-")
+    stage.files.source = source
     with source:
         if looks_like_tensors(source.peek(16)):
             raise UsageError("expected text, got a file of tensors", source.name)
@@ -170,14 +170,14 @@ def read_lazily(call: Stage, upstream: Records | None) -> Iterator[NamedText]:
     yield NamedText(source.name, text)
 
 
-def read_value(call: Stage, inputs: Sequence[Any]) -> Records:
+def read_value(stage: Stage, inputs: Sequence[Any]) -> Records:
     """Return the text that a caller in Python passes: the name of a file, or a list of lines."""
     value = inputs[0] if inputs else None
     if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
         return Records(None, iter([NamedText("text", "".join(f"{line}\n" for line in value))]))
-    if paths := named_files(call.tool, value):
-        call.operands = paths
-        return read_input(call, None)
+    if paths := named_files(stage.tool, value):
+        stage.operands = paths
+        return read_input(stage, None)
     raise UsageError(f"expected the name of a file or a list of lines, got {type(value).__name__}", "text")
 
 

@@ -33,23 +33,23 @@ class CheckpointRecord(Record):
     whole: bool = field(kw_only=True)
 
 
-def read_input(call: Stage, upstream: Records | None) -> Records:
+def read_input(stage: Stage, upstream: Records | None) -> Records:
     """Read the tensors of a model's folder, or of a part of it, or the records of any other input."""
-    if only := call.common.pop("only", None):  # here it is another word for --name
-        if call.parameters["name"]:
+    if only := stage.common.pop("only", None):  # here it is another word for --name
+        if stage.parameters["name"]:
             raise UsageError("cannot be combined with --only, which chooses tensors too", "--name")
-        call.parameters["name"] = only
-    folder, name = split_folder(call.operands[0]) if call.operands else ("", "")
-    pipeline, names = call.parameters["pipeline"], call.parameters["name"]
+        stage.parameters["name"] = only
+    folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
+    pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
     if not folder:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
-        if call.operands and os.path.basename(call.operands[0]) == CURVE:
+        if stage.operands and os.path.basename(stage.operands[0]) == CURVE:
             from attnkit.training.loop import read_losses
 
-            return Records(None, iter([read_losses(call.operands[0])]))
-        return read_records(call, upstream)
-    flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_flag_set(call, flag)]
+            return Records(None, iter([read_losses(stage.operands[0])]))
+        return read_records(stage, upstream)
+    flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_flag_set(stage, flag)]
     if pipeline is not None and name:
         raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
     if not (name or names) and {"--heatmap", "--heads", "--curves", "--slice"} & {*flags}:
@@ -57,7 +57,7 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
     from attnkit.interpret import model_summary
 
     checkpoint, _ = operands.load_operand(folder, "model")
-    call.files.loaded["folder"] = checkpoint
+    stage.files.loaded["folder"] = checkpoint
     tensors = model_summary.checkpoint_record(checkpoint, name, names).tensors
     return Records(None, iter([CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names))]))
 
@@ -74,43 +74,43 @@ def split_folder(operand: str) -> tuple[str, str]:
     return next(((operand[:at], operand[at + 1 :]) for at in ends if os.path.isdir(operand[:at])), ("", ""))
 
 
-def is_flag_set(call: Stage, flag: str) -> bool:
+def is_flag_set(stage: Stage, flag: str) -> bool:
     """Return whether the command line sets a flag of show."""
-    return bool(call.parameters.get(flag) or call.extra.get(flag))
+    return bool(stage.parameters.get(flag) or stage.extra.get(flag))
 
 
-def render_input(record: Record, call: Stage, look: display.Style) -> str:
+def render_input(record: Record, stage: Stage, style: display.Style) -> str:
     """Render a folder as its model, its tensors and its layers, any other record in the view that a flag selects."""
-    if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(call, "stats"):
-        return draw_losses(record, call, look) + views.render(record, call, look)
+    if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(stage, "stats"):
+        return draw_losses(record, stage, style) + views.render(record, stage, style)
     from attnkit.interpret import model_summary
 
-    if is_flag_set(call, "list"):
-        return model_summary.tensor_rows(record.checkpoint, look, fold=False)
-    return model_summary.model_facts(record.checkpoint, look)
+    if is_flag_set(stage, "list"):
+        return model_summary.tensor_rows(record.checkpoint, style, fold=False)
+    return model_summary.model_facts(record.checkpoint, style)
 
 
-def draw_losses(record: Record, call: Stage, look: display.Style) -> str:
+def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
     """Draw a line for each curve of the losses of a run: its first and its last number, and between them the curve."""
-    if not views.are_losses(record) or views.requested_view(call) or is_flag_set(call, "rows"):
+    if not views.are_losses(record) or views.requested_view(stage) or is_flag_set(stage, "rows"):
         return ""
     lines = []
     for name, losses in zip(record.labels["curve"], record["x"].T, strict=True):
-        numbers = f"{name}  {losses[0]:.{look.precision}f} → {losses[-1]:.{look.precision}f}  "
-        lines.append(numbers + display.draw_curve(losses, max(look.width - len(numbers), 1), look))
+        numbers = f"{name}  {losses[0]:.{style.precision}f} → {losses[-1]:.{style.precision}f}  "
+        lines.append(numbers + display.draw_curve(losses, max(style.width - len(numbers), 1), style))
     return "\n".join(lines) + "\n\n"
 
 
-def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw a folder as its model, its tensors and its layers in text, any other record in the requested view."""
-    is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in call.common
-    if is_model and not is_flag_set(call, "stats"):
-        return [figures.text_section(render_input(record, call, figures.text_style(call)))]
-    if views.are_losses(record) and not views.requested_view(call):
+    is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in stage.common
+    if is_model and not is_flag_set(stage, "stats"):
+        return [figures.text_section(render_input(record, stage, figures.text_style(stage)))]
+    if views.are_losses(record) and not views.requested_view(stage):
         from attnkit.display.figures import curves_section
 
-        return [curves_section(views.tensor_view(record, "x"), looks)]
-    return figures.view_sections(record, call, looks)
+        return [curves_section(views.tensor_view(record, "x"), figure_options)]
+    return figures.view_sections(record, stage, figure_options)
 
 
 @tool(
@@ -135,7 +135,7 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
     python=PythonForm(options=notebook.OPTIONS, result="Rendering", present=notebook.present),
     keep_names=True,
     without=("check_finite",),
-    gives=lambda call: "text" if call.parameters["pipeline"] is not None else "record",
+    gives=lambda stage: "text" if stage.parameters["pipeline"] is not None else "record",
 )
 def show(
     record: Record,

@@ -51,14 +51,14 @@ CHANGED_BY_RESUME = (*ENDS, "record", "sample", "output")
 FIXED = [field.name.rstrip("_") for field in fields(Recipe) if field.name not in (*CHANGED_BY_RESUME, "config")]
 
 
-def read_operand(call: Stage, upstream: Records | None) -> Records:
+def read_operand(stage: Stage, upstream: Records | None) -> Records:
     """Read the name of the text: the operand, or `-` for standard input; UsageError for a stage before this one."""
     if upstream is not None:
         raise UsageError("train reads a text, not the result of a stage")
-    return Records(None, iter([call.operands[0] if call.operands else stdin_or_error("name a text file")]))
+    return Records(None, iter([stage.operands[0] if stage.operands else stdin_or_error("name a text file")]))
 
 
-def read_name(call: Stage, inputs: Sequence[Any]) -> Records:
+def read_name(stage: Stage, inputs: Sequence[Any]) -> Records:
     """Take the name of the text from a caller in Python."""
     if not inputs or not isinstance(inputs[0], str | os.PathLike):
         raise UsageError("the name of a text file: attnkit.train('tales.txt', output='my-gpt')")
@@ -72,9 +72,9 @@ def _stated_by_run(folder: str) -> dict[str, Any]:
     return values | stated_sizes(os.path.join(folder, CONFIG))
 
 
-def present_run(line: str, call: Stage) -> dict[str, Any]:
+def present_run(line: str, stage: Stage) -> dict[str, Any]:
     """Return what a run has made, and its reports, as the command line writes them in JSON."""
-    return {**call.extra["summary"], "reports": call.extra.get("reports", [])}
+    return {**stage.extra["summary"], "reports": stage.extra.get("reports", [])}
 
 
 @tool(

@@ -115,13 +115,13 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
     return axes_of
 
 
-def model_facts(checkpoint: "Checkpoint", look: Style) -> str:
+def model_facts(checkpoint: "Checkpoint", style: Style) -> str:
     """Render the model, its stored tensors and its layers, equal ones in one row."""
-    heading = display.property_list(checkpoint.folder, facts(checkpoint), look)
-    return "\n\n".join([heading, tensor_rows(checkpoint, look, fold=True), layer_table(checkpoint, look)])
+    heading = display.property_list(checkpoint.folder, facts(checkpoint), style)
+    return "\n\n".join([heading, tensor_rows(checkpoint, style, fold=True), layer_table(checkpoint, style)])
 
 
-def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
+def tensor_rows(checkpoint: "Checkpoint", style: Style, fold: bool) -> str:
     """Render the stored tensors: published name, count and shape, and the dtype if it is not the most common."""
     stored = checkpoint.tensors()
     usual = Counter(dtype for dtype, _ in stored.values()).most_common(1)
@@ -132,15 +132,15 @@ def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
     ]
     idle = len(stored) - len(published_axes(checkpoint))
     last = counted(len(stored), "tensor") + f", {idle} not used" * bool(idle) + "; --list: one per line" * fold
-    return display.text_table(["tensor", "shape"], cells, look, footer=last)
+    return display.text_table(["tensor", "shape"], cells, style, footer=last)
 
 
-def layer_table(checkpoint: "Checkpoint", look: Style) -> str:
+def layer_table(checkpoint: "Checkpoint", style: Style) -> str:
     """Render the names of the layers, the tool of each, its parameters."""
     named = {layer: (tool_of(layer), list_parameters(checkpoint, layer)) for layer in checkpoint.layers()}
     cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
     last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
-    return display.text_table(["layer", "tool", "parameters"], cells, look, footer=last)
+    return display.text_table(["layer", "tool", "parameters"], cells, style, footer=last)
 
 
 def list_parameters(checkpoint: "Checkpoint", layer: str) -> str:
