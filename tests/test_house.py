@@ -53,8 +53,9 @@ SHARED = {
 }
 
 # what the core may import besides numpy: no input, no output, no process; and in two files what runs it on all cores
-MODEL_IMPORTS = {"collections", "dataclasses", "functools", "hashlib", "importlib", "math", "numpy", "re", "typing"}
-CORES = {"threads.py": {"contextlib", "ctypes", "os", "threading"}, "products.py": {"contextlib", "threading"}}
+MODEL_IMPORTS = {"collections", "dataclasses", "functools", "hashlib", "importlib", "math", "numpy", "operator", "re"}
+MODEL_IMPORTS |= {"typing"}
+CORES = {"threads.py": {"contextlib", "ctypes", "os", "threading"}, "products.py": {"contextlib"}}
 
 
 def imports(path):

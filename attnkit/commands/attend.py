@@ -217,10 +217,8 @@ def attend(
     returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))
     engine = callbacks.current().engine
     attention = engine.attention if engine else nn.multi_head_attention
-    with layers.products_of(model_, layer):
-        result = attention(
-            q, k, v, projections, settings, summary="full" if weights is None else weights, keep=returned
-        )
+    settings = settings.replace(products=layers.products_of(model_, layer))
+    result = attention(q, k, v, projections, settings, summary="full" if weights is None else weights, keep=returned)
     if not partial and "lse" in result:
         intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
 

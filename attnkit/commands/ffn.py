@@ -81,8 +81,8 @@ def ffn(
     if missing := sorted({"linear", "gated"} & {*keep}) if "w3" not in weights else ():
         raise UsageError(f"a network without a gate has no {' and no '.join(missing)}", "--keep")
     names = None if steps or "all" in keep else keep
-    with layers.products_of(model_, layer):
-        arrays = model.feed_forward(x, weights, activation=activation, keep=names)
+    products = layers.products_of(model_, layer)
+    arrays = model.feed_forward(x, weights, activation=activation, keep=names, products=products)
     formulas = ffn_formulas(weights, activation)
     output, formula = arrays.pop("output"), formulas["output"]
     for addend, name in ((x if residual else None, "input"), (None if add is None else add["x"], "residual")):

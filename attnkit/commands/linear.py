@@ -30,7 +30,6 @@ def linear(
     """
     weights = layers.linear_weights(params, model_, layer)
     callbacks.current().on_parameters(weights)
-    with layers.products_of(model_, layer):
-        y = model.linear(record["x"], weights["w"], weights.get("b"))
+    y = model.linear(record["x"], weights["w"], weights.get("b"), products=layers.products_of(model_, layer))
     formula = "x W" + " + b" * ("b" in weights)
     return record.with_tensors({"x": Tensor(y, record.tensor("x").axes_like(y.shape), formula=formula)})

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from attnkit import callbacks, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError, suggest
 from attnkit.inputs import intermediates
 from attnkit.model import Array
+from attnkit.model.kernels.products import FIXED, PLAIN, Products
 from attnkit.model.parameters import is_layer_of
 from attnkit.record import Record, Tensor, join_names
 
@@ -62,11 +62,10 @@ def linear_weights(
     return tensors
 
 
-def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> AbstractContextManager[None]:
-    """Context in which products have the shapes that they have in the whole model."""
-    if checkpoint is None or layer is None or not checkpoint.config.fixes_shapes(layer):
-        return nullcontext()
-    return model.fixed_shapes()
+def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> Products:
+    """How a layer multiplies in the whole model."""
+    is_fixed = checkpoint is not None and layer is not None and checkpoint.config.fixes_shapes(layer)
+    return FIXED if is_fixed else PLAIN
 
 
 def position_layers(checkpoint: "Checkpoint") -> tuple[str, ...]:

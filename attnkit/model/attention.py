@@ -23,7 +23,6 @@ from attnkit.model.dtypes import (
 from attnkit.model.embedding import check_ids
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_intermediates
 from attnkit.model.intermediates import ORDER, SQUARE
-from attnkit.model.kernels.products import has_fixed_shapes
 from attnkit.model.linear import linear
 from attnkit.model.parameters import ATTENTION as PARAMETERS
 from attnkit.model.relative import add_relative_scores
@@ -147,7 +146,7 @@ def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requ
     has_many = _has_many_scores(q, k)
     if any(name in requested for name in SQUARE):
         return _run_dense
-    if not requested.has_summary and has_fixed_shapes() and text_lengths(q, k, options) is not None:
+    if not requested.has_summary and options.products.is_fixed and text_lengths(q, k, options) is not None:
         return _run_padded
     if has_many and not (v.shape[-1] or requested.has_summary or requested.is_lse_returned):
         return _empty_heads
@@ -228,7 +227,7 @@ def _run_rows(q: Array, k: Array, v: Array, options: AttentionOptions, requested
 
 def _run_dense(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
     queries, keys = q.shape[-2], k.shape[-2]
-    scores = SCORES[options.score].score(q, k, options.score_params or {})  # (..., H, T, S)
+    scores = SCORES[options.score].score(q, k, options.score_params or {}, options.products.stacked)  # (..., H, T, S)
     offset = options.offset(queries, keys)
     allowed = dense_attention.allowed_cells(queries, keys, offset, options)
     steps = dense_attention.dense_attention(scores, v, allowed, options, requested)
@@ -338,7 +337,8 @@ def multi_head_attention(
     q, k, v, past = project_heads(query, key, value, params, options, dtype)
     options = with_relative_scores(options, q, k, hook)
     steps = attention(q, k, v, options, past=past, **request)
-    output = linear(merge_heads(steps["heads"]), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+    names, merged = ("heads", "wo", "bo"), merge_heads(steps["heads"])
+    output = linear(merged, params.get("wo"), params.get("bo"), names=names, products=options.products)
     steps["output"] = apply_hook(hook, "output", output)
     return cast_intermediates(result, steps)
 
@@ -348,7 +348,9 @@ def with_relative_scores(options: MultiHeadOptions, q: Array, k: Array, hook: Ho
     if options.relative is None:
         return options
     scale = options.scale_for(q.shape[-1])
-    return options.replace(bias=add_relative_scores(options.bias, q, k, options.relative, scale, hook))
+    return options.replace(
+        bias=add_relative_scores(options.bias, q, k, options.relative, scale, hook, options.products)
+    )
 
 
 def check_parameters(query: Array, params: Mapping[str, Array]) -> None:
@@ -384,7 +386,9 @@ def project_heads(
 
     def project(x: Array, letter: str, name: str) -> Array:
         names = (name, f"w{letter}", f"b{letter}")
-        return linear(cast(x, dtype), params.get(names[1]), params.get(names[2]), names=names)
+        return linear(
+            cast(x, dtype), params.get(names[1]), params.get(names[2]), names=names, products=options.products
+        )
 
     def split_and_rotate(x: Array, count: int) -> Array:
         split = view_heads(x, count)

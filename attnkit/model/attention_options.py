@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from attnkit.errors import UsageError
 from attnkit.model.dtypes import ROUNDINGS, Array
+from attnkit.model.kernels.products import PLAIN, Products
 from attnkit.model.masks import causal_offset
 from attnkit.model.relative import RelativePositions
 
@@ -33,6 +34,7 @@ class AttentionOptions:
     past           how many of k and v belong to tokens before the first query
     past_key       (..., G, P, K), prepended to k, and past_value (..., G, P, V), prepended to v
     softmax_dtype  the dtype that scores are rounded to before softmax, and weights after it
+    products       how matrices are multiplied
 
     >>> AttentionOptions(causal=True).replace(window=(2, 0)).causal
     True
@@ -52,6 +54,7 @@ class AttentionOptions:
     past_key: Array | None = None
     past_value: Array | None = None
     softmax_dtype: str | None = None
+    products: Products = PLAIN
 
     def replace(self, **changes: Any) -> Self:
         """Copy the options with some changed."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from attnkit.model.config import Config, Step
 from attnkit.model.dtypes import Array
 from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.kernels.products import FIXED, Products
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.recurrent_cells import State
 
@@ -81,6 +82,7 @@ class Context:
     weights        summary of the attention weights for hooks of "weights.…": see `summary` of `attention`
     on_step        called with each step before it runs
     on_non_finite  called with the first layer whose result is not finite
+    products       how layers multiply whose config.fixes_shapes
     dtype          the dtype that embeddings are cast to, and that later steps therefore compute in
     """
 
@@ -96,6 +98,7 @@ class Context:
     weights: str = "full"
     on_step: Callable[[Step], None] = lambda step: None
     on_non_finite: Callable[[str], None] = lambda layer: None
+    products: Products = FIXED
     dtype: str | None = None
     past: int = field(init=False)  # tokens of the cache before this pass adds its own
     shared: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # same in all layers of a stack

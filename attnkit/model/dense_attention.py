@@ -9,6 +9,7 @@ from attnkit.model.attention_options import AttentionOptions
 from attnkit.model.checks import as_text, fit
 from attnkit.model.dtypes import Array, DType, cast, is_float, rounded
 from attnkit.model.hooks import Requested, apply_hook
+from attnkit.model.kernels.products import Multiply
 from attnkit.model.scores import product
 from attnkit.model.softmax import log_sum_exp, softmax
 
@@ -21,7 +22,7 @@ def dense_attention(
     scores (..., H, T, S), values (..., G, S, V), allowed (..., 1, T, S) -> {"heads": (..., H, T, V), ...}
 
     Intermediates that are not requested are computed in place, in the memory of `scores`. The options used are
-    bias, mask, scale [1], softcap and softmax_dtype. A query with every score blocked has heads of 0.
+    bias, mask, scale [1], softcap, softmax_dtype and products. A query with every score blocked has heads of 0.
     """
     hook, softmax_dtype = requested.hook, options.softmax_dtype
     scores = apply_hook(hook, "scores", scores)
@@ -34,7 +35,7 @@ def dense_attention(
     steps = {name: step for name, step in steps.items() if name in requested} | {"weights": weights}
     if requested.is_lse_returned or requested.has_summary:
         steps["lse"] = log_sum_exp(masked if softmax_dtype is None else rounded(masked, softmax_dtype))
-    steps["heads"] = _weighted_sum(weights, values)
+    steps["heads"] = _weighted_sum(weights, values, options.products.stacked)
     return steps
 
 
@@ -135,15 +136,15 @@ def _pad_mask(mask: Array, keys: int) -> Array:
     return np.concatenate([mask, rest], axis=-1)
 
 
-def _weighted_sum(weights: Array, v: Array) -> Array:
+def _weighted_sum(weights: Array, v: Array, multiply: Multiply) -> Array:
     """Weighted sum of values, in which 0 x NaN is 0, so blocked keys add nothing."""
     finite = np.isfinite(v)
     if finite.all():
-        return product(weights, v)
+        return product(weights, v, multiply)
     has_weight = (weights != 0).astype(v.dtype)
     kinds = (v == np.inf, v == -np.inf, np.isnan(v))
-    above, below, nan = (product(has_weight, kind.astype(v.dtype)) for kind in kinds)
-    return add_infinite_values(product(weights, np.where(finite, v, 0)), above, below, nan)
+    above, below, nan = (product(has_weight, kind.astype(v.dtype), multiply) for kind in kinds)
+    return add_infinite_values(product(weights, np.where(finite, v, 0), multiply), above, below, nan)
 
 
 def add_infinite_values(finite: Array, above: Array, below: Array, nan: Array) -> Array:

@@ -9,6 +9,7 @@ from attnkit.model.activations import ACTIVATIONS, activation_with_slope, apply_
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
+from attnkit.model.kernels.products import PLAIN, Products
 from attnkit.model.linear import linear, linear_backward
 
 
@@ -20,6 +21,7 @@ def feed_forward(
     activation: str = "relu",
     keep: Collection[str] | None = None,
     hook: Hook = no_hook,
+    products: Products = PLAIN,
 ) -> dict[str, Array]:
     """activation(x W1 + b1) W2 + b2 at every position.
 
@@ -44,15 +46,15 @@ def feed_forward(
     check_gate(params)
     arrays = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*arrays))
-    steps = {"hidden": apply_hook(hook, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
+    steps = {"hidden": apply_hook(hook, "hidden", linear(x, w1, b1, names=("x", "w1", "b1"), products=products))}
     in_place = not is_requested(keep, hook, "hidden")
     inner = apply_hook(hook, "activated", apply_activation(activation, steps["hidden"], in_place=in_place))
     steps["activated"] = inner
     if w3 is not None:
-        steps["linear"] = apply_hook(hook, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
+        steps["linear"] = apply_hook(hook, "linear", linear(x, w3, b3, names=("x", "w3", "b3"), products=products))
         gated = np.multiply(inner, steps["linear"], out=None if is_requested(keep, hook, "activated") else inner)
         inner = steps["gated"] = apply_hook(hook, "gated", gated)
-    steps["output"] = apply_hook(hook, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
+    steps["output"] = apply_hook(hook, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2"), products=products))
     returned = [name for name in steps if name == "output" or keep is None or name in keep]
     return {name: steps[name].astype(result, copy=False) for name in returned}
 

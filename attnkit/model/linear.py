@@ -9,7 +9,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text, check_gradient, fit
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
-from attnkit.model.kernels.products import matrix_product
+from attnkit.model.kernels.products import PLAIN, Products, matrix_product
 
 
 @quiet
@@ -19,12 +19,13 @@ def linear(
     bias: Array | None = None,
     *,
     names: tuple[str, str, str] = ("x", "w", "b"),
+    products: Products = PLAIN,
 ) -> Array:
     """x W + b; a missing weight is the identity and a missing bias zero.
 
     x (..., D), weight (D, E), bias (E,) -> (..., E)
 
-    DataError where the shapes do not match, with `names` for x, weight and bias.
+    DataError if the shapes do not match, with `names` for x, weight and bias. `products` are those of the layer.
 
     >>> linear(np.array([[1.0, 2.0]]), np.eye(2), np.array([10.0, 20.0]))
     array([[11., 22.]])
@@ -34,7 +35,7 @@ def linear(
     if weight is not None:
         check_inner(x, weight, names)
         # not made contiguous: a tied table is a transposed view, too big to copy
-        y = matrix_product(y, np.asarray(weight, dtype))
+        y = products.matrix(y, np.asarray(weight, dtype))
     if bias is not None:
         if bias.shape != y.shape[-1:]:
             raise DataError(f"{names[2]} {as_text(bias.shape)}: expected {as_text(y.shape[-1:])}")

@@ -6,7 +6,7 @@ from attnkit.model.activations import ACTIVATIONS, sigmoid
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.products import fixed_shapes
+from attnkit.model.kernels.products import FIXED, PLAIN, Products
 from attnkit.model.linear import linear
 from attnkit.model.pooling import concat_pool, first_token, mean_pool
 from attnkit.model.sampling import logits, probabilities
@@ -21,23 +21,19 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None
     """
     if model.engine:
         return model.engine.head_logits(model, x, hook, mask)
-    with fixed_shapes(model.config.fixes_shapes("head")):
-        return _logits(model, x, hook, mask)
-
-
-def _logits(model: Model, x: Array, hook: Hook, mask: Array | None) -> Array:
     config, params = model.config, model.params
-    x = cast(pool_head(model, x, hook, mask) if config.is_head_pooled else x, working(x))
+    products = FIXED if config.fixes_shapes("head") else PLAIN
+    x = cast(pool_head(model, x, hook, mask, products) if config.is_head_pooled else x, working(x))
     if config.transform:
         activation = ACTIVATIONS[config.head_activation or config.activation]
-        dense = activation(linear(x, params["head.dense"]["w"], params["head.dense"].get("b")))
+        dense = activation(linear(x, params["head.dense"]["w"], params["head.dense"].get("b"), products=products))
         x = apply_hook(hook, "head.dense", dense)
         if config.head_norm:
             x = apply_hook(hook, "head.norm", normalize(model, "head.norm", x).y)
     if config.logit_scale != 1:
         x = x * np.asarray(config.logit_scale, x.dtype)
     head = params["head"]
-    rows = logits(x, head["w"], head.get("b"))
+    rows = logits(x, head["w"], head.get("b"), products)
     return apply_hook(hook, "logits", rows[..., 0, :] if config.is_head_pooled else rows)
 
 
@@ -57,14 +53,14 @@ def label_probabilities(logits: Array, function: str) -> Array:
     return sigmoid(logits)
 
 
-def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None) -> Array:
+def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None, products: Products = PLAIN) -> Array:
     """Vector that a head of whole texts or images reads, each text as if alone.
 
     x (..., T, D), mask (..., 1, T) -> (..., 1, P)
     """
     pooling = model.config.pooling
     if pooling == "pooler":
-        return pool_first(model, x, hook)[..., None, :]
+        return pool_first(model, x, hook, products)[..., None, :]
     if pooling == "first":
         return first_token(x)[..., None, :]
     pool = mean_pool if pooling == "mean" else concat_pool
@@ -82,7 +78,7 @@ def real_places(x: Array, mask: Array | None) -> Array:
     return np.full(x.shape[:-1], True) if mask is None else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
 
 
-def pool_first(model: Model, x: Array, hook: Hook = no_hook) -> Array:
+def pool_first(model: Model, x: Array, hook: Hook = no_hook, products: Products = PLAIN) -> Array:
     """Apply the pooler to the first token's hidden state: tanh(x w + b).
 
     x (..., T, D) -> (..., D)
@@ -90,5 +86,6 @@ def pool_first(model: Model, x: Array, hook: Hook = no_hook) -> Array:
     if model.engine:
         return model.engine.pool_first(model, x, hook)
     params = model.params["pooler"]
-    pooled = np.tanh(linear(first_token(x)[..., None, :], params["w"], params.get("b")))  # one text a product
+    first = first_token(x)[..., None, :]  # one text a product
+    pooled = np.tanh(linear(first, params["w"], params.get("b"), products=products))
     return apply_hook(hook, "pooler", pooled[..., 0, :])

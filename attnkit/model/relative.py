@@ -12,7 +12,7 @@ from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.products import whole_tiles_product
+from attnkit.model.kernels.products import PLAIN, Products, whole_tiles_product
 from attnkit.model.linear import linear, linear_backward
 from attnkit.model.norms import layer_norm, layer_norm_vjp
 
@@ -42,7 +42,7 @@ class RelativePositions(NamedTuple):
         return table if self.gamma is None else layer_norm(table, self.gamma, self.beta, eps=self.eps).y
 
 
-def relative_scores(q: Array, k: Array, relative: RelativePositions) -> Array:
+def relative_scores(q: Array, k: Array, relative: RelativePositions, products: Products = PLAIN) -> Array:
     """Scores of queries and keys with the distances between them, unscaled.
 
     q (..., H, T, K), k (..., H, S, K) -> (..., H, T, S)
@@ -63,9 +63,12 @@ def relative_scores(q: Array, k: Array, relative: RelativePositions) -> Array:
         )
     rows, scores = relative.rows(q.dtype), np.zeros((*q.shape[:-1], shape[1]), q.dtype)
     if relative.wk is not None:
-        scores += _gather(_with_rows(q, linear(rows, relative.wk, relative.bk)), relative.places)
+        scores += _gather(
+            _with_rows(q, linear(rows, relative.wk, relative.bk, products=products), products), relative.places
+        )
     if relative.wq is not None:
-        scores += np.swapaxes(_gather(_with_rows(k, linear(rows, relative.wq, relative.bq)), relative.places.T), -1, -2)
+        projected = linear(rows, relative.wq, relative.bq, products=products)
+        scores += np.swapaxes(_gather(_with_rows(k, projected, products), relative.places.T), -1, -2)
     return scores
 
 
@@ -116,7 +119,13 @@ def _scatter(gradient: Array, places: Array, rows: int) -> Array:
 
 
 def add_relative_scores(
-    bias: Array | None, q: Array, k: Array, relative: RelativePositions | None, scale: float, hook: Hook = no_hook
+    bias: Array | None,
+    q: Array,
+    k: Array,
+    relative: RelativePositions | None,
+    scale: float,
+    hook: Hook = no_hook,
+    products: Products = PLAIN,
 ) -> Array | None:
     """Add the scaled scores of relative positions, if there are any, to a bias.
 
@@ -129,14 +138,14 @@ def add_relative_scores(
     """
     if relative is None:
         return bias
-    scores = apply_hook(hook, "relative", relative_scores(q, k, relative) * q.dtype.type(scale))
+    scores = apply_hook(hook, "relative", relative_scores(q, k, relative, products) * q.dtype.type(scale))
     return scores if bias is None else scores + bias
 
 
-def _with_rows(x: Array, rows: Array) -> Array:
+def _with_rows(x: Array, rows: Array, products: Products) -> Array:
     """Products of heads with rows: (..., H, T, K), (R, H*K) -> (..., H, T, R)."""
     columns = np.ascontiguousarray(rows.reshape(len(rows), x.shape[-3], -1).transpose(1, 2, 0))
-    return whole_tiles_product(x, columns)
+    return whole_tiles_product(x, columns, products.stacked)
 
 
 def _gather(scores: Array, index: Array) -> Array:

@@ -13,12 +13,13 @@ from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
 from attnkit.model.embedding import check_ids
+from attnkit.model.kernels.products import PLAIN, Products
 from attnkit.model.linear import linear
 from attnkit.model.masks import mask_block
 from attnkit.model.softmax import shifted, softmax
 
 
-def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
+def logits(x: Array, weight: Array, bias: Array | None = None, products: Products = PLAIN) -> Array:
     """A score for every word; tied embeddings are the transposed weight.
 
     x (..., D), weight (D, N), bias (N,) -> (..., N)
@@ -29,7 +30,8 @@ def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
     array([1., 2., 3.])
     """
     arrays = [array for array in (x, weight, bias) if array is not None]
-    return linear(cast(x, working(*arrays)), weight, bias, names=("x", "output weight", "output bias"))
+    names = "x", "output weight", "output bias"
+    return linear(cast(x, working(*arrays)), weight, bias, names=names, products=products)
 
 
 @quiet

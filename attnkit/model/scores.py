@@ -1,6 +1,7 @@
 """Score functions of queries and keys, with their adjoints: dot product, general, additive."""
 
 from collections.abc import Callable, Mapping
+from operator import matmul
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array
-from attnkit.model.kernels.products import stacked_product
+from attnkit.model.kernels.products import Multiply
 from attnkit.model.linear import check_inner, sum_to_shape
 
 Params = Mapping[str, Array]
@@ -22,12 +23,13 @@ def grouped(x: Array, groups: int) -> Array:
     return x.reshape(*x.shape[:-3], groups, heads // groups * queries, width)
 
 
-def product(x: Array, y: Array) -> Array:
+def product(x: Array, y: Array, multiply: Multiply = matmul) -> Array:
     """Multiply head h of x by head h // (H/G) of y.
 
     x (..., H, T, M), y (..., G, M, N) -> (..., H, T, N)
     """
-    return stacked_product(grouped(x, y.shape[-3]), y).reshape(*x.shape[:-1], y.shape[-1])
+    heads: Array = multiply(grouped(x, y.shape[-3]), y)
+    return heads.reshape(*x.shape[:-1], y.shape[-1])
 
 
 def product_backward(grad_output: Array, x: Array, y: Array) -> tuple[Array, Array]:
@@ -44,7 +46,7 @@ def product_backward(grad_output: Array, x: Array, y: Array) -> tuple[Array, Arr
     return product(grad_output, np.swapaxes(y, -1, -2)), shared
 
 
-def dot(q: Array, k: Array, params: Params | None = None) -> Array:
+def dot(q: Array, k: Array, params: Params | None = None, multiply: Multiply = matmul) -> Array:
     """Dot product of each query and key, Q K^T.
 
     q (..., H, T, K), k (..., G, S, K) -> (..., H, T, S)
@@ -52,7 +54,7 @@ def dot(q: Array, k: Array, params: Params | None = None) -> Array:
     >>> dot(np.array([[[2.0, 3.0]]]), np.array([[[1.0, 0.0], [1.0, 1.0]]])).tolist()
     [[[2.0, 5.0]]]
     """
-    return product(q, np.swapaxes(k, -1, -2))
+    return product(q, np.swapaxes(k, -1, -2), multiply)
 
 
 def dot_backward(grad_output: Array, q: Array, k: Array, params: Params) -> Triple:
@@ -145,7 +147,7 @@ def additive_terms(q: Array, k: Array) -> Array:
     return terms
 
 
-def additive_scores(q: Array, k: Array, params: Params) -> Array:
+def additive_scores(q: Array, k: Array, params: Params, multiply: Multiply = matmul) -> Array:
     """tanh(q Wa + k Ua) · va of projected queries and keys.
 
     Source: Bahdanau et al. 2015, appendix A.1.2.
@@ -197,7 +199,7 @@ class Score(NamedTuple):
 
     parameters: tuple[str, ...]
     project: Callable[[Array, Array, Params], tuple[Array, Array]]
-    score: Callable[[Array, Array, Params], Array]
+    score: Callable[..., Array]
     project_backward: Callable[[Array, Array, Array, Array, Params], Triple]
     score_backward: Callable[[Array, Array, Array, Params], Triple]
 

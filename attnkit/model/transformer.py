@@ -19,7 +19,7 @@ from attnkit.model.dtypes import Array, output_dtype, quiet, working
 from attnkit.model.embedding import embed
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import apply_hook, scoped
-from attnkit.model.kernels.products import fixed_shapes, row_places
+from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
 from attnkit.model.linear import add, linear
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
@@ -34,10 +34,12 @@ TOGETHER = 1 << 18  # scores of all heads that one call of attention computes, e
 
 def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
     """Apply the operator of one step to x, without its residual -> (..., T, D)."""
-    if not model.config.fixes_shapes(step.layer):
-        return OPERATORS[step.op](model, step.layer, x, context)
-    with fixed_shapes():
-        return OPERATORS[step.op](model, step.layer, x, context)
+    return OPERATORS[step.op](model, step.layer, x, context)
+
+
+def layer_products(model: Model, layer: str, context: Context) -> Products:
+    """How a layer multiplies, so that other texts change no bits if its shapes are fixed."""
+    return context.products if model.config.fixes_shapes(layer) else PLAIN
 
 
 def run(
@@ -242,6 +244,7 @@ def read_attention_options(model: Model, layer: str, queries: int, context: Cont
     """Heads, scale, masks and positions of one layer of attention."""
     rules = model.config.attention_rules[layer]
     options: dict[str, Any] = {"heads": rules.heads, "kv_heads": rules.kv_heads, "scale": rules.scale}
+    options["products"] = layer_products(model, layer, context)
     if rules.is_cross:
         return options | {"mask": _over_heads(context.memory_mask)}
     options |= {"causal": rules.causal, "window": rules.window, "mask": _over_heads(context.mask)}
@@ -300,13 +303,16 @@ def _over_heads(mask: Array | None) -> Array | None:
 
 def _linear(model: Model, layer: str, x: Array, context: Context) -> Array:
     params = model.params[layer]
-    return apply_hook(context.hook, layer, linear(x, params["w"], params.get("b")))
+    y = linear(x, params["w"], params.get("b"), products=layer_products(model, layer, context))
+    return apply_hook(context.hook, layer, y)
 
 
 def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
     params: Mapping[str, Any] = model.params[layer]
     hook = scoped(context.hook, layer)
-    return feed_forward(x, params, activation=model.config.activation, keep=(), hook=hook)["output"]
+    products = layer_products(model, layer, context)
+    activation = model.config.activation
+    return feed_forward(x, params, activation=activation, keep=(), hook=hook, products=products)["output"]
 
 
 def _rnn(model: Model, layer: str, x: Array, context: Context) -> Array:
@@ -356,7 +362,9 @@ def run_packed(
         rows[place], positions[place] = ids[at], np.arange(lengths[at])
         kinds[place] = 0 if segments is None else segments[at]
     flaws: list[str] = []
-    context = Context(positions=positions, segment_ids=kinds, dtype=dtype, on_non_finite=flaws.append)
+    context = Context(
+        positions=positions, segment_ids=kinds, dtype=dtype, on_non_finite=flaws.append, products=ARRANGED
+    )
     groups = group_lengths(lengths, model.config.stack(model.config.stacks[0]).heads)
     contexts = {length: Context(dtype=dtype) for length in lengths}  # what layers share is by length
     order = np.concatenate(places)
@@ -393,24 +401,20 @@ def apply_packed(
     contexts  of a text alone, by its length
     """
     if step.op != "attend":
-        with fixed_shapes(is_arranged=True):
-            return apply_step(model, step, x, context)
+        return apply_step(model, step, x, context)
     params = model.params.get(step.layer, {})
-    first = read_attention_options(model, step.layer, 2, Context())
-    plain = MULTI_HEAD_DEFAULT.replace(heads=first["heads"], kv_heads=first["kv_heads"])
-    with fixed_shapes(is_arranged=True):
-        q, k, v, _ = project_heads(x, x, x, params, plain, working(x, *params.values()))  # (H, R, K), (G, R, K), …
+    rules = model.config.attention_rules[step.layer]
+    plain = MULTI_HEAD_DEFAULT.replace(heads=rules.heads, kv_heads=rules.kv_heads, products=ARRANGED)
+    q, k, v, _ = project_heads(x, x, x, params, plain, working(x, *params.values()))  # (H, R, K), (G, R, K), …
     merged = np.zeros((len(x), q.shape[0] * v.shape[-1]), v.dtype)
     start = 0
     for count, length in groups:
         options = MULTI_HEAD_DEFAULT.replace(**read_attention_options(model, step.layer, length, contexts[length]))
         stop = start + count * length
         texts = [stack_texts(one[:, order[start:stop]], count) for one in (q, k, v)]
-        with fixed_shapes():
-            merged[order[start:stop]] = merge_heads(attend_texts(texts, options)).reshape(stop - start, -1)
+        merged[order[start:stop]] = merge_heads(attend_texts(texts, options)).reshape(stop - start, -1)
         start = stop
-    with fixed_shapes(is_arranged=True):
-        output = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+    output = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"), products=ARRANGED)
     return output.astype(output_dtype(x), copy=False)
 
 

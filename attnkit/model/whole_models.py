@@ -13,7 +13,6 @@ from attnkit.model.config import (
     parse_layer_name,
     layer_plan,
 )
-from attnkit.model.kernels.products import fixed_shapes
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from attnkit.model.output_head import head_logits, label_probabilities, pool_first

@@ -1,4 +1,4 @@
-"""Matrix products on every core are those of BLAS, only where they are requested."""
+"""Matrix products on every core, and of fixed shapes, are those of BLAS."""
 
 import os
 import subprocess
@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from attnkit.model.kernels import products, threads
-from attnkit.model.kernels.products import fixed_shapes, matrix_product, parallel_products, row_places
+from attnkit.model.kernels.products import ARRANGED, FIXED, matrix_product, row_places
 from tests import process
+
+fixed = FIXED.matrix
 
 
 @pytest.mark.parametrize("shape", [(1000, 64), (4, 250, 64), (128, 64), (127, 64), (0, 64), (64,)])
@@ -19,8 +21,7 @@ def test_products_are_equal(shape, dtype, monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(shape).astype(dtype), rng.standard_normal((64, 40)).astype(dtype)
     for right in (y, np.asfortranarray(y)):
-        with parallel_products():
-            ours = matrix_product(x, right)
+        ours = matrix_product(x, right)
         assert ours.dtype == dtype and ours.shape == (*shape[:-1], 40)
         np.testing.assert_allclose(ours, x @ y, rtol=0, atol={"float32": 1e-4, "float64": 1e-12}[dtype])
 
@@ -31,30 +32,10 @@ def test_the_same_bits_on_any_number_of_threads(monkeypatch):
     x, y = rng.standard_normal((777, 96)).astype(np.float32), rng.standard_normal((96, 50)).astype(np.float32)
     results = []
     for count in (1, 2, 3):
-        with parallel_products(), monkeypatch.context() as patch:
+        with monkeypatch.context() as patch:
             patch.setattr(threads, "_saved", [count])
             results.append(matrix_product(x, y))
     assert all((result == results[0]).all() for result in results)
-
-
-def test_products_outside_are_left_to_blas(monkeypatch):
-    monkeypatch.setattr(products, "LARGE", 0)
-    calls = []
-    monkeypatch.setattr(threads, "run_parallel", lambda work, tasks: calls.append(work(iter(tasks))))
-    x = np.ones((200, 8))
-    matrix_product(x, np.ones((8, 8)))
-    with parallel_products():
-        matrix_product(x, np.ones((8, 8)))
-        with parallel_products():
-            pass
-        matrix_product(x, np.ones((8, 8)))
-    matrix_product(x, np.ones((8, 8)))
-    assert len(calls) == 2
-
-
-def fixed(x, y):
-    with fixed_shapes():
-        return matrix_product(x, y)
 
 
 @pytest.mark.parametrize("shape", [(64, 40), (384, 384), (384, 1536), (1536, 384), (130, 61), (130, 901)])
@@ -81,8 +62,7 @@ def test_rows_of_several_texts_have_the_bits_of_each_alone():
     assert size % 24 == 0 and len({*np.concatenate(places).tolist()}) == 66 and size - 66 < 24
     rows = np.zeros((size, 64), np.float32)
     rows[np.concatenate(places)] = np.concatenate(texts)
-    with fixed_shapes(is_arranged=True):
-        result = matrix_product(rows, y)
+    result = ARRANGED.matrix(rows, y)
     for text, place in zip(texts, places, strict=True):
         np.testing.assert_array_equal(result[place], fixed(text, y))
 

@@ -137,7 +137,7 @@ def score_function(name: str, params: Mapping[str, JaxArray]) -> Callable[[JaxAr
     """Return the function of queries and keys that gives their scores: see model/scores.py."""
     score = SCORES[name]
     if not score.parameters:
-        return score.score  # type: ignore[return-value]
+        return score.score
     return lambda q, k: projected_scores(name, *score.project(q, k, params), params)
 
 

@@ -15,7 +15,8 @@ from attnkit.model.config import layer_plan
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.products import parallel_products
+from attnkit.model.kernels.products import PLAIN
+from attnkit.model.kernels.threads import single_blas
 from attnkit.model.linear import linear
 from attnkit.model.output_head import head_logits, pool_first, pool_head, real_places
 from attnkit.model.pooling import concat_pool_backward, first_token, first_token_backward, mean_pool_backward
@@ -58,7 +59,7 @@ class PassGradients(NamedTuple):
     inputs: dict[str, Array]
 
 
-@parallel_products()
+@single_blas()
 def run_model(
     model: Model,
     inputs: Mapping[str, StackInputs],
@@ -95,7 +96,9 @@ def run_model(
             raise DataError(f"inputs of {', '.join(inputs)}: a {model.config.family} model needs those of its {stack}")
         one = inputs[stack]
         memory_mask = memory_mask if one.memory_mask is None else one.memory_mask
-        context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype)
+        context = Context(
+            one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype, products=PLAIN
+        )
         context.source_states = states
         memory, tapes[stack] = run_recorded(model, layer_plan(model.config, stack), one.x, context, dropout)
         states = context.last_states()
@@ -106,7 +109,7 @@ def run_model(
     return OUTPUTS[output].compute(model, memory, hook, context.mask), RecordedPass(tapes, memory, output)
 
 
-@parallel_products()
+@single_blas()
 def model_backward(
     model: Model,
     recorded: RecordedPass,

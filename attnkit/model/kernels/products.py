@@ -1,10 +1,11 @@
 """Matrix products by blocks of rows: large ones on every core, or of fixed shapes, which keep the bits of a row."""
 
 import math
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
+from operator import matmul
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from attnkit.model.dtypes import Array
 
 LARGE = 1 << 25  # multiplications from which several threads are faster
 SHARED = 1 << 22  # the same of products of fixed shapes
+Multiply = Callable[..., Any]  # (x, y) -> x @ y
 BLOCKS, LEAST = 8, 96  # most blocks of a product, and the fewest rows of one; on any number of cores
 TILE, HALF = 12, 6  # a multiple of the rows that a loop of OpenBLAS computes at once, and half of it
 ROWS = 2 * TILE  # rows of a small product
@@ -19,55 +21,6 @@ BLOCK = 20 * ROWS  # rows that one call multiplies
 SMALL = 1 << 20  # multiplications up to which OpenBLAS has other loops, on some processors
 THREADED = 1 << 18  # multiplications from which BLAS may take several threads
 LANES = 32  # the columns of a large right matrix are halved at a multiple of those
-_local = threading.local()
-
-
-@contextmanager
-def parallel_products() -> Iterator[None]:
-    """Compute large products of this thread on every core, with BLAS on one thread.
-
-    BLAS's own threads wait actively for each other, which on a busy machine takes most of their time, and between
-    products they take it from other parallel work.
-
-    >>> with parallel_products():
-    ...     matrix_product(np.eye(2), np.eye(2)).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
-    from attnkit.model.kernels.threads import single_blas
-
-    outer = getattr(_local, "is_parallel", False)
-    with single_blas():
-        _local.is_parallel = True
-        try:
-            yield
-        finally:
-            _local.is_parallel = outer
-
-
-@contextmanager
-def fixed_shapes(is_wanted: bool = True, *, is_arranged: bool = False) -> Iterator[None]:
-    """Fix the shapes of products of this thread, so that other texts change no bits.
-
-    is_wanted    False leaves them as they are
-    is_arranged  whether the caller has placed the rows, by `row_places`; so they are in blocks within this one too
-    """
-    outer = getattr(_local, "shapes", None)
-    if is_wanted:
-        _local.shapes = "arranged" if is_arranged else outer or "fixed"
-    try:
-        yield
-    finally:
-        _local.shapes = outer
-
-
-def has_fixed_shapes() -> bool:
-    """Whether the products of this thread have fixed shapes.
-
-    >>> with fixed_shapes():
-    ...     has_fixed_shapes()
-    True
-    """
-    return getattr(_local, "shapes", None) is not None
 
 
 def row_places(lengths: Sequence[int], step: int = ROWS) -> tuple[list[Array], int]:
@@ -76,7 +29,7 @@ def row_places(lengths: Sequence[int], step: int = ROWS) -> tuple[list[Array], i
     lengths  the rows of each text
     step     what the rows of the matrix are a multiple of: TILE, or ROWS where it has small products
 
-    Even rows of a text are in the first half of a tile, odd rows in the second: see `matrix_product`.
+    Even rows of a text are in the first half of a tile, odd rows in the second: see `fixed_matrix_product`.
 
     >>> places, size = row_places([3, 4])
     >>> [one.tolist() for one in places], size
@@ -95,7 +48,36 @@ def row_places(lengths: Sequence[int], step: int = ROWS) -> tuple[list[Array], i
 
 
 def matrix_product(x: Array, y: Array) -> Array:
-    """x @ y; within `fixed_shapes` other rows change no bits of a row.
+    """x @ y; a large product by a few blocks of rows on every core, the same on any number of threads.
+
+    x (..., M, K), y (K, N) -> (..., M, N)
+
+    BLAS's own threads wait actively for each other, which on a busy machine takes most of their time, and between
+    products they take it from other parallel work.
+
+    >>> matrix_product(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])).tolist()
+    [[11.0]]
+    """
+    count = math.prod(x.shape[:-1])
+    if x.size * y.shape[-1] < LARGE or count < 2 * LEAST:
+        product: Array = x @ y
+        return product
+    from attnkit.model.kernels.threads import run_parallel, split_range
+
+    rows = x.reshape(count, x.shape[-1])
+    result = np.empty((count, y.shape[-1]), np.result_type(x, y))
+
+    def work(parts: Iterator[slice]) -> None:
+        for part in parts:
+            np.matmul(rows[part], y, out=result[part])
+
+    blocks = min(BLOCKS, 1 << (count // LEAST).bit_length() - 1)  # a power of two, which few cores share equally
+    run_parallel(work, split_range(0, count, -(-count // blocks)))
+    return result.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def fixed_matrix_product(x: Array, y: Array) -> Array:
+    """x @ y, where a row has the same bits whatever is beside it, on any number of threads.
 
     x (..., M, K), y (K, N) -> (..., M, N)
 
@@ -103,38 +85,37 @@ def matrix_product(x: Array, y: Array) -> Array:
     differently; on some processors also the two halves of a tile, and small products. So a product of fixed shape has a
     multiple of TILE rows, the last ones zeros, with even rows in the first halves of tiles and odd rows in the second
     halves; it is divided at such multiples, with BLAS on one thread; a large y is divided into halves of its columns,
-    and a small one multiplies ROWS rows at a time, on one thread too. Within `parallel_products` large products are
-    divided into a few blocks of rows.
+    and a small one multiplies ROWS rows at a time, on one thread too.
 
-    >>> matrix_product(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])).tolist()
+    >>> fixed_matrix_product(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])).tolist()
     [[11.0]]
     """
-    count = math.prod(x.shape[:-1])
-    if has_fixed_shapes() and x.ndim > 1 and x.size and y.size:
-        return _product_of_blocks(x, y) if _local.shapes == "arranged" else _product_of_places(x, y)
-    if getattr(_local, "is_parallel", False) and x.size * y.shape[-1] >= LARGE and count >= 2 * LEAST:
-        return _divided(x, y)
-    product: Array = x @ y
-    return product
+    if not (x.ndim > 1 and x.size and y.size):
+        product: Array = x @ y
+        return product
+    texts = x.shape[:-2]
+    places, size = _places_of(x.shape[-2], math.prod(texts))
+    step = TILE if TILE * y.size > SMALL and not y.shape[1] % 4 else ROWS  # other columns: by loops of their own
+    rows = np.zeros((-(-size // step) * step, x.shape[-1]), x.dtype)
+    rows[places] = x.reshape(len(places), -1)
+    return arranged_product(rows, y)[places].reshape(*x.shape[:-1], y.shape[-1])
 
 
-def stacked_product(x: Array, y: Array) -> Array:
-    """x @ y of stacks of matrices; within `fixed_shapes` on one thread each.
+def fixed_stacked_product(x: Array, y: Array) -> Array:
+    """x @ y of stacks of matrices, large ones on one thread each, which keeps their bits.
 
     x (..., T, M), y (..., M, N), broadcast to x -> (..., T, N)
 
-    >>> stacked_product(np.ones((2, 1, 3)), np.ones((2, 3, 1))).tolist()
+    >>> fixed_stacked_product(np.ones((2, 1, 3)), np.ones((2, 3, 1))).tolist()
     [[[3.0]], [[3.0]]]
     """
-    if not has_fixed_shapes() or x.shape[-2] * x.shape[-1] * y.shape[-1] < THREADED:
+    if x.shape[-2] * x.shape[-1] * y.shape[-1] < THREADED:
         product: Array = x @ y
         return product
     from attnkit.model.kernels.threads import run_parallel
 
-    result, y = (
-        np.empty((*x.shape[:-1], y.shape[-1]), np.result_type(x, y)),
-        np.broadcast_to(y, (*x.shape[:-2], *y.shape[-2:])),
-    )
+    result = np.empty((*x.shape[:-1], y.shape[-1]), np.result_type(x, y))
+    y = np.broadcast_to(y, (*x.shape[:-2], *y.shape[-2:]))
 
     def work(places: Iterator[tuple[int, ...]]) -> None:
         for place in places:
@@ -144,7 +125,7 @@ def stacked_product(x: Array, y: Array) -> Array:
     return result
 
 
-def whole_tiles_product(x: Array, y: Array) -> Array:
+def whole_tiles_product(x: Array, y: Array, multiply: Multiply = matmul) -> Array:
     """x @ y of stacks of matrices, where later rows change no bits of a row.
 
     x (..., T, M), y (..., M, N), broadcast to x -> (..., T, N)
@@ -154,17 +135,8 @@ def whole_tiles_product(x: Array, y: Array) -> Array:
     """
     rows = np.zeros((*x.shape[:-2], -(-x.shape[-2] // ROWS) * ROWS, x.shape[-1]), x.dtype)
     rows[..., : x.shape[-2], :] = x
-    return stacked_product(rows, y)[..., : x.shape[-2], :]
-
-
-def _product_of_places(x: Array, y: Array) -> Array:
-    """x @ y with the rows of each matrix of x in their places."""
-    texts = x.shape[:-2]
-    places, size = _places_of(x.shape[-2], math.prod(texts))
-    step = TILE if TILE * y.size > SMALL and not y.shape[1] % 4 else ROWS  # other columns: by loops of their own
-    rows = np.zeros((-(-size // step) * step, x.shape[-1]), x.dtype)
-    rows[places] = x.reshape(len(places), -1)
-    return _product_of_blocks(rows, y)[places].reshape(*x.shape[:-1], y.shape[-1])
+    product: Array = multiply(rows, y)[..., : x.shape[-2], :]
+    return product
 
 
 @lru_cache(maxsize=16)
@@ -184,8 +156,11 @@ def column_width(inner: int, columns: int) -> int:
     return half if TILE * inner * (columns - half) > SMALL else columns
 
 
-def _product_of_blocks(rows: Array, y: Array) -> Array:
-    """rows @ y by blocks of whole tiles of rows, on every core if it is large."""
+def arranged_product(rows: Array, y: Array) -> Array:
+    """rows @ y by blocks of whole tiles of rows, on every core if it is large.
+
+    The caller has placed the rows by `row_places`.
+    """
     from attnkit.model.kernels.threads import run_parallel, single_blas, split_range
 
     small, is_shared = ROWS * y.size, rows.size * y.shape[1] >= SHARED
@@ -208,18 +183,18 @@ def _product_of_blocks(rows: Array, y: Array) -> Array:
     return result
 
 
-def _divided(x: Array, y: Array) -> Array:
-    """x @ y by a few blocks of rows on every core."""
-    from attnkit.model.kernels.threads import run_parallel, split_range
+class Products(NamedTuple):
+    """How a layer multiplies rows by a weight, and stacks of matrices by each other."""
 
-    count = math.prod(x.shape[:-1])
-    rows = x.reshape(count, x.shape[-1])
-    result = np.empty((count, y.shape[-1]), np.result_type(x, y))
+    matrix: Multiply = matrix_product
+    stacked: Multiply = matmul
 
-    def work(parts: Iterator[slice]) -> None:
-        for part in parts:
-            np.matmul(rows[part], y, out=result[part])
+    @property
+    def is_fixed(self) -> bool:
+        """Whether other rows change no bits of a row."""
+        return self.stacked is fixed_stacked_product
 
-    blocks = min(BLOCKS, 1 << (count // LEAST).bit_length() - 1)  # a power of two, which few cores share equally
-    run_parallel(work, split_range(0, count, -(-count // blocks)))
-    return result.reshape(*x.shape[:-1], y.shape[-1])
+
+PLAIN = Products()
+FIXED = Products(fixed_matrix_product, fixed_stacked_product)
+ARRANGED = Products(arranged_product, fixed_stacked_product)

@@ -84,7 +84,9 @@ class Rows:
         options, keys = self.options, self.k.shape[-2]
         offset = options.offset(self.q.shape[-2], keys)
         allowed = dense_attention.allowed_cells(part.stop - part.start, keys, offset + part.start, options)
-        scores = SCORES[options.score].score(self.q[..., part, :], self.k, options.score_params or {})
+        scores = SCORES[options.score].score(
+            self.q[..., part, :], self.k, options.score_params or {}, options.products.stacked
+        )
         mask, bias = (None if x is None else x[..., part, :] for x in (options.mask, options.bias))
         here = options.replace(mask=mask, bias=bias)
         result = dense_attention.dense_attention(scores, self.v, allowed, here, Requested(keep=("lse",)))
