@@ -81,16 +81,6 @@ def test_the_six_tools_in_any_format(name, unbuffered):
     assert xs(out) == xs(bash(f"attnkit run {shlex.quote(' | '.join(stages))}")[1])
 
 
-@pytest.mark.parametrize("way", ["< a.npy", "a.npy", "<(cat a.npy)", "f", "< <(cat a.npy)"])
-def test_an_array_comes_in_by_any_way(way):
-    feed = "mkfifo f; cat a.npy > f & " if way == "f" else ""
-    first, *rest = SIX
-    code, out, err = bash(f"{feed}attnkit {first} {way} | " + piped(rest, [""] * 4))
-    assert (code, err) == (0, "")
-    line = shlex.quote(" | ".join(SIX))
-    assert xs(out) == xs(bash(f"attnkit run {line} < a.npy")[1])
-
-
 NARROW = ["layernorm", "posenc", "attend --causal", "ffn --hidden 2"]
 WIDE = {
     "mask --causal": "mask",

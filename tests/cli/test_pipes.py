@@ -17,7 +17,6 @@ import attnkit
 from attnkit import formats
 from attnkit.cli.tool import to_flags
 from attnkit.formats import Record
-from attnkit.record import Tensor
 from tests import process
 
 ENV = {"COLUMNS": "80"}
@@ -150,14 +149,6 @@ def test_a_word_has_the_same_vector_in_every_text():
     assert not np.array_equal(a["x"], attnkit.embed("the cat", dim=4, seed=1)["x"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["< r", "r", "<(cat r)", "- < r", "< <(cat r)"])
-def test_input_from_a_file_standard_input_and_a_substitution_is_the_same(tmp_path, way, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("r").write_bytes(shell("attnkit embed 'a b' --dim 4"))
-    assert shell(f"attnkit layernorm {way}") == shell("attnkit layernorm < r")
-
-
 def test_operands_from_a_fifo_a_member_and_the_record_itself(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("w.npz", wq=np.eye(4), wk=np.eye(4), bias=np.ones((2, 2)))
@@ -177,14 +168,6 @@ def tensors_of(output):
     import json
 
     return [json.loads(line)["tensors"] for line in output.splitlines()]
-
-
-def test_a_stream_is_handled_record_by_record():
-    lines = b"the cat\n\nsat\n"
-    out = tensors_of(shell("attnkit embed --lines --dim 2 | attnkit posenc | attnkit attend -q", lines))
-    assert [one["x"]["shape"] for one in out] == [[2, 2], [0, 2], [1, 2]]
-    alone = tensors_of(shell("attnkit embed sat --dim 2 | attnkit posenc | attnkit attend"))
-    assert out[2]["x"] == alone[0]["x"]
 
 
 def test_a_stream_is_written_as_soon_as_each_record_is_done():
@@ -227,67 +210,6 @@ def test_jq_and_numpy_read_what_is_written(tmp_path, monkeypatch):
     assert shell("jq -c . <<< '[[1, 2]]' | attnkit show --only x -f json | jq -c .tensors.x.dtype") == b'"int64"\n'
 
 
-def test_text_goes_to_a_file_of_any_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shell("attnkit embed 'a b' --dim 16 -o e.npz && attnkit history e.npz -o e.sh")
-    shell("attnkit decode e.npz --emit text -o e.words")
-    assert Path("e.words").read_text() == "a b\n" and Path("e.sh").read_text().startswith("#!/bin/sh\n")
-    shell("attnkit run 'embed a --dim 2 | decode --emit text' -o r.words")
-    assert Path("r.words").read_text() == "a\n"
-
-
-def test_a_format_of_one_record_refuses_a_stream_before_it_writes():
-    done = process.run("embed", "--lines", "--dim", "2", "-f", "safetensors", stdin=b"a\nb\n", env=ENV)
-    assert (done.code, done.out) == (3, b"") and "safetensors holds one record" in done.err
-
-
-@pytest.mark.slow
-def test_masked_cells_are_drawn_as_masked_however_they_were_masked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shell("attnkit mask --size 3 --causal -o m.npy; attnkit mask --size 3 --causal --as additive -o a.npy")
-    for way in ("attend --causal", "attend --mask m.npy", "attend --mask a.npy", "mask --causal | attnkit attend"):
-        shown = shell(
-            f"attnkit embed 'a b c' --dim 4 | attnkit {way} --keep weights | attnkit show --name weights"
-        ).decode()
-        assert shown.count("·") == 3 + 1, way  # and the legend
-    earlier = "attnkit embed 'a b c' --dim 4 | attnkit attend --causal --keep masked | attnkit attend --keep weights"
-    assert "·" not in shell(f"{earlier} | attnkit show --name weights").decode()
-    assert "·" not in shell("echo '[[30,0],[0,30]]' | attnkit attend --dtype float16 --keep weights -f table").decode()
-
-
-@pytest.mark.slow
-def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    record = attnkit.embed("The cat sat", dim=4)
-    changed = np.array(record["x"])
-    changed[1, 2] += 0.5
-    changed[2, 3] += 0.25
-    other = record.with_tensors({"x": Tensor(changed, ("token", "model"))})
-    for name, one in (("a", record), ("b", other)):
-        Path(f"{name}.npz").write_bytes(b"".join(bytes(part) for part in formats.encode(one, "npz")))
-    done = process.run("diff", "a.npz", "b.npz", env=ENV)
-    assert done.code == 1
-    x, ids, table, first = done.out.decode().splitlines()[2:]
-    assert x.split()[:5] == ["x", "2", "of", "12", "0.5"] and x.endswith("  token 1 'cat', model 2")
-    assert ids.split()[:4] == ["ids", "0", "of", "3"] and table.split()[:4] == ["table", "0", "of", "12"]
-    assert first.startswith("first and largest difference: x [token 1 'cat', model 2]: ")
-    assert process.run("diff", "a.npz", "b.npz", "--atol", "0.5", env=ENV).code == 0
-    assert process.run("diff", "a.npz", "a.npz", "-q", env=ENV).code == 0
-    rounded = shell("attnkit diff <(echo '[1.0]') <(echo '[1.0001]') --dtype float16").splitlines()[2]
-    assert rounded.split()[:4] == [b"x", b"0", b"of", b"1"]
-    longer = shell("attnkit diff <(echo '[1]') <(echo '[1] [2]'); echo $?").decode().splitlines()
-    assert longer[2].split() == ["x", "0", "of", "1", "0", "0", "1"] and longer[6].endswith("only in B")
-    assert longer[3] == "" and longer[7:] == ["1"]
-    apart = shell("attnkit diff <(echo '[1,100]') <(echo '[2,103]')", check=False)
-    assert apart.decode().splitlines()[2:] == [
-        "x          2 of 2          3      0.5  0.999956  model 1",  # |1 − 2| / 2 and not |100 − 103| / 103
-        "first difference: x [model 0]: 1 and 2",
-        "largest: x [model 1]: 100 and 103",
-    ]
-    figures = tensors_of(shell("attnkit diff a.npz b.npz -f json", check=False))[0]
-    assert figures["max_abs"]["data"][0] == pytest.approx(0.5) and figures["differing"]["data"] == [2, 0, 0]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment", "start"),
@@ -303,16 +225,6 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
 )
 def test_the_format_of_the_output(arguments, environment, start):
     assert shell(f"attnkit embed a --dim 2 {arguments}", **environment).startswith(start)
-
-
-@pytest.mark.slow
-def test_a_pipeline_stays_in_the_format_it_started_in():
-    assert shell("attnkit posenc --size 2 --dim 2 -f npy | attnkit layernorm | attnkit attend").startswith(b"\x93NUMPY")
-    start = "attnkit posenc --size 2 --dim 2 -f npy | attnkit mask --causal"
-    assert shell(start).startswith(b"PK")  # where the format it came in holds it
-    done = process.bash(f"{start} -f npy", env=ENV)
-    problem = "attnkit mask: npy holds only x and would lose mask; use -f npz\n"
-    assert (done.code, done.out, done.err) == (3, b"", problem)
 
 
 @pytest.mark.slow

@@ -86,20 +86,6 @@ def test_a_bad_folder_is_said_in_a_line(attnkit, refused, broken, line):
     refused(attnkit(*line.split()), code, f"{line.split()[0]}: {file}", *words)
 
 
-@pytest.mark.parametrize("tool", ["embed", "encode", "decode"])
-def test_a_tokenizer_that_is_not_there_or_holds_nothing(attnkit, refused, tool):
-    folder = attnkit.folder / "model"
-    shutil.copytree(MODELS / "gpt2", folder)
-    for path in (*folder.glob("*.txt"), folder / "vocab.json"):
-        path.unlink()
-    (folder / "tokenizer.json").write_text(POINTER)
-    refused(attnkit(tool, "--model", "model", "a cat"), 3, f"{tool}: model/tokenizer.json", "Git LFS pointer")
-    (folder / "tokenizer.json").write_text('{"version":"1.0","model":{"type":"BPE","vocab":{},"merges":[]}}')
-    refused(attnkit(tool, "--model", "model", "a cat"), 3, f"{tool}: model/tokenizer.json", "vocabulary")
-    (folder / "tokenizer.json").unlink()
-    refused(attnkit(tool, "--model", "model", "a cat"), 3, f"{tool}: model", "tokenizer.json")
-
-
 @pytest.mark.parametrize("tool", ["encode", "decode"])
 def test_a_prompt_longer_than_the_positions(attnkit, refused, tool):
     positions = json.loads((MODELS / "gpt2" / "config.json").read_text())["n_positions"]
