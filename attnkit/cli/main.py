@@ -1,10 +1,13 @@
 """The process from its arguments to its exit code: the single place where errors become a line."""
 
+import contextlib
 import errno
 import gc
 import io
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnkit import __version__, commands
@@ -58,12 +61,12 @@ def main(arguments: list[str]) -> int:
         if not gc.isenabled():  # by a process of its own: the modules are in use until its end
             gc.freeze()
             gc.enable()
-        status = 0 if call is None else execute(call)
-        if sys.stdout:  # Typer writes its help to it
-            sys.stdout.flush()
-        elif call is None:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        return status
+        if call is None:  # Typer has written its help to standard output
+            return write_text("")
+        from attnkit.cli import output
+
+        with reports_of(call):
+            return output.write(call) if call.extra.get("coordinator") is None else output.write_joined(call)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of a Rust library is not an Exception
@@ -76,35 +79,33 @@ def replace_unknown_signs() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def execute(call: "Stage") -> int:
-    """Run a stage from its input to its output; warnings become lines on standard error."""
-    import warnings
-
+@contextlib.contextmanager
+def reports_of(call: "Stage") -> Iterator[None]:
+    """Write the warnings, notes, progress and remarks of a `with` block to standard error, unless --quiet is set."""
     from attnkit.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.cli import output
     from attnkit.cli.tool import running, running_stage
     from attnkit.libraries import silence_libraries
 
+    is_quiet = bool(call.common.get("quiet"))
+
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         stage = running_stage() or call
         if not stage.common.get("quiet"):
-            word = "note" if issubclass(category, AttnkitNote) else "warning"
-            word = word if word == "note" else output.colored(word, output.YELLOW)
+            word = "note" if issubclass(category, AttnkitNote) else output.colored("warning", output.YELLOW)
             output.write_stderr(f"attnkit {stage.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if not call.common.get("quiet"):
+        if not is_quiet:
             warnings.simplefilter("always", AttnkitWarning)  # each record and stage has its own
             warnings.simplefilter("always", AttnkitNote)
         warnings.showwarning = show
-        has_progress = os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet")
+        has_progress = os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not is_quiet
         report = output.PROGRESS.report if has_progress else ignore
         callbacks = Callbacks(report, output.show_remark, output.show_check, on_report=output.show_report)
         with running(call), silence_libraries(), use_callbacks(callbacks):
-            if call.extra.get("coordinator") is None:
-                return output.write(call)
-            return output.write_joined(call)
+            yield
 
 
 def show_help(names: list[str]) -> int:

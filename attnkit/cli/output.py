@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
 from attnkit.callbacks import SILENT, use_callbacks
-from attnkit.cli import side_outputs
 from attnkit.cli.output_format import (
     CELL_FORMATS,
     DISPLAY_FORMATS,
@@ -22,8 +21,7 @@ from attnkit.cli.output_format import (
     requested_format,
     text_format,
 )
-from attnkit.cli.side_outputs import replace_together
-from attnkit.cli.tool import Stage, running_stage
+from attnkit.cli.tool import Stage, replace_together, running_stage, stored_by
 from attnkit.errors import DataError, FileError, UsageError, escaped, shortened
 from attnkit.record import Record
 
@@ -308,7 +306,7 @@ def write_joined(call: Stage) -> int:
             return write(call)
         warnings.simplefilter("ignore")
         call.extra.pop("save", None)  # of `run`
-        with use_callbacks(SILENT), side_outputs.stored_by(lambda path, record: None):
+        with use_callbacks(SILENT), stored_by(lambda path, record: None):
             for _ in call.open_stream(None).items:
                 pass
         return 0

@@ -11,8 +11,7 @@ from typing import Any
 
 from attnkit import callbacks, formats
 from attnkit.cli.output_format import Result
-from attnkit.cli.side_outputs import write_side_output
-from attnkit.cli.tool import Item, Stage, command_line, history_entry
+from attnkit.cli.tool import Item, Stage, command_line, history_entry, write_side_output
 from attnkit.errors import UsageError, suggest
 from attnkit.generation.options import is_same_file
 from attnkit.inputs import layers

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 import numpy as np
 
 from attnkit import __version__, callbacks, formats
-from attnkit.cli import operands, options, side_outputs
+from attnkit.cli import operands, options
 from attnkit.cli.constraints import Constraints, differs_from_default
 from attnkit.cli.operands import OperandFiles, array_to_record, check_numbers, is_stdin
 from attnkit.cli.options import Option
@@ -286,16 +286,15 @@ class Stage:
             self.upstream, self.files.piped = upstream, upstream.items if upstream else None
             items = (self.tool.reader or read_records)(self, upstream)
         arriving = None if self.gives == "answer" else items.format
-        return Records(self.common.get("format") or arriving, self._results(items.items))
+        return Records(self.common.get("format") or arriving, map(self.apply, self._attribute_errors(items.items)))
 
-    def _results(self, items: Iterator[Item]) -> Iterator[Result]:
+    def _attribute_errors(self, items: Iterator[Item]) -> Iterator[Item]:
         with error_context(self):
-            for item in items:
-                yield self.apply(item)
+            yield from items
 
     def run_files(self) -> Result:
         """Return the one result of the files it names; DataError where they hold more than one record."""
-        with side_outputs.replace_together():
+        with replace_together():
             results: list[Result] = list(self.open_stream(None).items)
         if len(results) != 1:
             raise DataError(f"{len(results)} records (expected 1); tensors.read gives a stream", *self.operands[:1])
@@ -334,7 +333,7 @@ class Stage:
 
         A result that cannot be finite becomes a DataError.
         """
-        with running(self), callbacks.use_callbacks(self._callbacks(item)):
+        with error_context(self), running(self), callbacks.use_callbacks(self._callbacks(item)):
             if isinstance(item, Record) and self.common.get("dtype") and "x" in item:
                 item = cast_x(item, self.common["dtype"])
             self.non_finite_layer = ""
@@ -483,7 +482,47 @@ class Stage:
             raise DataError("it holds one record, but the stream has more", path)
         self.side_files.append(path)
         self.format.keeps_history = True
-        side_outputs.write_side_output(path, self._add_history(item, record, path))
+        write_side_output(path, self._add_history(item, record, path))
+
+
+def save_now(path: str, record: Record) -> None:
+    """Write a side output that belongs to no transaction."""
+    formats.save(record, path)
+
+
+_STORE: contextvars.ContextVar[Callable[[str, Record], None]] = contextvars.ContextVar("store", default=save_now)
+
+
+def write_side_output(path: str, record: Record) -> None:
+    """Write a side output as the innermost `with` block does."""
+    _STORE.get()(path, record)
+
+
+@contextlib.contextmanager
+def stored_by(store: Callable[[str, Record], None]) -> Iterator[None]:
+    """Pass the side outputs of a `with` block to this function of their path and record."""
+    token = _STORE.set(store)
+    try:
+        yield
+    finally:
+        _STORE.reset(token)
+
+
+@contextlib.contextmanager
+def replace_together() -> Iterator[Callable[[str | None], formats.Sink]]:
+    """Open sinks for a `with` block that replaces files only at its end, those of side outputs among them."""
+    sinks: dict[str, formats.Sink] = {}
+    with formats.write_together() as opened:
+
+        def store(path: str, record: Record) -> None:
+            format = formats.file_format(path)
+            if path in sinks and format not in formats.STREAMS and path != os.devnull:
+                raise DataError(f"{format} holds one record, but the stream has more", path)
+            sinks[path] = sinks.get(path) or opened(path)
+            sinks[path].write(formats.encode(record, format))
+
+        with stored_by(store):
+            yield opened
 
 
 def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | None = None) -> Records:
@@ -718,7 +757,7 @@ def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
     tool = stage.tool
     if tool.python.reader:
         check_constraints(stage)
-        with side_outputs.replace_together():
+        with replace_together():
             results = [stage.apply(item) for item in tool.python.reader(stage, inputs).items]
         return results[0] if len(results) == 1 else results
     item = inputs[0] if inputs else None
@@ -732,7 +771,7 @@ def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
         if not stage.format.shows_table:
             stage.common["format"] = "json"
         return stage.run_files()
-    with side_outputs.replace_together():
+    with replace_together():
         return stage.apply(item)
 
 

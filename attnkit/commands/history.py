@@ -14,8 +14,7 @@ import typer
 from attnkit import __version__, formats
 from attnkit.cli import options, pipeline
 from attnkit.cli.output_format import Result
-from attnkit.cli.side_outputs import stored_by
-from attnkit.cli.tool import Records, Stage, read_records, tool
+from attnkit.cli.tool import Records, Stage, read_records, stored_by, tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.record import Array, Record
 from attnkit.training.folder import ORIGIN
