@@ -60,9 +60,9 @@ def text_style(call: Stage) -> "Style":
 
 def text_section(text: str) -> "Section":
     """A text as a section."""
-    from attnkit.display.figures import Preformatted, Section
+    from attnkit.display.figures import Section
 
-    return Section("", [Preformatted(text.rstrip("\n").expandtabs().split("\n"))])
+    return Section("", [text.rstrip("\n").expandtabs()])
 
 
 def table_section(table: "TextTable") -> "Section":

@@ -94,12 +94,12 @@ def leave_blank(section: "Section") -> "Section":
     >>> leave_blank(Section("x", [Table([["token", "0"], ["The", "1.0"]])])).panels[0].rows
     [['token', '0'], ['The', '____']]
     """
-    from attnkit.display.figures import Preformatted, Table
+    from attnkit.display.figures import Table
 
     def empty(table: Table) -> Table:
         head, *rows = table.rows
         blank = [[text if at in table.left else BLANK for at, text in enumerate(row)] for row in rows]
         return table._replace(rows=[head, *blank])
 
-    panels = [empty(panel) if isinstance(panel, Table) else Preformatted([BLANK]) for panel in section.panels]
+    panels = [empty(panel) if isinstance(panel, Table) else BLANK for panel in section.panels]
     return section._replace(panels=panels, notes=())

@@ -17,7 +17,6 @@ import attnkit
 from attnkit.display import TensorView
 from attnkit.display.figures import (
     FigureOptions,
-    Preformatted,
     Section,
     Table,
     curves_section,
@@ -317,7 +316,7 @@ def test_the_rows_and_columns_of_a_large_table_are_counted():
 
 
 def test_a_number_and_an_empty_tensor():
-    assert tensor_section(TensorView("x", np.array(0.5), (), []), FigureOptions()).panels[0].lines == ["0.5000"]
+    assert tensor_section(TensorView("x", np.array(0.5), (), []), FigureOptions()).panels == ["0.5000"]
     empty = tensor_section(view(np.zeros((0, 2))), FigureOptions())
     assert empty.description == "(token 0, model 2) float64, empty"
 
@@ -339,7 +338,7 @@ def sections(one, options=None):
         curves_section(one, options),
         tensor_section(one, options),
         statistics_section({one.title: one.array}, options),
-        Section(one.title, [Table([["a", one.title]]), Preformatted([f"  {one.title}"])], notes=[one.title]),
+        Section(one.title, [Table([["a", one.title]]), f"  {one.title}"], notes=[one.title]),
     ]
 
 

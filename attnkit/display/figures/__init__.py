@@ -6,7 +6,6 @@ from attnkit.display.figures.maps import heatmap_section
 from attnkit.display.figures.pages import render_figure, render_sheet
 from attnkit.display.figures.sections import (
     FigureOptions,
-    Preformatted,
     Section,
     Table,
     candidates_section,
@@ -17,7 +16,6 @@ from attnkit.display.figures.sections import (
 __all__ = [
     "COLOR_MAPS",
     "FigureOptions",
-    "Preformatted",
     "Section",
     "Table",
     "candidates_section",

@@ -200,7 +200,7 @@ def draw_axes(width: float, height: float, paint: Callable[[Any], None]) -> Draw
 
 def pixel_size(axes: Any) -> tuple[float, float]:
     """The width and height of axes of matplotlib in CSS pixels, as they are now."""
-    box, pixel = axes.get_window_extent(), axes.get_figure(root=True).dpi / INCH
+    box, pixel = axes.get_window_extent(), axes.figure.dpi / INCH
     return box.width / pixel, box.height / pixel
 
 
@@ -216,9 +216,7 @@ class Ticks(NamedTuple):
     every: int = 1
 
 
-def fit_ticks(
-    labels: Sequence[str], cell: float, factor: int = 1, below: bool = False, size: float = SMALL_SIZE
-) -> Ticks:
+def fit_ticks(labels: Sequence[str], cell: float, factor: int = 1, below: bool = False) -> Ticks:
     """Choose labels beside cells of this height, or below cells of this width.
 
     No two labels overlap: below narrow columns they are turned, and some are left out. Labels that are the indices
@@ -231,15 +229,15 @@ def fit_ticks(
     >>> fit_ticks(["The", "cat", "sat"], 7).texts, fit_ticks([str(i) for i in range(30)], 2).texts
     (['The', 'sat'], ['0', '10', '20'])
     """
-    pitch = size + 1  # least distance of two labels across them
+    pitch = SMALL_SIZE + 1  # least distance of two labels across them
     if all(label == str(i) for i, label in enumerate(labels)):
-        least = (text_width(labels[-1], size) + GAP if below else pitch) / cell * factor if labels else 1
+        least = (text_width(labels[-1], SMALL_SIZE) + GAP if below else pitch) / cell * factor if labels else 1
         power = 10 ** max(math.floor(math.log10(least)), 0)
         step = next(one * power for one in (1, 2, 5, 10) if one * power >= least or one == 10)
         return Ticks(range(0, len(labels), step), labels[::step])
-    texts = [clip_text(escape(label, DEFAULT_STYLE), MAX_LABEL, size) for label in labels[::factor]]
+    texts = [clip_text(escape(label, DEFAULT_STYLE), MAX_LABEL, SMALL_SIZE) for label in labels[::factor]]
     places = [at * factor + (factor - 1) / 2 for at in range(len(texts))]
-    if below and max(text_width(text, size) for text in texts) + GAP <= cell:
+    if below and max(text_width(text, SMALL_SIZE) for text in texts) + GAP <= cell:
         return Ticks(places, texts)
     if below and cell >= pitch * math.sqrt(2):
         return Ticks(places, texts, 45)

@@ -116,25 +116,25 @@ def set_names(axes: Any, names: Sequence[str], title: str) -> None:
     axes.set_xlabel(title, parse_math=False)
 
 
-def draw_bars(title: str, name: str, labels: Sequence[str], numbers: Sequence[float], precision: int = 2) -> Drawing:
+def draw_bars(title: str, name: str, labels: Sequence[str], numbers: Sequence[float]) -> Drawing:
     """Draw a bar for each number, with the numbers above the bars if they fit."""
     step = min(BARS_WIDTH / len(labels), MAX_STEP)
 
     def paint(axes: Any) -> None:
-        paint_bars(axes, name, labels, numbers, precision)
+        paint_bars(axes, name, labels, numbers)
         axes.set_title(title, pad=1.5 * TEXT_SIZE)
 
     return draw_axes(step * len(labels), BARS_HEIGHT, paint)
 
 
-def paint_bars(axes: Any, name: str, labels: Sequence[str], numbers: Sequence[float], precision: int = 2) -> None:
+def paint_bars(axes: Any, name: str, labels: Sequence[str], numbers: Sequence[float]) -> None:
     """Paint a bar for each finite number, with the numbers above the bars if they fit."""
     from matplotlib import rcParams
 
     places = [at for at, number in enumerate(numbers) if math.isfinite(number)]
     heights = [numbers[at] for at in places]
     bars = axes.bar(places, heights, FILLED, color=SERIES[0])
-    texts = [f"{height:.{precision}f}" for height in heights]
+    texts = [f"{height:.2f}" for height in heights]
     if max((text_width(text, SMALL_SIZE) for text in texts), default=0) <= pixel_size(axes)[0] / len(labels):
         axes.bar_label(bars, texts, padding=2, fontsize=rcParams["xtick.labelsize"])
     axes.spines[:].set_visible(False)

@@ -76,7 +76,7 @@ def _panel(panel: Panel, place: str) -> str:
         for name in ("ink", "muted", "grid", "masked"):
             svg = svg.replace(f": {getattr(LIGHT, name)}", f": var(--{name})")
         return svg.replace("<svg", f'<svg role="img" style="min-width: {min(round(panel.width), MIN_WIDTH)}px"', 1)
-    return f"<pre>{chr(10).join(map(escape_text, panel.lines))}</pre>"
+    return f"<pre>{chr(10).join(map(escape_text, panel.split(chr(10))))}</pre>"
 
 
 def _html_table(table: Table) -> str:
@@ -126,7 +126,7 @@ def _blocks(section: Section) -> Iterator[str]:
         elif isinstance(panel, Drawing):
             yield "(a drawing, in the HTML and PDF of this sheet)"
         else:
-            yield "\n".join(["```text", *panel.lines, "```"])
+            yield "\n".join(["```text", panel, "```"])
     yield from section.notes
 
 

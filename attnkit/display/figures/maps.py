@@ -145,7 +145,11 @@ def make_maps(view: TensorView, options: FigureOptions) -> tuple[HeatMaps, str]:
     fits = rows * columns * count <= MAX_NUMBERED and room * columns * across <= WIDTH
     if options.numbers or (options.numbers is None and fits):
         names_fit = count == 1 and columns <= MAX_NAMED
-        widest = max(text_width(label, SMALL_SIZE) for label in parts[0].columns) + GAP if names_fit else 0
+        widest = (
+            max(text_width(escape(label, DEFAULT_STYLE), SMALL_SIZE) for label in parts[0].columns) + GAP
+            if names_fit
+            else 0
+        )
         width, height = max(width, room, min(math.ceil(widest), MAX_CELL * 3 // 2)), max(height, ROW)
     else:
         maps.numbers = ""

@@ -177,7 +177,7 @@ def draw_panel(panel: Panel) -> Drawing:
     if isinstance(panel, Drawing):
         return panel
     wrapper = textwrap.TextWrapper(MAX_CHARACTERS, drop_whitespace=False, break_on_hyphens=False)
-    lines = [part for line in panel.lines for part in wrapper.wrap(escaped(line)) or [""]]
+    lines = [part for line in panel.split("\n") for part in wrapper.wrap(escaped(line)) or [""]]
     width = max((text_width(line, TEXT_SIZE, family=MONO) for line in lines), default=1)
 
     def draw(canvas: Canvas) -> None:

@@ -51,13 +51,7 @@ class Table(NamedTuple):
     title: str = ""
 
 
-class Preformatted(NamedTuple):
-    """Lines of text in a monospaced font: a script, a generated text."""
-
-    lines: Sequence[str]
-
-
-Panel = Drawing | Table | Preformatted
+Panel = Drawing | Table | str  # lines of text in a monospaced font
 
 
 class Section(NamedTuple):
@@ -85,7 +79,7 @@ def tensor_section(view: TensorView, options: FigureOptions) -> Section:
         return Section(view.title, [], view.formula, f"{view.description()}, empty")
     if array.ndim == 0:
         text = cell_format(array, precision).text(to_python(array))
-        return Section(view.title, [Preformatted([text])], view.formula, view.description())
+        return Section(view.title, [text], view.formula, view.description())
     parts = to_matrices(view, MAX_MATRICES)
     height, width = parts.matrices[0].values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
