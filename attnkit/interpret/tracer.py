@@ -69,7 +69,7 @@ class Tracer:
 
         A pattern of weights keeps their summaries.
 
-        flag  one of those of `patterns`
+        flag  a key of `patterns`
         """
         patterns = [one for of, many in self._patterns.items() if flag in ("", of) for one in many]
         weights, dot, _ = name.partition(".weights.")
@@ -129,7 +129,7 @@ class Tracer:
     def _edit_texts(self, edit: Edit, array: Array) -> Array | None:
         """Edit an intermediate (B, …) in every text, counted from its first token.
 
-        None where no text has the cells. Values with an axis of texts, for a whole intermediate, are a text's each.
+        None if no text has the cells. Values with an axis of texts, for a whole intermediate, are a text's each.
         """
         axes = intermediate_axes(edit.name, array.ndim)[1:]
         is_each = not edit.part and edit.values.shape == array.shape

@@ -307,7 +307,7 @@ def identity(x: Array) -> Array:
 def value_and_slope(
     function: Callable[[Array], Array], slope_of: Callable[[Array], Array]
 ) -> Callable[[Array], tuple[Array, Array]]:
-    """Pair an activation with its derivative, where that follows from the value.
+    """Pair an activation with a derivative that follows from its value.
 
     >>> value_and_slope(tanh, lambda y: 1 - y * y)(np.array([0.0]))
     (array([0.]), array([1.]))

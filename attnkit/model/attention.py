@@ -37,7 +37,7 @@ def split_heads(x: Array, heads: int) -> Array:
 
     x (..., T, H*K) -> (..., H, T, K)
 
-    DataError where the width is not divisible, UsageError for heads < 1.
+    DataError if the width is not divisible, UsageError for heads < 1.
 
     >>> split_heads(np.array([[1, 2, 3, 4]]), 2).tolist()
     [[[1, 2]], [[3, 4]]]
@@ -105,7 +105,7 @@ def attention(
     NaN and infinity included. Where there are many scores and neither `keep` nor `hook` needs them, they are
     computed in tiles (kernels/tiled_attention.py) or, if they are rounded or no dot products, for some queries at a
     time (kernels/row_attention.py), with the same result but for the last bits. Source: Attention Is All You Need,
-    section 3.2.1; ONNX Attention-25. DataError where shapes do not match, UsageError for options that are mutually
+    section 3.2.1; ONNX Attention-25. DataError if shapes do not match, UsageError for options that are mutually
     exclusive.
 
     >>> x = np.array([[[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]]])
@@ -261,7 +261,7 @@ def prepend_past(
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> (..., G, P + S, K), (..., G, P + S, V), options
 
-    DataError where the shapes or lengths do not match, UsageError for options that are mutually exclusive.
+    DataError if the shapes or lengths do not match, UsageError for options that are mutually exclusive.
 
     >>> x, past = np.ones((1, 1, 2)), np.zeros((1, 3, 2))
     >>> keys, values, options = prepend_past(x, x, x, AttentionOptions(past_key=past, past_value=past), {})
@@ -318,8 +318,8 @@ def multi_head_attention(
 
     `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. A
     query of rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. The result
-    has the entries of `attention`, then the output; `summary`, `keep`, `hook` and `changes` are those of `attention`.
-    Source: Attention Is All You Need, section 3.2.2. DataError where shapes do not match, UsageError for impossible
+    has the entries of `attention`, then the output; `summary`, `keep`, `hook` and `changes`: see `attention`.
+    Source: Attention Is All You Need, section 3.2.2. DataError if shapes do not match, UsageError for impossible
     head counts.
 
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -372,7 +372,7 @@ def project_heads(
 
     query (..., T, D), key (..., S, D), value (..., S, D) -> (..., H, T, K), (..., G, S, K), (..., G, S, V), one number
 
-    DataError where shapes do not match, UsageError for impossible head counts.
+    DataError if shapes do not match, UsageError for impossible head counts.
 
     >>> x = np.ones((3, 4))
     >>> q, k, v, past = project_heads(x, x, x, {}, MultiHeadOptions(heads=2, past=1), x.dtype)

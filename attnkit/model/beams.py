@@ -75,7 +75,7 @@ def beam_search(
     the filters. Of these the best (1 + ends) * beams are considered, ends being the number of `eos` tokens, at least
     1: those that end a text are finished if they are among the best `beams`, and dropped if not; the best `beams`
     of the others continue. Finished texts are ranked by `penalty(sum, tokens)`, the token that ended them counted, the
-    prompt not; the best `beams` are kept. The search ends at the limit, where no beam continues, or where `beams` are
+    prompt not; the best `beams` are kept. The search ends at the limit, if no beam continues, or if `beams` are
     finished and the best running one would not rank above the last of them if it ended now.
 
     Ties go to the better beam, then to the lower id. A vocabulary may be smaller than `beams`: there are then as many

@@ -43,7 +43,7 @@ def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: boo
 
     The last `trailing` axes are not batch axes.
 
-    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), or without heads where `trailing` is 2
+    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), or without heads if `trailing` is 2
 
     >>> check_shapes(np.ones((2, 3, 4)), np.ones((1, 5, 4)), np.ones((1, 5, 2)), trailing=3, same_width=True)
     """

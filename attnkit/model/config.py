@@ -39,7 +39,7 @@ class PositionConfig:
     first    of learned ones: the row of the table for the first token
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
     rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published; local_rope of
-             layers with a window, {} where theirs is the same
+             layers with a window, {} if it is the same
     buckets, max_distance, of t5; of disentangled ones half the rows of the table, and the first distance without a row
              of its own, 0 for no shared rows
     terms    of disentangled ones: c2p, scores of queries with distances; p2c, of keys
@@ -119,7 +119,7 @@ class SpecialTokens:
 class AttentionRules(NamedTuple):
     """The rules of one layer of attention, which every way to compute it reads.
 
-    scale     of the scores; None: that of the score function
+    scale     of the scores; None: the default of the score function
     factor    the same as a number
     window    keys before and after a query that it may attend to; -1: no limit
     rope      of rotary positions; None: no rotation

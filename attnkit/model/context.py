@@ -1,4 +1,4 @@
-"""A model, and the context of one forward pass: what it reads besides its input, and what it hands on."""
+"""A model, and the context of one forward pass: what it reads and what it reports."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

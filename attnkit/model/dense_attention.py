@@ -83,7 +83,7 @@ def broadcast_mask(
 
     The last axis of a shorter mask is not broadcast.
 
-    A mask of 0 and 1 becomes a boolean one. DataError where they do not broadcast.
+    A mask of 0 and 1 becomes a boolean one. DataError if they do not broadcast.
 
     >>> mask, bias = broadcast_mask(np.array([[True, False]]), None, (2, 3, 4), np.dtype(float))
     >>> mask.shape, bias
@@ -111,7 +111,7 @@ def mask_scores(scores: Array, mask: Array | None, bias: Array | None = None, al
 
     scores (..., T, S), mask and bias broadcast to them -> (..., T, S)
 
-    DataError where a mask or bias does not broadcast.
+    DataError if a mask or bias does not broadcast.
 
     >>> mask_scores(np.array([[3.0, 2.0]]), np.array([[True, False]])).tolist()
     [[3.0, -inf]]

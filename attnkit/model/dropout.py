@@ -15,7 +15,7 @@ def dropout_mask(shape: tuple[int, ...], rate: float, *, seed: int, step: int, p
 
     The random numbers are those of np.random.Philox, a counter-based generator, with the key [seed, the first 64 bits
     of the SHA-256 of the place] and the counter [0, 0, 0, step]. Element i is kept if the i-th half of its 64-bit
-    numbers, the lower half first, is at least rate · 2^32. So equal arguments give equal masks, in any order, without
+    numbers, the lower half first, is at least rate · 2^32. Equal arguments produce equal masks, in any order, without
     a state. An array that is part of a larger one, from index `row` of its first axis, has that part of its mask.
     UsageError for a rate outside 0 <= rate < 1, or a seed or step outside 0..2^64-1.
 
@@ -53,7 +53,7 @@ def dropout(x: Array, rate: float, *, seed: int, step: int, place: str, row: int
     x (...) -> (...)
 
     The function is its own adjoint: the gradient of x is the dropout of the gradient of the result. Source: Srivastava
-    et al. 2014; Attention Is All You Need, section 5.4, for the places. Errors are those of `dropout_mask`.
+    et al. 2014; Attention Is All You Need, section 5.4, for the places. Errors: see `dropout_mask`.
 
     >>> dropout(np.ones(8), 0.5, seed=0, step=0, place="embed").tolist()
     [2.0, 0.0, 0.0, 2.0, 0.0, 0.0, 2.0, 0.0]

@@ -16,7 +16,7 @@ def check_ids(ids: ArrayLike, size: int, noun: str = "token id") -> Array:
 
     ids (...) -> (...)
 
-    DataError names the first that is not; floats are taken where every value is whole, booleans never.
+    DataError names the first that is not; floats are accepted if every value is whole, booleans never.
 
     >>> check_ids([[3, 0]], 4)
     array([[3, 0]])

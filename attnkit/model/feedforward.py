@@ -32,7 +32,7 @@ def feed_forward(
     The result holds hidden and activated, then linear (x W3 + b3) and gated (activated times linear) if gated, then
     output. `keep` are the intermediates to return beside the output [all]; `hook` may read and replace any of them;
     others are not held in memory. Without w2 the output is what W2 would be applied to. Source: Attention Is All You
-    Need, section 3.3; Shazeer 2020 for the gate. DataError where shapes do not match, UsageError for an unknown
+    Need, section 3.3; Shazeer 2020 for the gate. DataError if shapes do not match, UsageError for an unknown
     activation.
 
     >>> one = np.array([[1.0]])

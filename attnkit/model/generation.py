@@ -120,7 +120,7 @@ def score_tokens(logits: Array, ids: ArrayLike) -> Array:
 
     logits (..., N), ids (...) -> (...)
 
-    DataError for an id outside 0..N-1, or where there is not one for each row of logits.
+    DataError for an id outside 0..N-1, or if there is not one for each row of logits.
 
     >>> score_tokens(np.log(np.array([[0.25, 0.75], [0.5, 0.5]])), [1, 0]).round(4)
     array([-0.2877, -0.6931])

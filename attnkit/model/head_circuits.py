@@ -1,6 +1,6 @@
 """What the weights of attention heads say without a text: their OV circuits, and which heads compose with which.
 
-Weights are taken as they are stored: without biases, rotations, and the scales of norms. Source: A Mathematical
+Weights are used as they are stored: without biases, rotations, and the scales of norms. Source: A Mathematical
 Framework for Transformer Circuits (transformer-circuits.pub/2021/framework).
 """
 
@@ -65,7 +65,7 @@ def copying_scores(weights: HeadWeights, product: Array) -> Array:
 
     product (D, D), as of `vocabulary_product` -> (H,); 1: a word raises its own logit, -1: it lowers it
 
-    The eigenvalues (N, N) are those of the small matrix W_O W_U W_E W_V, (V, V), and zeros. NaN where all are 0.
+    The eigenvalues (N, N) are those of the small matrix W_O W_U W_E W_V, (V, V), and zeros. NaN if all are 0.
 
     >>> copying_scores(HeadWeights(*np.eye(2)[None].repeat(4, 0)[:, None]), np.diag([1.0, -3.0]))
     array([-0.5])
@@ -107,7 +107,7 @@ def composition_scores(written: Array, read: Array) -> Array:
 
     |W_OV W| / (|W_OV| |W|) by Frobenius norms.
 
-    written (E, V, D), as of `written_by`; read (H, D, K), as of `read_by` -> (H, E); NaN where a norm is 0
+    written (E, V, D), as of `written_by`; read (H, D, K), as of `read_by` -> (H, E); NaN if a norm is 0
 
     >>> same = HeadWeights(*np.eye(2)[None].repeat(4, 0)[:, None])
     >>> composition_scores(written_by(same), read_by(same)["q"]).round(4)

@@ -1,4 +1,4 @@
-"""What each head of attention attends to: scores of its weights, summed over texts, and the kind of head they make.
+"""What each head of attention attends to: scores of its weights, summed over texts, and the kind of each head.
 
 The scores of targets are those of `detect_head` of TransformerLens with its error measure "mul": the mean over the
 queries of the weight on the target, and over several texts the mean of the texts. The targets of query i:
@@ -20,8 +20,8 @@ from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 TARGETS = ("previous", "first", "self", "duplicate", "induction")
 MEANS = (*TARGETS, "entropy", "span")
 KINDS = (*TARGETS, "broad", "other")
-EXCESS = 0.4  # least weight on a target beyond even attention, 1 being all of it, that makes the kind of a head
-EVENNESS = 0.7  # least entropy of a broad head, 1 being that of even attention
+EXCESS = 0.4  # least weight on a target beyond even attention, 1 being all of it, that decides the kind of a head
+EVENNESS = 0.7  # least entropy of a broad head, 1 being the entropy of even attention
 BLOCK = 1 << 22  # weights whose scores are computed together
 QUERIES = 3  # least number of queries with a target that a kind is judged by
 
@@ -72,7 +72,7 @@ class HeadScores:
     def measures(self) -> Array:
         """What decides the kind of a head, (H, 6): 0 if even, 1 if all on the target.
 
-        The last column is the entropy as a share of that of even attention; NaN without a query to judge by.
+        The last column is the entropy as a share of the entropy of even attention; NaN without a query to judge by.
         """
         with np.errstate(all="ignore"):
             excess = (self.chosen[:, :-1] - self.even[:, :-1]) / (self.counts - self.even[:, :-1])
@@ -122,7 +122,7 @@ def score_heads(
     weights (H, T, S), tokens (S,), is_real (S,) -> scores of H heads
 
     tokens    an integer for each key, the same for the same token; None: no duplicates and no induction
-    is_real   False where a key is padding; None: none is
+    is_real   False if a key is padding; None: none is
     is_cross  whether the keys are of another text: then `first` is the only target
 
     Of fewer queries than keys, the queries are the last. A layer without any weight on a later key is causal: its

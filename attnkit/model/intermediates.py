@@ -14,7 +14,7 @@ class Intermediate(NamedTuple):
 
     axes     without a batch; the axis `key` is `source` in cross-attention, `present` with a KV cache; None: those of x
     formula  how it is computed, if no option changes that
-    option   the option of the tool that makes it
+    option   the option of the tool that writes it
     is_step  whether --steps shows it
     """
 
@@ -121,7 +121,7 @@ def axes_of(name: str) -> Axes | None:
 
 
 def made_by(name: str) -> str:
-    """What makes a tensor of this name, or "" if no tool has such an intermediate.
+    """The command that writes a tensor of this name, or "" if there is none.
 
     >>> made_by("weights"), made_by("weights.keys")
     ('attend --keep weights keeps it', 'attend --weights topk:K makes it')

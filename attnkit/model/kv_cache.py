@@ -52,7 +52,7 @@ class KVCache:
         return *self.get(layer), 0
 
     def set(self, layer: str, k: Array, v: Array) -> None:
-        """Set the keys and values of a layer; DataError where their lengths differ."""
+        """Set the keys and values of a layer; DataError if their lengths differ."""
         if k.shape[:-1] != v.shape[:-1]:
             raise DataError(f"{layer}: keys {as_text(k.shape)} and values {as_text(v.shape)} do not belong together")
         self._buffers[layer], self._lengths[layer] = (k, v), k.shape[-2]

@@ -159,7 +159,7 @@ def add(x: Array, y: Array) -> Array:
 
     x (..., D), y broadcast to it -> (..., D)
 
-    DataError where the shapes do not match. Source: Attention Is All You Need, section 3.1.
+    DataError if the shapes do not match. Source: Attention Is All You Need, section 3.1.
 
     >>> add(np.array([[1.0, 2.0]], np.float32), np.array([10.0, 20.0])).tolist()
     [[11.0, 22.0]]

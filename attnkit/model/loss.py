@@ -41,7 +41,7 @@ class _Terms(NamedTuple):
     The loss is 0 for a token that does not count.
     """
 
-    ids: Array  # (T,) 0 where the token does not count
+    ids: Array  # (T,) 0 if the token does not count
     counts: Array  # (T,) boolean
     hard: Array  # (T,) (1 - e) times the weight of the target
     soft: Any  # e / N

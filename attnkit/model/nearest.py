@@ -11,7 +11,7 @@ from attnkit.model.kernels.threads import run_parallel, split_range
 
 METRICS = ("cosine", "dot", "euclidean")
 PIECE = 3 << 18  # most elements of the rows that are multiplied at a time; a fourth stays in the cache of a processor
-PIECE_ROWS = 512  # rows of a piece, where so many fit: NumPy lets other threads run in a product of more than 500
+PIECE_ROWS = 512  # rows of a piece, if so many fit: NumPy lets other threads run in a product of more than 500
 PIECES = 16  # most pieces whose products are compared at a time
 QUERIES = 256  # queries that are compared at a time
 SAFE = (1e-25, 1e25)  # squared lengths whose products are far from the limits of float32

@@ -58,7 +58,7 @@ def layer_norm(
     x (..., D), gamma (D,), beta (D,) -> y (..., D), mean (..., 1), inverse_std (..., 1)
 
     The variance is the population's (ONNX LayerNormalization-17). UsageError for eps <= 0 or an axis that x
-    does not have, DataError where gamma or beta do not broadcast.
+    does not have, DataError if gamma or beta do not broadcast.
 
     >>> layer_norm(np.array([2.0, 4.0, 6.0, 8.0])).y.round(4)
     array([-1.3416, -0.4472,  0.4472,  1.3416])
@@ -69,7 +69,7 @@ def layer_norm(
 def layer_norm_vjp(
     x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5, axis: int = -1
 ) -> tuple[Array, Pullback]:
-    """Layer norm, and the function from its gradient to those of x, gamma and beta.
+    """Layer norm, and the function from its gradient to the others.
 
     x (..., D), gamma (D,), beta (D,) -> y (..., D), (..., D) -> x (..., D), gamma, beta (D,)
 
@@ -100,7 +100,7 @@ def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: i
 
 
 def rms_norm_vjp(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> tuple[Array, Pullback]:
-    """RMS norm, and the function from its gradient to those of x and gamma.
+    """RMS norm, and the function from its gradient to the others.
 
     x (..., D), gamma (D,) -> y (..., D), (..., D) -> x (..., D), gamma (D,), None
 
@@ -239,7 +239,7 @@ def normalize_rows(
 def standardize_rows(rows: Array, eps: float, *, centred: bool) -> tuple[Array, Array, Array]:
     """Rows divided by their standard deviation, with mean and inverse deviation.
 
-    rows (T, D) -> (T, D), (T, 1), (T, 1), all float64; the mean is 0 where it is not subtracted
+    rows (T, D) -> (T, D), (T, 1), (T, 1), all float64; the mean is 0 if it is not subtracted
 
     >>> [part.tolist() for part in standardize_rows(np.array([[1.0, 5.0]]), 1e-20, centred=True)]
     [[[-1.0, 1.0]], [[3.0]], [[0.5]]]
@@ -313,7 +313,7 @@ def batch_norm(
     x (..., D), gamma, beta, mean, variance (D,) -> y (..., D), mean (..., D), inverse_std (..., D)
 
     A mean or variance that is passed (running statistics) replaces that of the batch. Source: Ioffe and
-    Szegedy 2015, algorithm 1. UsageError for eps <= 0, DataError where a parameter does not broadcast.
+    Szegedy 2015, algorithm 1. UsageError for eps <= 0, DataError if a parameter does not broadcast.
 
     >>> batch_norm(np.array([[1200.0, 2.0], [1500.0, 3.0]]), eps=1e-12).y.round(4)
     array([[-1., -1.],

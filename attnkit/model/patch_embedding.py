@@ -14,7 +14,7 @@ def normalize_pixels(pixels: Array, mean: Sequence[float], std: Sequence[float],
 
     pixels (height, width, C), mean (C,), std (C,) -> (C, height, width) float32
 
-    DataError where there is not one mean and one deviation for each channel, or where a deviation is 0.
+    DataError if there is not one mean and one deviation for each channel, or where a deviation is 0.
 
     >>> normalize_pixels(np.array([[[0, 255]]], np.uint8), [0.5, 0.5], [0.5, 0.5]).ravel()
     array([-1.,  1.], dtype=float32)
@@ -36,7 +36,7 @@ def extract_patches(image: Array, patch_height: int, patch_width: int) -> Array:
 
     image (..., C, height, width) -> (..., rows * columns, C * patch_height * patch_width)
 
-    Source: ViT (Dosovitskiy et al. 2021), section 3.1. DataError where the patch does not divide the image.
+    Source: ViT (Dosovitskiy et al. 2021), section 3.1. DataError if the patch does not divide the image.
 
     >>> extract_patches(np.arange(8).reshape(1, 2, 4), 2, 2)
     array([[0, 1, 4, 5],
@@ -82,9 +82,9 @@ def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, 
 
     table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
 
-    Bicubic: a new point is at scale (i + 1/2) - 1/2 of the old grid and takes its four neighbours on each axis,
-    the nearest of the edge where there are none, by Keys' cubic kernel (1981, equation 4) with a = -3/4.
-    DataError where the table does not hold the grid.
+    Bicubic: a new point is at scale (i + 1/2) - 1/2 of the old grid and uses its four neighbours on each axis,
+    the nearest of the edge if there are none, by Keys' cubic kernel (1981, equation 4) with a = -3/4.
+    DataError if the table does not hold the grid.
 
     >>> interpolate_positions(np.array([[9.0], [0.0], [4.0]]), 1, 2, 1, 4).ravel().round(4)
     array([ 9.    , -0.4219,  0.9062,  3.0938,  4.4219])

@@ -46,7 +46,7 @@ def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Ar
 
     x (..., T, D), positions (..., T), encoding (..., T) -> (..., T, D) -> (..., T, D)
 
-    Source: Attention Is All You Need, section 3.5. DataError where the widths do not meet.
+    Source: Attention Is All You Need, section 3.5. DataError if the widths do not meet.
 
     >>> add_positions(np.ones((2, 2), np.float32), [0, 1], lambda p: sinusoidal_positions(p, 2)).round(4)
     array([[1.    , 2.    ],

@@ -41,7 +41,7 @@ def step(cell: str, x: Array, state: State | None, parameters: Parameters) -> tu
 
     x (..., D), state (..., P) and (..., H) [zeros] -> the same, {gate: (..., H)}
 
-    Computed and returned in the dtype of `cell_dtype`. UsageError for an unknown cell; DataError where shapes do not
+    Computed and returned in the dtype of `cell_dtype`. UsageError for an unknown cell; DataError if shapes do not
     match.
 
     >>> one = np.ones((1, 1))
@@ -95,7 +95,7 @@ def run_direction(
     x (B, T, D), state (B, P) and (B, H) [zeros], lengths (B,) [T] -> outputs (B, T, P), state, trace
 
     The first `lengths` tokens of each text are run; outputs after them are 0, and the final state is that of the last
-    of them. A reverse direction begins at the last of them. The trace is always returned. Errors are those of `step`,
+    of them. A reverse direction begins at the last of them. The trace is always returned. Errors: see `step`,
     and DataError for lengths outside 0 to T.
 
     >>> one = np.ones((1, 1))
@@ -356,7 +356,7 @@ def run_direction_in_blocks(
 ) -> DirectionRun:
     """Run a direction as `run_direction` does; the trace only with `has_trace`.
 
-    `offset` is the number of tokens before x, which decides where its blocks begin. Errors are those of
+    `offset` is the number of tokens before x, which decides where its blocks begin. Errors: see
     `run_direction`.
 
     >>> one = np.ones((1, 1))

@@ -117,7 +117,7 @@ def advance_relu(
 
 
 def undo_relu(grad: State, gates: Gates, before: State, after: State, parameters: Parameters) -> SumGradients:
-    """Gradients of the sums of `advance_relu`: d a = d h′ where h′ is positive."""
+    """Gradients of the sums of `advance_relu`: d a = d h′ if h′ is positive."""
     sums = grad.hidden * (after.hidden > 0)
     return SumGradients(sums, sums, State(sums @ parameters["hidden"]))
 

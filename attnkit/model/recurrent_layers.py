@@ -56,7 +56,7 @@ def run_layer(
 
     A reverse direction reads each text from its own last token. With `has_trace` the runs have what the adjoint needs.
     `offset` is the number of tokens before x: a text that is cut anywhere, whose parts begin with the states and the
-    number of tokens before them, gives the same bits as the whole. Errors are those of
+    number of tokens before them, has the same bits as the whole. Errors: see
     `run_direction`, which this equals up to rounding.
 
     >>> one = {"input": np.ones((1, 1)), "hidden": np.ones((1, 1))}
@@ -89,7 +89,7 @@ def run_stack(
 
     x (B, T, D) -> one run for each layer
 
-    Arguments and errors are those of `run_layer`.
+    Arguments and errors: see `run_layer`.
 
     >>> layer = RecurrentLayer({"input": np.ones((1, 1)), "hidden": np.ones((1, 1))})
     >>> run_stack("relu", np.array([[[1.0], [2.0]]]), [layer, layer])[-1].outputs.ravel().tolist()
@@ -113,7 +113,7 @@ def run_long_text(
     x (B, T, D), states (B, P) and (B, H) [zeros] -> outputs (B, T, P), states of each layer
 
     A part of the tokens runs through all layers before the next, so that the outputs of inner layers are not held.
-    Errors are those of `run_layer`.
+    Errors: see `run_layer`.
 
     >>> layer = RecurrentLayer({"input": np.ones((1, 1)), "hidden": np.ones((1, 1))})
     >>> outputs, states = run_long_text("relu", np.array([[[1.0], [2.0]]]), [layer, layer])

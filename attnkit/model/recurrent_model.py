@@ -23,8 +23,8 @@ def recur(model: Model, layer: str, x: Array, context: Context) -> Array:
 
     x (..., T, D) -> (..., T, P), or (..., T, 2 P) with both directions
 
-    It begins with the states of the cache, those that the bridge makes of the encoder's, or zeros. Padding is skipped:
-    its outputs are 0. DataError for a mask that is not that of a padded batch.
+    It begins with the states of the cache, those of the encoder through the bridge, or zeros. Padding is skipped: its
+    outputs are 0. DataError for a mask of anything but a padded batch.
     """
     return run_recurrent_layer(model, layer, x, context, has_trace=context.hook is not no_hook)[0]
 
@@ -46,7 +46,7 @@ class OrderedTokens(NamedTuple):
         return batch if self.order is None else np.take_along_axis(batch, self.order[..., None], axis=1)
 
     def restore(self, values: Array) -> Array:
-        """Put values in this order back into that of the batch; inverts `arrange`."""
+        """Put values back into the order of the batch; the inverse of `arrange`."""
         if self.order is None:
             return values
         return np.take_along_axis(values, np.argsort(self.order, axis=1)[..., None], axis=1)
@@ -197,7 +197,7 @@ def show_gates(hook: Hook, layer: str, run: LayerRun, order: Array | None, rank:
 
 
 def require_same(changed: Array, array: Array, name: str) -> None:
-    """Raise UsageError where a hook replaces an intermediate that it may only read."""
+    """Raise UsageError if a hook replaces an intermediate that it may only read."""
     if changed is not array:
         raise UsageError(f"{name} is computed inside the layer: it can be read, not replaced", "--patch")
 

@@ -47,7 +47,7 @@ def relative_scores(q: Array, k: Array, relative: RelativePositions, products: P
 
     q (..., H, T, K), k (..., H, S, K) -> (..., H, T, S)
 
-    DataError where the places are not those of so many queries and keys.
+    DataError if the places have another shape.
 
     >>> one, table = np.array([[[1.0], [2.0]]]), np.array([[10.0], [20.0], [30.0]])
     >>> index = np.array([[1, 0], [2, 1]])
@@ -160,7 +160,7 @@ def distance_rows(queries: Array, keys: Array, span: int, longest: int = 0) -> A
 
     queries (T,), keys (S,) -> (T, S)
 
-    The row is span + d for a distance d = query − key; those outside the table take its first or last row. With
+    The row is span + d for a distance d = query − key; distances outside the table use its first or last row. With
     `longest`, distances from span/2 on share rows, so that `longest` − 1 is the last that has one. Computed in float32,
     as by the published code (He et al. 2021, DeBERTa).
 

@@ -24,7 +24,7 @@ def logits(x: Array, weight: Array, bias: Array | None = None, products: Product
 
     x (..., D), weight (D, N), bias (N,) -> (..., N)
 
-    They are at least float32: in 16 bits large logits become equal, or infinite. DataError where shapes do not match.
+    They are at least float32: in 16 bits large logits become equal, or infinite. DataError if shapes do not match.
 
     >>> logits(np.array([1.0, 2.0]), np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))
     array([1., 2., 3.])
@@ -235,7 +235,7 @@ def sampling_filters(
 ) -> Iterator[tuple[str, Callable[[Array], Array]]]:
     """Yield the filters that are set, by name, in the order they apply.
 
-    Each maps logits (..., N) -> (..., N). Errors are those of the functions, raised when applied.
+    Each maps logits (..., N) -> (..., N). Errors are raised when they are applied.
 
     >>> [name for name, _ in sampling_filters(0.5, k=3)]
     ['temperature', 'top-k']

@@ -108,7 +108,7 @@ def project_general_backward(dq: Array, dk: Array, q: Array, k: Array, params: P
 
 
 def project_additive(q: Array, k: Array, params: Params) -> tuple[Array, Array]:
-    """Project queries and keys to the space where `additive_scores` adds them.
+    """Project queries and keys for `additive_scores`, which adds them.
 
     q (..., H, T, K), k (..., G, S, L), wa (K, A), ua (L, A), va (A,) -> (..., H, T, A), (..., G, S, A)
     """

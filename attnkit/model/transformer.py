@@ -52,11 +52,11 @@ def run(
 ) -> Array:
     """Apply the steps to x, one after another, each by `apply`.
 
-    x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
+    x (..., T, D), or what the first step reads: ids (..., T), an image (..., C, height, width) -> (..., T, D)
 
     saved  what a step before these saved for the residual of one of them [x]
 
-    Errors are those of the steps.
+    Errors come from the steps.
     """
     if model.engine and apply is apply_step:
         return model.engine.run(model, [*steps], x, context)
@@ -176,7 +176,7 @@ def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int
 
 
 def check_size(config: Config, where: Array) -> None:
-    """Raise DataError for positions (..., T) beyond those of a model."""
+    """Raise DataError for positions (..., T) that a model does not have."""
     size, most = config.positions.longest, int(where.max(initial=-1)) + 1
     if size and most > size:
         raise DataError(f"{counted(most, 'token')}, and this {config.family} model has {counted(size, 'position')}")
@@ -349,9 +349,9 @@ def run_packed(
 ) -> list[Array] | None:
     """Apply the steps to several texts, none empty; None if not all is finite.
 
-    ids and segments (T,) of each text -> (T, D) of each, with the bits that `run` gives it alone
+    ids and segments (T,) of each text -> (T, D) of each, with the same bits as `run` computes for it alone
 
-    Texts of one length should come one after another: attention takes them together. Errors are those of the steps.
+    Texts of one length should come one after another: attention computes them together. Errors come from the steps.
     """
     if model.engine:
         return model.engine.run_packed(model, steps, ids, segments, dtype)
@@ -449,7 +449,7 @@ def encoder_layer(
 
     `params` holds "self" (wq wk wv wo bq bk bv bo), "ffn" (w1 b1 w2 b2, w3 when gated), "norm1" and "norm2"
     (gamma, beta). The norm follows each residual (Attention Is All You Need, section 3.1), or comes before each
-    sub-layer with `norm_first`. `config` are fields of Config: norm_first, activation, eps. Errors are those of the
+    sub-layer with `norm_first`. `config` are fields of Config: norm_first, activation, eps. Errors come from the
     sub-layers.
 
     >>> import numpy as np
@@ -475,8 +475,8 @@ def decoder_layer(
 
     x (..., T, D), memory (..., S, D) -> (..., T, D)
 
-    `params` is that of encoder_layer with "cross" and "norm3" besides: norm1 belongs to self, norm2 to cross,
-    norm3 to ffn. `config` and errors are those of encoder_layer.
+    `params` is like that of encoder_layer, with "cross" and "norm3" besides: norm1 belongs to self, norm2 to cross,
+    norm3 to ffn. `config` and errors: see encoder_layer.
 
     >>> import numpy as np
     >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}

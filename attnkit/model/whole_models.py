@@ -1,9 +1,8 @@
-"""The lazily imported names of attnkit.model: whole models, text generation, tiled attention."""
+"""The lazily imported names of attnkit.model: whole models and text generation."""
 
 # ruff: noqa: I001 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.config import (
     Config,
-    PatchConfig,
     PositionConfig,
     SpecialTokens,
     StackConfig,
@@ -13,14 +12,12 @@ from attnkit.model.config import (
     parse_layer_name,
     layer_plan,
 )
-from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
-from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from attnkit.model.output_head import head_logits, label_probabilities, pool_first
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.kv_cache import StateCache
-from attnkit.model.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
+from attnkit.model.pooling import POOLINGS, dense, l2_normalize
 from attnkit.model.context import Context, Model
 from attnkit.model.transformer import (
     read_attention_options,
@@ -43,12 +40,10 @@ from attnkit.model.loss import (
     target_probabilities,
 )
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable, new_cache
-from attnkit.model.beams import LENGTH_PENALTIES, BeamsInfo, beam_search
+from attnkit.model.beams import LENGTH_PENALTIES, beam_search
 from attnkit.model.generation import (
     GeneratedText,
-    NextTokenModel,
     SamplingConfig,
-    StepInfo,
     generate,
     score_tokens,
 )

@@ -118,7 +118,7 @@ def add_to_scores(inputs: ScoreInputs, block: ScoreBlock, scores: Array) -> Arra
 def exact_scores(inputs: ScoreInputs, block: ScoreBlock, workspace: Workspace) -> tuple[Array, bool]:
     """Scores of a block, and whether they are small; large ones are -inf if blocked.
 
-    -> (b, g, m, n), in float64 where the largest of a row is far from 0
+    -> (b, g, m, n), in float64 if the largest of a row is far from 0
 
     Exponentials of small scores neither overflow nor underflow, so blocked ones can be set to 0 after it.
     """

@@ -2,7 +2,7 @@
 
 Between two matrix products the weights of a large model evict everything else from the processor's caches, so that
 every Python call costs several times as much as elsewhere. What is the same for every token is therefore computed
-once. The result is that of `run` on one token, up to rounding.
+once. The result equals `run` on one token, up to rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ class CachedDecoder:
             self.cache = KVCache()
         context, rest = Context(cache=self.cache, **self.context), self._text[:, self.cache.length :]
         x = (self._fast_step if self._can_use_fast_step(rest, context) else self._run)(rest, context)
-        if context.hook is not no_hook:  # which takes the logits of tokens, (B, 1, N)
+        if context.hook is not no_hook:  # which reads the logits of tokens, (B, 1, N)
             return head_logits(self.model, np.ascontiguousarray(x[:, -1:]), context.hook)[:, 0]
         return head_logits(self.model, np.ascontiguousarray(x[:, -1]))
 

@@ -27,7 +27,7 @@ def row_places(lengths: Sequence[int], step: int = ROWS) -> tuple[list[Array], i
     """Places of the rows of several texts in one matrix, and its number of rows.
 
     lengths  the rows of each text
-    step     what the rows of the matrix are a multiple of: TILE, or ROWS where it has small products
+    step     what the rows of the matrix are a multiple of: TILE, or ROWS if it has small products
 
     Even rows of a text are in the first half of a tile, odd rows in the second: see `fixed_matrix_product`.
 

@@ -36,7 +36,7 @@ def row_attention(
     q (..., H, T, K) and k (..., G, S, K) as the score projects them, v (..., G, S, V) -> {"heads": (..., H, T, V),
     "lse": (..., H, T) float64, ...}
 
-    The result is the same on any number of threads. DataError where mask or bias do not broadcast, and for a query
+    The result is the same on any number of threads. DataError if mask or bias do not broadcast, and for a query
     out of range; UsageError for an unknown summary or an invalid window.
 
     >>> x = np.eye(2)[None]

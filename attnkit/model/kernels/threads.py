@@ -66,7 +66,7 @@ class Worker:
     """A thread that waits for work between calls: waking it is faster than a new one."""
 
     def __init__(self) -> None:
-        """Start the thread; RuntimeError where there can be no more."""
+        """Start the thread; RuntimeError if there can be no more."""
         self.wake, self.waiting = threading.Lock(), deque[tuple[deque[Callable[[], None]], threading.Lock]]()
         self.wake.acquire()
         threading.Thread(target=self._serve, daemon=True).start()

@@ -242,7 +242,7 @@ def merge_partial_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> 
 
     outputs (..., H, T, V) and lses (..., H, T) of each part -> (..., H, T, V), (..., H, T) float64
 
-    A part without keys for a query has a log-sum-exp of -inf there, and adds nothing. DataError where shapes differ.
+    A part without keys for a query has a log-sum-exp of -inf there, and adds nothing. DataError if shapes differ.
 
     >>> outputs, lses = [np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])]
     >>> output, lse = merge_partial_attention(outputs, lses)

@@ -270,7 +270,7 @@ def prepare_inputs(q: Array, k: Array, options: AttentionOptions) -> ScoreInputs
 
 
 def prepare_tiles(q: Array, k: Array, options: AttentionOptions) -> TiledInputs:
-    """Prepare inputs with bounds of the scores; errors are those of `prepare_inputs`."""
+    """Prepare inputs with bounds of the scores; errors: see `prepare_inputs`."""
     inputs = prepare_inputs(q, k, options)
     level = sum(max_bias(x) for x in (options.mask, options.bias) if x is not None and is_float(x.dtype))
     longest = np.repeat(row_norms(inputs.k).max(axis=-1, initial=0), inputs.sharing, axis=1)  # (B, H)
