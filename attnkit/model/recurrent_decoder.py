@@ -177,7 +177,8 @@ def attend_token(
     """Attend to the memory with a state: the sum of the memory by the weights of attention, (B, H) -> (B, M)."""
     score, cross = SCORES[decoder.config.score], decoder.cross
     memory, keys = attended.memory[:, None], attended.keys[:, None]  # (B, 1, S, M), one head
-    left, _ = score.project(state[:, None, None], memory[..., :0, :], cross)
+    rows = state[:, None, None] if tape is None else state[None, None]  # a text by itself has the same bits; or faster
+    left = score.project(rows, memory[..., :0, :], cross)[0].reshape(len(state), 1, 1, -1)
     if tape is not None and decoder.config.score == "additive":
         tape["terms"] = additive_terms(left, keys)[:, 0, 0]
         scores = tape["terms"] @ cross["va"].reshape(-1)
