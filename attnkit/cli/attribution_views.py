@@ -15,7 +15,7 @@ TEXTS = ("source", "x")  # the tensors of attributions, in the order in which th
 
 
 def render_attributions(record: Record, stage: Stage, style: "display.Style") -> str:
-    """Render the attributions of each text as a table below its words, which have colours on a terminal."""
+    """Render the words of each text in colours, above a table of their attributions."""
     from attnkit import display
 
     parts = []
@@ -30,7 +30,7 @@ def render_attributions(record: Record, stage: Stage, style: "display.Style") ->
 
 
 def draw_attributions(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the attributions of each text as its words in colours and a table with bars, their sum below it."""
+    """Draw the words of each text in colours, above a table with bars and their sum."""
     from attnkit import display
     from attnkit.cli import figures
     from attnkit.display.figures import Section, draw_words
@@ -47,13 +47,12 @@ def draw_attributions(record: Record, stage: Stage, figure_options: "FigureOptio
 
 
 def count_texts(record: Record) -> int:
-    """Return the number of texts, 1 of one that is no batch."""
     x = record["x"]
     return len(x) if x.ndim == 2 else 1
 
 
 def list_texts(record: Record, row: int) -> list[tuple[list[str], list[float]]]:
-    """Return the words of a text and of its source, if there is one, with their attributions, without padding."""
+    """The words of a text and of its source, with their attributions; no padding."""
     texts = []
     for name in TEXTS:
         if name in record:
@@ -65,18 +64,17 @@ def list_texts(record: Record, row: int) -> list[tuple[list[str], list[float]]]:
 
 
 def unpadded(record: Record, name: str, row: int, count: int) -> list[bool]:
-    """Return which tokens of a text are no padding: of x by the mask of its batch."""
+    """Which tokens of a text are no padding: of x by the mask of its batch."""
     has_mask = name == "x" and record["x"].ndim == 2 and "mask" in record
     return record["mask"][row, 0].tolist() if has_mask else [True] * count
 
 
 def largest_attribution(record: Record, row: int) -> float:
-    """Return the size of the largest_attribution attribution of a text."""
     return max((abs(value) for _, values in list_texts(record, row) for value in values), default=0.0)
 
 
 def describe_sum(record: Record, row: int, precision: int) -> list[str]:
-    """Return the line on the sum of the attributions of a text, of all texts after the last where they have one output.
+    """Describe the sum of the attributions of a text.
 
     >>> record = Record({"x": np.array([0.5, 1.0]), "output": np.array(-1.0), "baseline": np.array(-2.5)})
     >>> describe_sum(record, 0, 2)

@@ -43,7 +43,7 @@ TOOLS = {
 
 
 def find_tool(name: str) -> "Tool":
-    """Import the tool of that name and no other; UsageError for an unknown name, with a suggestion."""
+    """Import the tool of that name and no other."""
     if name not in TOOLS:
         kind = "option" if name.startswith("-") else "tool"
         from attnkit.cli import hints

@@ -54,13 +54,12 @@ ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing t
 
 
 def needs_no_record(flags: Mapping[str, Any]) -> bool:
-    """Return whether query, key and value all come from files, so that no record is read."""
+    """Whether query, key and value all come from files, so that no record is read."""
     operands = [flags[name] for name in ("query", "key", "value")]
     return all(operand is not None and not str(operand).startswith(":") for operand in operands)
 
 
 def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the layer of a model says of the options."""
     stack = checkpoint.config.stack(nn.parse_layer_name(layers.find_layer(checkpoint, flags["layer"], "attend"))[0])
     return {"heads": stack.heads, "kv_heads": stack.kv_heads, "score": checkpoint.config.score}
 
@@ -244,7 +243,7 @@ def attend(
 def describe_weighted(
     record: Record, weighted: WeightedValues, keep: tuple[str, ...], steps: bool, residual: bool, add: Record | None
 ) -> Record:
-    """Add the sums of values by given weights to a record, with the steps that are requested."""
+    """Add the sums of values by given weights to a record, with requested steps."""
     if other := [name for name in keep if name not in (*WEIGHTED, "all")]:
         raise UsageError(f"given weights have no {other[0]} (expected {', '.join(WEIGHTED)})", "--keep")
     callbacks.current().on_parameters(weighted.projections)
@@ -291,7 +290,6 @@ def check_outputs(
 def name_formulas(
     result: Mapping[str, Array], projections: Mapping[str, Array], settings: nn.MultiHeadOptions
 ) -> dict[str, str]:
-    """Write the formulas of the intermediates and of the output."""
     is_added = settings.mask is not None and settings.mask.dtype.kind not in "iub"
     has_limits = settings.causal or settings.window != (-1, -1) or settings.lengths is not None
     has_limits |= settings.mask is not None and not is_added
@@ -304,7 +302,7 @@ def name_formulas(
 def describe(
     result: Mapping[str, Array], formulas: Mapping[str, str], key_axis: str, has_past: bool
 ) -> dict[str, Tensor]:
-    """Name the axes and formulas of the intermediates; keys and values of a cache have the axis `present`."""
+    """Name the axes and formulas of intermediates; cached keys are on `present`."""
     lead = ("batch",)[: result["q"].ndim - 3]
     present = "present" if has_past else key_axis
     axes = {name: intermediates.attention_axes(name, key_axis if name in "kv" else present) for name in result}
@@ -329,7 +327,7 @@ def put_beside(output: Tensor, record: Record) -> Tensor:
 def choose_output(
     output: Tensor, tensors: Mapping[str, Tensor], queries: Record, name: str | None, has_query: bool
 ) -> Tensor:
-    """Choose the tensor that becomes x: the intermediate of that name, or the output with the axes of the queries.
+    """Choose the tensor that becomes x: the intermediate of that name, or the output.
 
     has_query  whether the queries are not the tokens of the record: their axis is then called so
     """
@@ -343,7 +341,7 @@ def choose_output(
 def label_axes(
     inputs: AttentionInputs, weights: str | None, has_query: bool, names: Collection[str], queries: int
 ) -> tuple[Record, dict[str, Labels]]:
-    """Label queries, keys and the rows that --weights selects; clear the labels of the record that no longer fit.
+    """Label queries, keys and selected rows; clear labels that no longer fit.
 
     has_query  whether the queries are not the tokens of the record
     names      of the tensors that are added

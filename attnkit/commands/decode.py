@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def list_candidates(record: Record, config: model.Config | None, count: int) -> list[display.Candidates]:
-    """Return the most probable words of x (..., T, V) at each position but padding, for each row of a batch.
+    """The most probable words of x (..., T, V) at each position but padding.
 
     config  that of the model that computed x, None for none; count  words a position
     """
@@ -67,7 +67,7 @@ def list_candidates(record: Record, config: model.Config | None, count: int) -> 
 
 
 def list_choices(record: Record, style: display.Style) -> list[display.TextTable]:
-    """Return a table for each choice of a generation: its candidates, as `--top` alone asks for them."""
+    """Tables of the candidates of each choice of a generation."""
     from attnkit import display
 
     ids, words = record["candidates.ids"], record.labels.get("candidates.ids")
@@ -88,7 +88,7 @@ def list_choices(record: Record, style: display.Style) -> list[display.TextTable
 
 
 def word_cells(record: Record, config: model.Config | None, count: int) -> Cells:
-    """Return the most probable words at each position as a table with a row for each of them."""
+    """The most probable words at each position as cells, a row for each word."""
     from attnkit.display.cells import Cells
 
     lists = list_candidates(record, config, count)
@@ -102,14 +102,14 @@ def word_cells(record: Record, config: model.Config | None, count: int) -> Cells
 
 
 def generation_cells(record: Record) -> Cells | None:
-    """Return the candidates of each step of a generated text, or the scores of a given one, as a table, or None."""
+    """The candidates of a generated text, or the scores of a given one, as cells."""
     if "candidates.ids" in record:
         return step_cells(record)
     return score_cells(record) if "rank" in record else None
 
 
 def score_cells(record: Record) -> Cells:
-    """Return the score of each token as a table: its log-probability, its probability, its rank."""
+    """The log-probability, probability and rank of each token as cells."""
     from attnkit.display.cells import Cells
 
     is_batch = record["x"].ndim == 2
@@ -124,7 +124,7 @@ def score_cells(record: Record) -> Cells:
 
 
 def step_cells(record: Record) -> Cells:
-    """Return the candidates of `decode --steps` as a table with a row for each candidate of each step."""
+    """The candidates of --steps as cells, a row for each candidate."""
     from attnkit.display.cells import Cells
 
     names = [name for name in record if name.startswith("candidates.")]
@@ -141,20 +141,17 @@ def step_cells(record: Record) -> Cells:
 
 
 def _find_titles(config: model.Config) -> tuple[str, str]:
-    """Return the title of the table of candidates, and the heading of its rows."""
     if config.classes:
         return ("class", "image") if config.patches else ("label", "text")
     return ("next word" if config.decoder else "word at each position"), "position"
 
 
 def list_scores(record: Record, style: display.Style) -> list[display.TextTable]:
-    """Return a table of the scores of each text, and their sum."""
     count = len(record["x"]) if record["x"].ndim == 2 else 1
     return [_scores_of(record, row, style) for row in range(count)]
 
 
 def _scores_of(record: Record, row: int, style: display.Style) -> display.TextTable:
-    """Return the scores of one text as a table, and their sum."""
     from attnkit import display
 
     at = row if record["x"].ndim == 2 else ...
@@ -169,14 +166,13 @@ HEADS = {"sequence": "text", "token": "token"}
 
 
 def shown_labels(record: Record, stage: Stage) -> list[LabelRow]:
-    """Return the labels to show of a record."""
     from attnkit.generation.labels import list_labels
 
     return list_labels(record, stage.files.loaded["model_"].config, stage.parameters["top"])
 
 
 def render_labels(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render the label of one text as a line, and labels of several texts, of tokens or of spans as a table."""
+    """Render the label of one text as a line, other labels as a table."""
     from attnkit import display
     from attnkit.display.text import escape
 
@@ -187,7 +183,7 @@ def render_labels(record: Record, stage: Stage, style: display.Style) -> str:
 
 
 def label_table(record: Record, stage: Stage, style: display.Style) -> display.TextTable:
-    """Return the table of labels: label and score, the characters of a span, then what is labelled."""
+    """A table of labels: label and score, the characters of a span, what is labelled."""
     from attnkit import display
 
     cells = label_cells(record, stage)
@@ -200,7 +196,6 @@ def label_table(record: Record, stage: Stage, style: display.Style) -> display.T
 
 
 def label_cells(record: Record, stage: Stage) -> Cells:
-    """Return labels as a table, a row for each."""
     from attnkit.display.cells import Cells
 
     rows, is_span = shown_labels(record, stage), record.axes_of("x")[0] == "span"
@@ -216,7 +211,6 @@ def label_cells(record: Record, stage: Stage) -> Cells:
 
 
 def draw_labels(record: Record, stage: Stage) -> list[Section]:
-    """Draw labels as a table."""
     from attnkit.cli import figures
 
     return [figures.table_section(label_table(record, stage, figures.text_style(stage)))]
@@ -226,7 +220,7 @@ SHARES = (("vocab",), ("label",))  # last axes of x whose numbers are the shares
 
 
 def render_decoded(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render generated text as text, and probabilities as a table of the most probable words at every position."""
+    """Render generated text as text, and probabilities as a table of likely words."""
     from attnkit.cli import views
 
     if stage.parameters["attribute"]:
@@ -276,7 +270,7 @@ def draw_decoded(record: Record, stage: Stage, figure_options: FigureOptions) ->
 
 
 def list_decoded(record: Record, stage: Stage) -> Cells:
-    """Return scores, the candidates of each step and the most probable words as a table, else the one tensor."""
+    """Scores, candidates or likely words as cells; of other results the one tensor."""
     from attnkit.cli.cells import computed_cells
 
     if gives_labels(record, stage):
@@ -289,51 +283,47 @@ def list_decoded(record: Record, stage: Stage) -> Cells:
 
 
 def gives_labels(record: Record, stage: Stage) -> bool:
-    """Return whether a record has the labels of a model whose head gives them."""
     config = config_of_model(stage)
     is_labelled = record.axes_of("x")[-1:] == ("label",) and stage.parameters["emit"] is None
     return config is not None and bool(config.task) and is_labelled
 
 
 def makes_text(stage: Stage) -> bool:
-    """Return whether decode runs a model that continues, translates or scores texts."""
+    """Whether decode runs a model that continues, translates or scores texts."""
     config = config_of_model(stage)
     return config is not None and generates_text(config, stage.parameters["layer"])
 
 
 def shows_choices(record: Record, stage: Stage) -> bool:
-    """Return whether the result is shown as the candidates of the next word, which --top alone asks for."""
+    """Whether the result is shown as the candidates of the next word."""
     return asks_for_next_word(stage.parameters["top"], stage.parameters["steps"]) and {"x", "candidates.ids"} <= {
         *record
     }
 
 
 def is_plain_tensor(record: Record, stage: Stage) -> bool:
-    """Return whether x is shown as a tensor: --emit names it, or its numbers are no shares of words or labels."""
+    """Whether x is shown as a tensor, because its numbers are no shares of words."""
     return bool(stage.parameters["emit"]) or record.axes_of("x")[-1:] not in SHARES
 
 
 def config_of_model(stage: Stage) -> Config | None:
-    """Return the configuration of the model of --model, if there is one."""
     checkpoint = stage.files.loaded.get("model_")
     return None if checkpoint is None else checkpoint.config
 
 
 def render_candidates(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render x (..., T, V) as one table a batch row: the most probable words at each position but padding."""
+    """Render a table for each row of a batch: the most probable words."""
     from attnkit import display
 
     return "\n\n".join(display.candidates_table(one, style) for one in find_candidates(record, stage))
 
 
 def find_candidates(record: Record, stage: Stage) -> list[display.Candidates]:
-    """Return the most probable words of x at each position, as many as --top requests."""
-
     return list_candidates(record, config_of_model(stage), stage.parameters["top"] or CANDIDATES)
 
 
 def render_generation(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render generated texts, a line each with its prompt dim; of scores a table and their sum."""
+    """Render generated texts after their dim prompts, or scores as a table."""
     from attnkit import display
     from attnkit.cli import views
 
@@ -355,7 +345,7 @@ def render_generation(record: Record, stage: Stage, style: display.Style) -> str
 
 
 def is_single_text(record: Record, stage: Stage) -> bool:
-    """Return whether the view of a result is one text without a table."""
+    """Whether the view of a result is one text without a table."""
     is_text = stage.parameters["emit"] in (None, "text") and not {"rank", "output", "candidates.ids"} & {*record}
     if gives_labels(record, stage):
         return record["x"].ndim == 1
@@ -376,7 +366,6 @@ def check_length_penalty(text: str) -> str:
 
 
 def has_failed_check(record: Record, stage: Stage) -> int:
-    """Return 1 where --check found a larger error than 1e-6, else 0."""
     return int(any(not error <= CHECK_TOLERANCE for error in stage.extra.get("errors", [])))
 
 
@@ -403,7 +392,7 @@ REQUIRES = [
 
 
 def requests_tensors(stage: Stage) -> bool:
-    """Return whether a flag requests tensors beside x: several texts, steps, or the candidates of new words."""
+    """Whether an option requests tensors beside x, which no format may lose."""
     values = stage.parameters
     lists_words = asks_for_next_word(values["top"], values["steps"]) and makes_text(stage)
     return lists_words or any(values[name] for name in ("best", "keep", "steps"))
@@ -680,7 +669,7 @@ def choose_output(
     keep: tuple[str, ...],
     fills_masks: bool = False,
 ) -> Record | str:
-    """Choose words by logits, whose formula is passed; return the record of them, or their text."""
+    """Choose words by logits, whose formula is passed, as a record or as text."""
     arrays = choose_words(output.logits, sampling, with_ids=emit not in ("logits", "probs"))
     if emit == "text":
         return words_to_text(output, arrays["ids"], fills_masks)
@@ -702,7 +691,6 @@ def choose_output(
 
 
 def require_hidden_states(source: Sequence[str] | Record | None) -> Record:
-    """Return the record of hidden states; UsageError where the input is text or missing."""
     if isinstance(source, Record):
         return source
     raise UsageError("expected hidden states in a record, got text" if source else "no record to decode")
@@ -724,7 +712,7 @@ def label_input(
 def prepare_head_input(
     source: Sequence[str] | Record | None, layer: str | None, settings: GenerationOptions
 ) -> Sequence[str] | Record | None:
-    """Check the options and the input of a head; cast hidden states to the dtype of --dtype."""
+    """Check the options and the input of a head; cast hidden states to --dtype."""
     config = settings.model_.config
     if layer is not None:
         source = require_hidden_states(source)
@@ -755,14 +743,14 @@ def prepare_head_input(
 def apply_output_matrix(
     record: Record, table: Record | None, params: Mapping[str, Array] | None, dtype: str | None
 ) -> tuple[HeadOutput, str]:
-    """Map hidden states (..., D) to logits (..., N) by an output matrix; return them and their formula."""
+    """Map hidden states (..., D) to logits (..., N) by an output matrix."""
     record = record if dtype is None else cast_x(record, dtype)
     weight, bias, words, formula = find_output_matrix(record, table, params)
     return HeadOutput(record, model.logits(record["x"], weight, bias), words, None), formula
 
 
 def replace_words(output: HeadOutput, vocab: list[str] | None) -> HeadOutput:
-    """Name the columns of the logits by --vocab, if it has words; DataError where their number differs."""
+    """Name the columns of the logits by --vocab, if it has words."""
     words, count = vocab or output.words, output.logits.shape[-1]
     if words and len(words) != count:
         problem = f"{counted(len(words), 'word')} for {counted(count, 'logit')}"
@@ -771,7 +759,7 @@ def replace_words(output: HeadOutput, vocab: list[str] | None) -> HeadOutput:
 
 
 def words_to_text(output: HeadOutput, ids: Array, fills_masks: bool) -> str:
-    """Return the words of ids (..., T), a line a row; with fills_masks, the text with each [MASK] replaced."""
+    """The words of ids (..., T), a line for each row, or the text without masks."""
     from attnkit.inputs import detokenizer
 
     record, words = output.record, output.words
@@ -787,7 +775,7 @@ def words_to_text(output: HeadOutput, ids: Array, fills_masks: bool) -> str:
 
 @quiet
 def choose_words(logits: Array, sampling: Sampling, with_ids: bool) -> dict[str, Array]:
-    """Return logits (..., V), their probs (..., V) and, if requested, the ids (...) chosen.
+    """Logits (..., V), their probs (..., V) and, if requested, the ids (...) chosen.
 
     The logits may be finite or not.
     """
@@ -798,13 +786,13 @@ def choose_words(logits: Array, sampling: Sampling, with_ids: bool) -> dict[str,
 
 @quiet
 def filtering_steps(logits: Array, sampling: Sampling) -> dict[str, Array]:
-    """Return the steps from logits (..., V) to their probabilities: `scaled` and `filtered`, both (..., V)."""
+    """The steps `scaled` and `filtered` from logits to probabilities, all (..., V)."""
     scaled = logits / sampling.tau
     return {"scaled": scaled, "filtered": np.where(np.isneginf(sampling.filter(logits)), -np.inf, scaled)}
 
 
 def round_to_dtype(numbers: Array, dtype: np.dtype[Any], name: str = "") -> Array:
-    """Return numbers in the dtype of the result; warn, under the tensor's name, where one exceeds its range."""
+    """Cast numbers to a dtype; warn if a number exceeds its range."""
     with np.errstate(over="ignore"):
         rounded = numbers.astype(dtype, copy=False)
     if name and rounded is not numbers and (overflow := np.isinf(rounded) & np.isfinite(numbers)).any():
@@ -815,7 +803,7 @@ def round_to_dtype(numbers: Array, dtype: np.dtype[Any], name: str = "") -> Arra
 
 
 def make_decoded_record(output: HeadOutput, arrays: Mapping[str, Array], emit: str | None, formula: str) -> Record:
-    """Return the record with x as requested: one of the arrays, or the probabilities beside `logits` and `next`."""
+    """Build the record with the requested x, or with x, `logits` and `next`."""
     main = emit or "probs"
     kinds = {"x": main} | ({} if emit else {"logits": "logits", "next": "ids"})
     axes = output.record.axes_of("x")[: output.logits.ndim - 1]
@@ -832,7 +820,7 @@ def make_decoded_record(output: HeadOutput, arrays: Mapping[str, Array], emit: s
 def add_steps(
     record: Record, output: HeadOutput, arrays: Mapping[str, Array], formulas: Mapping[str, str], names: Sequence[str]
 ) -> Record:
-    """Add the named steps from logits to probabilities; probabilities that are x have the formula of the last step."""
+    """Add the named steps from logits to probabilities to the record."""
     axes = (*output.record.axes_of("x")[: output.logits.ndim - 1], output.axis)
     dtype = model.output_dtype(output.record["x"])
     tensors = {name: Tensor(round_to_dtype(arrays[name], dtype, name), axes, formula=formulas[name]) for name in names}

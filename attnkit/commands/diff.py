@@ -34,14 +34,13 @@ if TYPE_CHECKING:
 
 
 def read_pairs(stage: Stage, upstream: Records | None) -> Records:
-    """Read the records of A and of B as pairs."""
     if len(stage.operands) != 2:
         raise UsageError(f"two files to compare, not {len(stage.operands)}: attnkit diff A B")
     return Records(None, pair_records(stage))
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Read two records, arrays or names of files, as a caller in Python passes them, as pairs."""
+    """Read two records, arrays or names of files from a caller in Python."""
     if len(inputs) != 2:
         raise UsageError(f"two to compare, not {len(inputs)}: attnkit.diff(a, b)")
     stage.operands = tuple(
@@ -52,7 +51,7 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 
 def read_value(stage: Stage, value: Any) -> tuple[Records, Source | None]:
-    """Return a record or an array as a stream, or that of a file with its source; an array is one tensor, as NPY."""
+    """Read a record, an array or a file as a stream; an array is one tensor, as NPY."""
     if paths := named_files(stage.tool, value):
         return stage.read(paths[0]), stage.files.source
     item = make_item(stage.tool, value)
@@ -62,13 +61,12 @@ def read_value(stage: Stage, value: Any) -> tuple[Records, Source | None]:
 
 
 def pair_records(stage: Stage) -> Iterator[Pair]:
-    """Yield the records of the two operands in pairs."""
     stream_a, first = stage.read(stage.operands[0]), stage.files.source
     yield from pair_streams(stage, stream_a, stage.read(stage.operands[1]), first)
 
 
 def pair_streams(stage: Stage, stream_a: Records, stream_b: Records, first: Source | None) -> Iterator[Pair]:
-    """Yield the records of two streams in pairs; the shorter stream continues with empty records.
+    """Pair the records of two streams; the shorter continues with empty records.
 
     first  the source of A, where it is a file
     """
@@ -87,7 +85,7 @@ def pair_streams(stage: Stage, stream_a: Records, stream_b: Records, first: Sour
 
 
 def match_tensor(record: Record, other: Records, file: str) -> Record:
-    """Return the tensor of a record to compare with the other operand, where that is one tensor: x, else its NAME."""
+    """Select the tensor to compare if the other operand is one tensor: x, or its NAME."""
     if not (other.format == "npy" or other.tensor):
         return record
     has_name = other.tensor in record and "x" not in record
@@ -95,7 +93,6 @@ def match_tensor(record: Record, other: Records, file: str) -> Record:
 
 
 def check_comparable(a: Record, b: Record, a_file: str, b_file: str) -> None:
-    """Raise DifferentError for two records without a name in common."""
     if a.tensors and b.tensors and not any(name in b for name in a):
         names = " and ".join(f"{file} has {join_names([*record], 3)}" for file, record in ((a_file, a), (b_file, b)))
         pair = " ".join(f"{file}:{next(iter(record))}" for file, record in ((a_file, a), (b_file, b)))
@@ -103,7 +100,7 @@ def check_comparable(a: Record, b: Record, a_file: str, b_file: str) -> None:
 
 
 def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | None) -> Pair:
-    """Pair two records, or the tensors of --only in both, with x in the dtype of --dtype."""
+    """Pair two records, or the tensors of --only in both, in the dtype of --dtype."""
     if dtype:
         a, b = (cast_x(record, dtype) if "x" in record else record for record in (a, b))
     if only:
@@ -112,7 +109,7 @@ def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | N
 
 
 def render_differences(report: Record, stage: Stage, style: "Style") -> str:
-    """Write the report as a table, with heat maps of the differences where --heatmap requests them."""
+    """Write the report as a table, with heat maps of the differences on request."""
     if stage.common.get("quiet") and stage.common.get("output") in (None, "-"):
         return ""  # the exit code is the result
     relabelled = spell_tokens(report, stage.common.get("tokens") or "raw")
@@ -120,7 +117,7 @@ def render_differences(report: Record, stage: Stage, style: "Style") -> str:
 
 
 def draw_differences(report: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the report as a figure: a table, and heat maps of the differences where --heatmap requests them."""
+    """Draw the report as a table, with heat maps of the differences on request."""
     from attnkit.display.figures import Section, Table, heatmap_section
 
     relabelled, style = spell_tokens(report, stage.common.get("tokens") or "plain"), figures.text_style(stage)
@@ -133,19 +130,18 @@ def draw_differences(report: Record, stage: Stage, figure_options: "FigureOption
 
 
 def spell_tokens(report: Record, spelling: str) -> DiffReport:
-    """Return the report with the tokens of its places and heat maps spelled raw or plain."""
+    """The report with the tokens of its places and heat maps spelled raw or plain."""
     if not isinstance(report, DiffReport):
         raise UsageError(f"takes a report, not {type(report).__name__}")
     return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
 
 
 def with_heatmap(report: DiffReport, stage: Stage) -> DiffReport:
-    """Return the report as a caller in Python sees it: with heat maps where these are requested."""
+    """The report for a caller in Python, with heat maps on request."""
     return replace(report, heatmap=bool(stage.extra.get("heatmap")))
 
 
 def list_differences(report: Record, stage: Stage) -> Cells:
-    """Return the report as a table with a row for each tensor; UsageError with --heatmap."""
     cells.refuse_view(stage)
     names = [name for name in report if report.axes_of(name) == ("tensor",)]
     columns = [report.labels["tensor"], *(report[name] for name in names), report.labels["at"], report.labels["first"]]
@@ -153,13 +149,13 @@ def list_differences(report: Record, stage: Stage) -> Cells:
 
 
 def even_colors(difference: Array, figure_options: "FigureOptions") -> "FigureOptions":
-    """Return how to draw a difference: with the colours of both signs, even about 0, unless others are requested."""
+    """Options of a figure with colours that are even about 0, unless others are set."""
     peak = float(np.abs(difference[np.isfinite(difference)]).max(initial=0)) or 1.0
     return figure_options._replace(range=figure_options.range or (-peak, peak), colors=figure_options.colors or "bwr")
 
 
 def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
-    """Check that the format can hold what --heatmap shows; the result is the report in each format."""
+    """Check that the format can show what --heatmap requests."""
     views.derived(stage)
     return None
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a model says of the options."""
     config = checkpoint.config
     width = config.result_width(layers.find_layer(checkpoint, flags["layer"], "embed"))
     return {"dim": width, "scale": math.isclose(config.embed_scale, math.sqrt(width))}
@@ -116,7 +115,7 @@ def embed(
 
 
 def add_steps(record: Record, rows: Tensor | None) -> Record:
-    """Return the record with its ids as a step, and the rows of the table before x is scaled, if it is."""
+    """Add the ids, and the rows of the table before x is scaled, as steps."""
     steps = {}
     if "ids" in record:
         steps["ids"] = replace(record.tensors["ids"], formula="the number of each token in the vocabulary")
@@ -126,7 +125,6 @@ def add_steps(record: Record, rows: Tensor | None) -> Record:
 
 
 def check_matrix(table: Record | None) -> Array | None:
-    """Return the matrix of --table, None where there is none; DataError for another rank."""
     matrix = None if table is None else table["x"]
     if matrix is not None and matrix.ndim != 2:
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
@@ -134,7 +132,6 @@ def check_matrix(table: Record | None) -> Array | None:
 
 
 def make_vectors(inputs: text_inputs.EncodedInputs, table: Array | None, scale: bool) -> Tensor:
-    """Return the rows of a table at the ids, (T) -> (T, D); one-hot vectors without a table."""
     if table is None:
         formats.check_memory(4 * inputs.ids.size * inputs.size, f"one-hot vectors of {inputs.size} ids", "--one-hot")
     x = model.one_hot(inputs.ids, inputs.size) if table is None else model.embed(inputs.ids, table)
@@ -144,7 +141,7 @@ def make_vectors(inputs: text_inputs.EncodedInputs, table: Array | None, scale: 
 
 
 def embed_with_model(checkpoint: "Checkpoint", layer: str | None, source: text_inputs.ModelInput) -> Record:
-    """Embed a text, ids, or the patches of an image with the embedding layer of a model."""
+    """Embed a text, ids or the patches of an image by a layer of a model."""
     layer = layers.find_layer(checkpoint, layer, "embed")
     layers.check_pair(checkpoint.config, source.pair, source.texts)
     stack = model.parse_layer_name(layer)[0]
@@ -159,7 +156,7 @@ def embed_with_model(checkpoint: "Checkpoint", layer: str | None, source: text_i
 
 
 def make_random_vectors(inputs: text_inputs.EncodedInputs, dim: int, seed: int) -> Array:
-    """Return a random table of the vocabulary, or of numbers for lack of one, (V, D); the row of padding is zero."""
+    """Draw a random table (V, D) of a vocabulary; the row of padding is zero."""
     formats.check_memory(4 * (inputs.size + 2) * dim, f"a table {(inputs.size, dim)}", "--dim")
     vocabulary = inputs.vocabulary or [str(id) for id in range(inputs.size)]
     table = model.random_table(vocabulary, dim, seed)

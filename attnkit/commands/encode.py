@@ -27,14 +27,14 @@ Finish = Callable[[encoding.Encoding, Any], Record]
 
 
 class Line(tuple[str]):
-    """A tuple of the text of one line, with its number, and with its result where that is computed already."""
+    """One line of text as a tuple, with its number and perhaps its result."""
 
     number: int
     result: Record | None = None
 
     @classmethod
     def of(cls, text: str, number: int) -> "Line":
-        """Return the line of a text.
+        """The line of a text.
 
         >>> line = Line.of("the cat", 3)
         >>> line, line.number
@@ -47,7 +47,7 @@ class Line(tuple[str]):
 
 @contextlib.contextmanager
 def name_line(number: int) -> Iterator[None]:
-    """Have the errors of a `with` block name the line that they are of, unless they name a file or an option.
+    """Name the line in errors of a `with` block that name no file or option.
 
     >>> with name_line(3):
     ...     raise AttnkitError("too long")
@@ -64,7 +64,7 @@ def name_line(number: int) -> Iterator[None]:
 
 
 def read_lines(blocks: Iterator[Iterator[str]]) -> Iterator[list[Line]]:
-    """Yield the lines that have arrived together, some at a time; those before an error come before it.
+    """Yield the lines that arrive together, some at a time; then an error, if any.
 
     >>> [*read_lines(iter([iter(["a", "b"]), iter(["c"])]))]
     [[('a',), ('b',)], [('c',)]]
@@ -92,7 +92,7 @@ def read_lines(blocks: Iterator[Iterator[str]]) -> Iterator[list[Line]]:
 
 
 def encode_lines(blocks: Iterator[Iterator[str]], values: Mapping[str, Any], finish: Finish) -> Iterator[Line]:
-    """Yield the lines of blocks in their order, with their results as far as they can be computed together.
+    """Yield the lines of blocks in order, with results as far as computed together.
 
     values  those of the parameters of encode
     finish  makes the result of an encoding and its hidden states
@@ -105,7 +105,7 @@ def encode_lines(blocks: Iterator[Iterator[str]], values: Mapping[str, Any], fin
 
 
 def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: Finish) -> None:
-    """Set the results of lines; what is wrong with one of them shows when it is computed alone, without result."""
+    """Set the results of lines; a line with an error is left to be computed alone."""
     from attnkit.model.kernels.threads import run_parallel
 
     ready: list[tuple[Line, encoding.Encoding]] = []
@@ -126,7 +126,7 @@ def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: F
 
 
 def is_packable(one: encoding.Encoding) -> bool:
-    """Return whether a text can be computed with others: one of a token or more, and not more than the model has."""
+    """Whether a text has at least one token, and no more than the model has positions."""
     positions, length = one.core.config.positions, len(one.inputs)
     return length > 0 and not 0 < positions.size < positions.first + length
 
@@ -134,7 +134,7 @@ def is_packable(one: encoding.Encoding) -> bool:
 def split_packs(
     texts: Sequence[tuple[Line, encoding.Encoding]], rows: int = ROWS
 ) -> list[list[tuple[Line, encoding.Encoding]]]:
-    """Return texts in packs of some tokens, those of one length together and the longest first."""
+    """Split texts into packs of some tokens, the longest texts first."""
     packs: list[list[tuple[Line, encoding.Encoding]]] = []
     count = rows
     for one in sorted(texts, key=lambda text: -len(text[1].inputs)):
@@ -147,7 +147,7 @@ def split_packs(
 
 
 def compute_pack(pack: Sequence[tuple[Line, encoding.Encoding]], dtype: str | None, finish: Finish) -> None:
-    """Set the results of the lines of a pack; where one is not finite, each is left to be computed alone."""
+    """Set the results of the lines of a pack, unless one of them is not finite."""
     first = pack[0][1]
     kinds = [one.base.get("types") for _, one in pack]
     segments = [kind for kind in kinds if kind is not None]
@@ -277,7 +277,6 @@ def encode(
 
 
 def run_encoder(source: Sequence[str] | str | Record | None, parameters: Mapping[str, Any]) -> Record:
-    """Return the result of encode for one input and the values of its parameters."""
     keep, trace = parameters["keep"], parameters["trace"]
     encoded = encoding.prepare_encoding(source, parameters)
     core, steps, base, detail = encoded.core, encoded.steps, encoded.base, parameters["weights"] or "full"
@@ -301,14 +300,13 @@ def run_encoder(source: Sequence[str] | str | Record | None, parameters: Mapping
 
 
 def make_result(encoded: encoding.Encoding, x: Array, normalize: bool, hook: Hook = no_hook) -> Record:
-    """Return the record of hidden states x, (..., T, D), or of one vector for each text."""
     if encoded.pool != "none":
         return encoding.make_pooled(encoded, x, normalize, hook)
     return make_states(encoded.core.config, encoded.base, x, encoded.stack, encoded.is_whole)
 
 
 def check_trace_file(path: str | None) -> None:
-    """Raise UsageError where the file of --trace is that of --output too, or has an unknown suffix."""
+    """Check that --trace has a known suffix, and is not the file of --output."""
     if path is not None:
         formats.file_format(path)
     if path is not None and callbacks.current().is_output_file(path):
@@ -316,13 +314,13 @@ def check_trace_file(path: str | None) -> None:
 
 
 def trace_head(core: model.Model, base: Record, x: Array, tracer: Tracer) -> None:
-    """Compute the logits of a model without a decoder, x (B, T, D), where the trace includes them."""
+    """Compute the logits of a model without a decoder if the trace includes them."""
     if core.config.head and len(core.config.stacks) == 1 and any(map(tracer.wants, HEAD)):
         encoding.compute_logits(core, base, x, tracer.visit)
 
 
 def traced(tracer: Tracer, flag: str, detail: str, base: Record, length: int) -> Record:
-    """Return the intermediates of a run that a flag keeps, with the tokens of the input as labels.
+    """The intermediates of a run that a flag keeps, labelled with the tokens.
 
     detail  how much of the attention weights is kept: the value of --weights
     """
@@ -332,7 +330,7 @@ def traced(tracer: Tracer, flag: str, detail: str, base: Record, length: int) ->
 
 
 def make_states(config: model.Config, base: Record, x: Array, stack: str, is_whole: bool) -> Record:
-    """Return the record of hidden states x, (B, T, D), also as `memory` where the model has a decoder."""
+    """Build the record of hidden states x (B, T, D), also as `memory` for a decoder."""
     axes = ("batch", "token", "model")[3 - x.ndim :]
     states = Tensor(x, axes, formula=f"hidden states of the {stack}")
     record = Record({"x": states}).merge(base).with_tensors({"x": states})

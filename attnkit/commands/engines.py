@@ -9,7 +9,6 @@ from attnkit.cli.tool import PythonForm, Records, Stage, tool
 
 
 def read_nothing(stage: Stage, inputs: Any) -> Records:
-    """Read no input."""
     return Records(None, iter([None]))
 
 
@@ -39,7 +38,6 @@ def engines(item: None) -> str:
 
 
 def draw_engines(rows: list[dict[str, Any]], style: display.Style) -> str:
-    """Return the engines as a table, a line for each device."""
     lines = [
         (
             row["engine"],

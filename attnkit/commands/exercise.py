@@ -26,7 +26,7 @@ DRAWS = 100  # attempts at fresh numbers for which no slip gives the right answe
 
 
 class Slip(NamedTuple):
-    """A common mistake: the pipeline and the tensor that have its numbers, and what to tell about it."""
+    """A common mistake: the pipeline and tensor that show it, and what to tell."""
 
     pipeline: str
     tensor: str
@@ -129,13 +129,12 @@ def find_exercise(number: str) -> Exercise:
 
 
 def draw_exercises(rows: list[dict[str, Any]], style: display.Style) -> str:
-    """Draw the list of the exercises as a table, a line each."""
     lines = [(row["number"], row["chapter"], row["title"]) for row in rows]
     return display.text_table(("exercise", "chapter", "title"), lines, style)
 
 
 def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
-    """Draw fresh numbers, with which each slip gives a wrong answer of its own; none without a seed."""
+    """Draw fresh numbers for which each slip gives its own wrong answer."""
     if seed is None:
         return exercise
     rng = np.random.default_rng(seed)
@@ -149,7 +148,7 @@ def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
 
 
 def redraw(value: Any, numbers: Any, rng: np.random.Generator) -> Any:
-    """Draw every number of nested lists, or of tensors by name, from a list; without a list they stay.
+    """Draw every number of nested lists, or of tensors by name, from a list.
 
     Of a list of rows, or of matrices, whole ones are drawn: rows that add up to 1 still do.
 
@@ -171,7 +170,7 @@ def redraw(value: Any, numbers: Any, rng: np.random.Generator) -> Any:
 
 
 def solve(exercise: Exercise, way: Slip | None = None) -> Array:
-    """Run the pipeline of an exercise, or of a slip, on its tensors in files; return the tensor that is the answer."""
+    """Run the pipeline of an exercise or a slip, and read the tensor of the answer."""
     line, tensor = (exercise.pipeline, exercise.tensor) if way is None else (way.pipeline, way.tensor)
     with tempfile.TemporaryDirectory() as folder:
         paths = {name: str(Path(folder, f"{name}.json")) for name in exercise.tensors}
@@ -184,7 +183,7 @@ def solve(exercise: Exercise, way: Slip | None = None) -> Array:
 
 
 def read_answer(answer: str, tensor: str) -> Array:
-    """Read the answer, from standard input where it is "-": the tensor of that name of its record, else x."""
+    """Read the answer from a file or standard input: the named tensor, otherwise x."""
     source = formats.open_source("-") if answer == "-" else formats.Source.of(answer.encode(), "--answer")
     with source:
         records = list(formats.read(source))
@@ -210,7 +209,7 @@ def wrong_cells(answer: Array, right: Array) -> Array:
 
 
 def check_answer(exercise: Exercise, answer: Array) -> str:
-    """Check an answer; DifferentError for a wrong one: its slip where that is known, else its first wrong row."""
+    """Check an answer; DifferentError names its slip, or its first wrong row."""
     right = solve(exercise)
     if is_right(answer, right):
         return f"{exercise.number}: right"
@@ -221,7 +220,7 @@ def check_answer(exercise: Exercise, answer: Array) -> str:
 
 
 def remove_single_axes(array: Array) -> Array:
-    """Remove the leading axes of size 1, so that [[0.7, 0.3]] and [0.7, 0.3] are one answer.
+    """Remove leading axes of size 1: [[0.7, 0.3]] and [0.7, 0.3] are one answer.
 
     >>> remove_single_axes(np.ones((1, 1, 3))).shape
     (3,)
@@ -281,7 +280,6 @@ def present_tensors(tensors: Mapping[str, Any]) -> list[str]:
 
 
 def present_solution(exercise: Exercise) -> str:
-    """Present the solution as shell commands, with the answer to four decimals."""
     files = [f"echo '{json.dumps(value)}' > {name}.json" for name, value in exercise.tensors.items()]
     line = exercise.pipeline.format(**{name: f"{name}.json" for name in exercise.tensors})
     stages = " | ".join(f"attnkit {stage}" for stage in line.split(" | "))

@@ -33,7 +33,7 @@ EXPECTED = "expected a record, the name of a file, or several of them"
 
 
 class Named(NamedTuple):
-    """A record, and the file that it is from; of training, its step, and the reports of the run."""
+    """A record and its file; of training also its step and the reports of the run."""
 
     record: Record
     file: str
@@ -42,13 +42,11 @@ class Named(NamedTuple):
 
 
 def read_traces(stage: Stage, upstream: Records | None) -> Records:
-    """Read the records of all the files, or of standard input, as one input."""
     paths = stage.operands or ("-" if upstream is not None else operands.stdin_or_error(),)
     return Records("json", iter([select_tensors(stage, [one for path in paths for one in read_file(stage, path)])]))
 
 
 def read_file(stage: Stage, path: str) -> Iterator[Named]:
-    """Yield the records of a file, or of standard input."""
     if os.path.isdir(path):
         yield from read_steps(stage, path)
         return
@@ -62,7 +60,7 @@ def read_file(stage: Stage, path: str) -> Iterator[Named]:
 
 
 def read_steps(stage: Stage, folder: str) -> Iterator[Named]:
-    """Yield the recorded steps of a run, the first and the last of them among at most MOST; without any its losses."""
+    """Yield at most MOST recorded steps of a run; without any step, its losses."""
     from attnkit.training.loop import describe_step, find_losses, find_steps, read_reports, thin
 
     if losses := find_losses(folder):
@@ -79,7 +77,7 @@ def read_steps(stage: Stage, folder: str) -> Iterator[Named]:
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Return the records that a caller in Python passes: one or a list of them, or the names of files."""
+    """Read records or names of files from a caller in Python."""
     value = inputs[0] if inputs else None
     traces: list[Named] = []
     for one in value if isinstance(value, list | tuple) else [value]:
@@ -93,7 +91,6 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 
 def select_tensors(stage: Stage, traces: list[Named]) -> list[Named]:
-    """Return the records with the tensors of --only alone."""
     only = stage.common.pop("only", None)
     return [one._replace(record=one.record.select(only)) for one in traces] if only else traces
 
@@ -155,7 +152,6 @@ def explore(
 
 
 def draw_losses(named: Named, figure_options: "FigureOptions") -> str:
-    """Draw the losses of a run that recorded no step as a page of curves."""
     from attnkit.display.figures import curves_section, render_figure
 
     section = curves_section(views.tensor_view(named.record, "x"), figure_options)
@@ -163,7 +159,7 @@ def draw_losses(named: Named, figure_options: "FigureOptions") -> str:
 
 
 def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: bool) -> "ExploredTrace":
-    """Return a record as a trace, of a model with the words that its head reads in the states of the layers.
+    """Make a trace of a record, with the likely words of its layers by a model.
 
     is_alone  raise DataError where it lacks them; beside others it may be of an encoder, whose decoder has them
     """
@@ -183,7 +179,7 @@ def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: b
 
 
 def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
-    """Return the records of a page, those of one text each, by the names of their files and their numbers in them."""
+    """Choose the records of a page, one text each, named by file and number."""
 
     if not traces:
         raise DataError("nothing to explore: no record")
@@ -198,7 +194,7 @@ def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
 
 
 def choose_texts(traces: Sequence[Named], index: int | None) -> list[Named]:
-    """Return the texts of all records, or of each file the one of an index."""
+    """The texts of all records, or of each file the one of an index."""
 
     chosen = []
     for file in dict.fromkeys(one.file for one in traces):
@@ -209,7 +205,7 @@ def choose_texts(traces: Sequence[Named], index: int | None) -> list[Named]:
 
 
 def choose_steps(traces: Sequence[Named], index: int) -> list[Named]:
-    """Return one text of the batch of each step of a training run, with the step in its name."""
+    """One text of the batch of each step of a training run, with the step in its name."""
 
     if len({(one.file, one.step is None) for one in traces}) > 1:
         raise UsageError("a folder of train is explored alone (expected one folder)", "TRACE")
@@ -223,7 +219,7 @@ TOP_ENDING, KEYS_ENDING = ".top", ".keys"  # the ends of the names of --weights 
 
 
 def split_texts(record: Record) -> list[Record]:
-    """Return the record of each text of a batch; the record itself where it is one text.
+    """The record of each text of a batch; the record itself where it is one text.
 
     >>> batch = Record({"weights": np.zeros((2, 1, 3, 3)), "lse": np.zeros((2, 1, 3)), "table": np.zeros((5, 4))})
     >>> [row["weights"].shape for row in split_texts(batch)]
@@ -238,7 +234,7 @@ def split_texts(record: Record) -> list[Record]:
 
 
 def select_row(record: Record, row: int, rows: int) -> Record:
-    """Return one text of a batch of `rows`: its row of every tensor that has one, and its labels."""
+    """One text of a batch of `rows` texts: its row of each tensor, and its labels."""
     tensors = {}
     for name, one in record.tensors.items():
         axes = one.axis_names()
@@ -250,7 +246,7 @@ def select_row(record: Record, row: int, rows: int) -> Record:
 
 
 def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace:
-    """Return a record of one text as a trace to explore.
+    """A record of one text as a trace to explore.
 
     is_raw  spell tokens as they are in the vocabulary, not as a reader writes them
     """
@@ -266,7 +262,7 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace
 
 
 def id_words(record: Record) -> dict[str, list[str]]:
-    """Return the token ids of a record as words of its axes, for one that has no other: those of a step of training.
+    """Token ids as words of the axes of a record that has no words.
 
     >>> id_words(Record({"ids": np.array([5, 2])}))["key"]
     ['#5', '#2']
@@ -276,7 +272,6 @@ def id_words(record: Record) -> dict[str, list[str]]:
 
 
 def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:
-    """Return the weights of a layer with the kinds of its heads."""
     queries, keys = record.axes_of(name)[-2:]
     measures = [float(one) for one in scores.kind_measures()]
     parts = find_parts(record, name.removesuffix(WEIGHTS), record[name].shape)
@@ -284,7 +279,7 @@ def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:
 
 
 def find_parts(record: Record, prefix: str, shape: tuple[int, ...]) -> dict[str, Array]:
-    """Return the other intermediates of attention of one text, of weights of a shape (H, T, S), that a record keeps.
+    """The other intermediates of attention that a record keeps for weights (H, T, S).
 
     >>> record = Record({"weights": np.ones((2, 1, 3)), "k": np.ones((1, 3, 4)), "q": np.ones((1, 2, 1, 4))})
     >>> [*find_parts(record, "", (2, 1, 3))]
@@ -298,7 +293,7 @@ def find_parts(record: Record, prefix: str, shape: tuple[int, ...]) -> dict[str,
 
 
 def layer_name(name: str) -> str:
-    """Return the layer that weights are of; their own name where it has none.
+    """The layer that weights are of; their own name where it has none.
 
     >>> layer_name("decoder.0.self.weights"), layer_name("weights")
     ('decoder.0.self', 'weights')
@@ -307,7 +302,7 @@ def layer_name(name: str) -> str:
 
 
 def find_top(record: Record) -> list[str]:
-    """Return the names of the weights of which a record keeps the largest of each row, and not all.
+    """The names of weights of which a record keeps only the largest of each row.
 
     >>> find_top(Record({"weights.top": np.ones((1, 2, 1)), "weights.keys": np.ones((1, 2, 1), int)}))
     ['weights']
@@ -321,7 +316,7 @@ def find_top(record: Record) -> list[str]:
 
 
 def top_attention(record: Record, name: str) -> Attention:
-    """Return the largest weights of each row of a layer; the kinds of its heads are not known."""
+    """The largest weights of each row of a layer; the kinds of its heads are unknown."""
     weights, indices = record[f"{name}{TOP_ENDING}"], record[f"{name}{KEYS_ENDING}"]
     axis = index_axes(f"{name}{KEYS_ENDING}")[0]
     words = record.labels.get(axis) or []
@@ -331,7 +326,7 @@ def top_attention(record: Record, name: str) -> Attention:
 
 
 def is_lens(record: Record) -> bool:
-    """Return whether a record is the likeliest words of the states of layers, as `lens` gives them.
+    """Whether a record contains the likely words of layers, as `lens` returns them.
 
     >>> is_lens(Record({"x": np.ones((2, 3, 1))}))
     False
@@ -342,7 +337,7 @@ def is_lens(record: Record) -> bool:
 
 
 def split_lens(record: Record) -> list[Record]:
-    """Return the words of the layers for each text of a batch; the labels under `ids` have a list for each state."""
+    """Split the likely words of layers by the texts of a batch."""
     if record["x"].ndim == 3:
         return [record]
     x, words = record["x"], record.labels.get("ids", [])
@@ -357,7 +352,6 @@ def split_lens(record: Record) -> list[Record]:
 
 
 def make_lens(record: Record, is_raw: bool = False) -> Lens:
-    """Return the words of the layers of one text, as `lens` gives them, for a page."""
     ids, names = record["ids"], record.labels.get("ids", [])
     flat = [word for row in names for word in ([row] if isinstance(row, str) else row)]
     words = dict(zip(ids.reshape(-1).tolist(), spell(flat, is_raw), strict=False))
@@ -367,7 +361,7 @@ def make_lens(record: Record, is_raw: bool = False) -> Lens:
 
 
 def spell(labels: Labels, is_raw: bool = False) -> list[str]:
-    r"""Return words as a reader writes them, or raw, with what cannot be printed escaped.
+    r"""Words as a reader writes them, or raw, with what cannot be printed escaped.
 
     >>> spell(["Ġfox", "\x00"]), spell(["Ġfox"], is_raw=True)
     (['·fox', '\\x00'], ['Ġfox'])
@@ -377,18 +371,17 @@ def spell(labels: Labels, is_raw: bool = False) -> list[str]:
 
 
 def spell_labels(record: Record, is_raw: bool) -> Record:
-    """Return a record of one text with the words of its text as a reader writes them, or raw."""
+    """A record of one text with the words of its text as a reader writes them, or raw."""
     words = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis in WORDED}
     return replace(record, labels={**record.labels, **words})
 
 
 def list_commands(record: Record) -> list[str]:
-    """Return the command lines that made a record, oldest first."""
     return [escaped(str(entry.get("command", ""))) for entry in record.history]
 
 
 def compare_traces(a: Record, b: Record, is_raw: bool = False) -> Difference | None:
-    """Return how two records differ, stage by stage, and A - B of the weights that both have in one shape.
+    """How two records differ stage by stage, and A - B of equally shaped weights.
 
     None where they have no tensor of one name, such as an encoder and its decoder.
     """
@@ -408,7 +401,6 @@ def compare_traces(a: Record, b: Record, is_raw: bool = False) -> Difference | N
 
 
 def choose_record(records: Sequence[Record], index: int | None, source: str) -> Sequence[Record]:
-    """Return the record of an index, all without one; UsageError where there are not so many."""
     if index is None:
         return records
     if index >= len(records):
@@ -417,7 +409,7 @@ def choose_record(records: Sequence[Record], index: int | None, source: str) -> 
 
 
 def check_weights(record: Record, source: str) -> None:
-    """Raise DataError where a record keeps no weights of attention, with how to keep them; not for words of layers."""
+    """Raise DataError if a record keeps no weights of attention."""
     if is_lens(record):
         return
     names = [*find_weights(record), *(f"{name}{TOP_ENDING}" for name in find_top(record))]

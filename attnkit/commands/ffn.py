@@ -22,13 +22,11 @@ INTERMEDIATES = step_names("ffn")
 
 
 def _stated_by_params(weights: Mapping[str, Array], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the weights of a network say of the options."""
     width = weights["w1"].shape[-1] if "w1" in weights and weights["w1"].ndim else None
     return {"hidden": width, "gated": "w3" in weights}
 
 
 def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the layer of a model says of the options."""
     weights = checkpoint.params[layers.find_layer(checkpoint, flags["layer"], "ffn")]
     return _stated_by_params(weights, flags) | {"activation": checkpoint.config.activation}
 
@@ -95,13 +93,12 @@ def ffn(
 
 
 def earlier_intermediates(record: Record) -> list[str]:
-    """Return the names of the intermediates that an earlier ffn left in a record, by their names and axes."""
+    """The names of the intermediates that an earlier ffn left in a record."""
     names = [name for name in INTERMEDIATES if name in record]
     return [name for name in names if (record.tensors[name].axes or ())[-1:] == ("hidden",)]
 
 
 def ffn_formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:
-    """Return the formula of every intermediate and of the output."""
     first, second = (f" + b{digit}" * (name in weights) for name, digit in (("b1", "₁"), ("b2", "₂")))
     return {
         "hidden": "x W₁" + first,

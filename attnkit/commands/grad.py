@@ -27,7 +27,7 @@ from attnkit.record import Array, Record, join_names
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A pipeline that ran: its stages as they were called, the record at its end, and the history of what it read."""
+    """A pipeline that ran: its calls, its result, and the history of its input."""
 
     calls: list[StageCall]
     result: Record
@@ -35,7 +35,7 @@ class PipelineRun:
 
 
 def run_recorded_pipeline(stage: Stage, upstream: Records | None) -> Records:
-    """Run the pipeline for each record of its input, and keep what each stage read and returned."""
+    """Run the pipeline for each record, and record the call of each stage."""
     if len(stage.operands) != 1:
         raise UsageError("one pipeline in quotes: attnkit grad 'embed \"The cat\" --dim 4 | attend'")
     return record_stages(stage, pipeline.parse_stages(stage.operands[0]), upstream)
@@ -52,7 +52,6 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 
 def record_stages(grad_stage: Stage, stages: list[Stage], upstream: Records | None) -> Records:
-    """Return the stream of the runs of stages, with the calls of each that they are made of."""
     calls: list[StageCall] = []
     if grad_stage.parameters["of"] is not None:
         emit(stages[-1], len(stages), grad_stage.parameters["of"][0])
@@ -69,7 +68,7 @@ def record_stages(grad_stage: Stage, stages: list[Stage], upstream: Records | No
 
 
 def emit(stage: Stage, number: int, name: str) -> None:
-    """Have the last stage return the tensor of that name as x; UsageError where it cannot."""
+    """Have the last stage return the tensor of that name as x."""
     flag = stage.tool.flags.get("emit")
     names = ("x", *(flag.choices if flag else ()))
     if name not in names:
@@ -80,7 +79,7 @@ def emit(stage: Stage, number: int, name: str) -> None:
 
 
 def choose_elements(record: Record, index: tuple[Index, ...]) -> Array:
-    """Return which elements of x an index selects, booleans in its shape; UsageError for an index outside."""
+    """Which elements of x an index selects, booleans in its shape."""
     x = record["x"]
     places = views.take_cells(np.arange(x.size).reshape(x.shape), views.place_index(record, "x", index, "--of"))
     chosen: Array = np.zeros(x.size, bool)
@@ -91,7 +90,7 @@ def choose_elements(record: Record, index: tuple[Index, ...]) -> Array:
 def run_items(
     grad_stage: Stage, stages: list[Stage], calls: list[StageCall], results: Iterator[Result]
 ) -> Iterator[PipelineRun]:
-    """Yield the run of each record; UsageError where a stage reads several records at once."""
+    """Yield the run of each record."""
     for result in results:
         numbered = number_parts(calls, len(stages))
         if not isinstance(result, Record):
@@ -104,7 +103,7 @@ def run_items(
 
 
 def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..., Result]:
-    """Return the function of a stage's tool, which adds each of its calls to a list."""
+    """The function of a stage's tool, which adds each of its calls to a list."""
     function = stage.tool.function
     texts = {name: value for name, value in stage.parameters.items() if isinstance(value, str)}
     loaded = {name: value for name, value in texts.items() if stage.tool.flags[name].load}
@@ -133,7 +132,6 @@ def render_gradients(record: Record, stage: Stage, style: display.Style) -> str:
 
 
 def has_failed(record: Record, stage: Stage) -> int:
-    """Return 1 where --check finds a larger error than --tolerance, else 0."""
     return int(any(not error <= stage.parameters["tolerance"] for error in stage.extra.get("errors", [])))
 
 

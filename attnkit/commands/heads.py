@@ -40,21 +40,19 @@ COMPOSITION = tuple(f"composition.{mode}" for mode in MODES)
 
 
 def render_heads(record: Record, stage: Stage, style: display.Style) -> str:
-    """Draw the rows of the heads as tables."""
     if not has_rows(record):
         return views.render_tables(record, stage, style)
     return "\n\n".join(display.format_table(table, style) for table in head_tables(record, style))
 
 
 def draw_heads(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the tables of the heads as a figure."""
     if not has_rows(record):
         return figures.tensor_sections(record, stage, figure_options)
     return [figures.table_section(table) for table in head_tables(record, figures.text_style(stage))]
 
 
 def head_tables(record: Record, style: display.Style) -> list[display.TextTable]:
-    """Return a table for the heads of all layers of each kind: `decoder.N.self:H`, whose rows are N:H."""
+    """A table of the heads of each kind of layer, with rows N:H."""
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(shared_labels(record.labels.get("head"))):
         groups.setdefault(layer_pattern(name), []).append(row)
@@ -67,12 +65,12 @@ def head_tables(record: Record, style: display.Style) -> list[display.TextTable]
 
 
 def has_rows(record: Record) -> bool:
-    """Return whether a record has what the rows of heads are made of, which --only may leave out."""
+    """Whether --only left the tensors that the table of heads needs."""
     return any({"x", *names} <= {*record} for names in (TRACE, COMPOSITION))
 
 
 def layer_pattern(name: str) -> str:
-    """Return the name of a head with N for the number of its layer, and H for its own.
+    """The name of a head with N for the number of its layer, and H for its own.
 
     >>> layer_pattern("decoder.10.self:3"), layer_pattern("3")
     ('decoder.N.self:H', 'H')
@@ -81,14 +79,13 @@ def layer_pattern(name: str) -> str:
 
 
 def title_of(record: Record, pattern: str) -> str:
-    """Return the title of a table: what its rows are, and of how many texts."""
+    """The title of a table: what its rows are, and of how many texts."""
     texts = int(record["texts"]) if "texts" in record else 0
     of = f", mean of {texts} texts" if texts > 1 else ""
     return f"heads N:H of {pattern}{of}" if "N" in pattern else f"heads{of}"
 
 
 def number_columns(heads: list[str]) -> list[int]:
-    """Return which columns are right-aligned: the scores."""
     return [at for at, head in enumerate(heads) if head not in ("head", "kind", "largest pair", *MODE_HEADS)]
 
 
@@ -96,7 +93,7 @@ MODE_HEADS = tuple(f"{mode.upper()} from" for mode in MODES)
 
 
 def trace_cells(record: Record, rows: list[int], style: display.Style) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and the rows of the scores of heads; columns that are defined in no row are left out."""
+    """The headings and rows of the scores of heads, without undefined columns."""
     names, kinds, pairs = (shared_labels(record.labels.get(axis)) for axis in ("score", "kind", "pair"))
     defined = [at for at in range(len(names) - 1) if not np.isnan(record["x"][rows, at]).all()]
     cells = []
@@ -107,7 +104,6 @@ def trace_cells(record: Record, rows: list[int], style: display.Style) -> tuple[
 
 
 def weight_cells(record: Record, rows: list[int], style: display.Style) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and the rows of what weights say of heads."""
     cells = []
     for row in rows:
         copying, *scores = (format_cell(score, style.precision) for score in record["x"][row])
@@ -118,20 +114,20 @@ def weight_cells(record: Record, rows: list[int], style: display.Style) -> tuple
 
 
 def strongest_heads(record: Record, row: int) -> list[int]:
-    """Return the earlier head that a head composes with most, by its queries, its keys and its values; -1: none."""
+    """The earlier heads that a head composes with most, by q, k and v; -1: none."""
     scores = [record[name][row] for name in COMPOSITION]
     return [-1 if np.isnan(one).all() else int(np.nanargmax(one)) for one in scores]
 
 
 def head_name(record: Record, at: int, axis: str = "head") -> str:
-    """Return the name of a head without that of its stack: `1:3` for decoder.1.self:3; "" for -1."""
+    """The name of a head without its stack: `1:3` for decoder.1.self:3; "" for -1."""
     name = shared_labels(record.labels.get(axis))[at] if at >= 0 else ""
     match = re.search(r"\.(\d+)\.[^:]*(:\d+)$", name)
     return match[1] + match[2] if match else name
 
 
 def format_cell(score: float, precision: int) -> str:
-    """Return a score as text, with a dash where it is not defined.
+    """A score as text, with a dash where it is not defined.
 
     >>> format_cell(0.125, 2), format_cell(float("nan"), 2)
     ('0.12', '–')
@@ -140,7 +136,6 @@ def format_cell(score: float, precision: int) -> str:
 
 
 def head_cells(record: Record, stage: Stage) -> Cells:
-    """Return the rows of all heads as one table."""
     if not has_rows(record):
         return computed_cells(record, stage)
     names, scores, earlier = (shared_labels(record.labels.get(axis)) for axis in ("head", "score", "earlier"))
@@ -160,13 +155,12 @@ COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *WEIGHT_COLUMNS)))
 
 
 def read_traces(stage: Stage, upstream: Records | None) -> Records:
-    """Read all records of the input as one input."""
     records = read_records(stage, upstream)
     return records._replace(items=join_records(records.items))
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Read a record, several of them, or the name of a file, as a caller in Python passes them, as one input."""
+    """Read a record, several of them, or the name of a file from a caller in Python."""
     value = inputs[0] if inputs else None
     if (value is None) != stage.tool.needs_no_input(stage.parameters):
         raise UsageError("heads needs a trace or a model, not both")
@@ -233,7 +227,7 @@ def heads(
 
 
 def order_rows(table: Record, column: str | None) -> list[int]:
-    """Return the rows in the order of a column, the largest first and NaN last; UsageError for one it does not have."""
+    """The rows in the order of a column, the largest first and NaN last."""
     columns = shared_labels(table.labels.get("score"))
     if column is None:
         return [*range(len(table["x"]))]
@@ -244,7 +238,7 @@ def order_rows(table: Record, column: str | None) -> list[int]:
 
 
 def select_rows(table: Record, rows: list[int]) -> Record:
-    """Return some heads of a table, in this order.
+    """Some heads of a table, in this order.
 
     >>> from attnkit.record import Tensor
     >>> table = Record({"x": Tensor(np.array([[1.0], [2.0]]), ("head", "score"))}, {"head": ["0", "1"]})
@@ -263,7 +257,7 @@ def select_rows(table: Record, rows: list[int]) -> Record:
 
 
 def describe_weights(checkpoint: "Checkpoint") -> Record:
-    """Return what the weights say of every head of self-attention: x (head, 4) with the columns of WEIGHT_COLUMNS.
+    """Describe the weights of each head of self-attention: x (head, 4).
 
     Of q, k and v it has the largest composition score with a head of an earlier layer of the same stack; all of them
     are in the tensors `composition.q` and so on, (head, head), NaN where there is none. UsageError for a model without
@@ -290,7 +284,7 @@ FORMULA = "Σ λ / Σ |λ| of W_E W_V W_O W_U, and the largest |W_OV W| / (|W_OV
 
 
 def find_attention_layers(checkpoint: "Checkpoint") -> list[str]:
-    """Return the layers of self-attention of a model; UsageError where it has none whose weights can be read."""
+    """The layers of self-attention of a model."""
     config = checkpoint.config
     layers = [name for name in checkpoint.layers() if name.endswith(".self")]
     if isinstance(config, model.RecurrentConfig) or not layers:
@@ -299,12 +293,11 @@ def find_attention_layers(checkpoint: "Checkpoint") -> list[str]:
 
 
 def head_count(config: "model.Config", layer: str) -> int:
-    """Return how many heads a layer of attention has."""
     return config.stack(model.parse_layer_name(layer)[0]).heads
 
 
 def list_copying(checkpoint: "Checkpoint", stack: str, weights: Mapping[str, HeadWeights]) -> list[Array]:
-    """Return the copying scores of each layer of a stack, NaN where no one matrix leads from its states to words."""
+    """The copying scores of each layer, NaN if no single matrix leads to words."""
     config, params = checkpoint.config, checkpoint.params
     is_linear = config.head and not (config.transform or config.classes or config.embed_width)
     if not (is_linear and stack == config.stacks[-1] and config.stack(stack).vocab):
@@ -314,7 +307,7 @@ def list_copying(checkpoint: "Checkpoint", stack: str, weights: Mapping[str, Hea
 
 
 def fill_composition(composition: Mapping[str, Array], weights: Mapping[str, HeadWeights], first: int) -> None:
-    """Fill in the composition scores of the layers of one stack, whose heads begin at index `first`."""
+    """Fill in the composition scores of one stack, whose heads begin at `first`."""
     written: list[tuple[slice, Array]] = []  # of each earlier layer: its heads, what they write
     for name, later in weights.items():
         callbacks.current().on_progress(name)

@@ -25,7 +25,7 @@ SIDE_PIPE = "/dev/fd/3"  # where a script writes a side output that the next com
 
 
 def read_recorded(stage: Stage, upstream: Records | None) -> Records:
-    """Read the record of a file or of the stage before, or take the name of the folder of a trained model.
+    """Read the record of a file or of the stage before, or the folder of a model.
 
     FileError for another folder, which has no history; UsageError for --replay of a folder.
     """
@@ -82,14 +82,14 @@ def history(
 
 
 class Part(NamedTuple):
-    """A pipeline of the history, and the side output that the next part reads; "" where that is its result."""
+    """A pipeline of the history, and the side output that the next part reads."""
 
     calls: list[Stage]
     beside: str
 
 
 def replay_history(record: Record, parts: list[Part]) -> str:
-    """Run the parts of a history again; DifferentError where no result is equal to the record bit for bit."""
+    """Run the history again; DifferentError unless a result equals the record."""
     parts[0].calls[0].common["format"] = "json"  # with an npy input the output would be npy, which has no history
     with formats.regular_files_only():
         problem = ""
@@ -102,7 +102,7 @@ def replay_history(record: Record, parts: list[Part]) -> str:
 
 
 def parse_history(record: Record) -> list[Part]:
-    """Parse the commands of a record into pipelines; DataError where a part reads a file that no command wrote."""
+    """Parse the commands of a record into pipelines."""
     parts = [Part([], "")]
     for entry in record.history:
         stage, beside = parse_command(entry["command"]), entry.get("beside", "")
@@ -115,7 +115,7 @@ def parse_history(record: Record) -> list[Part]:
 
 
 def parse_command(command: str) -> Stage:
-    """Parse a command of the history into its stage; DataError where it is none, or writes its result to a file."""
+    """Parse a command of the history into its stage."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -140,12 +140,12 @@ def parse_command(command: str) -> Stage:
 
 
 def first_stage(stage: Stage) -> Stage:
-    """Return the first stage of a pipeline that run traced, of another tool the call itself."""
+    """The first stage of a pipeline that run traced, of another tool the call itself."""
     return pipeline.parse_stages(stage.operands[0])[0] if stage.tool.name == "run" and stage.operands else stage
 
 
 def run_parts(parts: list[Part]) -> Iterator[Result]:
-    """Run pipelines, each on the side output of the one before; yield the results of the last. Write no file."""
+    """Run pipelines, each on the side output of the one before. Write no file."""
     upstream: Records | None = None
     for calls, beside in parts:
         files: dict[str, Record] = {}
@@ -162,7 +162,7 @@ def run_parts(parts: list[Part]) -> Iterator[Result]:
 
 
 def write_script(record: Record, parts: list[Part]) -> str:
-    """Write the history as a shell script: the pipeline, and the SHA-256 of every file it read.
+    """Write the history as a shell script with the SHA-256 of every file it reads.
 
     Every command is rebuilt from its parsed flags, and every word of it is quoted.
     """
@@ -178,7 +178,7 @@ def write_script(record: Record, parts: list[Part]) -> str:
 
 
 def script_comments(record: Record, calls: list[Stage]) -> list[str]:
-    """Return the comments of a script: versions, files read with their SHA-256, and what it reads and leaves out."""
+    """The comments of a script: versions, files with their SHA-256, what is left out."""
     versions = dict.fromkeys(entry["version"] for entry in record.history)
     files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
     stream = " (a stream: it cannot be read again)"
@@ -195,12 +195,11 @@ def script_comments(record: Record, calls: list[Stage]) -> list[str]:
 
 
 def side_outputs(stage: Stage) -> dict[str, str]:
-    """Return the files that a command writes beside its result, by flag."""
     return {name: stage.parameters[name] for name in SIDE_OUTPUTS if stage.parameters.get(name) is not None}
 
 
 def script_command(stage: Stage, beside: str) -> str:
-    """Return a command of the script that writes no file; a side output that the next command reads is piped to it."""
+    """A command that writes no file, piping a side output that the next one reads."""
     paths = {name: SIDE_PIPE if path == beside else os.devnull for name, path in side_outputs(stage).items()}
     words = shlex.split(replace(stage, parameters=stage.parameters | paths).command_line())
     if "format" in stage.common:
@@ -209,7 +208,7 @@ def script_command(stage: Stage, beside: str) -> str:
 
 
 def find_difference(before: Record, after: Result) -> str:
-    """Describe the first difference between a record and the one its commands give now; "" where they are equal."""
+    """Describe the first difference of two records; "" if they are equal."""
     if not isinstance(after, Record):
         return "they print text"
     for then, now in zip(before.history, after.history, strict=False):
@@ -231,7 +230,7 @@ def find_difference(before: Record, after: Result) -> str:
 
 
 def first_different_index(x: Array, y: Array) -> str:
-    """Return the index of the first element that differs in its bytes, of arrays of one shape and dtype.
+    """The index of the first element whose bytes differ in equally shaped arrays.
 
     >>> first_different_index(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [0, 4]]))
     '[1][0]'

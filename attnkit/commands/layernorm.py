@@ -29,7 +29,6 @@ Norm = Callable[[Array, Array | None, Array | None], model.Normalized]  # of x, 
 
 
 def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a model says of the options."""
     return {"kind": checkpoint.config.norm, "eps": checkpoint.config.eps}
 
 
@@ -120,7 +119,6 @@ def layernorm(
 def select_intermediates(
     computed: dict[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...], kind: str
 ) -> dict[str, Tensor]:
-    """Return the intermediates that are requested; UsageError for one of --keep that this kind does not compute."""
     if "all" in keep:
         return computed
     if missing := next((name for name in keep if name not in computed), None):
@@ -129,12 +127,11 @@ def select_intermediates(
 
 
 def choose_parameters(gamma: Record | None, beta: Record | None) -> tuple[Array | None, Array | None]:
-    """Return γ and β, as far as there are any."""
+    """Γ and β, as far as there are any."""
     return None if gamma is None else gamma["x"], None if beta is None else beta["x"]
 
 
 def choose_norm(kind: str, eps: float, axis: int, statistics: dict[str, Array]) -> Norm:
-    """Return the norm of a kind as a function of x, γ and β."""
     if kind == "rms":
         return lambda x, scale, shift: model.rms_norm(x, scale, eps=eps, axis=axis)
     if kind == "batch":
@@ -143,13 +140,13 @@ def choose_norm(kind: str, eps: float, axis: int, statistics: dict[str, Array]) 
 
 
 def running_statistics(mean: Record | None, variance: Record | None) -> dict[str, Array]:
-    """Return the running mean and variance of batch normalization, as far as there are any."""
+    """The running mean and variance of batch normalization, as far as there are any."""
     records = {"mean": mean, "variance": variance}
     return {name: record["x"] for name, record in records.items() if record is not None}
 
 
 def check_parameter(name: str, parameter: Array | None, x: Array, axis: int) -> None:
-    """Raise DataError for a parameter that is not shaped like the normalized axes of x."""
+    """Raise DataError unless a parameter has the shape of the normalized axes of x."""
     if parameter is None or not -x.ndim <= axis < x.ndim:
         return
     expected = x.shape[axis % x.ndim :]
@@ -158,7 +155,7 @@ def check_parameter(name: str, parameter: Array | None, x: Array, axis: int) -> 
 
 
 def compute_variance(normalized: model.Normalized, x: Array, axis: int, kind: str, running: Array | None) -> Array:
-    """Return the variance that a norm divides by, or the mean square of RMS norm, shaped like its inverse."""
+    """The variance, or the mean square of RMS norm, that a norm divides by."""
     if running is not None:
         return running.reshape(normalized.inverse_std.shape)
     return model.square_mean(x, normalized.mean, axis=axis, by_column=kind == "batch")
@@ -171,7 +168,7 @@ def describe_statistics(
     axes: tuple[str, ...] | None,
     source: str,
 ) -> dict[str, Tensor]:
-    """Return the statistics of a norm with axes and formulas; RMS norm has a mean square, no mean and no variance.
+    """The statistics of a norm with their axes and formulas.
 
     shape, source  of what was normalized: its shape, and its name in formulas
     """
@@ -195,7 +192,7 @@ def describe_statistics(
 
 
 def squared(source: str) -> str:
-    """Return the square of what was normalized, as a formula.
+    """The square of what was normalized, as a formula.
 
     >>> squared("x"), squared("x + FILE")
     ('x²', '(x + FILE)²')
@@ -204,7 +201,7 @@ def squared(source: str) -> str:
 
 
 def centred(source: str, kind: str) -> str:
-    """Return what a norm multiplies by the inverse deviation, as a formula.
+    """What a norm multiplies by the inverse deviation, as a formula.
 
     >>> centred("x", "layer"), centred("x", "rms"), centred("x + FILE", "rms")
     ('(x − mean)', 'x', '(x + FILE)')
@@ -217,7 +214,7 @@ def centred(source: str, kind: str) -> str:
 def describe_scaling(
     x: Array, axes: tuple[str, ...] | None, norm: Norm, scale: Array | None, shift: Array | None, dividend: str
 ) -> tuple[dict[str, Tensor], str]:
-    """Return the steps from the statistics to the result, with axes and formulas, and the formula of the result.
+    """The steps from the statistics to the result, and the formula of the result.
 
     The steps are `normalized`, without γ and β, and `scaled`, with γ alone; one that equals the result is left out.
     """

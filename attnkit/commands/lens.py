@@ -40,7 +40,6 @@ def render_lens(record: Record, stage: Stage, style: display.Style) -> str:
 
 
 def draw_lens(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the tables as a figure."""
     from attnkit.display.figures import candidates_section
 
     style = figures.text_style(stage)
@@ -53,12 +52,10 @@ def draw_lens(record: Record, stage: Stage, figure_options: "FigureOptions") -> 
 
 
 def text_count(record: Record) -> int:
-    """Return how many texts the result is of."""
     return len(record["x"]) if record.axes_of("x")[0] == "batch" else 1
 
 
 def list_positions(record: Record, text: int) -> list[display.Candidates]:
-    """Return the candidates of the layers at each position of a text."""
     is_batch = record.axes_of("x")[0] == "batch"
     ids, shares = (record[name][text] if is_batch else record[name] for name in ("ids", "x"))
     layers, count, _ = ids.shape
@@ -73,7 +70,7 @@ def list_positions(record: Record, text: int) -> list[display.Candidates]:
 
 
 def list_tokens(record: Record, text: int) -> list[tuple[int, str, str]]:
-    """Return for each token but padding its place in the record, its position with its label, and its label or ""."""
+    """The place, the name of the position and the label of each token but padding."""
     numbers = row_labels(record.labels.get("position"), text)
     count = len(numbers) or text_size(record, text, record["x"].shape[-2])
     numbers = numbers or [str(at) for at in range(count)]
@@ -82,7 +79,6 @@ def list_tokens(record: Record, text: int) -> list[tuple[int, str, str]]:
 
 
 def part_tables(record: Record, style: display.Style) -> list[display.TextTable]:
-    """Return a table of what each part adds to the logit of each text."""
     word, *other = (repr(one) for one in shared_labels(record.labels.get("word")))
     names, places = (shared_labels(record.labels.get(axis)) for axis in ("part", "position"))
     tables = []
@@ -100,14 +96,13 @@ def part_tables(record: Record, style: display.Style) -> list[display.TextTable]
 
 
 def list_lens(record: Record, stage: Stage) -> Cells:
-    """Return the likeliest words as a table with a row for each, or the parts of a logit with one for each."""
+    """The likely words, or the parts of a logit, as cells."""
     if not ({*record} >= WORDS or {*record} >= PARTS):
         return computed_cells(record, stage)
     return part_rows(record) if "logit" in record else word_rows(record)
 
 
 def part_rows(record: Record) -> Cells:
-    """Return a row for each part of a logit, of each text."""
     names, is_batch = shared_labels(record.labels.get("part")), record["x"].ndim > 1
     texts = [zip(names, x, strict=True) for x in np.atleast_2d(record["x"])]
     rows = [[*[text] * is_batch, *part] for text, parts in enumerate(texts) for part in parts]
@@ -115,7 +110,7 @@ def part_rows(record: Record) -> Cells:
 
 
 def word_rows(record: Record) -> Cells:
-    """Return a row for each of the likeliest words of each layer at each position but padding."""
+    """Cells with a row for each likely word of each layer at each position."""
     layers, words = shared_labels(record.labels.get("layer")), record.labels.get("ids")
     is_batch, top = record.axes_of("x")[0] == "batch", record["x"].shape[-1]
     rows: list[list[Any]] = []

@@ -29,7 +29,7 @@ DISTRIBUTIONS = ["target", "model"]  # the rows of a table of --steps
 
 
 def render_loss(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render a table of the losses, a row each, for each text of a batch; before it those of the distributions."""
+    """Render tables of the distributions and of the losses of each text."""
     return "\n\n".join(
         display.tensor_table(part) if isinstance(part, display.TensorView) else display.format_table(part, style)
         for part in list_losses(record, stage, style)
@@ -37,7 +37,6 @@ def render_loss(record: Record, stage: Stage, style: display.Style) -> str:
 
 
 def draw_loss(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the tables of the losses as a figure."""
     from attnkit.display.figures import tensor_section
 
     return [
@@ -47,7 +46,7 @@ def draw_loss(record: Record, stage: Stage, figure_options: "FigureOptions") -> 
 
 
 def list_losses(record: Record, stage: Stage, style: display.Style) -> list[display.TextTable | display.TensorView]:
-    """Return a table of the losses for each text of a batch, before it the view of its distributions."""
+    """Tables of the losses of each text, below the view of its distributions."""
     ignore = stage.parameters["ignore"]
     arrays = [record[name] for name in ("target", "probability", "loss")]
     length = arrays[0].shape[-1] if arrays[0].ndim else 1
@@ -74,7 +73,7 @@ def list_losses(record: Record, stage: Stage, style: display.Style) -> list[disp
 
 
 def names_along(record: Record, name: str, row: int, length: int, default: list[str] | None = None) -> list[str]:
-    """Return the labels along the last axis of a tensor in a row of the batch, by default the numbers of its cells."""
+    """The labels of the last axis in a row of the batch, or the numbers of its cells."""
     labels = record.labels_of(name, record[name].ndim - 1) if record[name].ndim else None
     names = row_labels(labels, row)
     return names if len(names) == length else default or [str(at) for at in range(length)]
@@ -83,7 +82,7 @@ def names_along(record: Record, name: str, row: int, length: int, default: list[
 def view_distributions(
     record: Record, row: int, tokens: list[str], words: list[str], counted: list[int], style: display.Style
 ) -> display.TensorView:
-    """Return the view of the expected distribution of each target above that of the model."""
+    """The view of the expected distribution of each target above that of the model."""
     size = record["expected"].shape[-1]
     pairs = [record[name].reshape(-1, len(tokens), size)[row, counted] for name in ("expected", "probs")]
     titles = [f"{tokens[at]} → {words[at]}" for at in counted]
@@ -160,7 +159,7 @@ def loss(
 
 
 def distributions(logits: Array, ids: Array, axes: tuple[str, ...], each: LossOptions) -> dict[str, Tensor]:
-    """Return the distribution of each target, and that of the model."""
+    """The distribution of each target, and that of the model."""
     expected = expected_distribution(ids, logits.shape[-1], each.ignore_index, each.label_smoothing)
     probabilities = model.probabilities(logits)
     return {

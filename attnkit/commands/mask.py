@@ -21,7 +21,7 @@ FILLS = ("-inf", "lowest", "-1e9")
 
 
 class Rule(NamedTuple):
-    """One rule of a mask: its name as on the command line, what it allows, its cells (True = may attend)."""
+    """A rule of a mask: its name, what it allows, and its cells (True = may attend)."""
 
     name: str
     formula: str
@@ -145,7 +145,7 @@ def mask(
 
 
 def join_formulas(rules: list[Rule], union: bool, invert: bool, steps: bool) -> str:
-    """Return the formula of a mask of several rules, in terms of their masks where these are steps of their own."""
+    """Join the formulas of rules, or their names if their masks are steps."""
     terms = [f"mask.{rule.name}" if steps else f"({rule.formula})" for rule in rules]
     formula = (" or " if union else " and ").join(terms if steps or rules[1:] else [rules[0].formula])
     return f"not ({formula})" if invert else formula
@@ -160,7 +160,7 @@ def make_position_rules(
     window: tuple[int, int] | None,
     chunk: int | None,
 ) -> list[Rule]:
-    """Return the rules that depend on the positions of query and key alone."""
+    """The rules that depend on the positions of query and key alone."""
     rules = []
     if causal:
         rules.append(Rule("causal", f"key ≤ {format_query_position(start)}", model.causal_mask(queries, keys, start)))
@@ -188,7 +188,7 @@ def make_batch_rules(
     lengths: Record | None,
     segments: Record | None,
 ) -> list[Rule]:
-    """Return the rules that may differ from one batch row to the next: padding, lengths, segments.
+    """The rules that may differ between batch rows: padding, lengths, segments.
 
     size  number of queries and of keys; UsageError for padded queries that are not the keys
     """
@@ -210,7 +210,7 @@ def make_batch_rules(
 
 
 def read_masks(record: Record | None, own: Record | None, polarity: str, cross: bool) -> list[Rule]:
-    """Return the mask of --with and the one that the record carries as rules."""
+    """The mask of --with and the one that the record carries as rules."""
     rules = []
     if own is not None:
         cells = model.to_boolean(own["x"])
@@ -221,7 +221,7 @@ def read_masks(record: Record | None, own: Record | None, polarity: str, cross: 
 
 
 def format_query_position(start: int | Array, shift: int = 0) -> str:
-    """Return the position of a query among the keys, shifted, as a term of a formula.
+    """The position of a query among the keys, shifted, as a term of a formula.
 
     >>> format_query_position(0), format_query_position(2, -5)
     ('query', 'query − 3')
@@ -231,7 +231,7 @@ def format_query_position(start: int | Array, shift: int = 0) -> str:
 
 
 def holds_ids(record: Record, padding: bool, pad_id: int | None) -> bool:
-    """Return whether x of a record is the token ids that --padding reads, (T) or (B, T)."""
+    """Whether x of a record is the token ids that --padding reads, (T) or (B, T)."""
     x, by_lengths = record["x"], "lengths" in record and pad_id is None
     is_alike = "ids" not in record or record["ids"].shape == x.shape
     return padding and not by_lengths and is_alike and x.dtype.kind in "iu"
@@ -240,7 +240,7 @@ def holds_ids(record: Record, padding: bool, pad_id: int | None) -> bool:
 def count_queries_and_keys(
     record: Record | None, size: tuple[int, ...] | None, cross: bool, padding: bool, pad_id: int | None
 ) -> tuple[int, int]:
-    """Return the number of queries and of keys: of --size, of x, or of x and the memory."""
+    """The number of queries and of keys: of --size, of x, or of x and the memory."""
     if record is None:
         if size is None or len(size) > 2:
             raise UsageError("T or T,S", "--size")
@@ -259,7 +259,7 @@ def count_queries_and_keys(
 
 
 def find_real_keys(record: Record | None, keys: int, pad_id: int | None) -> Array:
-    """Return which keys are not padding, (B, 1, S): by the record's lengths, else by the id of padding."""
+    """Which keys are not padding, (B, 1, S), by the record's lengths or by an id."""
     if record is not None and "lengths" in record and pad_id is None:
         return model.padding_mask(record["lengths"], keys)
     ids = None if record is None else record.get("ids" if "ids" in record else "x")
@@ -275,7 +275,7 @@ def find_real_keys(record: Record | None, keys: int, pad_id: int | None) -> Arra
 
 
 def check_batch(record: Record | None, rule: Rule, has_ids: bool) -> None:
-    """Raise DataError for padding, lengths or segments whose rows are not those of the batch.
+    """Check that padding, lengths and segments have the rows of the batch.
 
     has_ids  whether x is token ids, (T) or (B, T)
     """
@@ -290,7 +290,7 @@ def check_batch(record: Record | None, rule: Rule, has_ids: bool) -> None:
 
 
 def combine_rules(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:
-    """Return the intersection or the union of all rules as one mask (..., T, S)."""
+    """The intersection or the union of all rules as one mask (..., T, S)."""
     whole = np.broadcast_shapes(shape)
     for rule in rules:
         try:
@@ -306,7 +306,6 @@ def combine_rules(rules: list[Rule], shape: tuple[int, int], union: bool) -> Arr
 
 
 def find_cell(record: Record | None, cells: Array, place: tuple[int | str, ...]) -> tuple[int, ...]:
-    """Return the indices of a cell, whose query and key may be words; UsageError for one that is not in the mask."""
     if len(place) != cells.ndim:
         raise UsageError(f"{len(place)} indices for a mask of shape {cells.shape}", "--explain")
     *before, _, _ = place
@@ -324,7 +323,7 @@ def find_cell(record: Record | None, cells: Array, place: tuple[int | str, ...])
 def explain_cell(
     record: Record | None, rules: list[Rule], cells: Array, cell: tuple[int, ...], union: bool, invert: bool
 ) -> Explanation:
-    """Return which rules allow and which block a cell: rules (R), allowed (); in words a line each."""
+    """Say which rules allow and which block a cell, a line for each."""
     may = bool(cells[cell]) != invert
     query, key = (
         f"{at}{quote_token(record, axis, at, cell)}" for axis, at in zip(("token", "key"), cell[-2:], strict=True)
@@ -347,19 +346,19 @@ def explain_cell(
 
 
 def quote_token(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
-    """Return the token at an index, quoted; "" where the record has no token strings."""
+    """The token at an index, quoted; "" where the record has no token strings."""
     row = token_words(record, axis, cell[0] if cell[2:] else None)
     return f" {row[at]!r}" if at < len(row) else ""
 
 
 def token_words(record: Record | None, axis: str, batch: int | None) -> list[str]:
-    """Return the words of the queries ("token") or keys of a record, of one batch row or shared by all; [] for none."""
+    """The words of the queries or keys of a record, in one row or shared by all."""
     labels = record.labels.get(axis) or record.labels.get("token") if record else None
     return shared_labels(labels) if batch is None else row_labels(labels, batch)
 
 
 def convert_mask(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:
-    """Return a boolean mask as booleans, as 0 and 1, as numbers to add to scores, or as lengths."""
+    """Convert a boolean mask to booleans, 0 and 1, numbers to add, or lengths."""
     if form == "01":
         return cells.astype(np.uint8)
     if form == "lengths":
@@ -373,7 +372,7 @@ def convert_mask(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Ar
 
 
 def lowest_finite(dtype: np.dtype[Any]) -> float:
-    """Return the most negative finite number of a float dtype.
+    """The most negative finite number of a float dtype.
 
     >>> lowest_finite(np.dtype(np.float16))
     -65504.0
@@ -382,7 +381,7 @@ def lowest_finite(dtype: np.dtype[Any]) -> float:
 
 
 def add_rules(record: Record | None, result: Record, rules: list[Rule], queries: int, cross: bool) -> Record:
-    """Return the result with the mask of each rule, mask.causal and so on, and after them the mask of all.
+    """Add the mask of each rule, mask.causal and so on, before the mask of all.
 
     queries  the number of queries; the one row of a rule for all of them has an axis of its own name, and so has the
              one column of a rule for all keys
@@ -399,7 +398,7 @@ def add_rules(record: Record | None, result: Record, rules: list[Rule], queries:
 
 
 def add_mask(record: Record | None, mask: Array, formula: str, cross: bool) -> Record:
-    """Return the record with the mask as `mask`, `memory_mask` or `lengths`; without a record, the mask as x."""
+    """Add the mask to the record as `mask`, `memory_mask` or `lengths`."""
     over, lengths = "source" if cross else "key", mask.dtype == np.int64
     axes = ("batch",) if lengths else (*("batch", "head")[: mask.ndim - 2], "query", over)
     name = "x" if record is None else "lengths" if lengths else "memory_mask" if cross else "mask"

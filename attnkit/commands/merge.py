@@ -18,7 +18,6 @@ from attnkit.record import Array, Record, Tensor, join_names, shared_labels
 
 
 def read_parts(stage: Stage, upstream: Records | None) -> Records:
-    """Read the records of all the files, or of standard input, as one input."""
     records: list[Record] = []
     formats = []
     for path in stage.operands or ("-" if upstream is not None else operands.stdin_or_error(),):
@@ -70,7 +69,7 @@ def merge(
 
 
 def join_heads(merged: Record, wo: Array | None, bo: Array | None) -> Record:
-    """Return the record with the output of attention as x: heads (…, H, T, V) -> (…, T, H·V), times W_O, plus b_O."""
+    """Join heads (…, H, T, V) to the output (…, T, H·V), times W_O, plus b_O."""
     x = merged["x"]
     intermediates.warn_fully_masked_rows(np.isneginf(merged["lse"]))
     output = model.linear(model.merge_heads(x), wo, bo, names=("heads", "wo", "bo"))
@@ -82,7 +81,7 @@ def join_heads(merged: Record, wo: Array | None, bo: Array | None) -> Record:
 
 
 def select_common(parts: Sequence[Record]) -> Record:
-    """Return the first part with what is common to all: x and lse, W_O and b_O, and the tensors equal in all parts.
+    """The first part with only what all parts share, and with x, lse, W_O and b_O.
 
     >>> parts = [Record({"x": np.zeros(1), "ids": np.array([n])}) for n in range(2)]
     >>> list(select_common(parts)), list(select_common(parts[:1]))
@@ -108,12 +107,11 @@ def select_common(parts: Sequence[Record]) -> Record:
 
 
 def is_identical(one: Array, other: Array) -> bool:
-    """Return whether two tensors are the same in dtype, shape and every bit."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def find_problem(part: Record, first: Record) -> str:
-    """Return why a part cannot be merged with the first, "" if it can.
+    """Why a part cannot be merged with the first, "" if it can.
 
     It lacks heads or log-sum-exps, or they are of other queries, or its W_O or b_O differs.
     """

@@ -26,17 +26,15 @@ SCORES = {"cosine": "cosine", "dot": "dot", "euclidean": "distance"}
 
 
 def render_nearest(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render a table of the nearest rows to each query."""
     return "\n\n".join(display.format_table(table, style) for table in list_tables(record, stage, style))
 
 
 def draw_nearest(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the tables as a figure."""
     return [figures.table_section(table) for table in list_tables(record, stage, figures.text_style(stage))]
 
 
 def list_tables(record: Record, stage: Stage, style: display.Style) -> list[display.TextTable]:
-    """Return a table for each query: the score, the number and the label of each of its nearest rows."""
+    """Tables of the scores, numbers and labels of the nearest rows to each query."""
     heads = [SCORES[stage.parameters["metric"]], "row", "label"]
     tables = []
     for title, rows in list_queries(record):
@@ -48,7 +46,6 @@ def list_tables(record: Record, stage: Stage, style: display.Style) -> list[disp
 
 
 def list_rows(record: Record, stage: Stage) -> Cells:
-    """Return the nearest rows to all queries as one table."""
     heads = ["query", "rank", SCORES[stage.parameters["metric"]], "row", "label"]
     return Cells(
         heads,
@@ -61,7 +58,7 @@ def list_rows(record: Record, stage: Stage) -> Cells:
 
 
 def list_queries(record: Record) -> list[tuple[str, list[tuple[float, int, str]]]]:
-    """Return for each query its label, and score, index and label of each of its nearest rows."""
+    """The label of each query, with score, index and label of its nearest rows."""
     scores, numbers = record["x"], record["rows"]
     top = scores.shape[-1]
     names = shared_labels(record.labels_of("x", 0)) if scores.ndim > 1 else []
@@ -139,7 +136,7 @@ def near(
 
 
 def read_queries(record: Record, vectors: Array) -> Array:
-    """Return the vectors of x as queries (Q, D); an error where they do not fit the index, x (N, D)."""
+    """The vectors of x as queries (Q, D)."""
     if "x" not in record:
         raise DataError(f"no x, whose vectors are the queries; the record has {join_names(record.tensors)}")
     x = record["x"]
@@ -151,7 +148,7 @@ def read_queries(record: Record, vectors: Array) -> Array:
 
 
 def query_axes(record: Record) -> tuple[tuple[str, ...], dict[str, Labels]]:
-    """Return the axis of the queries, none for a single vector, and its labels where they are not those of x."""
+    """The axis of the queries, and its labels if they are not the labels of x."""
     dimensions = record["x"].ndim
     if dimensions == 1:
         return (), {}

@@ -10,7 +10,6 @@ from attnkit.record import Record
 
 
 def render_part(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render the part of the record that the flags select."""
     part = views.select(record, stage.extra.get("name") or (), stage.extra.get("slice") or "")
     return views.render(part, stage, style)
 

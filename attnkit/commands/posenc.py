@@ -62,7 +62,6 @@ REQUIRES = [
 
 
 def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the positions of a model say of the options."""
     stack = checkpoint.config.stack(model.parse_layer_name(layers.find_layer(checkpoint, flags["layer"], "posenc"))[0])
     positions = checkpoint.config.positions
     described = {"kind": positions.relative or positions.kind, "heads": stack.heads}
@@ -74,12 +73,11 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 
 
 def _width(record: Record) -> int:
-    """Return the length of the last axis of x, 0 of a single number."""
     return sum(record["x"].shape[-1:])
 
 
 def _stated_by_table(table: Record, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a table of T5 biases (buckets, heads) says of the options; {} for another one."""
+    """What a table of T5 biases (buckets, heads) says of the options."""
     return {"heads": table["x"].shape[1]} if flags["kind"] == "t5" and table["x"].ndim == 2 else {}
 
 
@@ -195,7 +193,6 @@ def check_one_row(positions: Array, kind: str) -> None:
 
 
 def learned_encoding(x: Array, rows: Array) -> Callable[[Array], Array]:
-    """Return the function from positions to rows of a table; DataError where these are not as wide as x."""
     if rows.shape[1] != x.shape[-1]:
         raise DataError(f"x {x.shape} and table {rows.shape}: width {x.shape[-1]} != {rows.shape[1]}")
     return partial(model.learned_positions, table=rows)
@@ -209,7 +206,7 @@ def add_encoding(
     alone: bool,
     steps: bool,
 ) -> Record:
-    """Return the record with the encoding of the positions of its tokens added to x, or alone as x.
+    """Add the encoding of the positions of tokens to x, or return it alone as x.
 
     steps  whether the record gets the encoding itself too
     """
@@ -225,7 +222,7 @@ def add_encoding(
 def add_model_positions(
     record: Record, checkpoint: "Checkpoint", layer: str | None, positions: Record | None, offset: int, steps: bool
 ) -> Record:
-    """Add the positions of a model to x; where they act inside attention, return x unchanged."""
+    """Add the positions of a model to x, unless they act inside attention."""
     layer, x = layers.find_layer(checkpoint, layer, "posenc"), record["x"]
     width = checkpoint.config.embed_width or checkpoint.config.width
     if x.ndim < 2 or x.shape[-1] != width:
@@ -249,7 +246,7 @@ def add_model_positions(
 
 
 def make_alibi_bias(queries: Array, keys: Array, heads: int) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the ALiBi bias of queries at positions (T) and keys at positions (S), (H, T, S), and its steps."""
+    """The ALiBi bias (H, T, S) of positions (T) and (S), and its steps."""
     distance = np.abs(queries[:, None] - keys)
     steps = {
         "slope": Tensor(model.alibi_slopes(heads), ("head",), formula="a geometric sequence, down to 2^−8"),
@@ -261,7 +258,7 @@ def make_alibi_bias(queries: Array, keys: Array, heads: int) -> tuple[Tensor, di
 def relative_bias(
     queries: Array, keys: Array, table: Array, max_distance: int, is_bidirectional: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the T5 bias of queries at positions (T) and keys at positions (S), (H, T, S), and its steps.
+    """The T5 bias (H, T, S) of positions (T) and (S), and its steps.
 
     table (buckets, H)
     """
@@ -273,7 +270,7 @@ def relative_bias(
 
 
 def add_bias(record: Record, bias: Tensor, before: Mapping[str, Tensor], alone: bool, steps: bool) -> Record:
-    """Add a bias on the scores, (H, T, S), to the record as `bias`; alone: return it as x.
+    """Add a bias on the scores, (H, T, S), to the record as `bias`, or as x alone.
 
     before  the intermediates that it is computed from, added with `steps`
     """
@@ -288,7 +285,7 @@ def add_bias(record: Record, bias: Tensor, before: Mapping[str, Tensor], alone: 
 
 
 def add_sinusoid_steps(record: Record, positions: Array, dim: int, base: float) -> Record:
-    """Add the angle of each position and pair, (T, D/2) or (B, T, D/2), with its sine and cosine to the record."""
+    """Add the angle of each position and pair, with its sine and cosine."""
     cos, sin = model.rotary_angles(positions, dim, base)
     angle = model.angles(positions, dim, base, "sinusoidal")
     formulas = {"angle": f"pos / {base:g}^(2i/D)", "sine": "sin(angle)", "cosine": "cos(angle)"}
@@ -300,19 +297,18 @@ def add_sinusoid_steps(record: Record, positions: Array, dim: int, base: float) 
 
 
 def describe_angles(cos: Array, sin: Array, formulas: tuple[str, str]) -> dict[str, Tensor]:
-    """Return cosines and sines, (T, R/2) or (B, T, R/2), with their axes and formulas."""
+    """Cosines and sines, (T, R/2) or (B, T, R/2), with their axes and formulas."""
     axes = ("batch", "token", "pair")[3 - cos.ndim :]
     return {"cos": Tensor(cos, axes, formula=formulas[0]), "sin": Tensor(sin, axes, formula=formulas[1])}
 
 
 def replace_by_angles(record: Record, cos: Array, sin: Array, formulas: tuple[str, str]) -> Record:
-    """Return the record with the cosines as x and the sines as `sin`."""
     cosines, sines = describe_angles(cos, sin, formulas).values()
     return record.with_tensors({"x": cosines, "sin": sines})
 
 
 def rotate_heads(record: Record, cos: Array, sin: Array, heads: int, interleaved: bool) -> Record:
-    """Rotate every head of x by the angles of its tokens; (T, D), (B, T, D) or (B, H, T, D)."""
+    """Rotate every head of x (T, D), (B, T, D) or (B, H, T, D) by angles."""
     x = record["x"]
     if cos.ndim == 3:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
@@ -323,7 +319,7 @@ def rotate_heads(record: Record, cos: Array, sin: Array, heads: int, interleaved
 
 
 def as_encoding(record: Record, encoding: Tensor) -> Tensor:
-    """Return the encoding of the tokens of a record, (T, D) or (B, T, D), with the axes and the dtype of its x."""
+    """An encoding of tokens with the axes and the dtype of x."""
     axes = record.axes_of("x")[-2:]
     array = encoding.array.astype(model.output_dtype(record["x"]))
     return Tensor(array, axes if array.ndim == 2 else ("batch", *axes), formula=encoding.formula)

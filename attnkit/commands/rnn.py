@@ -71,7 +71,7 @@ def run_layer_of_model(
 
 
 def requested_names(keep: Collection[str], cell: str, steps: bool, layer: str) -> tuple[str, ...]:
-    """Return the endings of the intermediates to keep: of the cell, and the weights of a decoder that attends."""
+    """The endings of requested intermediates of the cell, and of a decoder."""
     is_attentive = model.parse_layer_name(layer)[1] is None
     if "weights" in keep and not is_attentive:
         raise UsageError(f"{layer} has no attention inside: no weights", "--keep")
@@ -81,7 +81,7 @@ def requested_names(keep: Collection[str], cell: str, steps: bool, layer: str) -
 
 
 def find_intermediates(arrays: dict[str, Array], names: Collection[str]) -> model.Hook:
-    """Return a hook that adds the intermediates whose names end so."""
+    """A hook that collects the intermediates with these endings."""
 
     def hook(name: str) -> Callable[[Array], Array] | None:
         if name.rpartition(".")[2] not in names:
@@ -97,7 +97,7 @@ def find_intermediates(arrays: dict[str, Array], names: Collection[str]) -> mode
 
 
 def check_input(x: Array, config: model.RecurrentConfig, layer: str) -> Array:
-    """Return x (T, D) or (B, T, D) as floats, once its width is that of the input of the layer."""
+    """Check that x (T, D) or (B, T, D) has the width of the layer; cast it to floats."""
     stack, number, _ = model.parse_layer_name(layer)
     chosen = config.recurrent_stack(stack)
     width = config.input_width(stack, number) if number is not None else chosen.embedding
@@ -107,7 +107,7 @@ def check_input(x: Array, config: model.RecurrentConfig, layer: str) -> Array:
 
 
 def memory_fields(memory: AttendedTensor | None, config: model.RecurrentConfig, x: Array) -> dict[str, Any]:
-    """Return the fields of a context that a memory gives: itself, its mask, and the last states of its encoder."""
+    """The fields of a context for a memory, its mask and its encoder's last states."""
     if memory is None:
         return {}
     states, rows = memory["x"], len(x) if x.ndim == 3 else 1
@@ -121,7 +121,7 @@ def memory_fields(memory: AttendedTensor | None, config: model.RecurrentConfig, 
 
 
 def stack_rows(rows: Sequence[tuple[model.State, ...]]) -> tuple[model.State, ...]:
-    """Return the states of the layers of one batch, from those of its rows.
+    """The states of the layers of one batch, from those of its rows.
 
     >>> one = model.State(np.zeros((1, 4)))
     >>> [state.hidden.shape for state in stack_rows([(one, one), (one, one)])]
@@ -140,7 +140,7 @@ def stack_rows(rows: Sequence[tuple[model.State, ...]]) -> tuple[model.State, ..
 
 
 def short_name(name: str, config: model.RecurrentConfig) -> str:
-    """Return the name of an intermediate in a record: of one of several layers with its number, as reset_gate_l1.
+    """The name of an intermediate in a record, as reset_gate_l1 of several layers.
 
     >>> short_name("encoder.1.rnn.state", model.RecurrentConfig("seq2seq", 2))
     'state'
@@ -152,7 +152,6 @@ def short_name(name: str, config: model.RecurrentConfig) -> str:
 
 
 def formula_of(layer: str) -> str:
-    """Return what x is after a layer."""
     return "states, and what attention adds to them" if model.parse_layer_name(layer)[1] is None else "hidden states"
 
 
@@ -161,7 +160,6 @@ RANDOM = ("layers", "bidirectional", "projection", "peepholes", "seed")  # of ra
 
 
 def _stated_by_params(params: Mapping[str, Array], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the weights of a file say of the options."""
     weights = read_recurrent_weights(params, flags["cell"]).layers
     directions = weights[0].directions()
     first = directions[0][1]
@@ -175,7 +173,6 @@ def _stated_by_params(params: Mapping[str, Array], flags: Mapping[str, Any]) -> 
 
 
 def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the layer of a model says of the options."""
     name, number, _ = parse_layer_name(layers.find_layer(checkpoint, flags["layer"], "rnn"))
     stack = layers.require_recurrent(checkpoint).recurrent_stack(name)
     return {"cell": stack.cell, "hidden": stack.widths[number or 0], "bidirectional": stack.is_bidirectional}

@@ -16,7 +16,7 @@ SELF_WEIGHTS = re.compile(r"(encoder|decoder)\.(0|[1-9][0-9]{0,8})\.self\.weight
 
 
 def self_weights(record: Record, layers: str = "") -> dict[str, Array]:
-    """Return the weights of self-attention of the layers of a trace by name, each (H, T, T) or (B, H, T, T).
+    """The weights of self-attention of a trace, each (H, T, T) or (B, H, T, T).
 
     layers  A:B, the layers A to B - 1; "": all, from layer 0 on
 
@@ -44,7 +44,7 @@ def self_weights(record: Record, layers: str = "") -> dict[str, Array]:
 
 
 def find_layers(record: Record) -> tuple[str, list[int]]:
-    """Return the stack of a trace, encoder or decoder, and the numbers of the layers whose weights it has, sorted."""
+    """The stack of a trace, and the sorted numbers of its layers with weights."""
     matches = [match for match in map(SELF_WEIGHTS.fullmatch, record) if match]
     layers = sorted((match[1], int(match[2])) for match in matches if not match[3])
     if not layers and matches:
@@ -60,7 +60,7 @@ def find_layers(record: Record) -> tuple[str, list[int]]:
 
 
 def select_range(text: str, count: int) -> tuple[int, int]:
-    """Return the first layer of A:B and the one after the last; UsageError where A:B has no layer, or one too many.
+    """The first layer of A:B and the one after the last.
 
     >>> select_range("", 6), select_range("2:", 6), select_range(":3", 6)
     ((0, 6), (2, 6), (0, 3))
@@ -73,7 +73,6 @@ def select_range(text: str, count: int) -> tuple[int, int]:
 
 
 def read_square(record: Record, name: str) -> Array:
-    """Return weights (H, T, T) or (B, H, T, T); DataError for others."""
     weights = read_weights(record, name).reshape(record[name].shape)
     queries, keys = weights.shape[-2:]
     if queries != keys:

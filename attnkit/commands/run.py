@@ -25,7 +25,7 @@ PATH = re.compile(r"\.{0,2}/")  # how a path starts that no command line starts 
 
 
 def names_pipeline_file(operand: str) -> bool:
-    """Decide whether the operand of run names the file of a pipeline, and is not a pipeline itself.
+    """Whether the operand of run names a file, and is not a pipeline itself.
 
     A pipe, a blank or the name of a tool make a pipeline of it, unless it is a path, or a word that names a file.
 
@@ -49,7 +49,7 @@ def read_pipeline(stage: Stage) -> str:
 
 
 def set_input(first: Stage, inputs: tuple[str, ...]) -> None:
-    """Give the operands after the pipeline to its first stage; UsageError where that has an input, or takes one."""
+    """Give the operands after the pipeline to its first stage."""
     if not inputs:
         return
     if first.operands:
@@ -62,7 +62,7 @@ def set_input(first: Stage, inputs: tuple[str, ...]) -> None:
 
 
 def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
-    """Run the pipeline: return the results of the last stage, whose output flags apply where run has none."""
+    """Run the pipeline; options of output apply to the last stage."""
     calls = pipeline.parse_stages(read_pipeline(stage))
     share_engine(stage, calls)
     set_input(calls[0], stage.operands[1:])
@@ -97,7 +97,7 @@ def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
 
 
 def make_sheet(stage: Stage, calls: Sequence[Stage]) -> "Sheet | None":
-    """Make the worked sheet of --steps where the output is a figure or Markdown; UsageError for --blank of another."""
+    """Make the worked sheet of --steps where the output is a figure or Markdown."""
     blank = stage.extra.get("blank") or ()
     if not stage.extra.get("steps") or calls[-1].format.requested() not in SHEET_FORMATS:
         if blank:
@@ -110,7 +110,7 @@ def make_sheet(stage: Stage, calls: Sequence[Stage]) -> "Sheet | None":
 
 
 def give_options(last: Stage, values: Mapping[str, Any]) -> None:
-    """Give the last stage the options of run that apply to its result; UsageError for one that its tool lacks."""
+    """Give the last stage the options of run that apply to its result."""
     for name in values:
         if name in last.tool.without:
             raise UsageError(f"{last.tool.name}, the last stage, has no such option", flag_name(name))
@@ -118,7 +118,7 @@ def give_options(last: Stage, values: Mapping[str, Any]) -> None:
 
 
 def share_engine(stage: Stage, calls: Sequence[Stage]) -> None:
-    """Give the stages the engine of run where they name none; UsageError where none of them can compute on one."""
+    """Give the stages the engine of run where they name none."""
     values = {name: stage.extra[name] for name in options.ENGINE if stage.extra.get(name) is not None}
     able = [one for one in calls if "engine" in one.tool.extra]
     if values and not able:
@@ -131,7 +131,7 @@ def share_engine(stage: Stage, calls: Sequence[Stage]) -> None:
 
 
 def trace_stages(stage: Stage, calls: list[Stage]) -> Callable[[int, Stage, Result], None]:
-    """Return what is called after each stage, so that --trace writes the trace of every result of the last one."""
+    """A callback after each stage, so that --trace writes a trace of every result."""
     path, patterns = stage.parameters["trace"], stage.parameters["trace_only"]
     if path is None:
         return lambda at, done, result: None
@@ -142,7 +142,6 @@ def trace_stages(stage: Stage, calls: list[Stage]) -> Callable[[int, Stage, Resu
 
 
 def make_folder(name: str) -> None:
-    """Create the folder of --save."""
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -150,7 +149,7 @@ def make_folder(name: str) -> None:
 
 
 def save_result(folder: str, at: int, count: int, stage: Stage, result: Result) -> None:
-    """Write one result of a stage to the folder of --save: 1-embed.npz, and 1-embed-2.npz for the second record."""
+    """Write a result to the folder of --save: 1-embed.npz, then 1-embed-2.npz."""
     name = f"{at + 1}-{stage.tool.name}" + (f"-{count}" if count > 1 else "")
     if isinstance(result, Record):
         path, data = Path(folder, f"{name}.npz"), formats.encode(result, "npz")
@@ -183,7 +182,6 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 
 def present_last(result: Result, stage: Stage) -> Any:
-    """Return the result of the last stage as its tool returns it from Python."""
     last = stage.extra["last"]
     return last.tool.python.present(result, last)
 

@@ -62,13 +62,13 @@ def sample(
 
 
 def samples_folder() -> Path:
-    """Locate the folder of the samples: inside an installed package, beside the package in a clone."""
+    """Locate the samples: in an installed package, or beside it in a clone."""
     package = Path(attnkit.__file__).parent
     return next((folder for folder in (package / "samples", package.parent / "samples") if folder.is_dir()), package)
 
 
 def sample_scripts() -> list[Path]:
-    """List the scripts in the order of their numbers; FileError where they are not installed."""
+    """List the scripts by number; FileError if they are not installed."""
     scripts = sorted(samples_folder().glob("[0-9]*.sh"))
     if not scripts:
         raise FileError("the samples are not installed with this copy of attnkit")
@@ -76,7 +76,7 @@ def sample_scripts() -> list[Path]:
 
 
 def list_samples() -> list[dict[str, str]]:
-    """List every sample with its chapter of the lecture and its idea, in the order of the lecture; others come last.
+    """List every sample with its chapter and its idea, in the order of the lecture.
 
     >>> list_samples()[0]["chapter"], list_samples()[-1]["chapter"]
     ('recurrence', '')
@@ -87,7 +87,7 @@ def list_samples() -> list[dict[str, str]]:
 
 
 def read_comment(script: str) -> dict[str, str]:
-    r"""Read the comment at the head of a script: its chapter of the lecture, and its first sentence.
+    r"""Read the comment at the head of a script: its chapter, and its first sentence.
 
     >>> read_comment("#!/usr/bin/env bash\n# One idea: it takes\n# two lines. And more.\n# Lecture: masks\nset -e\n")
     {'chapter': 'masks', 'idea': 'One idea: it takes two lines.'}
@@ -100,13 +100,12 @@ def read_comment(script: str) -> dict[str, str]:
 
 
 def draw_samples(rows: list[dict[str, Any]], style: display.Style) -> str:
-    """Draw the list of the samples as a table, a line each."""
     lines = [(row["chapter"], row["name"], row["idea"]) for row in rows]
     return display.text_table(("chapter", "sample", "idea"), lines, style)
 
 
 def find_sample(name: str) -> Path:
-    """Find the script of a sample by its name, its number or a part of its name; UsageError for none or several."""
+    """Find the script of a sample by its name, its number or a part of its name."""
     scripts = {path.stem: path for path in sample_scripts()}
     stem = name.removesuffix(".sh")
     named = [one for one in scripts if stem in (one, one[3:], one[:2], one[:2].lstrip("0"))]
@@ -141,7 +140,7 @@ def run_sample(path: Path) -> str:
 
 
 def copy_all(target: Path) -> str:
-    """Copy all samples with their data to a folder `samples` in a folder; FileError where there is one."""
+    """Copy all samples with their data to a new folder `samples` in a folder."""
     sample_scripts()
     if (target / "samples").exists():
         raise FileError("it exists already; nothing was copied", "samples")
@@ -153,7 +152,7 @@ def copy_all(target: Path) -> str:
 
 
 def copy_sample(path: Path, target: Path) -> str:
-    """Copy a script, and the files beside it that it names, to a folder; FileError for one that is there already."""
+    """Copy a script, and the files beside it that it names, to a folder."""
     used = sorted(set(USED.findall(path.read_text(encoding="utf-8"))))
     names = [path.name, *(name for name in used if (path.parent / name).exists())]
     for name in names:

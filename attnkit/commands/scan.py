@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def map_view(record: Record, stage: Stage, style: display.Style = display.DEFAULT_STYLE) -> display.TensorView:
-    """Return the view of the map: words are labels of rows, and layers columns; colours are even about 0."""
+    """The view of the map: words label rows, layers columns; colours are even about 0."""
     view = views.tensor_view(record, "x", style)
     last = view.array.ndim - 1
     order = [*range(1, last + 1), 0] if last else [0]
@@ -42,7 +42,6 @@ def map_view(record: Record, stage: Stage, style: display.Style = display.DEFAUL
 
 
 def score_name(stage: Stage) -> str:
-    """Return the score in words."""
     score, minus = stage.parameters["score"], stage.parameters["minus"]
     return f"the logit of {score!r}" + (f" − {minus!r}" if minus else "")
 
@@ -56,7 +55,6 @@ def render_scan(record: Record, stage: Stage, style: display.Style) -> str:
 
 
 def draw_scan(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the map as a heat map."""
     from attnkit.display import figures as drawing
 
     return [drawing.heatmap_section(map_view(record, stage, figures.text_style(stage)), figure_options)]
@@ -184,11 +182,11 @@ class Scored(NamedTuple):
 
     @property
     def is_cached(self) -> bool:
-        """Whether the tokens before a patched one stay as they are, with their keys and values."""
+        """Whether tokens before a patched one keep their keys and values."""
         return self.is_causal and model.cacheable(self.core.config)
 
     def score(self, x: Array, start: int = 0) -> Array:
-        """Return the score of hidden states from a position on: the logit of the first word, less that of the second.
+        """Score hidden states from a position on, (B, T, D) -> (B,).
 
         x (B, T, D) -> (B,)
         """
@@ -198,7 +196,7 @@ class Scored(NamedTuple):
         return score
 
     def decode(self, memory: Array) -> Array:
-        """Return the states of the decoder at the token that begins the target: memory (B, S, D) -> (B, 1, D)."""
+        """Decode the token that begins the target: memory (B, S, D) -> (B, 1, D)."""
         ids = np.full((len(memory), 1), self.target)
         context = layers.new_context(memory=memory, dtype=self.dtype)
         return model.run(self.core, model.layer_plan(self.core.config, "decoder"), ids, context)
@@ -218,7 +216,7 @@ class Patch(NamedTuple):
 
 
 class PrefixCache(model.KVCache):
-    """The keys and values of the first tokens of one text, which every row of a batch attends to."""
+    """Keys and values of the first tokens of a text, for every row of a batch."""
 
     def __init__(self, cache: model.KVCache, length: int) -> None:
         super().__init__()
@@ -231,7 +229,7 @@ class PrefixCache(model.KVCache):
         return self._size
 
     def append(self, layer: str, k: Array, v: Array) -> tuple[Array, Array, int]:
-        """Return the keys and values of a layer, of the first tokens and of those of the batch; store nothing."""
+        """Join the keys and values of the prefix and of the batch; store nothing."""
         pair = zip(self._prefix[layer], (k, v), strict=True)
         keys, values = (
             np.concatenate([np.broadcast_to(one, (len(new), *one.shape[1:])), new], axis=-2) for one, new in pair
@@ -240,7 +238,7 @@ class PrefixCache(model.KVCache):
 
 
 def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
-    """Run a model on one text, ids (T,); keep the intermediates that match patterns, without the axis of rows."""
+    """Run a model on one text, ids (T,); keep the intermediates that match patterns."""
     record = SweepBase([], [], [], {}, model.KVCache() if scored.is_cached else None)
 
     def save(name: str, array: Array) -> Array:
@@ -264,7 +262,7 @@ def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
 
 
 def sweep(scored: Scored, base: SweepBase, patches: Sequence[Patch], values: Mapping[str, Array]) -> Array:
-    """Return the scores of many runs of a text, each with one patch: (N,).
+    """The scores of many runs of a text, each with one patch: (N,).
 
     base    the run of the text without patches
     values  name -> what the cells of an intermediate are patched with, in its whole shape
@@ -280,7 +278,7 @@ def sweep(scored: Scored, base: SweepBase, patches: Sequence[Patch], values: Map
 
 
 def run_patches(scored: Scored, base: SweepBase, patches: Sequence[Patch], values: Mapping[str, Array]) -> Array:
-    """Return the scores of runs with patches of one start, in the order of their steps, as rows of one batch: (N,)."""
+    """Score runs with patches of one start, in the order of their steps: (N,)."""
     start = patches[0].start
     cache = None if base.cache is None else PrefixCache(base.cache, start)
     context = layers.new_context(cache=cache, dtype=scored.dtype)
@@ -302,7 +300,7 @@ def run_patches(scored: Scored, base: SweepBase, patches: Sequence[Patch], value
 def apply_patches(
     scored: Scored, base: SweepBase, patches: Sequence[Patch], values: Mapping[str, Array], context: model.Context
 ) -> Array:
-    """Return the result of a step with patches of one of its intermediates, a row each: (N, T, D)."""
+    """Run a step with patches of one of its intermediates, a row each: (N, T, D)."""
     number, name, start = patches[0].step, patches[0].name, patches[0].start
 
     def put(array: Array) -> Array:
@@ -318,7 +316,7 @@ def apply_patches(
 
 
 def put_values(array: Array, patches: Sequence[Patch], values: Array) -> Array:
-    """Return an intermediate, a row for each patch, with values in the cells of the patch of the row.
+    """Put values in the cells of each row's patch of an intermediate.
 
     array (N, ...), of the tokens of a pass; values (...), of the whole text
     """
@@ -336,7 +334,7 @@ def put_values(array: Array, patches: Sequence[Patch], values: Array) -> Array:
 
 
 def find_axes(name: str, rank: int) -> tuple[int | None, int | None]:
-    """Return the axis of the heads of an intermediate of one text and that of its tokens, None where there is none.
+    """The axes of heads and of tokens of an intermediate of one text, or None.
 
     >>> find_axes("decoder.0.self.weights", 3), find_axes("decoder.0.self.v", 3), find_axes("decoder.0.norm1", 2)
     ((0, 1), (0, 1), (None, 0))
@@ -349,7 +347,7 @@ def find_axes(name: str, rank: int) -> tuple[int | None, int | None]:
 def list_patches(
     scored: Scored, base: SweepBase, names: Sequence[str], by_head: bool, by_position: bool
 ) -> tuple[list[Patch], tuple[int, ...]]:
-    """Return a patch for each of some intermediates, or for each of its heads and positions, and the shape of all.
+    """List the patches of intermediates, heads and positions, and their shape.
 
     UsageError for an intermediate without heads or tokens, and for different numbers of heads.
     """
@@ -369,7 +367,7 @@ def list_patches(
 
 
 def count_heads(base: SweepBase, name: str, by_head: bool, by_position: bool) -> int:
-    """Return how many heads of an intermediate are patched one by one, else 1; UsageError where it has none."""
+    """Count the heads that are patched one by one; 1 if all are patched at once."""
     shape = base.states[name].shape
     head_axis, axis = find_axes(name, len(shape))
     for flag, kind, lacks in (
@@ -382,7 +380,7 @@ def count_heads(base: SweepBase, name: str, by_head: bool, by_position: bool) ->
 
 
 def match_names(base: SweepBase, pattern: str) -> list[str]:
-    """Return the intermediates of a run that fit a shell pattern, in their order; UsageError where none does."""
+    """The intermediates of a run that fit a shell pattern, in their order."""
     names = [*dict.fromkeys(name for names in base.names for name in names)]
     if matches := [name for name in names if name in base.states and fnmatch.fnmatchcase(name, pattern)]:
         return matches
@@ -420,7 +418,7 @@ class TokenizedText(NamedTuple):
 
 
 def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Record:
-    """Return the map of a sweep over layers, and heads or positions, of patches or of ablated heads.
+    """Map a sweep of patches or ablated heads over layers, heads and positions.
 
     UsageError for a model or words that have no score, and for a pattern that fits nothing; DataError for texts of
     different lengths, or of one score.
@@ -444,7 +442,7 @@ def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Rec
 
 
 def scan_patches(scored: Scored, clean: TokenizedText, corrupted: TokenizedText, options: ScanOptions) -> Record:
-    """Return how much of the difference of two texts each patch of the corrupted one by the clean one restores."""
+    """How much of the difference of two texts each patch restores."""
     pattern = options.patch or ""
     source, base = (run_text(scored, text.ids, [pattern]) for text in (clean, corrupted))
     names = match_names(base, pattern)
@@ -465,7 +463,7 @@ def scan_patches(scored: Scored, clean: TokenizedText, corrupted: TokenizedText,
 
 
 def scan_heads(scored: Scored, text: TokenizedText, options: ScanOptions) -> Record:
-    """Return how much the score of a text changes with each head of attention set to 0, or to its mean."""
+    """How much the score changes with each head set to 0, or to its mean."""
     pattern = f"{scored.core.config.stacks[0]}.*.self{HEADS}"
     base = run_text(scored, text.ids, [pattern])
     names = match_names(base, pattern)
@@ -482,7 +480,7 @@ def scan_heads(scored: Scored, text: TokenizedText, options: ScanOptions) -> Rec
 
 
 def ablated_values(base: SweepBase, names: Sequence[str], means: Mapping[str, Array] | None) -> dict[str, Array]:
-    """Return what the heads of each layer are set to: 0, or their means; an error for means that do not fit."""
+    """What the heads of each layer are set to: 0, or their means."""
     values = {}
     for name in names:
         heads = base.states[name]
@@ -504,7 +502,6 @@ def check_model(config: "model.Config") -> None:
 
 
 def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
-    """Return the ids and tokens of a text."""
     stack = checkpoint.config.stacks[0]
     inputs = text_inputs.read_known_texts(checkpoint, stack, text_inputs.ModelInput(text))
     if not inputs.ids.size:
@@ -513,7 +510,7 @@ def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
 
 
 def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptions) -> Scored:
-    """Return the model with its score: of the next token, of the mask token, or of the first one of a translation."""
+    """Find the score of a model: at the next token, the mask, or a target."""
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, model.layer_plan(config, config.stacks[0]), {}, 0, options.dtype)
     target = find_start(checkpoint) if len(config.stacks) > 1 else None
@@ -528,7 +525,7 @@ def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptio
 
 
 def find_start(checkpoint: "Checkpoint") -> int:
-    """Return the id that begins the target of an encoder-decoder model; DataError where there is none."""
+    """The id that begins the target of an encoder-decoder model."""
     special = checkpoint.config.special
     start = special.bos if special.start is None else special.start
     if start is None:
@@ -537,7 +534,7 @@ def find_start(checkpoint: "Checkpoint") -> int:
 
 
 def find_place(checkpoint: "Checkpoint", text: TokenizedText, name: str) -> int:
-    """Return the position of the mask token of a text; DataError with its name where it has not one."""
+    """The position of the mask token of a text."""
     mask = text_inputs.tokenizer_of(checkpoint).special.get("mask")
     places = [at for at, id in enumerate(text.ids) if id == mask]
     if len(places) != 1:
@@ -548,14 +545,13 @@ def find_place(checkpoint: "Checkpoint", text: TokenizedText, name: str) -> int:
 
 
 def map_labels(options: ScanOptions, names: list[str], tokens: list[str]) -> tuple[tuple[str, ...], dict[str, Labels]]:
-    """Return the axes of the map, and the labels of its layers and positions."""
     axes = ("layer", *["head"] * options.by_head, *["token"] * options.by_position)
     labels: dict[str, Labels] = {"layer": names}
     return axes, labels | ({"token": tokens} if options.by_position else {})
 
 
 def name_layers(names: Sequence[str], pattern: str) -> list[str]:
-    """Return the part of each name that matches the only star of a pattern, else the names.
+    """The part of each name that matches the only star of a pattern, else the names.
 
     >>> name_layers(["decoder.0.self.heads", "decoder.1.self.heads"], "decoder.*.self.heads")
     ['0', '1']
@@ -567,7 +563,7 @@ def name_layers(names: Sequence[str], pattern: str) -> list[str]:
 
 
 def join_candidates(clean: Sequence[str], corrupted: Sequence[str]) -> list[str]:
-    """Return the tokens of two texts, both where they differ.
+    """The tokens of two texts, both where they differ.
 
     >>> join_candidates(["The", "cat"], ["The", "dog"])
     ['The', 'cat|dog']

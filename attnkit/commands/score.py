@@ -38,24 +38,23 @@ FULL = 100.0  # BLEU and chrF of equal texts
 
 
 def score_views(record: Record) -> tuple[list[tuple[str, float]], list[str]]:
-    """Return the names of the scores of a record with their values, and the classes of --by."""
     scores = [(name, float(record[name])) for name in record if not record[name].ndim]
     return scores, [str(label) for label in record.labels.get("length", [])]
 
 
 def title_of(name: str, record: Record) -> str:
-    """Return the name of a score as tables show it: that of sacrebleu for chrF, whose orders are part of it."""
+    """The name of a score as tables show it; chrF includes its orders."""
     metrics = record.labels.get("metric", [])
     return str(metrics[1]) if name == "chrf" and metrics else TITLES.get(name, name)
 
 
 def render_scores(record: Record, stage: Stage, style: display.Style) -> str:
-    """Draw the scores of a record as a table; with --by one with a bar for each class of lengths."""
+    """Draw the scores as a table, with --by also a bar for each class of lengths."""
     return "\n\n".join(display.format_table(table, style) for table in score_tables(record, style, bars=True))
 
 
 def draw_scores(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the scores of a record as a figure: their table, and bars of each by length."""
+    """Draw the scores of a record as a table, and as bars by length."""
     from attnkit.display.figures import Section, draw_bars
 
     sections = [figures.table_section(one) for one in score_tables(record, figures.text_style(stage), bars=False)]
@@ -71,7 +70,7 @@ def draw_scores(record: Record, stage: Stage, figure_options: "FigureOptions") -
 
 
 def score_tables(record: Record, style: display.Style, bars: bool) -> list[display.TextTable]:
-    """Return the table of the scores of a record, and with --by that of the classes of lengths."""
+    """The table of the scores of a record, and with --by the table of classes."""
     scores, classes = score_views(record)
     signatures = dict(zip(("bleu", "chrf"), record.labels.get("signature", []), strict=False))
     rows = [
@@ -85,7 +84,7 @@ def score_tables(record: Record, style: display.Style, bars: bool) -> list[displ
 
 
 def length_table(record: Record, classes: Sequence[str], style: display.Style, bars: bool) -> display.TextTable:
-    """Return the table of the sentences and scores of each class of lengths, with a bar after each score."""
+    """A table of sentences and scores by class of lengths, with bars."""
     names = [name for name in ("sentences", *WITH_BARS) if name + BY_LENGTH in record]
     columns = [["length", *classes], *(number_column(record, name, style) for name in names)]
     taken = sum(max(map(len, column)) + COLUMN_GAP for column in columns)
@@ -99,27 +98,26 @@ def length_table(record: Record, classes: Sequence[str], style: display.Style, b
 
 
 def number_column(record: Record, name: str, style: display.Style) -> list[str]:
-    """Return a score of the classes of lengths as a column of numbers."""
     values = record[name + BY_LENGTH].tolist()
     return [title_of(name, record), *(format_score(record, name + BY_LENGTH, value, style) for value in values)]
 
 
 def bar_column(record: Record, name: str, width: int, style: display.Style) -> list[str]:
-    """Return a score of the classes of lengths as a column of bars; those of BLEU and chrF are of 100."""
+    """A column of bars of a score by class of lengths; BLEU and chrF are of 100."""
     values = record[name + BY_LENGTH].tolist()
     most = max(filter(math.isfinite, values), default=0.0) if name == "perplexity" else FULL
     return ["", *(display.draw_bar(value, most, width, style) for value in values)]
 
 
 def format_score(record: Record, name: str, value: float, style: display.Style) -> str:
-    """Return a number of a table: whole ones in groups of three digits."""
+    """A number of a table: whole ones in groups of three digits."""
     if record[name].dtype.kind == "i":
         return f"{int(value):,}"
     return f"{value:.{style.precision}f}"
 
 
 def tabulate_scores(record: Record, stage: Stage) -> Cells:
-    """Return the scores as a table for other programs: with --by a row for each class, else one row."""
+    """The scores as cells: one row, or with --by a row for each class."""
     scores, classes = score_views(record)
     if not classes:
         return Cells([name for name, _ in scores], [[record[name][()] for name, _ in scores]])
@@ -142,19 +140,18 @@ class NamedText:
 
 
 def parse_by(text: str) -> str:
-    """Return the value of --by as written; ValueError where it is not `length:N`."""
+    """The value of --by as written; ValueError where it is not `length:N`."""
     if not re.fullmatch("length:0*[1-9][0-9]{0,8}", text, re.ASCII):
         raise ValueError("length:N, classes of N lengths in words")
     return text
 
 
 def read_input(stage: Stage, upstream: Records | None) -> Records:
-    """Read the text to score: the file that is the operand, the lines of the stage before, or standard input."""
+    """Read the text to score from a file, the stage before, or standard input."""
     return Records(None, read_lazily(stage, upstream))
 
 
 def read_lazily(stage: Stage, upstream: Records | None) -> Iterator[NamedText]:
-    """Yield the one text to score."""
     path = stage.operands[0] if stage.operands else "-"
     if path == "-" and upstream is not None:
         yield NamedText("<stdin>", "".join(f"{line}\n" for block in upstream_blocks(upstream) for line in block))
@@ -171,7 +168,7 @@ def read_lazily(stage: Stage, upstream: Records | None) -> Iterator[NamedText]:
 
 
 def read_value(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Return the text that a caller in Python passes: the name of a file, or a list of lines."""
+    """The text that a caller in Python passes: the name of a file, or a list of lines."""
     value = inputs[0] if inputs else None
     if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
         return Records(None, iter([NamedText("text", "".join(f"{line}\n" for line in value))]))
@@ -269,7 +266,7 @@ def score(
 def measure_text(
     checkpoint: "Checkpoint", text: NamedText, window: int | None, stride: int | None, dtype: str
 ) -> Record:
-    """Return the perplexity of a text, with what it is made of; note where the weights of windows change it."""
+    """Measure the perplexity of a text; note a large effect of the weights of windows."""
     from attnkit.generation.perplexity import score_long_text
 
     result = score_long_text(checkpoint, text.text, text.name, window, stride, dtype)
@@ -280,13 +277,12 @@ def measure_text(
 
 
 def text_tensors(result: "TextScore") -> dict[str, Tensor]:
-    """Return the numbers of a scored text."""
     names = ("perplexity", "loss", "bits_per_byte", "tokens", "bytes")
     return {name: Tensor(np.array(getattr(result, name)), ()) for name in names}
 
 
 def measure_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, dtype: str) -> Record:
-    """Return the perplexity of the targets of sentence pairs, and with `by` that of classes of source lengths."""
+    """Measure the perplexity of the targets of sentence pairs, also by source lengths."""
     from attnkit.generation.perplexity import score_pairs
     from attnkit.training.data import parse_pairs
 
@@ -304,7 +300,6 @@ def measure_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, d
 
 
 def add_scores(results: "Sequence[TextScore]") -> "TextScore":
-    """Return the score of several texts."""
     first, *others = results
     for one in others:
         first += one
@@ -314,7 +309,7 @@ def add_scores(results: "Sequence[TextScore]") -> "TextScore":
 def score_by_references(
     text: NamedText, references: Sequence[Lines], word_order: int, by: str | None, source: Sequence[Lines] | None
 ) -> Record:
-    """Return BLEU and chrF of translations, and with `by` those of classes of lengths."""
+    """BLEU and chrF of translations, with `by` also of classes of lengths."""
 
     hypotheses = split_lines(text.text, text.name)
     names = ["--references" + f" {at + 1}" * (len(references) > 1) for at in range(len(references))]
@@ -336,7 +331,7 @@ def score_by_references(
 
 
 def class_width(by: str) -> int:
-    """Return how many lengths a class of --by has.
+    """How many lengths a class of --by has.
 
     >>> class_width("length:10")
     10
@@ -347,7 +342,7 @@ def class_width(by: str) -> int:
 def with_classes(
     whole: Mapping[str, Tensor], columns: Mapping[str, Sequence[Any]], groups: Mapping[str, Sequence[int]]
 ) -> Record:
-    """Return the record of scores of all lines, and of vectors over the classes of lengths with their sentences."""
+    """Build the record of scores of all lines, and of vectors over classes of lengths."""
     counted = {"sentences": [len(lines) for lines in groups.values()]} | dict(columns)
     vectors = {f"{name}{BY_LENGTH}": Tensor(np.array(column), ("length",)) for name, column in counted.items()}
     return Record({}).with_tensors(dict(whole) | vectors, {"length": list(groups)})
@@ -358,7 +353,7 @@ TOKENIZED = 100  # lines that end in " .", as in sacrebleu
 
 
 class Metric(NamedTuple):
-    """The scores of a metric, from 0 to 100: of all lines, then of each group; its name and signature of sacrebleu."""
+    """The scores of a metric, from 0 to 100, of all lines and of each group."""
 
     name: str
     signature: str
@@ -368,7 +363,7 @@ class Metric(NamedTuple):
 def score_translations(
     hypotheses: Lines, references: Sequence[Lines], word_order: int = 0, groups: Sequence[Sequence[int]] = ()
 ) -> list[Metric]:
-    """Return BLEU and chrF of hypotheses with one or more references each, and of groups of them.
+    """BLEU and chrF of hypotheses with references, and of groups of lines.
 
     references  for each translator the lines that belong to the hypotheses
     word_order  of the n-grams of words of chrF: 2 is chrF++
@@ -393,7 +388,7 @@ def score_translations(
 
 
 def add_statistics(metric: Any, hypotheses: Lines, references: Sequence[Lines], group_of: Array) -> Array:
-    """Return the sums of what a metric counts in each line, a row for each group."""
+    """Sum what a metric counts in each line, a row for each group."""
     sums: Array = np.zeros((int(group_of.max(initial=0)) + 1, 0), np.int64)
     for at in range(0, len(hypotheses), PART):
         callbacks.current().on_progress(f"line {at:,} of {len(hypotheses):,}")
@@ -406,7 +401,7 @@ def add_statistics(metric: Any, hypotheses: Lines, references: Sequence[Lines], 
 
 
 def warn_tokenized(hypotheses: Lines) -> None:
-    """Warn where many lines end in a period apart from the last word, as in text split into tokens."""
+    """Warn if many lines end in a period apart from the last word."""
     count = sum(line.endswith(" .") for line in hypotheses)
     if count >= TOKENIZED:
         problem = f"{count:,} lines end in ' .': the metrics expect text that is not split into tokens"
@@ -414,7 +409,7 @@ def warn_tokenized(hypotheses: Lines) -> None:
 
 
 def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]) -> None:
-    """Raise DataError where texts have not a line for each hypothesis; names: of the hypotheses, then of the others.
+    """Raise DataError unless texts have a line for each hypothesis.
 
     >>> check_lines(["a", "b"], [["a"]], ["out.txt", "refs.txt"])
     Traceback (most recent call last):
@@ -428,7 +423,7 @@ def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]
 
 
 def classify_lengths(texts: Lines, width: int) -> dict[str, list[int]]:
-    """Return the indices of texts by their length in words, in classes of so many lengths, the shortest first.
+    """The indices of texts by classes of so many lengths in words, shortest first.
 
     >>> classify_lengths(["a", "a b c", "a b", ""], 2)
     {'0': [3], '1-2': [0, 2], '3-4': [1]}
@@ -440,7 +435,7 @@ def classify_lengths(texts: Lines, width: int) -> dict[str, list[int]]:
 
 
 def class_name(number: int, width: int) -> str:
-    """Return the name of the class of lengths with this number: 0 of empty texts alone, 1 of the shortest.
+    """The name of a class of lengths: 0 for empty texts, 1 for the shortest.
 
     >>> class_name(2, 10), class_name(3, 1)
     ('11-20', '3')

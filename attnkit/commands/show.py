@@ -34,7 +34,7 @@ class CheckpointRecord(Record):
 
 
 def read_input(stage: Stage, upstream: Records | None) -> Records:
-    """Read the tensors of a model's folder, or of a part of it, or the records of any other input."""
+    """Read the tensors of a model's folder or of a part of it, or other records."""
     if only := stage.common.pop("only", None):  # here it is another word for --name
         if stage.parameters["name"]:
             raise UsageError("cannot be combined with --only, which chooses tensors too", "--name")
@@ -75,12 +75,11 @@ def split_folder(operand: str) -> tuple[str, str]:
 
 
 def is_flag_set(stage: Stage, flag: str) -> bool:
-    """Return whether the command line sets a flag of show."""
     return bool(stage.parameters.get(flag) or stage.extra.get(flag))
 
 
 def render_input(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render a folder as its model, its tensors and its layers, any other record in the view that a flag selects."""
+    """Render a folder as its model and layers, other records in the selected view."""
     if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(stage, "stats"):
         return draw_losses(record, stage, style) + views.render(record, stage, style)
     from attnkit.interpret import model_summary
@@ -91,7 +90,7 @@ def render_input(record: Record, stage: Stage, style: display.Style) -> str:
 
 
 def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
-    """Draw a line for each curve of the losses of a run: its first and its last number, and between them the curve."""
+    """Draw a line for each curve of losses, between its first and last number."""
     if not views.are_losses(record) or views.requested_view(stage) or is_flag_set(stage, "rows"):
         return ""
     lines = []
@@ -102,7 +101,7 @@ def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
 
 
 def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw a folder as its model, its tensors and its layers in text, any other record in the requested view."""
+    """Draw a folder as its model and layers in text, other records as requested."""
     is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in stage.common
     if is_model and not is_flag_set(stage, "stats"):
         return [figures.text_section(render_input(record, stage, figures.text_style(stage)))]

@@ -52,7 +52,7 @@ FIXED = [field.name.rstrip("_") for field in fields(Recipe) if field.name not in
 
 
 def read_operand(stage: Stage, upstream: Records | None) -> Records:
-    """Read the name of the text: the operand, or `-` for standard input; UsageError for a stage before this one."""
+    """Read the name of the text: the operand, or `-` for standard input."""
     if upstream is not None:
         raise UsageError("train reads a text, not the result of a stage")
     return Records(None, iter([stage.operands[0] if stage.operands else stdin_or_error("name a text file")]))
@@ -66,14 +66,14 @@ def read_name(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 
 def _stated_by_run(folder: str) -> dict[str, Any]:
-    """Return what the recipe of a run to be resumed says of the options, and its model of the sizes."""
+    """What the recipe of a run to resume, and its model, say of the options."""
     _, recipe = read_origin(folder)
     values = {name.rstrip("_"): value for name, value in asdict(recipe).items()}
     return values | stated_sizes(os.path.join(folder, CONFIG))
 
 
 def present_run(line: str, stage: Stage) -> dict[str, Any]:
-    """Return what a run has made, and its reports, as the command line writes them in JSON."""
+    """What a run has made, and its reports, as the command line writes them in JSON."""
     return {**stage.extra["summary"], "reports": stage.extra.get("reports", [])}
 
 
@@ -217,7 +217,7 @@ def train(
 
 
 def train_text(path: str, values: Mapping[str, Any]) -> str:
-    """Train as these flags say, on the text of a file; return a line that describes the result."""
+    """Train on the text of a file; return a line that describes the result."""
     source = open_source(path, hash=True)
     with source:
         text = read_text(source).removeprefix("\ufeff")  # the mark of some editors
@@ -253,7 +253,6 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
 
 
 def closing_line(run: Run) -> str:
-    """Return what a run has made, and how to use it, as a line."""
     summary = run.summary()
     best = f", held out {summary['held_out_loss']:.4f}" if "held_out_loss" in summary else ""
     result = f"{summary['folder']}: {summary['parameters']:,} parameters after {summary['steps']:,} steps{best}"
@@ -262,7 +261,7 @@ def closing_line(run: Run) -> str:
 
 
 def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
-    """Return the recipe of the flags, or that of the run to be resumed, with another end where flags name one.
+    """The recipe of the options, or of the run to resume with another end.
 
     DataError where the text of a run to be resumed is another one.
     """
@@ -278,7 +277,7 @@ def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
 
 
 def check_sizes(values: Mapping[str, Any]) -> None:
-    """Raise UsageError for sizes that the family of a new model does not have, and for pairs of one without them."""
+    """Raise UsageError for sizes or pairs that the family of a new model lacks."""
     family = values.get("family", Recipe.family)
     if not {"from_", "config"} & set(values):
         check_family_options(family, values)
@@ -287,7 +286,7 @@ def check_sizes(values: Mapping[str, Any]) -> None:
 
 
 def check_output(folder: str, recipe: Recipe) -> None:
-    """Raise UsageError where the folder of the result is that of --from, FileError where it cannot be written."""
+    """Check that the folder of the result can be written, and is not --from."""
     if folder in ("", "-"):
         raise UsageError(f"expected the name of a folder, got {folder!r}", "--output")
     check_folder(folder)
@@ -296,7 +295,7 @@ def check_output(folder: str, recipe: Recipe) -> None:
 
 
 def reporter(sample: str | None) -> Callable[[Run, Report, Speed], None]:
-    """Return a function that hands on each report of a run, with what the model makes of a text by then."""
+    """A callback that passes on each report, with a sample of the model's text."""
     is_first = True
 
     def report(run: Run, one: Report, speed: Speed) -> None:
@@ -316,7 +315,7 @@ def reporter(sample: str | None) -> Callable[[Run, Report, Speed], None]:
 def draw_report(
     report: Report, speed: Speed, losses: Sequence[float], sample: str | None, style: Style, *, has_headings: bool
 ) -> str:
-    """Return a report as a row of a table with the curve of all losses, and below it a sample of the model's text."""
+    """Draw a report as a row of a table, above the curve of losses and a sample."""
     headings, numbers = table_rows(report, speed, style.width - CURVE_WIDTH)
     curve = display.draw_curve(losses, min(style.width - len(numbers) - 2, MAX_CURVE_WIDTH), style)
     lines = [display.dim_then_bold(headings, "", style)] * has_headings + [f"{numbers}  {curve}"]
@@ -335,7 +334,7 @@ def show_progress(run: Run, speed: Speed) -> None:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], int]]:
-    """Have SIGINT and SIGTERM be noted in a `with` block, and end the process only where one arrives again.
+    """Note SIGINT and SIGTERM in a `with` block; the second ends the process.
 
     The value of the block is a function that returns the number of the signal that has arrived, 0 for none.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StepCandidates(NamedTuple):
-    """The candidates (M,) of one step, most probable first; those that the filters removed come last.
+    """The candidates (M,) of one step, most probable first, filtered ones last.
 
     probs     their probabilities by the model itself
     filtered  their probabilities in the choice, after the filters
@@ -41,7 +41,7 @@ class StepCandidates(NamedTuple):
 
 
 def rank_candidates(info: StepInfo, count: int) -> StepCandidates:
-    """Return the `count` most probable tokens of a step: by their probability after the filters, then before.
+    """The `count` most probable tokens of a step, after the filters, then before.
 
     >>> from attnkit.model.generation import Filtered
     >>> logits = np.log(np.array([0.5, 0.125, 0.375]))
@@ -60,7 +60,7 @@ def rank_candidates(info: StepInfo, count: int) -> StepCandidates:
 
 
 class TextModel(NamedTuple):
-    """A model that generates and scores text, with its options, its detokenizer, and the hooks of the run."""
+    """A model of text with its options, its detokenizer and its hooks."""
 
     core: model.Model
     options: GenerationOptions
@@ -69,7 +69,7 @@ class TextModel(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """The texts generated after one prompt, best first, and what was requested of each choice.
+    """The texts generated after one prompt, best first, and what was kept.
 
     scores      the logits or the probabilities of all tokens, (T, N)
     candidates  the most probable tokens of each step
@@ -101,7 +101,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Genera
 
 
 def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecoder:
-    """Return the decoder that predicts the token after the prompt, and those after it, with a KV cache."""
+    """A decoder with a KV cache that predicts the tokens after the prompt."""
     options, tracer, engine = text_model.options, text_model.tracer, text_model.core.engine
     decoder: model.CachedDecoder = (engine.decoder if engine else model.CachedDecoder)(
         text_model.core,
@@ -118,7 +118,6 @@ def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecod
 def search_beams(
     predict: model.CachedDecoder, text_model: TextModel, prompt: Prompt, sampling: model.SamplingConfig, is_only: bool
 ) -> Generation:
-    """Generate the best texts of a beam search."""
     options, detokenizer = text_model.options, text_model.detokenizer
     penalty = length_penalty(options.search.length_penalty or "average:1")
     report = step_callback(options.steps, lambda info, style: render_beams(info, prompt, detokenizer, style))
@@ -139,7 +138,7 @@ def search_beams(
 def choose_tokens(
     predict: model.CachedDecoder, text_model: TextModel, prompt: Prompt, sampling: model.SamplingConfig, is_only: bool
 ) -> Generation:
-    """Generate one text token by token, greedily or by sampling, streamed if it is the only one."""
+    """Generate one text token by token; stream it if it is the only one."""
     options, detokenizer = text_model.options, text_model.detokenizer
     stream = stream_text(prompt, options, detokenizer) if is_only else None
     report = step_callback(
@@ -167,7 +166,6 @@ def choose_tokens(
 
 
 def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, prompt: Prompt) -> None:
-    """Write the keys and values of all tokens to the file of --cache-out."""
     detokenizer = text_model.detokenizer
     words = detokenizer.token_strings(ids) if detokenizer.tokenizer else None
     record = kv_cache_file.cache_record(cache, ids, words, prompt.source)
@@ -175,7 +173,7 @@ def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, pro
 
 
 def positions_left(config: model.Config, size: int) -> int:
-    """Return how many tokens may follow `size` tokens; DataError where these exceed the positions of the model."""
+    """How many tokens may follow `size` tokens."""
     most = config.positions.size
     if not most or config.positions.kind not in ("learned", "sinusoidal"):
         return 1 << 62
@@ -185,7 +183,6 @@ def positions_left(config: model.Config, size: int) -> int:
 
 
 def sampling_config(special: model.SpecialTokens, options: GenerationOptions, limit: int) -> model.SamplingConfig:
-    """Return how tokens are chosen, by the options and the special tokens of the model."""
     return model.SamplingConfig(
         limit=limit,
         eos=special.eos,
@@ -202,7 +199,7 @@ def sampling_config(special: model.SpecialTokens, options: GenerationOptions, li
 
 
 def length_penalty(text: str) -> Callable[[float, int], float]:
-    """Return the length penalty of a name and an exponent.
+    """The length penalty of a name and an exponent.
 
     >>> length_penalty("average:1")(-6.0, 3)
     -2.0
@@ -212,19 +209,19 @@ def length_penalty(text: str) -> Callable[[float, int], float]:
 
 
 def stop_condition(stops: Sequence[str], prompt: Prompt, detokenizer: Detokenizer) -> Callable[[list[int]], bool]:
-    """Return a function of the new ids: whether their text has one of the stop strings."""
+    """A function of the new ids: whether their text has one of the stop strings."""
     return lambda ids: truncate_at_stop(stops, *split_prompt(prompt, ids, detokenizer))[1]
 
 
 def split_prompt(prompt: Prompt, ids: Sequence[int], detokenizer: Detokenizer) -> tuple[str, str]:
-    """Return the text of the prompt, and the text that the new tokens add to it."""
+    """The text of the prompt, and the text that the new tokens add to it."""
     before, whole = detokenizer.text(prompt.ids), detokenizer.text([*prompt.ids, *ids])
     size = common_prefix_length(before, whole)
     return whole[:size], whole[size:]
 
 
 def truncate_at_stop(stops: Sequence[str], before: str, after: str) -> tuple[str, bool]:
-    """Return the text up to the first stop string in what was added to it, and whether there is one.
+    """Cut added text at the first stop string, and say whether there is one.
 
     >>> truncate_at_stop(["!"], "Stop! ", "No! Yes")
     ('Stop! No', True)
@@ -236,7 +233,7 @@ def truncate_at_stop(stops: Sequence[str], before: str, after: str) -> tuple[str
 def stream_text(
     prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer
 ) -> Callable[[int | None], None] | None:
-    """Return a function that streams the text of each new token, and ends the text at None.
+    """A function that streams the text of each new token, and ends the text at None.
 
     None where the caller streams no text, or where the result is not the text itself.
     """
@@ -261,7 +258,7 @@ def stream_text(
 
 
 def partial_stop_length(text: str, stops: Sequence[str]) -> int:
-    """Return how many characters at the end of a text may be the start of a stop string.
+    """How many characters at the end of a text may be the start of a stop string.
 
     >>> partial_stop_length("the end", ["endless", "no"]), partial_stop_length("the", ["!"])
     (3, 0)
@@ -272,7 +269,7 @@ def partial_stop_length(text: str, stops: Sequence[str]) -> int:
 def step_callback(
     shows_steps: bool, render: Callable[[Any, display.Style], display.TextTable]
 ) -> Callable[[Any], None]:
-    """Return the callback of a step: it shows the step as a table, or reports the number of the token."""
+    """A callback that shows each step as a table, or reports the number of the token."""
 
     def on_step(info: Any) -> None:
         if shows_steps:
@@ -286,7 +283,7 @@ def step_callback(
 def render_choice(
     info: StepInfo, detokenizer: Detokenizer, style: display.Style, count: int = CANDIDATES
 ) -> display.TextTable:
-    """Return one step as a table: its candidates, the tokens that the filters removed, the token chosen."""
+    """One step as a table: candidates, filtered tokens, the chosen token."""
     from attnkit import display
 
     ids, probabilities = model.candidates(info.probabilities, count)
@@ -306,7 +303,7 @@ def render_choice(
 
 
 def render_beams(info: BeamsInfo, prompt: Prompt, detokenizer: Detokenizer, style: display.Style) -> display.TextTable:
-    """Return one step of a beam search as a table: running texts by their sums, finished ones by their scores."""
+    """One step of a beam search as a table of running and finished texts."""
 
     from attnkit import display
 

@@ -14,7 +14,7 @@ HALVES = ("key", "value")
 
 
 def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source: list[str] | None = None) -> Record:
-    """Return the record of a KV cache: STACK.N.self.key and .value (1, G, S, K), those of the memory, and ids (T,).
+    """Make a record of a KV cache: STACK.N.self.key and .value (1, G, S, K), ids (T,).
 
     There may be one id more than keys: the last token, from which none has been predicted yet. Of a recurrent model
     LAYER.state and .cell (1, H) after `position` tokens, and the keys and values of the memory.
@@ -36,7 +36,7 @@ def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source
 
 
 def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: int) -> tuple[KVCache, list[int]]:
-    """Return the KV cache of a record and its ids, once both are checked against the model.
+    """The KV cache of a record and its ids, once both are checked against the model.
 
     The keys of the last token are left out unless `more` tokens follow: at least one token has to be read.
     DataError names the tensor that does not fit; UsageError where keys change with the length of a text.
@@ -64,7 +64,7 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
 
 
 def state_tensors(cache: model.StateCache) -> dict[str, Tensor]:
-    """Return the states of a recurrent model as tensors, and the number of tokens that they have read."""
+    """The states of a recurrent model as tensors, and how many tokens they have read."""
     tensors = {"position": Tensor(np.array(cache.length, np.int64), ())}
     for layer, state in cache.states.items():
         parts = {"state": state.hidden} | ({} if state.cell is None else {"cell": state.cell})
@@ -75,7 +75,7 @@ def state_tensors(cache: model.StateCache) -> dict[str, Tensor]:
 def read_state_cache(
     tensors: Mapping[str, Array], config: model.RecurrentConfig, ids: Array, dtype: str, more: int
 ) -> model.StateCache:
-    """Return the states of a recurrent model after the ids of a record, all of them or all but the last.
+    """Read the states of a recurrent model after all ids, or all but the last.
 
     DataError names the tensor that does not fit; UsageError where the states have read all ids and none follows.
     """
@@ -95,7 +95,7 @@ def read_state_cache(
 
 
 def check_position(tensors: Mapping[str, Array], ids: Array) -> int:
-    """Return how many of the ids the states of a cache have read: all of them, or all but the last; else DataError."""
+    """Check how many of the ids the states have read: all, or all but the last."""
     position = tensors.get("position")
     if position is None or position.shape or position.dtype.kind not in "iu":
         raise DataError("no cache of this model: it has no position", "--cache-in")
@@ -105,7 +105,7 @@ def check_position(tensors: Mapping[str, Array], ids: Array) -> int:
 
 
 def expected_shapes(config: Config, length: int) -> dict[str, tuple[int | None, ...]]:
-    """Return attention layer -> the shape of its keys; None: any size."""
+    """Attention layer -> the shape of its keys; None: any size."""
     stack = config.stack("decoder")
     parts: list[tuple[str, int | None]] = [("self", length), *([("cross", None)] if stack.cross else [])]
     return {
@@ -116,7 +116,6 @@ def expected_shapes(config: Config, length: int) -> dict[str, tuple[int | None, 
 
 
 def check_cache(tensors: Mapping[str, Array], name: str, shape: tuple[int | None, ...]) -> Array:
-    """Return a tensor of the cache; DataError unless it has this shape."""
     if name not in tensors:
         raise DataError(f"no cache of this model: no tensor {name!r}", "--cache-in")
     actual = tensors[name].shape

@@ -26,7 +26,7 @@ LONGEST_ANSWER = 15  # tokens
 
 
 class Span(NamedTuple):
-    """A part of a text from character `start` to the one before `end`, its label and its score."""
+    """A part of a text, characters `start` to `end` - 1, with its label and score."""
 
     label: str
     score: float
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 def group_names(labels: Sequence[str], strategy: str | None) -> list[str]:
-    """Return the labels that spans can have: without B- and I- where tokens are joined.
+    """The labels that spans can have: without B- and I- where tokens are joined.
 
     >>> group_names(["O", "B-PER", "I-PER"], "simple"), group_names(["O", "B-PER", "I-PER"], "none")
     (['PER'], ['B-PER', 'I-PER'])
@@ -45,7 +45,7 @@ def group_names(labels: Sequence[str], strategy: str | None) -> list[str]:
 
 
 def find_entities(probs: Array, places: TokenPlaces, labels: Sequence[str], strategy: str) -> list[Span]:
-    """Return the spans of a text whose tokens have a label other than O.
+    """The spans of a text whose tokens have a label other than O.
 
     probs  (T, C), of each token
 
@@ -71,7 +71,7 @@ def find_entities(probs: Array, places: TokenPlaces, labels: Sequence[str], stra
 
 
 def group_words(tokens: Sequence[int], places: TokenPlaces) -> list[list[int]]:
-    """Return the tokens of each word.
+    """The tokens of each word.
 
     >>> group_words([1, 2, 3], TokenPlaces([], [], [], [False, False, True, False]))
     [[1, 2], [3]]
@@ -86,7 +86,7 @@ def group_words(tokens: Sequence[int], places: TokenPlaces) -> list[list[int]]:
 
 
 def word_scores(probs: Array, strategy: str) -> Array:
-    """Return the probabilities of a word, from those of its tokens, (T, C) -> (C,)."""
+    """The probabilities of a word, from those of its tokens, (T, C) -> (C,)."""
     if strategy == "average":
         mean: Array = probs.mean(axis=0)
         return mean
@@ -95,7 +95,7 @@ def word_scores(probs: Array, strategy: str) -> Array:
 
 
 def join_spans(spans: Sequence[Span]) -> list[Span]:
-    """Join neighbors of one label, without B- and I-, to one span with the mean of their scores.
+    """Join neighbours of one label to one span with the mean of their scores.
 
     >>> join_spans([Span("B-PER", 0.5, 0, 3), Span("I-PER", 1.0, 4, 7), Span("B-PER", 1.0, 8, 9)])
     [Span(label='PER', score=0.75, start=0, end=7), Span(label='PER', score=1.0, start=8, end=9)]
@@ -118,7 +118,7 @@ def join_spans(spans: Sequence[Span]) -> list[Span]:
 
 
 def tag(label: str) -> str:
-    """Return a label without B- or I-.
+    """A label without B- or I-.
 
     >>> tag("B-PER"), tag("PER")
     ('PER', 'PER')
@@ -127,7 +127,7 @@ def tag(label: str) -> str:
 
 
 def find_answers(logits: Array, places: TokenPlaces, text: str, count: int) -> list[Span]:
-    """Return the best answers to a question, best first; answers with the same words are one, their scores added.
+    """The best answers to a question, with the scores of equal answers added.
 
     logits  (T, 2), of each token as the start and the end of the answer
     places  those of the question and the text; the first token, which the tokenizer adds, means no answer
@@ -155,7 +155,7 @@ HEADS = {"sequence": "labels a text", "token": "labels each token", "question": 
 
 
 def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
-    """Return the labels of texts, of their tokens or spans, or the answers in them, by the head of a model.
+    """Label texts, their tokens or spans, or find answers in them, by a model's head.
 
     UsageError for options that another head takes; DataError for a text that is too long.
     """
@@ -173,7 +173,7 @@ def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptio
 
 
 def check_label_options(options: GenerationOptions) -> None:
-    """Raise UsageError for options of other heads than the model's, and for those that choose words."""
+    """Raise UsageError for options of other heads, and for options that choose words."""
     config = options.model_.config
     own = HEADS[config.task]
     refuse_options(f"a model that predicts words; this one {own}", **options.sampling._asdict())
@@ -184,7 +184,7 @@ def check_label_options(options: GenerationOptions) -> None:
 
 
 def make_labelled(output: HeadOutput, config: "Config") -> Record:
-    """Return the record of a head's logits, `probs` and x with the labels on the last axis."""
+    """The record of a head's logits, `probs` and x with the labels on the last axis."""
     record, logits = output.record, output.logits
     axes = (*record.axes_of("x")[: logits.ndim - 1], "label")
     values = model.label_probabilities(logits, config.label_function)
@@ -199,7 +199,7 @@ def make_labelled(output: HeadOutput, config: "Config") -> Record:
 
 
 def label_spans(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
-    """Return the labelled spans of each text, or the best answers in it, one after another."""
+    """The labelled spans of each text, or the best answers in it, one after another."""
     flag = "--question" if options.question is not None else "--aggregate"
     if isinstance(source, Record) or not source or options.ids is not None:
         raise UsageError("needs TEXT, to find the places of tokens in it", flag)
@@ -220,14 +220,13 @@ def label_spans(source: Sequence[str] | Record | None, options: GenerationOption
 
 
 def search_entities(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
-    """Return the labelled spans of a text."""
     config = options.model_.config
     probs = model.label_probabilities(apply_head((text,), options).logits, config.label_function)
     return find_entities(probs, locate(text), config.classes, options.aggregate or "none")
 
 
 def search_answers(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
-    """Return the best answers in a text to the question of the options, as many as --top requests."""
+    """The best answers in a text to the question of the options."""
     config, question = options.model_.config, options.question or ""
     places = locate(question, text)
     size = config.positions.longest or len(places.parts)
@@ -241,7 +240,7 @@ def search_answers(text: str, options: GenerationOptions, locate: Locate) -> lis
 def make_spans(
     spans_of: Sequence[Sequence[Span]], texts: Sequence[str], names: Sequence[str], is_batch: bool
 ) -> Record:
-    """Return the record of the spans of texts: x (span, label) with their scores, `start` and `end`.
+    """Build the record of spans: x (span, label) with scores, `start` and `end`.
 
     In a batch `text` is the number of the text of each span, from 0. A score is in the column of its label, 0 is in
     the others.
@@ -264,7 +263,7 @@ def make_spans(
 
 
 def select_labels(record: Record, emit: str | None) -> Record:
-    """Return the record of labels with x as --emit requests: logits, or probs; UsageError where it has none."""
+    """The record of labels with x as --emit requests: logits, or probs."""
     if emit is None:
         return record
     kinds = {"logits": "logits", "probs": "probs", "next": "ids"}
@@ -279,7 +278,7 @@ def select_labels(record: Record, emit: str | None) -> Record:
 
 
 def labels_to_text(record: Record, config: "Config") -> str:
-    """Return labels as text, a line for each text, token or span: the best ones, or numbers where no label is best."""
+    """Write the best labels as text, a line for each text, token or span."""
     names = [str(name) for name in record.labels["label"]]
     if record.axes_of("x")[0] == "span":
         spans = [str(words) for words in record.labels["span"]]
@@ -298,7 +297,7 @@ def labels_to_text(record: Record, config: "Config") -> str:
 
 
 def best_labels(values: Array, names: Sequence[str], config: "Config") -> list[str]:
-    """Return the labels that hold for a text, best first: the most probable one; each from 0.5 on where several may.
+    """The labels that hold for a text, best first.
 
     values (C,), which are themselves the result where they are not probabilities
     """
@@ -327,7 +326,7 @@ class LabelRow(NamedTuple):
 
 
 def list_labels(record: Record, config: "Config", count: int | None) -> list[LabelRow]:
-    """Return the best labels of each text, token or span, best first.
+    """The best labels of each text, token or span, best first.
 
     count  how many; None: one, and all of a text where several may hold
     """
@@ -348,7 +347,7 @@ def list_labels(record: Record, config: "Config", count: int | None) -> list[Lab
 
 
 def text_parts(record: Record, row: int, rank: int, count: int) -> list[str]:
-    """Return the tokens of a text of a record, or the text itself where it has one row of labels: rank 1."""
+    """The tokens of a text of a record, or the text itself if it has one label row."""
     if rank == 1:
         texts = shared_labels(record.labels.get("batch"))
         return [str(texts[row]) if texts else ""]
@@ -357,7 +356,6 @@ def text_parts(record: Record, row: int, rank: int, count: int) -> list[str]:
 
 
 def list_spans(record: Record, names: Sequence[str]) -> list[LabelRow]:
-    """Return the label of each span."""
     texts = record["text"].tolist() if "text" in record else [None] * len(record["x"])
     listed = []
     for at, (text, words, values) in enumerate(zip(texts, record.labels["span"], record["x"], strict=True)):

@@ -43,7 +43,7 @@ class Inspection(NamedTuple):
 
 
 class GenerationOptions(NamedTuple):
-    """How a model generates, scores or labels text: its input, the choice of each token, and the result."""
+    """How a model generates, scores or labels text: input, choice, result."""
 
     model_: "Checkpoint"
     ids: Record | None = None
@@ -98,7 +98,6 @@ class GenerationOptions(NamedTuple):
         return self.dtype or str(self.model_.params["decoder.embed"]["table"].dtype.name)
 
     def tracer(self) -> "Tracer":
-        """Return the tracer that keeps, patches and ablates what the options name."""
         from attnkit.interpret.edits import make_edits
         from attnkit.interpret.tracer import Tracer, head_counts
 
@@ -109,12 +108,11 @@ class GenerationOptions(NamedTuple):
 
 
 def is_set(value: Any) -> bool:
-    """Return whether the value of an option is other than that of one left out."""
     return value is not None and value is not False and not (isinstance(value, tuple) and not value)
 
 
 def check_options(options: GenerationOptions) -> None:
-    """Raise UsageError for values that the model or other options exclude, and for files that cannot be written."""
+    """Raise UsageError for values that the model, other options or files exclude."""
     vocabulary, (beam, best, _) = options.model_.config.stack("decoder").vocab, options.search
     if (beam or 1) > vocabulary:
         raise UsageError(f"expected at most {vocabulary}, the size of the vocabulary, got {beam}", "--beam")
@@ -137,7 +135,7 @@ def check_options(options: GenerationOptions) -> None:
 
 
 def is_same_file(path: str, other: str | None) -> bool:
-    """Return whether two results would be written to one file, which /dev/null is not.
+    """Whether two results would be written to one file, which /dev/null is not.
 
     >>> is_same_file("a.npz", "./a.npz"), is_same_file("a.npz", None), is_same_file("/dev/null", "/dev/null")
     (True, False, False)
@@ -146,23 +144,23 @@ def is_same_file(path: str, other: str | None) -> bool:
 
 
 def refuse_options(needed: str, **options: Any) -> None:
-    """Raise UsageError for the first option that is set, and has no effect without what is needed."""
+    """Raise UsageError for the first option that is set without what it needs."""
     for name, value in options.items():
         if is_set(value):
             raise UsageError(f"needs {needed}", flag_name(name))
 
 
 def asks_for_next_word(top: int | None, steps: bool) -> bool:
-    """Whether --top alone asks a model that generates text for the candidates of a word, and not for the text."""
+    """Whether --top alone asks for the candidates of a word in place of a text."""
     return top is not None and not steps
 
 
 def generates_text(config: "model.Config", layer: str | None) -> bool:
-    """Return whether decode generates text with this model: its decoder has a vocabulary, and no layer is chosen."""
+    """Whether decode generates text: the decoder has a vocabulary, no layer is chosen."""
     return layer is None and config.decoder is not None and config.decoder.vocab > 0 and not config.classes
 
 
 def encodes_text(config: "model.Config", layer: str | None) -> bool:
-    """Return whether decode takes text for a model that generates none: its only stack has a vocabulary."""
+    """Whether decode takes text for a model that generates none."""
     is_alone = len(config.stacks) == 1 and not generates_text(config, layer)
     return layer is None and is_alone and config.stack(config.stacks[0]).vocab > 0

@@ -15,7 +15,7 @@ from attnkit.record import Record, Tensor, shared_labels
 
 
 def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> HeadOutput:
-    """Apply the head of a model to the hidden states of a record, or to its encoder's output for texts or an image."""
+    """Apply the head of a model to hidden states, texts or an image."""
     core, config = layers.core_model(options.model_), options.model_.config
     if not config.head:
         raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
@@ -39,7 +39,7 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
 
 
 def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
-    """Return the output of the only stack of a model for texts, ids or an image, as the tool encode does."""
+    """Run the only stack of a model on texts, ids or an image, as encode does."""
     layers.check_pair(options.model_.config, options.pair, source)
     read = text_inputs.ModelInput(source, options.pair, options.ids, options.image, options.tokenizer, options.batch)
     stack = options.model_.config.stacks[0]
@@ -52,7 +52,7 @@ def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, trac
 
 
 def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:
-    """Run a decoder without a vocabulary on vectors: x (..., T, D), attending to its memory -> (..., T, D)."""
+    """Run a decoder without a vocabulary on vectors x (..., T, D) -> (..., T, D)."""
     core, config = layers.complete_model(options.model_), options.model_.config
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:

@@ -22,7 +22,7 @@ ROWS = 256  # of logits at a time
 
 
 class TextScore(NamedTuple):
-    """The sum of −log p of the tokens that a model predicted, their number, and the bytes of their text in UTF-8.
+    """The sum of −log p of predicted tokens, their number, and the bytes of the text.
 
     average  the mean of which the perplexity is the exponential, where that is not the mean over all tokens
     """
@@ -57,12 +57,11 @@ class TextScore(NamedTuple):
         return self.nll / math.log(2) / self.bytes if self.bytes else math.nan
 
     def __add__(self, other: "TextScore") -> "TextScore":  # type: ignore[override]
-        """Return the score of two texts."""
         return TextScore(self.nll + other.nll, self.tokens + other.tokens, self.bytes + other.bytes)
 
 
 class Window(NamedTuple):
-    """A part of a text that the model reads, and the first of its tokens that is predicted."""
+    """A part of a text that the model reads, and the first token it predicts."""
 
     begin: int
     end: int
@@ -70,7 +69,7 @@ class Window(NamedTuple):
 
 
 def slide_window(tokens: int, size: int, stride: int) -> Iterator[Window]:
-    """Yield windows over a text that predict each token once, the last one up to the end of the text.
+    """Yield windows over a text that predict each token once.
 
     The first token of the text is not predicted, and without overlap that of no window.
 
@@ -90,7 +89,7 @@ def slide_window(tokens: int, size: int, stride: int) -> Iterator[Window]:
 def score_long_text(
     checkpoint: "Checkpoint", text: str, name: str, window: int | None, stride: int | None, dtype: str
 ) -> TextScore:
-    """Score the tokens of a text after those before them, in a window of so many tokens.
+    """Score the tokens of a text in sliding windows of so many tokens.
 
     The perplexity is that of the page "Perplexity of fixed-length models" of transformers: the mean of each window
     is weighted by the number of tokens that it adds, less one.
@@ -116,7 +115,7 @@ def score_long_text(
 
 
 def window_size(checkpoint: "Checkpoint", window: int | None, stride: int | None) -> tuple[int, int]:
-    """Return how many tokens a window has, and the distance of two; UsageError where these do not fit."""
+    """How many tokens a window has, and the distance of two."""
     config = checkpoint.config
     size = window or config.positions.size or WINDOW
     try:
@@ -129,7 +128,7 @@ def window_size(checkpoint: "Checkpoint", window: int | None, stride: int | None
 
 
 def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
-    """Return the ids of a text (T,), T ≥ 2; warn of tokens that the vocabulary lacks."""
+    """The ids of a text (T,), T ≥ 2; warn of tokens that the vocabulary lacks."""
     inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text))
     ids = inputs.ids
     if len(ids) < 2:
@@ -139,14 +138,14 @@ def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
 
 
 def window_nll(core: model.Model, ids: Array, part: Window, dtype: str) -> float:
-    """Return the sum of −log p of the tokens that a window predicts."""
+    """The sum of −log p of the tokens that a window predicts."""
     context = layers.new_context(dtype=dtype)
     x = model.run(core, model.layer_plan(core.config, "decoder"), ids[part.begin : part.end], context)
     return targets_nll(core, x[part.first - part.begin - 1 : -1], ids[part.first : part.end])
 
 
 def targets_nll(core: model.Model, x: Array, targets: Array) -> float:
-    """Return the sum of −log p of targets (T,) by hidden states x (T, D)."""
+    """The sum of −log p of targets (T,) by hidden states x (T, D)."""
     total = 0.0
     for at in range(0, len(targets), ROWS):
         logits = model.head_logits(core, np.ascontiguousarray(x[at : at + ROWS]))
@@ -180,7 +179,7 @@ def score_pairs(
 
 
 def score_pair(core: model.Model, read: Array, ids: Array, dtype: str) -> float:
-    """Return the sum of −log p of the ids of a target after its start token, (T + 1,), by those of a source (S,)."""
+    """The sum of −log p of target ids (T + 1,) after a source (S,)."""
     positions_left(core.config, max(len(read), len(ids) - 1))
     encoder = layers.new_context(dtype=dtype)
     memory = model.run(core, model.layer_plan(core.config, "encoder"), read, encoder)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SourceText(NamedTuple):
-    """The source of a translation: its memory (S, D), its tokens, and its ids where they were encoded here.
+    """The source of a translation: its memory (S, D), tokens and ids.
 
     states  of a recurrent model, the last state of each layer of the encoder, (1, P)
     """
@@ -58,7 +58,7 @@ class Prompt(NamedTuple):
 
 
 class TokenRows(NamedTuple):
-    """The rows of a padded batch of ids without padding, and the columns of their tokens (None: not padded)."""
+    """The rows of a batch of ids without padding, and the columns of their tokens."""
 
     rows: list[list[int]]
     columns: list[Array | None]
@@ -68,7 +68,7 @@ class TokenRows(NamedTuple):
 def make_prompts(
     source: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
 ) -> tuple[list[Prompt], bool]:
-    """Return the prompt of each text, and whether they are a batch."""
+    """The prompt of each text, and whether they are a batch."""
     config = options.model_.config
     if config.encoder:
         return target_prompts(source, options)
@@ -88,7 +88,7 @@ def make_prompts(
 
 
 def target_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Prompt], bool]:
-    """Return the prompt of the target of each source of a translation, and whether they are a batch."""
+    """Prompts of the target of each source, and whether they are a batch."""
     sources, is_batch = read_sources(source, options)
     rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids").rows
     if len(rows) not in (1, len(sources)):
@@ -98,7 +98,7 @@ def target_prompts(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def record_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
-    """Return the ids of --ids or of a record, without padding."""
+    """The ids of --ids or of a record, without padding."""
     if options.ids is not None:
         return token_rows(layers.padded_ids(options.ids), "--ids")
     if not isinstance(source, Record) or "ids" not in source:
@@ -111,7 +111,7 @@ def record_prompts(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def token_rows(record: Record, name: str) -> TokenRows:
-    """Return the ids of a record without padding, (T,) or (B, T); name: the operand, for errors."""
+    """The ids of a record without padding; name: the operand, for errors."""
     ids, mask = record["ids"], record.get("mask")
     rows = unpadded_rows(ids, mask, name)
     if ids.ndim == 1 or mask is None:
@@ -120,7 +120,6 @@ def token_rows(record: Record, name: str) -> TokenRows:
 
 
 def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
-    """Return the ids, once each is checked to be in a vocabulary of this size."""
     checked: list[int] = model.check_ids(np.array(ids) if ids else np.zeros(0, np.int64), size).tolist()
     return checked
 
@@ -128,7 +127,7 @@ def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
 def make_prompt(
     ids: list[int], options: GenerationOptions, source: SourceText | None = None, text: str | None = None
 ) -> Prompt:
-    """Return a prompt: ids after those of a KV cache, or after the token that every text starts with."""
+    """Make a prompt: ids after a KV cache, or after the start token."""
     config, source = options.model_.config, source or SourceText()
     memory, names = source.memory, source.tokens
     ids = check_prompt_ids(ids, config.stack("decoder").vocab)
@@ -148,7 +147,7 @@ def make_prompt(
 
 
 def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
-    """Return the ids of a text; without the start token after a KV cache."""
+    """The ids of a text; without the start token after a KV cache."""
     try:
         tokenizer = detokenizer.tokenizer or text_inputs.tokenizer_of(options.model_)
     except AttnkitError as error:
@@ -160,7 +159,7 @@ def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokeni
 
 
 def unpadded_rows(ids: Array, mask: Array | None, name: str) -> list[list[int]]:
-    """Return the rows of ids (T,) or (B, T), without their padding."""
+    """The rows of ids (T,) or (B, T), without their padding."""
     if ids.ndim not in (1, 2):
         raise DataError(f"shape {ids.shape} is not (T) or (B, T)", name)
     table = np.atleast_2d(ids)
@@ -168,7 +167,7 @@ def unpadded_rows(ids: Array, mask: Array | None, name: str) -> list[list[int]]:
 
 
 def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
-    """Return which tokens of a batch (B, T) are not padding, by its mask (B, 1, T) or (B, T)."""
+    """Which tokens of a batch (B, T) are not padding, by its mask (B, 1, T) or (B, T)."""
     if mask is None:
         return np.ones(shape, bool)
     if mask.dtype != bool or mask.shape not in (shape, (shape[0], 1, shape[1])):
@@ -179,7 +178,7 @@ def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
 
 
 def read_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
-    """Return the memory (S, D) and the tokens of each source, as source or encoded from text; are they a batch."""
+    """The memory (S, D) and tokens of each source, and whether they are a batch."""
     if options.cache_in is not None:
         if options.memory is not None or (any(source) if isinstance(source, tuple) else source):
             raise UsageError("the cache contains its source text; no other source is allowed", "--cache-in")
@@ -208,13 +207,13 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
 
 
 def check_sources(real: Array) -> None:
-    """Raise DataError for a source without a token: real (B, S), True = a token, not padding."""
+    """Raise DataError for a source without a token: real (B, S), True = a token."""
     for row in np.flatnonzero(~real.any(axis=-1)):
         raise DataError(f"row {row} of the source has no token to attend to")
 
 
 def check_own_memory(record: Record, options: GenerationOptions) -> None:
-    """Check that the memory of a record is of this model's tokens; warn where its x is ignored."""
+    """Check that a memory is of this model's tokens; warn if x is ignored."""
     if "ids" in record and record.labels.get("source") and record.labels.get("token") == record.labels["source"]:
         text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
     if "x" in record and not np.array_equal(record["x"], record["memory"]):
@@ -222,7 +221,7 @@ def check_own_memory(record: Record, options: GenerationOptions) -> None:
 
 
 def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
-    """Return the encoder's output and the tokens of each text, or of each row of a record's ids; are they a batch."""
+    """Encode each text, or each row of ids; also whether they are a batch."""
     checkpoint, dtype = options.model_, options.compute_dtype
     if isinstance(source, Record):
         rows, names = source_rows(source, options)
@@ -240,7 +239,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def source_rows(record: Record, options: GenerationOptions) -> tuple[list[list[int]], list[list[str] | None]]:
-    """Return the ids of each source of a record, without padding, and their token strings."""
+    """The ids of each source of a record, without padding, and their token strings."""
     if "ids" not in record:
         raise DataError("the record has no ids and no memory (encode --model makes one)")
     text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
@@ -253,12 +252,12 @@ def source_rows(record: Record, options: GenerationOptions) -> tuple[list[list[i
 
 
 def token_names(names: Sequence[str], real: Array) -> list[str] | None:
-    """Return the names of real tokens; None unless every token has one."""
+    """The names of real tokens; None unless every token has one."""
     return [name for name, is_real in zip(names, real, strict=True) if is_real] if len(names) == len(real) else None
 
 
 def find_memory(source: Any, memory: AttendedTensor | None) -> tuple[Array | None, Array | None, Labels | None]:
-    """Return the memory, its mask and its tokens: of --memory, else of the record."""
+    """The memory, its mask and its tokens: of --memory, else of the record."""
     record = source if isinstance(source, Record) else Record({})
     if memory is None:
         if "memory" not in record:
@@ -273,7 +272,7 @@ def find_memory(source: Any, memory: AttendedTensor | None) -> tuple[Array | Non
 
 
 def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | None, dtype: str) -> SourceText:
-    """Return one source, encoded: ids (S,) -> memory (S, D)."""
+    """One source, encoded: ids (S,) -> memory (S, D)."""
     core = layers.core_model(checkpoint)
     context = layers.new_context(dtype=dtype)
     checked = check_prompt_ids(ids, core.config.stack("encoder").vocab)
@@ -283,19 +282,18 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
 
 
 def find_companions(source: Any, memory: AttendedTensor | None) -> Mapping[str, Array]:
-    """Return what a recurrent model needs beside its memory, from the record of the memory."""
+    """What a recurrent model needs beside its memory, from the record of the memory."""
     record = memory.companions if memory is not None else source if isinstance(source, Record) else Record({})
     return {name: record[name] for name in LAST_STATES if name in record}
 
 
 def memory_of(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:
-    """Return what the decoder takes of the source of a prompt, as fields of Context: a batch of one text, or (S, D)."""
+    """The fields of Context for the source of a prompt, as a batch or as (S, D)."""
     memory = prompt.memory if prompt.memory is None or not is_batch else prompt.memory[None]
     return {"memory": memory, "source_states": prompt.source_states}
 
 
 def make_detokenizer(options: GenerationOptions) -> Detokenizer:
-    """Return the detokenizer of a model; AttnkitError where text is needed or its files are invalid."""
     checkpoint, config = options.model_, options.model_.config
     size, skipped = config.stack("decoder").vocab, 1 if config.encoder else 0
     try:

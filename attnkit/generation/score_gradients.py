@@ -33,7 +33,7 @@ LOSS = "loss"  # the name of the mean negative log-likelihood in the record
 
 
 class ScoringPass(NamedTuple):
-    """A recorded forward pass: the hidden states (T, D), the tape of each stack, and the memory (S, D), if any."""
+    """A recorded forward pass: hidden states (T, D), tapes, and the memory (S, D)."""
 
     hidden: Array
     decoder: Tape
@@ -42,7 +42,7 @@ class ScoringPass(NamedTuple):
 
 
 def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> Record:
-    """Return the gradients of the mean of −log p over the tokens of a text from the index `first` on.
+    """Gradients of the mean of −log p over the tokens of a text from `first` on.
 
     The record has `loss`, the mean itself, then the intermediates of the run in its order, under the names that a
     trace gives them, then the parameters. A memory from elsewhere has the gradient `memory`. With --check it has
@@ -71,7 +71,7 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
 def run_reverse(
     text_model: TextModel, prompt: Prompt, ids: list[int], first: int, hook: Hook = no_hook, forward: Hook = no_hook
 ) -> tuple[Array, Reverse]:
-    """Return the mean of −log p over the tokens of a text from the index `first` on, and the gradients of its run.
+    """The mean of −log p from token `first` on, and the gradients of its run.
 
     hook     receives the gradients of intermediates; forward: reads these, and may replace embeddings
     """
@@ -88,7 +88,7 @@ def run_reverse(
 
 
 def attribute_score(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> Record:
-    """Return how much each token contributes to the sum of log p over the tokens of a text from the index `first` on.
+    """How much each token contributes to the sum of log p from `first` on.
 
     x (T,) is of all tokens that the decoder reads, `source` (S,) of those that its encoder reads for it.
     """
@@ -112,7 +112,7 @@ def attribute_score(text_model: TextModel, prompt: Prompt, ids: list[int], first
 
 
 def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> CheckResult:
-    """Compare the gradients of a scored text with a central difference in float64, along a random direction."""
+    """Compare the gradients with a central difference along a random direction."""
     config, params = text_model.core.config, text_model.core.params
     core = model.Model(config, cast_parameters({layer: params[layer] for layer in params}, np.float64))
     wide = text_model._replace(core=core, options=text_model.options._replace(dtype="float64"))
@@ -133,7 +133,7 @@ def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: 
 
 
 def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], hook: Hook) -> ScoringPass:
-    """Run the model on the ids of a text, and its encoder on those of the source; record both."""
+    """Run the model on a text, and its encoder on the source; record both."""
     core, options = text_model.core, text_model.options
     memory, encoder, states = prompt.memory, None, prompt.source_states
     if prompt.source_ids is not None:
@@ -148,7 +148,7 @@ def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], hook: Hoo
 
 
 def source_state_gradients(reverse: Reverse) -> dict[str, Tensor]:
-    """Return the gradients of the encoder's last states that came with a memory, under the names of these."""
+    """The gradients of the encoder's last states that came with a memory."""
     if not reverse.states:
         return {}
     record = source_states_record(tuple(reverse.states[layer] for layer in sorted(reverse.states)), is_batch=False)
@@ -156,7 +156,7 @@ def source_state_gradients(reverse: Reverse) -> dict[str, Tensor]:
 
 
 def parameter_gradients(core: model.Model, reverse: Reverse) -> dict[str, Tensor]:
-    """Return the gradients of the parameters by their names, as decoder.0.self.wq, in the order of the model."""
+    """The gradients of the parameters by name, in the order of the model."""
     sums = sum_tied(reverse.gradients, core.params)
     return {
         f"{layer}.{name}": Tensor(array, layer_axes(layer, name, array.ndim))

@@ -18,7 +18,7 @@ from attnkit.record import Labels, Record, Tensor
 
 
 class ScoredText(NamedTuple):
-    """The scores of the tokens of a text, the intermediates of the run that the tracer kept, and their gradients."""
+    """The scores of the tokens of a text, the trace of the run, and its gradients."""
 
     record: Record
     trace: Record
@@ -26,7 +26,7 @@ class ScoredText(NamedTuple):
 
 
 def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
-    """Score each token of a text after a prompt: log-probability x (T,), ids, the rank of each among all words."""
+    """Score each token of a text after a prompt: log-probability x (T,), id, rank."""
     core, options, detokenizer, tracer = text_model
     ids, first = tokens_to_score(prompt, options, detokenizer)
     positions_left(core.config, len(ids))
@@ -57,7 +57,7 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
 
 
 def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:
-    """Return the intermediates of one pass over all ids of a text, as scoring it would give them.
+    """Trace one pass over all ids of a text, as scoring it does.
 
     The tokens of a KV cache are not computed again; nor is the last token, where the model has no position left for it.
     """
@@ -73,13 +73,13 @@ def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:
 
 
 def trace_of_pass(text_model: TextModel, prompt: Prompt, ids: list[int], past: int) -> Record:
-    """Return what the tracer kept of a pass over the ids of a text after the first `past`, labelled with its tokens."""
+    """What the tracer kept of the ids after the first `past`, with their labels."""
     strings = text_model.detokenizer.token_strings
     return text_model.tracer.record(strings(ids[past:]), prompt.source, strings(ids))
 
 
 def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | None, ids: list[int]) -> Array:
-    """Return what the decoder computes of ids after those in the cache: (T,) -> (T, D)."""
+    """What the decoder computes of ids after those in the cache: (T,) -> (T, D)."""
     core, options = text_model.core, text_model.options
     context = layers.new_context(
         **memory_of(prompt, is_batch=cache is not None),
@@ -92,7 +92,7 @@ def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | 
 
 
 def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer) -> tuple[list[int], int]:
-    """Return all tokens of a text, and the index of the first one to score."""
+    """All tokens of a text, and the index of the first one to score."""
     if options.score is None:
         has_no_output = options.emit in (None, "text", "ids") and not (options.cache_out or options.inspection.trace)
         is_continued = options.model_.config.encoder or options.cache_in is not None
@@ -113,7 +113,7 @@ def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Det
 
 
 def warn_joined_words(prompt: str, text: str) -> None:
-    """Warn where the first word of a scored text continues the last word of its prompt, in scripts with spaces."""
+    """Warn if a scored text continues the last word of its prompt."""
     ends = prompt[-1:], text[:1]
     if all(end.isdigit() or end.isupper() or end.islower() for end in ends):
         problem = f"{text[:40]!r} continues the last word of {prompt[-40:]!r}; {' ' + text[:40]!r} begins a new one"
@@ -121,7 +121,7 @@ def warn_joined_words(prompt: str, text: str) -> None:
 
 
 def continuation(options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
-    """Return the ids of the text of --score as a continuation: without a start token, of a translation with an end."""
+    """The ids of --score as a continuation: no start token, an end for a translation."""
     ids = tokenize_prompt(options.score or "", options, detokenizer)
     special = options.model_.config.special
     if options.model_.config.encoder:
@@ -132,7 +132,7 @@ def continuation(options: GenerationOptions, detokenizer: Detokenizer) -> list[i
 def score_record(
     logits: Array, ids: list[int], first: int, options: GenerationOptions, detokenizer: Detokenizer
 ) -> Record:
-    """Return the record of the scores of tokens: logits (T + 1, N) from the token before the first one on."""
+    """Build the record of scored tokens from logits (T + 1, N)."""
     words = np.array(ids[first:], dtype=np.int64)
     rows = logits[: len(words)]
     if options.emit in ("logits", "probs"):

@@ -29,7 +29,7 @@ TOKEN_TENSORS = ("x", "ids", "mask", "types", "token_type_ids", "scores")
 
 
 def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record | str:
-    """Generate text after texts or the ids of a record, or score texts; with emit="text" return the text alone."""
+    """Generate or score text after texts or ids, as a record or as text."""
     check_options(options)
     source = layers.ids_from_x(source) if isinstance(source, Record) else source
     core = layers.complete_model(options.model_)
@@ -61,7 +61,7 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
 def generate_texts(
     core: Model, prompts: list[Prompt], options: GenerationOptions, detokenizer: Detokenizer, is_batch: bool
 ) -> Record:
-    """Generate a text after each prompt; write their traces if requested, each of one pass over the whole text."""
+    """Generate a text after each prompt, and write traces of the whole texts."""
     if core.engine is None:
         layers.prepare_decoding(options.model_, options.token_limit)
     text_model = TextModel(
@@ -91,7 +91,7 @@ def generate_texts(
 def score_prompts(
     core: Model, prompts: list[Prompt], options: GenerationOptions, detokenizer: Detokenizer, is_batch: bool
 ) -> Record:
-    """Score the texts of prompts, each with a tracer of its own; write their traces if requested."""
+    """Score the texts of prompts, each with its own tracer, and write the traces."""
     from attnkit.generation.scoring import score_text
 
     scored = [score_text(TextModel(core, options, detokenizer, options.tracer()), prompt) for prompt in prompts]
@@ -108,7 +108,7 @@ def score_prompts(
 
 
 def unrelated_tensors(record: Record) -> Record:
-    """Return the tensors of a record that have no axis of the tokens of its text."""
+    """The tensors of a record that have no axis of the tokens of its text."""
     token_axes = {"token", "key", "query", "vocab"}
     return record.select(
         [name for name in record if name not in TOKEN_TENSORS and not token_axes & set(record.axes_of(name))]
@@ -119,7 +119,7 @@ TOKENS = ("token", "query", "key")
 
 
 class PadLayout:
-    """The columns of the tokens of each text in a batch: by default from the first column on.
+    """The columns of the tokens of each text in a batch.
 
     columns  of each text the columns of its tokens, in a batch of `width` columns
     """
@@ -133,7 +133,7 @@ class PadLayout:
         return self._columns is not None
 
     def along(self, axis: str, sizes: Sequence[int]) -> tuple[list[Array], int]:
-        """Return the places of the last entries of each text along an axis, and how many places there are.
+        """The places of the last entries of each text along an axis, and their number.
 
         sizes  the entries of each text
 
@@ -149,7 +149,7 @@ class PadLayout:
 
 
 def pad_layout(prompts: Sequence[Prompt], options: GenerationOptions) -> PadLayout:
-    """Return the columns of the padded batch that prompts came in, where their own tokens are scored."""
+    """The columns of the padded batch of the prompts, if their own tokens are scored."""
     columns = [prompt.columns for prompt in prompts if prompt.columns is not None]
     if not columns or options.score is not None or options.cache_in is not None or len(columns) < len(prompts):
         return PadLayout()
@@ -157,7 +157,7 @@ def pad_layout(prompts: Sequence[Prompt], options: GenerationOptions) -> PadLayo
 
 
 def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | None) -> Record:
-    """Return the records of several texts as one batch, zeros at padding; the only record without a layout."""
+    """Join the records of several texts to one batch, with zeros at padding."""
     if not records:
         raise DataError("a batch without rows (expected one or more)")
     if layout is None:
@@ -176,7 +176,7 @@ def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | Non
 
 
 def pad_arrays(rows: Sequence[Array], along: Sequence[tuple[list[Array], int]]) -> Array:
-    """Return arrays of different shapes as one batch, zeros elsewhere.
+    """Arrays of different shapes as one batch, zeros elsewhere.
 
     along  of each axis the places of the last entries of each row, and its size
 
@@ -194,7 +194,7 @@ def pad_arrays(rows: Sequence[Array], along: Sequence[tuple[list[Array], int]]) 
 def batch_labels(
     records: Sequence[Record], places: Mapping[str, tuple[list[Array], int]], padding: str
 ) -> dict[str, Labels]:
-    """Return the labels of a batch: texts one after another, tokens a row each, others those of the first record."""
+    """Join labels: texts in a list, tokens in rows, others from the first record."""
     labels: dict[str, Labels] = {}
     for axis in records[0].labels:
         rows = [shared_labels(record.labels.get(axis)) for record in records]
@@ -209,7 +209,7 @@ def batch_labels(
 
 
 def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int], layout: PadLayout) -> Record:
-    """Return the record of a batch with the mask of its tokens, if it has padding or came padded.
+    """Add the mask of the tokens of a batch if it is padded.
 
     lead   the axis of the texts
     sizes  how many tokens each text has
@@ -225,7 +225,7 @@ def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int]
 
 
 def pad_labels(names: Sequence[str], places: Array, size: int, padding: str) -> list[str]:
-    """Return the last of some labels at their places, padding at the others.
+    """The last of some labels at their places, padding at the others.
 
     >>> pad_labels(["the", "cat"], np.array([1, 2]), 3, "[PAD]")
     ['[PAD]', 'the', 'cat']
@@ -239,7 +239,7 @@ def pad_labels(names: Sequence[str], places: Array, size: int, padding: str) -> 
 def generation_record(
     prompts: list[Prompt], generations: list[Generation], text_model: TextModel, is_batch: bool
 ) -> Record:
-    """Return the record of generated texts: x the log-probability of each token, ids, scores of a beam search."""
+    """Build the record of generated texts: x the log-probability of each token, ids."""
     options = text_model.options
     sequences = [text for generation in generations for text in generation.sequences]
     lead = ("beam",) if options.search.best else ("batch",) if is_batch else ()
@@ -261,7 +261,7 @@ def generated_tensors(
     text_model: TextModel,
     lead: tuple[str, ...],
 ) -> dict[str, Tensor]:
-    """Return x and ids of generated texts, padded, each (N, T) or (N, T, V) of logits and probabilities."""
+    """X and ids of generated texts, padded: (N, T), or (N, T, V)."""
     options = text_model.options
     dtype, pad = options.compute_dtype, text_model.core.config.special.pad or 0
     axes = (*lead, "token")
@@ -283,7 +283,7 @@ def generated_labels(
     text_model: TextModel,
     has_rows: bool,
 ) -> dict[str, Labels]:
-    """Return the labels of generated texts: the words of the vocabulary, the tokens, the prompts and the texts."""
+    """Label generated texts: vocabulary, tokens, prompts, texts."""
     detokenizer, labels = text_model.detokenizer, dict[str, Labels]()
     if "vocab" in (tensors["x"].axes or ()) and (words := detokenizer.words()):
         labels["vocab"] = words
@@ -297,7 +297,7 @@ def generated_labels(
 
 
 def text_labels(pairs: Sequence[tuple[Prompt, GeneratedText]], text_model: TextModel) -> dict[str, Labels]:
-    """Return the prompts and the whole texts as labels; a translation without a prompt has only its text."""
+    """The prompts and the whole texts as labels; a translation may have no prompt."""
     parts = [split_prompt(prompt, text.ids, text_model.detokenizer) for prompt, text in pairs]
     prompts = [before for before, _ in parts]
     texts: Labels = [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]
@@ -307,7 +307,7 @@ def text_labels(pairs: Sequence[tuple[Prompt, GeneratedText]], text_model: TextM
 def candidate_tensors(
     texts: Sequence[Sequence[StepCandidates]], lead: tuple[str, ...], detokenizer: Detokenizer
 ) -> Record:
-    """Return `candidates.ids`, `.logits`, `.probs`, `.filtered` and `.chosen` of texts, a batch padded with zeros.
+    """The tensors `candidates.*` of texts, a batch padded with zeros.
 
     Each is (T, M), or (B, T, M) where `lead` names the axis of the texts. The labels under `candidates.ids` are the
     tokens: a list for each step, text after text.
@@ -327,7 +327,7 @@ def candidate_tensors(
 
 
 def pad_rows(rows: Sequence[Array], filler: float) -> Array:
-    """Return rows of different lengths as one array: (T, ...) of each -> (N, T, ...)."""
+    """Rows of different lengths as one array: (T, ...) of each -> (N, T, ...)."""
     if not rows:
         raise DataError("a batch without rows (expected one or more)")
     longest = max(map(len, rows))

@@ -43,19 +43,17 @@ class AttentionInputs(NamedTuple):
     layer: str
 
     def arrays(self) -> tuple[Array, Array, Array]:
-        """Return queries, keys and values."""
         return self.query["x"], self.key["x"], self.value["x"]
 
 
 class PreparedAttention(NamedTuple):
-    """What a call of attention computes with: operands, options with the parameters of the score, projections."""
+    """What attention computes with: operands, options and projections."""
 
     inputs: AttentionInputs
     options: model.MultiHeadOptions
     projections: dict[str, Array]
 
     def parameters(self) -> dict[str, Array]:
-        """Return the parameters of the score and the projections, by name."""
         return {**(self.options.score_params or {}), **self.projections}
 
 
@@ -86,7 +84,7 @@ def prepare_attention(
     bias: Record | None,
     softmax_dtype: str | None,
 ) -> PreparedAttention:
-    """Collect what attention computes with, by the options of attend; those not set are left to the record.
+    """Collect what attention computes with from the options of attend and the record.
 
     DataError if shapes do not match, UsageError for options that contradict the model.
     """
@@ -132,7 +130,7 @@ def prepare_attention(
 def find_mask(
     record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, past: int, is_by_hand: bool
 ) -> Record | None:
-    """Return the mask of attention if no flag names one; warn if the record has a mask that is not used.
+    """The mask of attention if no option names one; warn if it is not used.
 
     queries, keys  what they come from; None: x of the record
     past           keys before those of the record
@@ -157,7 +155,7 @@ def find_mask(
 
 
 def warn_of_square(keys: AttendedTensor) -> None:
-    """Warn that a mask with a row for each token of the keys is not used for other queries."""
+    """Warn that a mask with a row for each key is not used for other queries."""
     is_file = not keys.is_given and keys.source not in ("", "<stdin>")
     which = f"{keys.source}: its mask" if is_file else "the mask of the keys"
     file = "" if keys.is_given else keys.source if is_file else "FILE"
@@ -167,7 +165,7 @@ def warn_of_square(keys: AttendedTensor) -> None:
 def find_bias(
     record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, is_by_hand: bool
 ) -> Record | None:
-    """Return the record's `bias` for self-attention of its tokens; warn if it is not used."""
+    """The record's `bias` for self-attention of its tokens; warn if it is not used."""
     if "bias" not in record:
         return None
     if not (is_own(queries, record) and is_own(keys, record)):
@@ -181,7 +179,7 @@ def find_bias(
 
 
 def is_own(operand: AttendedTensor | None, record: Record) -> bool:
-    """Return whether the rows of an operand are the tokens of the record: its x, or a tensor with as many rows."""
+    """Whether the rows of an operand are the tokens of the record."""
     if operand is None or (operand.is_given and operand.name == "x"):
         return True
     rows = (record if "x" in record else operand)["x"].shape[-2:-1]
@@ -189,13 +187,13 @@ def is_own(operand: AttendedTensor | None, record: Record) -> bool:
 
 
 def has_columns_for(record: Record, name: str, keys: AttendedTensor | None) -> bool:
-    """Return whether a mask or bias of the record has a column for each of the keys."""
+    """Whether a mask or bias of the record has a column for each of the keys."""
     keys_shape = record["x"].shape if keys is None else keys["x"].shape
     return name in record and record[name].shape[-1:] == keys_shape[-2:-1]
 
 
 def prepend_past_columns(mask: Record, past: int, x: Array) -> Record:
-    """Return a mask of the tokens of x with columns for the keys before them, all visible.
+    """A mask of the tokens of x with columns for the keys before them, all visible.
 
     >>> prepend_past_columns(Record({"x": np.array([[True, False]])}), 1, np.zeros((2, 4)))["x"].tolist()
     [[True, True, False]]
@@ -208,12 +206,11 @@ def prepend_past_columns(mask: Record, past: int, x: Array) -> Record:
 
 
 def warn_unused(problem: str, hint: str) -> None:
-    """Warn of a tensor that attention does not use, with the flag that uses it."""
     warnings.warn(f"{problem} ({hint} uses it)", AttnkitWarning, stacklevel=4)
 
 
 def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) -> dict[str, Any]:
-    """Return the options of attention in one layer of a model, for the tokens of a record."""
+    """The options of attention in one layer of a model, for the tokens of a record."""
     q = inputs.query["x"]
     if q.ndim not in (2, 3):
         raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
@@ -227,7 +224,7 @@ def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) 
 def merge_layer_options(
     options: model.MultiHeadOptions, inputs: AttentionInputs, layer: Mapping[str, Any], offset: int | None
 ) -> model.MultiHeadOptions:
-    """Return the options of flags with those of a model's layer where the flags leave them open; biases add up.
+    """Complete the options by those of a model's layer; biases are added.
 
     UsageError where a flag moves queries that the model places.
     """
@@ -254,7 +251,7 @@ def select_weights(
     checkpoint: "Checkpoint | None",
     seed: int | None,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the parameters of the score and the projections: of a file, of a model's layer, or random ones."""
+    """The parameters of the score and the projections: of a file, a model, or drawn."""
     if params is not None:
         return split_parameters(params, options.score)
     if checkpoint is not None:
@@ -273,7 +270,7 @@ def select_weights(
 
 
 def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the parameters of the score and the projections of a file that may hold those of a whole layer.
+    """Split the parameters of a file into those of the score and the projections.
 
     DataError names the missing parameters, or one that is not of a layer.
 
@@ -298,12 +295,11 @@ def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str,
 
 
 def array_of(operand: Record | None) -> Array | None:
-    """Return the tensor of an operand, None where it is missing."""
     return None if operand is None else operand["x"]
 
 
 def broadcast_over_heads(operand: Record | None) -> Array | None:
-    """Return a mask or bias as attention broadcasts it: (batch, query, key), by name, gets an axis of heads."""
+    """Give a mask or bias (batch, query, key) an axis of heads."""
     if operand is None:
         return None
     tensor, axes = operand["x"], operand.tensors["x"].axes or ()
@@ -311,7 +307,7 @@ def broadcast_over_heads(operand: Record | None) -> Array | None:
 
 
 def random_attention_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: int) -> dict[str, Array]:
-    """Draw wq, wk, wv, wo in this order from N(0, 1/rows), in the dtype of the queries."""
+    """Draw wq, wk, wv, wo in this order from N(0, 1/rows)."""
     if q.ndim == 4 or q.ndim < 2 or q.shape[-1] % heads:
         model.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
         raise DataError(f"x {q.shape}: --seed makes weights for (T, D) or (B, T, D)")
@@ -328,7 +324,7 @@ def random_attention_weights(q: Array, k: Array, v: Array, heads: int, groups: i
 
 
 def score_parameters(q: Array, k: Array, score: str, heads: tuple[int, int], seed: int | None) -> dict[str, Array]:
-    """Draw wa, ua and va, or w, in this order from N(0, 1/rows), in the dtype of the queries.
+    """Draw wa, ua and va, or w, in this order from N(0, 1/rows).
 
     heads  of queries and of keys: the parameters are for the width of one
 
@@ -347,7 +343,7 @@ def score_parameters(q: Array, k: Array, score: str, heads: tuple[int, int], see
 
 
 def check_split_heads(q: Array, k: Array, heads: int, groups: int | None) -> None:
-    """Raise DataError where flags contradict the number of heads of tensors that are already split."""
+    """Raise DataError if options contradict tensors that are already split."""
     for name, x, count, flag in (("x", q, None if heads == 1 else heads, "--heads"), ("K", k, groups, "--kv-heads")):
         if x.ndim == 4 and count not in (None, x.shape[1]):
             raise DataError(f"{name} {x.shape} has {x.shape[1]} heads, {flag} says {count}")
@@ -402,7 +398,7 @@ def weigh_values(
     value: AttendedTensor | None,
     weights_from: Record,
 ) -> WeightedValues:
-    """Sum values by the weights of --weights-from: those of --value or --memory, else x.
+    """Sum the values of --value, --memory or x by the weights of --weights-from.
 
     Weights are (T, S) for all heads, (H, T, S), or (B, T, S) and (B, H, T, S) for a batch of values. DataError where
     their shape does not fit the values.
@@ -430,7 +426,7 @@ def weigh_values(
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Decide whether an array of a shape broadcasts to a target of at least as many axes.
+    """Whether an array broadcasts to a target of at least as many axes.
 
     >>> broadcasts((1, 3), (2, 4, 3)), broadcasts((5, 3), (2, 4, 3))
     (True, False)

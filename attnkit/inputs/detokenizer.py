@@ -24,12 +24,12 @@ class Detokenizer(NamedTuple):
     skipped: int = 0
 
     def words(self) -> list[str] | None:
-        """Return the token string of every id of the model, None without a tokenizer."""
+        """The token string of every id of the model, None without a tokenizer."""
         vocabulary = self.tokenizer.vocabulary[: self.size] if self.tokenizer else []
         return vocabulary + [""] * (self.size - len(vocabulary)) if vocabulary else None
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
-        """Return the token string of each id; its number where that is unknown."""
+        """The token string of each id; its number where that is unknown."""
         words = self.tokenizer.vocabulary if self.tokenizer else []
         return [words[word] if word < len(words) else str(word) for word in ids]
 
@@ -44,12 +44,12 @@ class Detokenizer(NamedTuple):
         return self.tokenizer is not None and self.tokenizer.decode is not None
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, "" where they cannot be decoded."""
+        """The text of ids, "" where they cannot be decoded."""
         return self.tokenizer.decode(ids[self.skipped :]) if self.tokenizer and self.tokenizer.decode else ""
 
 
 def common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return how many items two sequences share at their start.
+    """How many items two sequences share at their start.
 
     >>> common_prefix_length("there", "then"), common_prefix_length([1], [2])
     (3, 0)
@@ -59,7 +59,7 @@ def common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def fill_masks(ids: Array, guesses: Array, words: Sequence[str]) -> Array:
-    """Return the ids of a text with the guess in place of each mask token.
+    """The ids of a text with the guess in place of each mask token.
 
     ids, guesses (..., T) -> (..., T)
 
@@ -70,7 +70,7 @@ def fill_masks(ids: Array, guesses: Array, words: Sequence[str]) -> Array:
 
 
 def is_mask_token(ids: Array, words: Sequence[str]) -> Array:
-    """Return which tokens are mask tokens: ids (..., T) -> (..., T) of booleans.
+    """Which tokens are mask tokens: ids (..., T) -> (..., T) of booleans.
 
     >>> is_mask_token(np.array([0, 1]), ["the", "[MASK]", "cat"])
     array([False,  True])
@@ -85,7 +85,7 @@ def join_rows(
     join: Callable[[Sequence[int]], str] | None,
     is_guess: Array | None = None,
 ) -> str:
-    """Return each row of ids as a line of text, without its padding.
+    """Each row of ids as a line of text, without its padding.
 
     join      decode ids to text; None: their token strings with spaces between
     is_guess  which ids are guesses: they are written even if they are special tokens
@@ -107,7 +107,7 @@ def join_rows(
 
 
 def join_tokens(ids: Sequence[int], is_guess: Array, words: Sequence[str], join: Callable[[Sequence[int]], str]) -> str:
-    """Return the text of a row of ids, with the token string of each guess that decodes to no text.
+    """Decode a row of ids; a guess that decodes to no text is its token string.
 
     >>> join_tokens([1, 0, 1], np.array([False, True, False]), ["[SEP]", "a"], lambda ids: "a" * sum(ids))
     'a [SEP] a'

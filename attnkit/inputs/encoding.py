@@ -51,7 +51,7 @@ class Encoding(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What encode computes with, whatever its input is: the steps of `stack` from layer `first` on."""
+    """What encode computes with for any input: steps from layer `first` on."""
 
     core: model.Model
     stack: str
@@ -61,7 +61,6 @@ class Plan(NamedTuple):
 
 
 def plan_encoding(values: Mapping[str, Any]) -> Plan:
-    """Return what the values of its flags have encode compute with; UsageError for layers that the model lacks."""
     core = layers.complete_model(values["model_"])
     stack = core.config.stacks[0]
     count = core.config.stack(stack).layers
@@ -70,7 +69,7 @@ def plan_encoding(values: Mapping[str, Any]) -> Plan:
 
 
 def prepare_encoding(source: Any, values: Mapping[str, Any], plan: Plan | None = None) -> Encoding:
-    """Return what encode computes from its input, texts or a record, and the values of its flags.
+    """Prepare what encode computes from texts or a record.
 
     plan  that of these values, where it is known
 
@@ -97,7 +96,7 @@ def prepare_encoding(source: Any, values: Mapping[str, Any], plan: Plan | None =
 
 
 def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
-    """Return what the files of sentence-transformers in the folder of a model state, if there are any."""
+    """Read what the files of sentence-transformers in a folder state."""
     modules: SentenceModules = checkpoint.load_companion("modules", load_sentence_modules)
     if modules.is_pooled:
         check_widths(modules.modules, checkpoint.config.width, modules.files[0])
@@ -105,7 +104,7 @@ def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
 
 
 def choose_pool(values: Mapping[str, Any], modules: SentenceModules, is_whole: bool) -> str:
-    """Return how one vector is made of each text: by --pool, else as the folder states after the last layer, or none.
+    """Choose how to pool each text: by --pool, as the folder states, or not.
 
     UsageError for --pool folder where the folder does not state it.
     """
@@ -117,7 +116,7 @@ def choose_pool(values: Mapping[str, Any], modules: SentenceModules, is_whole: b
 
 
 def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:
-    """Return the text of a prompt by its name, by default the folder's; UsageError for a name it does not have."""
+    """The text of a prompt by its name, by default the folder's."""
     if pool != "folder" or not (name or modules.prompt):
         if name:
             raise UsageError("needs a model whose folder has prompts, and no other --pool", "--prompt")
@@ -131,7 +130,7 @@ def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:
 
 
 def prepare_texts(source: text_inputs.ModelInput, modules: SentenceModules, prompt: str) -> text_inputs.ModelInput:
-    """Return texts as a folder of sentence-transformers states: after a prompt, in lower case, of a maximum length."""
+    """Texts as the folder states: after a prompt, in lower case, of a maximum length."""
     texts = [source.texts] if isinstance(source.texts, str) else source.texts
     if texts is not None:
         texts = [(prompt + text).lower() if modules.is_lower else prompt + text for text in texts]
@@ -139,7 +138,7 @@ def prepare_texts(source: text_inputs.ModelInput, modules: SentenceModules, prom
 
 
 def count_prompt(prompt: str, modules: SentenceModules, tokenizer: Tokenizer | None, checkpoint: "Checkpoint") -> int:
-    """Return how many tokens a prompt has before a text, 0 unless the folder leaves them out of the vector."""
+    """How many tokens of a prompt are left out of the vector."""
     if not prompt or all(not isinstance(one, Pooling) or one.with_prompt for one in modules.modules.values()):
         return 0
     tokenizer = tokenizer or text_inputs.tokenizer_of(checkpoint)
@@ -161,7 +160,7 @@ def parse_layers(text: str, count: int) -> tuple[int, int]:
 
 
 def select_steps(config: model.Config, stack: str, first: int, last: int) -> list[model.Step]:
-    """Return the steps of some layers: the embeddings before the first layer, the final norm after the last."""
+    """The steps of some layers, with the embeddings before and the norm after all."""
     count, steps = config.stack(stack).layers, []
     for step in model.layer_plan(config, stack):
         number = model.parse_layer_name(step.layer)[1]
@@ -172,7 +171,7 @@ def select_steps(config: model.Config, stack: str, first: int, last: int) -> lis
 
 
 def has_embeddings(config: model.Config, stack: str) -> bool:
-    """Return whether a stack begins with the embedding of tokens or of image patches."""
+    """Whether a stack begins with the embedding of tokens or of image patches."""
     return bool(config.stack(stack).vocab or config.patches)
 
 
@@ -186,7 +185,7 @@ def check_takes_text(config: model.Config, stack: str, first: int) -> None:
 def read_inputs(
     checkpoint: "Checkpoint", stack: str, first: int, record: Record, tokenizer: Tokenizer | None
 ) -> tuple[Array, Record]:
-    """Read the input of the first step from a record, ids or x; return it and the record with its mask as (B, T, S)."""
+    """Read the ids or x of the first step, and the record with its mask as (B, T, S)."""
     config = checkpoint.config
     if first or config.patches or not has_embeddings(config, stack):
         record = layers.normalize_mask(record)
@@ -200,7 +199,7 @@ def read_inputs(
 
 
 def read_layer_input(config: model.Config, stack: str, first: int, record: Record) -> Array:
-    """Read x of a record: an image, or hidden states (T, D) or (B, T, D); DataError for other shapes."""
+    """Read x of a record: an image, or hidden states (T, D) or (B, T, D)."""
     x, width = record["x"], config.input_width(stack, first)
     is_image = config.patches and not first
     if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):
@@ -209,7 +208,7 @@ def read_layer_input(config: model.Config, stack: str, first: int, record: Recor
 
 
 def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array | None]:
-    """Return which tokens are no padding, and the order that puts these first, None for x without a batch.
+    """Which tokens are no padding, and the order that puts them first.
 
     x (B, T, D) -> (B, T), (B, T); a row that is padded on the left begins with a vector of padding
     """
@@ -223,7 +222,7 @@ def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array | None]:
 
 
 def text_spans(base: Record) -> list[slice]:
-    """Locate the tokens of each text of a batch: from the first that is no padding to the last; none without a batch.
+    """Locate the tokens of each text of a batch, from the first to the last.
 
     >>> mask = np.array([[[True, True, True]], [[False, True, True]]])
     >>> text_spans(Record({"ids": np.zeros((2, 3), int), "mask": mask}))
@@ -238,7 +237,7 @@ def text_spans(base: Record) -> list[slice]:
 
 
 def compute_logits(core: model.Model, base: Record, x: Array, hook: Hook) -> Array:
-    """Return the logits of hidden states x (..., T, D) by the head of a model, with the padding mask of a record.
+    """The logits of hidden states x (..., T, D) by the head of a model.
 
     -> (..., T, N), or (..., C) of whole texts, whose padding may be on either side
     """
@@ -250,7 +249,7 @@ def compute_logits(core: model.Model, base: Record, x: Array, hook: Hook) -> Arr
 
 
 def pool_states(core: model.Model, x: Array, real: Array, pool: str, hook: Hook = no_hook) -> tuple[Array, str]:
-    """Return one vector of each text, x (..., T, D), real (..., T) -> (..., D), and its formula.
+    """Pool x (..., T, D) by real (..., T) to vectors (..., D), with their formula.
 
     UsageError for the pooler of a model that has none.
     """
@@ -262,7 +261,7 @@ def pool_states(core: model.Model, x: Array, real: Array, pool: str, hook: Hook 
 
 
 def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple[Array, str]:
-    """Return one vector of each text as the modules of the folder make it, and its formula.
+    """One vector of each text as the modules of the folder make it, and its formula.
 
     x (..., T, D), real (..., T) -> (..., D)
 
@@ -284,7 +283,7 @@ def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple
 
 
 def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:
-    """Pool hidden states to one vector for each text, x (B, T, D) -> (B, D), without the mask of the tokens."""
+    """Pool hidden states (B, T, D) to a vector for each text, (B, D)."""
     base = encoded.base
     real, order = pooled_tokens(base, x)
     states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
@@ -300,7 +299,7 @@ def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Rec
 
 
 def order_tokens_first(real: Array) -> Array:
-    """Return the order of each row that puts its tokens before its padding.
+    """The order of each row that puts its tokens before its padding.
 
     >>> order_tokens_first(np.array([[False, True, True]]))
     array([[1, 2, 0]])

@@ -44,7 +44,6 @@ def random_ffn_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[st
 
 
 def select_ffn_weights(params: Mapping[str, Array], gated: bool) -> dict[str, Array]:
-    """Return the weights of this network in a file; DataError names the missing and the unknown ones."""
     required = {"w1", "w2"} | ({"w3"} if gated else set())
     if missing := sorted(required - set(params)):
         raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")

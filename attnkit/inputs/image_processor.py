@@ -22,7 +22,7 @@ LARGER = 4  # times the usual size of its images that a model is given
 
 
 def decode_image(source: Source) -> Array:
-    """Return the pixels of a PNG or JPEG, (height, width, 3) uint8, or the only tensor of a file of tensors."""
+    """Decode PNG or JPEG to pixels (height, width, 3), or read the tensor of a file."""
     if not source.peek(4).startswith(SIGNATURES):
         records = list(read(source))
         if len(records) != 1:
@@ -40,7 +40,7 @@ def decode_image(source: Source) -> Array:
 
 
 def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
-    """Return an image as model input: floats unchanged, pixels processed as preprocessor_config.json specifies.
+    """Prepare an image as preprocessor_config.json specifies; floats stay unchanged.
 
     image (C, height, width) float, or (height, width, 3) uint8 -> (C, height, width) float
     usual  height and width of the images that the model was made for
@@ -64,7 +64,6 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
 
 
 def size_of(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
-    """Return the height and width to resize images to; DataError if they are far above those of the model."""
     size = raw.values.get("size")
     inner = ConfigReader(size, raw.name) if isinstance(size, dict) else None
     height, width = (inner.get_int("height"), inner.get_int("width")) if inner else 2 * (raw.get_int("size", 224),)
@@ -75,7 +74,7 @@ def size_of(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
 
 
 def resize_image(image: Array, size: tuple[int, int], filter: int) -> Array:
-    """Return pixels resized to a height and a width, by a filter of Pillow's numbering."""
+    """Pixels resized to a height and a width, by a filter of Pillow's numbering."""
     if image.shape[:2] == size:
         return image
     with call_library("cannot be resized", "--image"):

@@ -14,7 +14,7 @@ ONE_ROW = ("batch", "all queries", "key")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttendedTensor(Record):
-    """One tensor of a record as `x`, and the mask of that record that belongs to it as keys.
+    """One tensor of a record as `x`, with the mask that applies to it as keys.
 
     name             of the tensor in its record
     mask             the mask as `x`; None where the record has none that applies to queries from elsewhere
@@ -33,7 +33,7 @@ class AttendedTensor(Record):
 
 
 def load_attended(record: Record, name: str = "", source: str = "", own: bool = False) -> AttendedTensor:
-    """Read a tensor of a record as x, with the mask of its record that applies to it as keys.
+    """Read a tensor of a record as x, with the mask that applies to it as keys.
 
     own  whether the record is the input of the tool, and not a file
 
@@ -58,7 +58,7 @@ def load_attended(record: Record, name: str = "", source: str = "", own: bool = 
 
 
 def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
-    """Return a record with only the tensor of that name, called x; without a name, x itself or the only tensor.
+    """Select one tensor of a record, as x; by default x itself or the only tensor.
 
     name  of a tensor, or a shell pattern that fits one
 
@@ -75,7 +75,7 @@ def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Return UTF-8 bytes as text; DataError names the first byte that is invalid.
+    """UTF-8 bytes as text; DataError names the first byte that is invalid.
 
     >>> decode_text(b"caf\\xc3\\xa9", "a.txt")
     'café'
@@ -87,13 +87,12 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def cast_x(record: Record, dtype: str) -> Record:
-    """Return the record with x in another dtype."""
     x = record.tensors["x"]
     return record.with_tensors({"x": replace(x, array=formats.cast_array(x.array, dtype), axes=x.axis_names())})
 
 
 def find_key_mask(record: Record, name: str) -> Record | None:
-    """Return the mask of a tensor as keys: `memory_mask` for the memory, else the only row of `mask`."""
+    """The mask of a tensor as keys: `memory_mask`, or the only row of `mask`."""
     is_memory = "memory" in record and (name == "memory" or is_equal(record[name], record["memory"]))
     if "memory_mask" in record and (is_memory or "memory" not in record):
         return select_mask(record, "memory_mask", record[name])
@@ -101,7 +100,7 @@ def find_key_mask(record: Record, name: str) -> Record | None:
 
 
 def has_mask_for(record: Record, name: str) -> bool:
-    """Return whether the record's `mask` has a column for each row of this tensor."""
+    """Whether the record's `mask` has a column for each row of this tensor."""
     keys, mask = record[name], record.get("mask")
     if mask is None or not mask.ndim or keys.ndim < 2:
         return False
@@ -111,7 +110,7 @@ def has_mask_for(record: Record, name: str) -> bool:
 
 
 def reduce_to_one_row(record: Record, keys: Array) -> Record | None:
-    """Return the `mask` of a record as one row for all queries, (B, 1, S) or (1, S); None where its rows differ.
+    """Reduce `mask` to a row for all queries, (B, 1, S) or (1, S), if its rows agree.
 
     >>> reduce_to_one_row(Record({"mask": np.array([[True, False], [True, False]])}), np.zeros((2, 4)))["x"].tolist()
     [[True, False]]
@@ -126,7 +125,7 @@ def reduce_to_one_row(record: Record, keys: Array) -> Record | None:
 
 
 def select_mask(record: Record, name: str, tensor: Array) -> Record:
-    """Return a mask over the rows of a tensor as `x`, with axis names; that of a batch begins with the axis `batch`.
+    """Select a mask over the rows of a tensor as `x`, with names of its axes.
 
     (B, S) and (B, 1, S) without names are those of a padded batch of B rows, as encode and decode read them.
     """
@@ -142,5 +141,5 @@ def select_mask(record: Record, name: str, tensor: Array) -> Record:
 
 
 def is_equal(one: Array, other: Array) -> bool:
-    """Return whether two arrays hold the same numbers, NaN included."""
+    """Whether two arrays hold the same numbers, NaN included."""
     return one is other or np.array_equal(one, other, equal_nan=True)

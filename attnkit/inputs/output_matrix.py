@@ -8,7 +8,7 @@ from attnkit.record import Array, Record, shared_labels
 
 
 class HeadOutput(NamedTuple):
-    """The logits (..., N) of hidden states, the names of their columns, and the decoder of ids to text.
+    """The logits (..., N) of hidden states, with the names of their columns.
 
     record  contains the hidden states
     axis    what the columns are: words of the vocabulary, or labels of a classifier
@@ -24,7 +24,7 @@ class HeadOutput(NamedTuple):
 def find_output_matrix(
     record: Record, table: Record | None, params: Mapping[str, Array] | None
 ) -> tuple[Array, Array | None, list[str], str]:
-    """Return the output matrix (D, N), its bias, the words of its columns, and its formula."""
+    """The output matrix (D, N), its bias, the words of its columns, and its formula."""
     words = shared_labels(record.labels.get("vocab"))
     if params is not None:
         if "w" not in params or set(params) - {"w", "b"}:

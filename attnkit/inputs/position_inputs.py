@@ -12,7 +12,7 @@ BIASES = ("alibi", "t5")  # the kinds of positions that are a bias on the scores
 
 
 def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Record | None) -> Record:
-    """Return the record of --size T[,S]: its x has the rows and the width of the encoding."""
+    """The record of --size T[,S]: its x has the rows and the width of the encoding."""
     if len(size) > 2 or (len(size) == 2 and kind not in BIASES):
         raise UsageError("T, or T,S with alibi and t5", "--size")
     if dim is None and kind in ("sinusoidal", "rotary"):
@@ -27,7 +27,7 @@ def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Recor
 
 
 def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
-    """Return the positions of the tokens of x, (T) or (B, T): those of --positions, else counted from the offset."""
+    """The positions of the tokens of x, (T) or (B, T): given, or from the offset on."""
     if x.ndim < 2:
         raise DataError(f"x of shape {x.shape} has no token axis (expected (T, D), (B, T, D) or (B, H, T, D))")
     if positions is None:
@@ -42,13 +42,13 @@ def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
 def find_positions(
     x: Array, *, offset: int, positions: Record | None, table: Record | None, seed: int | None
 ) -> tuple[Array, Array]:
-    """Find the positions of the tokens of x, (T) or (B, T), and the table of learned positions."""
+    """The positions of the tokens of x, (T) or (B, T), and the table of learned ones."""
     numbers = number_tokens(x, offset, positions)
     return numbers, check_table(table) if seed is None else random_positions(numbers, x, seed)
 
 
 def random_positions(positions: Array, x: Array, seed: int) -> Array:
-    """Draw a table of learned positions up to the last of these, in order, from N(0, 1), in the dtype of x.
+    """Draw a table of learned positions from N(0, 1), in the dtype of x.
 
     positions (T) or (B, T), x (..., D) -> (last position + 1, D): more positions add rows, and change none
 
@@ -62,7 +62,6 @@ def random_positions(positions: Array, x: Array, seed: int) -> Array:
 
 
 def check_table(table: Record | None) -> Array:
-    """Return the table of learned positions or of T5 biases; DataError if it is not a matrix."""
     if table is None:
         raise UsageError("needs --table FILE", "--kind")
     if table["x"].ndim != 2:
@@ -73,7 +72,7 @@ def check_table(table: Record | None) -> Array:
 def token_angles(
     x: Array, positions: Array, heads: int, rotary_dim: int | None, base: float, cos: Record | None, sin: Record | None
 ) -> tuple[Array, Array]:
-    """Return the cosines and sines of the tokens of x: those of files, else of the width of a head."""
+    """The cosines and sines of the tokens of x: given, or of the width of a head."""
     width = x.shape[-1] if x.ndim == 4 else model.split_heads(x, heads).shape[-1]
     if cos is None or sin is None:
         return model.rotary_angles(positions, rotary_dim or width, base)
@@ -81,7 +80,7 @@ def token_angles(
 
 
 def select_angles(cos: Array, sin: Array, positions: Array) -> tuple[Array, Array]:
-    """Return the cosines and sines of the tokens: rows of (P, R/2) by position, or (B, T, R/2) as they are."""
+    """Select cosines and sines by position from (P, R/2); (B, T, R/2) stay unchanged."""
     if cos.shape != sin.shape:
         raise DataError(f"cos {cos.shape} and sin {sin.shape} differ in shape")
     if cos.ndim == 2:

@@ -48,7 +48,7 @@ class RecurrentWeights(NamedTuple):
     prefix: str = ""
 
     def by_name(self, layers: Sequence[RecurrentLayer]) -> dict[str, Array]:
-        """Return parameters of these layers, or their gradients, as the file names and arranges them."""
+        """Name and arrange parameters, or their gradients, as in the file."""
         if self.layout == "onnx":
             return to_onnx([one for one in layers[0] if one is not None])
         own = {name: published for published, name in TORCH.items()}
@@ -61,7 +61,7 @@ class RecurrentWeights(NamedTuple):
 
 
 def enumerate_directions(layer: RecurrentLayer) -> list[tuple[bool, Mapping[str, Array]]]:
-    """Return whether a direction is named as a reverse one, and its parameters; one alone is named as forward.
+    """The directions of a layer, and whether each is named as a reverse one.
 
     >>> enumerate_directions(RecurrentLayer(None, {}))
     [(False, {})]
@@ -112,7 +112,7 @@ def random_recurrent_weights(
     peepholes: bool,
     seed: int,
 ) -> RecurrentWeights:
-    """Draw the weights of every layer, forward before reverse, from N(0, 1/columns), without biases."""
+    """Draw the weights of every layer, forward before reverse, from N(0, 1/columns)."""
     blocks = CELLS[cell].blocks
     for flag, is_set in (("--projection", projection), ("--peepholes", peepholes)):
         if is_set and cell != "lstm":
@@ -139,7 +139,7 @@ def random_recurrent_weights(
 
 
 def read_recurrent_weights(params: Mapping[str, Array], cell: str) -> RecurrentWeights:
-    """Return the layers in a file of PyTorch's or ONNX's layout, which the names of its tensors tell.
+    """Read the layers of a file in PyTorch's or ONNX's layout.
 
     DataError names the layout and the order of gates that the file has, where they are not those of the cell.
 
@@ -164,7 +164,7 @@ def read_recurrent_weights(params: Mapping[str, Array], cell: str) -> RecurrentW
 
 
 def read_torch(params: Mapping[str, Array]) -> RecurrentWeights:
-    """Return the layers in a state dict of torch.nn.RNN, GRU or LSTM, or of one of their cells."""
+    """Read the layers of a state dict of torch.nn.RNN, GRU or LSTM, or of their cells."""
     prefixes: dict[str, None] = {}
     layers: dict[int, tuple[dict[str, Array], dict[str, Array]]] = {}
     for name, array in params.items():
@@ -186,7 +186,7 @@ def read_torch(params: Mapping[str, Array]) -> RecurrentWeights:
 
 
 def check_complete(layers: Mapping[int, tuple[Mapping[str, Array], Mapping[str, Array]]]) -> None:
-    """Raise DataError unless every layer up to the last has both weights of each direction."""
+    """Raise DataError unless every layer has both weights of each direction."""
     published = {name: one for one, name in TORCH.items()}
     is_bidirectional = any(reverse for _, reverse in layers.values())
     for number in range(max(layers) + 1):
@@ -198,7 +198,7 @@ def check_complete(layers: Mapping[int, tuple[Mapping[str, Array], Mapping[str, 
 
 
 def read_onnx(params: Mapping[str, Array]) -> RecurrentWeights:
-    """Return the one layer in the inputs W, R, B and P of ONNX's RNN, GRU or LSTM, in PyTorch's order of gates."""
+    """Read the layer in W, R, B and P of ONNX, in PyTorch's order of gates."""
     check_onnx(params)
     w, r = params["W"], params["R"]
     hidden = r.shape[2]
@@ -233,7 +233,7 @@ def check_onnx(params: Mapping[str, Array]) -> None:
 
 
 def to_onnx(directions: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the directions of a layer as ONNX's W, R, B and P; the inverse of `read_onnx`."""
+    """The directions of a layer as ONNX's W, R, B and P; the inverse of `read_onnx`."""
     hidden = directions[0]["hidden"].shape[1]
     order = FROM_ONNX[len(directions[0]["hidden"]) // hidden]
     back = tuple(order.index(block) for block in range(len(order)))
@@ -250,7 +250,7 @@ def to_onnx(directions: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def take_blocks(weight: Array, order: Sequence[int]) -> Array:
-    """Return the blocks of rows of a weight in another order.
+    """The blocks of rows of a weight in another order.
 
     >>> take_blocks(np.array([1, 2, 3]), (1, 0, 2)).tolist()
     [2, 1, 3]
@@ -259,7 +259,7 @@ def take_blocks(weight: Array, order: Sequence[int]) -> Array:
 
 
 def check_blocks(parameters: Mapping[str, Array], cell: str, layer: int, layout: str) -> None:
-    """Raise DataError unless the weights have as many blocks of rows as the cell has gates."""
+    """Raise DataError unless the weights have as many blocks as the cell has gates."""
     hidden, is_torch = parameters["hidden"], layout == "torch"
     name = f"weight_hh_l{layer}" if is_torch else "R"
     inner = parameters.get("projection", hidden)
@@ -281,7 +281,7 @@ def check_blocks(parameters: Mapping[str, Array], cell: str, layer: int, layout:
 
 
 def describe_blocks(blocks: int, is_torch: bool) -> str:
-    """Return the kind of cell that has as many blocks of rows, and its gates in the order of a layout.
+    """Describe the kind of cell with so many blocks of rows, and its gates in order.
 
     >>> describe_blocks(3, True), describe_blocks(1, False)
     ('a GRU (3 blocks of rows: r z n)', 'an RNN without gates (1 block of rows)')
@@ -306,7 +306,7 @@ NAMED = re.compile(rf"({'|'.join(INTERMEDIATES)})(_l[0-9]+)?(_reverse)?")
 
 
 class Texts(NamedTuple):
-    """What the layers read: x (B, T, D), and the number of tokens of each text where some are padded."""
+    """Texts x (B, T, D), with the number of tokens of each if some are padded."""
 
     x: Array
     lengths: Array | None
@@ -314,7 +314,7 @@ class Texts(NamedTuple):
 
 
 def find_texts(record: Record, lengths: Record | None) -> Texts:
-    """Return x of a record as a batch, with lengths of a flag or of the padding in its mask."""
+    """Read x of a record as a batch, with the lengths of its texts."""
     x = record["x"]
     if x.ndim not in (2, 3):
         raise DataError(f"x {as_text(x.shape)}: expected (token, model) or (batch, token, model)")
@@ -333,7 +333,7 @@ def find_texts(record: Record, lengths: Record | None) -> Texts:
 
 
 def find_lengths(record: Record, x: Array) -> Array | None:
-    """Return the number of tokens of each text by the record's mask; None where all have T.
+    """The number of tokens of each text by the record's mask; None where all have T.
 
     A token to which no token may attend is padding. DataError where padding precedes a token.
 
@@ -357,7 +357,7 @@ def find_lengths(record: Record, x: Array) -> Array | None:
 
 
 def state_shapes(cell: str, layers: Sequence[RecurrentLayer], texts: Texts) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in a file of states.
+    """The shapes of the tensors in a file of states.
 
     hidden (L, B, P), and of an LSTM cell (L, B, H), with L layers · directions; without B for one text
     """
@@ -372,7 +372,7 @@ def state_shapes(cell: str, layers: Sequence[RecurrentLayer], texts: Texts) -> d
 def read_state_file(
     tensors: Mapping[str, Array], cell: str, layers: Sequence[RecurrentLayer], texts: Texts
 ) -> tuple[list[States], int]:
-    """Return the states of every layer in a file, and the number of tokens before them; DataError where they don't fit.
+    """The states of every layer in a file, and the number of tokens before them.
 
     hidden (L, B, P), cell (L, B, H) in the order of layers, forward before reverse; position: tokens before [0]
     """
@@ -402,7 +402,7 @@ def read_state_file(
 
 
 def states_record(states: Sequence[States], texts: Texts, position: int) -> Record:
-    """Return states as the record of a file: hidden, cell and position, as `read_state_file` reads them."""
+    """Make the record of a file of states, as `read_state_file` reads it."""
     every = [state for pair in states for state in pair if state is not None]
     parts = {"hidden": [one.hidden for one in every], "cell": [one.cell for one in every if one.cell is not None]}
     lead = ("layer", "batch")[: 1 + texts.is_batch]
@@ -415,7 +415,7 @@ def states_record(states: Sequence[States], texts: Texts, position: int) -> Reco
 
 
 def expand_names(keep: Collection[str], cell: str, steps: bool, is_state_x: bool) -> tuple[str, ...]:
-    """Return the names of intermediates for those of --keep, all of them for --steps; UsageError for one not there.
+    """The names of intermediates for those of --keep, all of them for --steps.
 
     is_state_x  whether x is the state, so that --steps does not add it too
 
@@ -433,7 +433,7 @@ def expand_names(keep: Collection[str], cell: str, steps: bool, is_state_x: bool
 
 
 def find_gates(cell: str) -> tuple[str, ...]:
-    """Return the names of the gates of a cell.
+    """The names of the gates of a cell.
 
     >>> find_gates("gru")
     ('reset_gate', 'update_gate', 'candidate')
@@ -444,7 +444,7 @@ def find_gates(cell: str) -> tuple[str, ...]:
 def describe_runs(
     runs: Sequence[LayerRun], names: Collection[str], record: Record, formulas: Mapping[str, str]
 ) -> dict[str, Tensor]:
-    """Return intermediates by name; of several layers or directions with the ending of PyTorch's names, _l0_reverse."""
+    """Describe intermediates by name, with endings as _l0_reverse for several layers."""
     axes = record.axes_of("x")
     tensors: dict[str, Tensor] = {}
     is_batch = record["x"].ndim == 3
@@ -466,13 +466,13 @@ def describe_runs(
 
 
 def earlier_gates(record: Record) -> list[str]:
-    """Return the names of the intermediates that an earlier rnn left in a record, by their names and axes."""
+    """The names of the intermediates that an earlier rnn left in a record."""
     names = [name for name in record if NAMED.fullmatch(name)]
     return [name for name in names if (record.tensors[name].axes or ())[-1:] in (("hidden",), ("model",))]
 
 
 def name_cell_formulas(cell: str, parameters: Collection[str]) -> dict[str, str]:
-    """Return the formula of every intermediate of a cell with these parameters.
+    """The formula of every intermediate of a cell with these parameters.
 
     >>> name_cell_formulas("tanh", ("input", "hidden")), name_cell_formulas("relu", ("input_bias",))
     ({'state': 'tanh(W x + U h)'}, {'state': 'relu(W x + U h + b)'})
@@ -484,7 +484,6 @@ def name_cell_formulas(cell: str, parameters: Collection[str]) -> dict[str, str]
 
 
 def cell_formulas(cell: str, has_peepholes: bool, has_projection: bool) -> dict[str, str]:
-    """Return the formula of every intermediate of a cell with biases."""
     if not CELLS[cell].gates:
         return {"state": f"{cell}(W x + U h + b)"}
     if cell != "lstm":

@@ -61,7 +61,7 @@ def compute_softmax(record: Record, *, axis: int, temperature: float, mask: Reco
 
 
 def find_cells(record: Record, operand: Record | None) -> Array | None:
-    """Find the mask of the scores: an operand, or the mask of the record if it has the shape of their matrices.
+    """Find the mask of the scores: an operand, or the mask of the record if it fits.
 
     A mask (batch, query, key) is for all heads. Warn of a mask of the record that is not used.
     """

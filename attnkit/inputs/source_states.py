@@ -12,14 +12,14 @@ from attnkit.record import Record, Tensor
 
 
 def encoder_states(config: model.Config, context: model.Context) -> tuple[model.State, ...] | None:
-    """Return the last state of each layer of the encoder after a run, (B, P); None of a Transformer."""
+    """The last state of each encoder layer, (B, P); None for a Transformer."""
     if not isinstance(config, model.RecurrentConfig) or config.encoder is None:
         return None
     return tuple(context.final_states[f"encoder.{number}.rnn"] for number in range(config.encoder.layers))
 
 
 def source_states_record(states: tuple[model.State, ...], is_batch: bool) -> Record:
-    """Return the record of the last states of an encoder: (layer, P), or (batch, layer, P).
+    """The record of the last states of an encoder: (layer, P), or (batch, layer, P).
 
     >>> one = model.State(np.zeros((1, 4)))
     >>> source_states_record((one, one), is_batch=False)["memory_state"].shape
@@ -35,7 +35,7 @@ def source_states_record(states: tuple[model.State, ...], is_batch: bool) -> Rec
 
 
 def add_last_states(record: Record, config: model.Config, context: model.Context, is_batch: bool) -> Record:
-    """Return a record with the last states of the layers of an encoder that ran, after those of the layers before."""
+    """Add the last states of the encoder layers that ran to the record."""
     stack = config.encoder if isinstance(config, model.RecurrentConfig) else None
     ran = [n for n in range(stack.layers if stack else 0) if f"encoder.{n}.rnn" in context.final_states]
     if not ran:
@@ -51,7 +51,7 @@ def add_last_states(record: Record, config: model.Config, context: model.Context
 def read_states(
     arrays: Mapping[str, Array], config: model.Config, rows: int, dtype: str
 ) -> list[tuple[model.State, ...]] | None:
-    """Return the last states of the encoder for each text of a batch; None where the model needs none.
+    """Read the last states of the encoder for each text; None if none is needed.
 
     DataError where one is missing or has another shape.
     """

@@ -14,7 +14,7 @@ IDS = re.compile(r"\s*-?[0-9]{1,18}(\s*[,\s]\s*-?[0-9]{1,18})*\s*", re.ASCII)
 
 
 def find_logits(record: Record) -> tuple[Array, tuple[str, ...], list[str]]:
-    """Return the logits of a record, the names of their axes, and the words of their columns: of `logits`, else x.
+    """Find the logits of a record, with the names of their axes and columns.
 
     >>> from attnkit.record import Tensor
     >>> logits = Tensor(np.eye(2), ("token", "vocab"), {"vocab": ["a", "b"]})
@@ -30,7 +30,7 @@ def find_logits(record: Record) -> tuple[Array, tuple[str, ...], list[str]]:
 
 
 def find_targets(target: str | Array, shape: tuple[int, ...], words: Sequence[str], ignore: int) -> Array:
-    """Return the id of each target: text in words of the vocabulary, ids in text, or an array of ids.
+    """Find the id of each target: words, ids in text, or an array of ids.
 
     shape  that of the logits, (..., T, N) -> (..., T) int64
 
@@ -57,7 +57,7 @@ def find_targets(target: str | Array, shape: tuple[int, ...], words: Sequence[st
 
 
 def ignore_padding(targets: Array, mask: Array | None, ignore: int) -> Array:
-    """Return targets with `ignore` where a padding mask says that there is no token.
+    """Targets with `ignore` where a padding mask says that there is no token.
 
     targets (..., T), mask (..., T) or (..., 1, T) boolean, True = a token -> (..., T)
 
@@ -74,7 +74,7 @@ def ignore_padding(targets: Array, mask: Array | None, ignore: int) -> Array:
 
 
 def words_to_ids(text: str, words: Sequence[str]) -> list[int]:
-    """Return the ids of a text: of words between spaces, of words and punctuation marks, of characters, or as numbers.
+    """The ids of a text: of words, words and punctuation, characters, or numbers.
 
     The first of these ways counts in which the vocabulary has every token.
     UsageError names the first token that the vocabulary lacks, with a suggestion.
@@ -99,7 +99,7 @@ def words_to_ids(text: str, words: Sequence[str]) -> list[int]:
 
 
 def target_words(targets: Array, words: Sequence[str], ignore: int) -> dict[str, Labels]:
-    """Return the words of targets (T,) or (B, T) as labels of the axis `target`, "" if ignored; {} without words.
+    """Label targets (T,) or (B, T) by words on the axis `target`, "" if ignored.
 
     >>> target_words(np.array([1, -100]), ["a", "am"], -100)
     {'target': ['am', '']}
@@ -111,7 +111,7 @@ def target_words(targets: Array, words: Sequence[str], ignore: int) -> dict[str,
 
 
 def expected_distribution(targets: Array, size: int, ignore: int, smoothing: float) -> Array:
-    """Return the distribution that the loss compares with: one-hot, smoothed by e: (1 - e) one-hot + e/N; 0 if ignored.
+    """The one-hot or smoothed distribution that the loss compares with.
 
     targets (...) -> (..., N) float64
 
@@ -124,7 +124,7 @@ def expected_distribution(targets: Array, size: int, ignore: int, smoothing: flo
 
 
 def is_distribution(logits: Array) -> bool:
-    """Return whether every row is a distribution over words, which logits hardly ever are.
+    """Whether every row is a distribution over words, which logits hardly ever are.
 
     >>> is_distribution(np.array([[0.25, 0.75]])), is_distribution(np.array([[2.0, -1.0]]))
     (True, False)

@@ -41,7 +41,7 @@ class ModelInput(NamedTuple):
 
 
 class EncodedInputs(NamedTuple):
-    """Token ids (T) or (B, T), their strings, the vocabulary and its size, the mask (B, 1, T), segments.
+    """Token ids (T) or (B, T) with strings, vocabulary, mask (B, 1, T), segments.
 
     unknown  how many tokens of the texts the vocabulary lacks
     """
@@ -55,7 +55,6 @@ class EncodedInputs(NamedTuple):
     unknown: int = 0
 
     def record(self) -> Record:
-        """Return the record of ids, mask and segments, without x."""
         axes = ("batch", "token")[2 - self.ids.ndim :]
         labels: dict[str, Labels] = {} if self.tokens is None else {"token": self.tokens}
         record = Record({}).with_tensors({"ids": Tensor(self.ids, axes, labels)})
@@ -69,12 +68,12 @@ class EncodedInputs(NamedTuple):
 
 
 def table_words(table: Record | None) -> list[str]:
-    """Return the labels of the rows of a table, [] without labels."""
+    """The labels of the rows of a table, [] without labels."""
     return shared_labels(table.labels_of("x", 0)) if table is not None and table["x"].ndim else []
 
 
 def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedInputs:
-    """Return ids with token strings, from the vocabulary if there is one, else their labels; with their mask.
+    """Ids with their mask, and token strings from the vocabulary or their labels.
 
     rows  of a table; without one and without a vocabulary the size is the largest id and one
     """
@@ -119,7 +118,7 @@ def tokenize(
 
 
 def require_unicode(texts: Sequence[str] | str | None) -> list[str]:
-    """Return texts; DataError for one with half of a surrogate pair, or with a byte that was not UTF-8.
+    """Texts.
 
     >>> require_unicode("café"), require_unicode(None)
     (['café'], [])
@@ -132,7 +131,7 @@ def require_unicode(texts: Sequence[str] | str | None) -> list[str]:
 
 
 def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: str, batch: bool) -> EncodedInputs:
-    """Return one text as it is, or several as one batch, padded on the right, with its mask."""
+    """One text as it is, or several as one batch, padded on the right, with its mask."""
     lengths = [len(row) for row in ids]
     longest = max(lengths, default=0)
     labels = [row + [padding] * (longest - len(row)) if len(row) < longest else row for row in tokens]
@@ -145,7 +144,7 @@ def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: 
 
 
 def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput, target: bool = False) -> EncodedInputs:
-    """Return the input ids of a stack of a model: of texts by its tokenizer, or those of --ids.
+    """The input ids of a stack of a model, of texts or of --ids.
 
     target  whether the texts are targets of an encoder-decoder model, between its start and end tokens
     """
@@ -173,14 +172,14 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
 
 
 def read_known_texts(checkpoint: "Checkpoint", stack: str, source: ModelInput, target: bool = False) -> EncodedInputs:
-    """Return the input ids of a stack of a model, as `tokenize_for_model` does, and warn of unknown tokens."""
+    """The input ids of a stack of a model; warn of unknown tokens."""
     inputs = tokenize_for_model(checkpoint, stack, source, target)
     warn_unknown(inputs.unknown, int(inputs.ids.size if inputs.mask is None else inputs.mask.sum()))
     return inputs
 
 
 def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: str | None) -> list[Tokens]:
-    """Encode texts, each with a second text where there is one; UsageError for a tokenizer without ids."""
+    """Encode texts, each with a second text if there is one."""
     second = {} if pair is None else {"pair": pair}
     encoded = [tokenizer.encode(text, **second) for text in require_unicode(texts)]
     if any(one.ids is None for one in encoded):
@@ -189,7 +188,7 @@ def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: 
 
 
 def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer, vocabulary: Collection[str] = ()) -> int:
-    """Return how many tokens of texts are the one for what the vocabulary lacks; 0 where that is another token, too.
+    """Count the tokens of texts that stand for what the vocabulary lacks.
 
     vocabulary  the words of a tokenizer that gives no ids
 
@@ -204,7 +203,7 @@ def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer, vocabulary: C
 
 
 def warn_unknown(unknown: int, tokens: int, name: str = "") -> None:
-    """Warn of tokens that the vocabulary lacks: all of them are one and the same token to the model.
+    """Warn of tokens that the vocabulary lacks, which are all one token to the model.
 
     name  of the file that they are in
     """
@@ -215,7 +214,7 @@ def warn_unknown(unknown: int, tokens: int, name: str = "") -> None:
 
 
 def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenizer) -> list[Tokens]:
-    """Return the tokens of texts, those of too many cut, with a warning; UsageError for a tokenizer that cannot cut."""
+    """The tokens of texts, those of too many cut, with a warning."""
     most = source.most or 0
     long = [len(one.spellings) for one in encoded if len(one.spellings) > most]
     if not long:
@@ -234,7 +233,7 @@ def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenize
 def pad_encoded(
     encoded: Sequence[Tokens], tokenizer: Tokenizer, special: "model.SpecialTokens", batch: bool
 ) -> EncodedInputs:
-    """Pad encoded texts to one length with the padding token of a model, else its end token, else id 0."""
+    """Pad encoded texts to one length with the padding or end token, or id 0."""
     pad = next((id for id in (special.pad, *special.eos) if id is not None), 0)
     labels = [one.spellings for one in encoded]
     needs_padding = len(set(map(len, labels))) > 1
@@ -244,7 +243,7 @@ def pad_encoded(
 
 
 def decoder_input(text: Tokens, special: "model.SpecialTokens", words: Sequence[str]) -> Tokens:
-    """Return the tokens of a text as decoder input: after its start token, and with the end.
+    """The tokens of a text as decoder input: after its start token, and with the end.
 
     >>> decoder_input(Tokens(["a"], [1]), model.SpecialTokens(start=2, eos=(0,)), ["</s>", "a"])
     Tokens(spellings=['2', 'a', '</s>'], ids=[2, 1, 0], types=None)
@@ -254,7 +253,7 @@ def decoder_input(text: Tokens, special: "model.SpecialTokens", words: Sequence[
 
 
 def with_eos(ids: Sequence[int], special: "model.SpecialTokens") -> list[int]:
-    """Return the ids of a target without the token that begins a text, and with the one that ends it.
+    """Remove the start token from the ids of a target, and add the end token.
 
     >>> with_eos([5, 1], model.SpecialTokens(bos=5, eos=(0,))), with_eos([1, 0], model.SpecialTokens(eos=(0,)))
     ([1, 0], [1, 0])
@@ -266,7 +265,7 @@ def with_eos(ids: Sequence[int], special: "model.SpecialTokens") -> list[int]:
 def check_vocabulary(
     record: Record, checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None = None, axis: str = "token"
 ) -> None:
-    """Raise DataError for ids whose labels differ from the token strings of this model.
+    """Raise DataError if the labels of ids differ from the model's token strings.
 
     Without labels, or without a readable tokenizer, nothing is checked.
     """
@@ -289,7 +288,7 @@ CHANGING = ("--layers", "--pool", "--patch", "--ablate")
 
 
 def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, instead: str) -> None:
-    """Warn of an x that is the result of work and that a run ignores, as it starts from something else.
+    """Warn of a computed x that a run ignores because it starts from something else.
 
     begins   what it starts from
     instead  what uses x
@@ -308,7 +307,6 @@ def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, in
 
 
 def command_words(entry: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command of the history, from the name of the tool on."""
     try:
         return shlex.split(str(entry.get("command", "")))[1:]
     except ValueError:
@@ -316,14 +314,13 @@ def command_words(entry: Mapping[str, Any]) -> list[str]:
 
 
 def is_same_model(words: Sequence[str], checkpoint: "Checkpoint") -> bool:
-    """Return whether a command took this model, by its folder or as a value of Python."""
     models = [value for flag, value in itertools.pairwise(words) if flag == "--model"]
     in_memory = models == [f"<{type(checkpoint).__name__}>"]
     return in_memory or [os.path.abspath(name) for name in models] == [os.path.abspath(checkpoint.folder)]
 
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
-    """Return the tokenizer of a model, for one side of a translation; its files join those of the model."""
+    """Load the tokenizer of a model, for one side of a translation."""
     from attnkit.tokenizers.auto import load_tokenizer
 
     tokenizer: Tokenizer = checkpoint.load_companion(side, load_tokenizer)
@@ -331,7 +328,7 @@ def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
 
 
 def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None, size: int) -> list[str]:
-    """Return the token strings of a model by their ids; [] if its tokenizer cannot be read."""
+    """The token strings of a model by their ids; [] if its tokenizer cannot be read."""
     try:
         words = (tokenizer or tokenizer_of(checkpoint, side)).vocabulary
     except AttnkitError:
@@ -340,7 +337,7 @@ def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | No
 
 
 def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tuple[Array, Record]:
-    """Return the input of a stack of a model, ids or an image, and the record of ids, mask and segments."""
+    """The ids or image for a stack of a model, and the record of ids and masks."""
     cut = checkpoint.config.patches
     if cut:
         if source.image is None:

@@ -17,7 +17,7 @@ from attnkit.record import Array, Record, Tensor, join_names, row_labels, shared
 
 @dataclass(frozen=True)
 class Element:
-    """One element of two tensors: its index, its place by axes and labels, by labels alone, and both numbers."""
+    """One element of two tensors: its index, its place, and both numbers."""
 
     index: tuple[int, ...]
     place: str
@@ -53,7 +53,7 @@ class Comparison:
 
 
 def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -> Comparison:
-    """Compare the tensors of one name number by number, as far as both records have them in one shape."""
+    """Compare the tensors of one name if both records have them in one shape."""
     if name not in a or name not in b:
         side, x = ("A", a[name]) if name in a else ("B", b[name])
         return Comparison(name, max(x.size, 1), x.size, problem=f"only in {side}")
@@ -81,7 +81,7 @@ def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -
 
 
 def subtract(x: Array, y: Array) -> tuple[Array, Array, Array]:
-    """Return two tensors of one shape as vectors of a type that holds both, and their difference, rounded once."""
+    """Two tensors of one shape as vectors of a common type, and their difference."""
     is_integer = x.dtype.kind in "iu" and y.dtype.kind in "iu"  # a long double may hold every 64-bit integer
     wide: Any = np.longdouble if is_integer else np.float64
     left, right = (array.astype(wide).ravel() for array in (x, y))
@@ -90,7 +90,7 @@ def subtract(x: Array, y: Array) -> tuple[Array, Array, Array]:
 
 
 def max_relative(absolute: Array, right: Array, equal: Array) -> float:
-    """Return the largest |a − b| / |b| of the numbers that are not equal: (N), (N), (N) -> scalar.
+    """The largest |a − b| / |b| of unequal numbers: (N), (N), (N) -> scalar.
 
     Where b is 0 it is not defined; NaN where it is defined for none.
 
@@ -107,14 +107,14 @@ def max_relative(absolute: Array, right: Array, equal: Array) -> float:
 
 
 def compute_cosine(left: Array, right: Array, equal: Array) -> float:
-    """Return the cosine similarity of two vectors without the NaN and infinities that they share; 1 if all is equal."""
+    """The cosine similarity of two vectors without shared NaN and infinities."""
     shared = equal & ~np.isfinite(left)
     with np.errstate(all="ignore"):
         return 1.0 if equal.all() else cosine_similarity(left[~shared], right[~shared])
 
 
 def find_elements(a: Record, b: Record, name: str, absolute: Array, differing: Array) -> tuple[Element, Element]:
-    """Return the first element that differs, and the one with the largest difference, by the labels of A, or else of B.
+    """The first element that differs, and the one that differs most.
 
     absolute  differences of two tensors (N); differing (N) whether they are outside the tolerance
     """
@@ -129,7 +129,7 @@ def find_elements(a: Record, b: Record, name: str, absolute: Array, differing: A
 
 
 def name_place(labelled: Record, name: str, index: tuple[int, ...]) -> tuple[str, str]:
-    """Return the place of an element in words: by axes and labels, and by labels alone.
+    """The place of an element in words: by axes and labels, and by labels alone.
 
     >>> name_place(Record({"x": np.zeros((2, 2))}, {"token": ["The", "cat"]}), "x", (1, 0))
     ("token 1 'cat', model 0", "1 'cat', 0")
@@ -139,7 +139,7 @@ def name_place(labelled: Record, name: str, index: tuple[int, ...]) -> tuple[str
 
 
 def has_labels(record: Record, name: str) -> bool:
-    """Return whether an axis of a tensor has labels.
+    """Whether an axis of a tensor has labels.
 
     >>> has_labels(Record({"x": np.zeros((1, 2))}, {"token": ["a"]}), "x"), has_labels(Record({"x": np.zeros(1)}), "x")
     (True, False)
@@ -148,7 +148,7 @@ def has_labels(record: Record, name: str) -> bool:
 
 
 def subtract_integers(x: Array, y: Array) -> Array:
-    """Subtract integers of any width, rounding once: in two halves, since a long double may be no more than a double.
+    """Subtract integers of any width in two halves, rounding once.
 
     >>> print(subtract_integers(np.array([2**63 - 1]), np.array([2**63 - 3], np.uint64)))
     [2.]
@@ -162,7 +162,7 @@ def subtract_integers(x: Array, y: Array) -> Array:
 
 
 def cosine_similarity(left: Array, right: Array) -> float:
-    """Return the cosine similarity of two vectors: (N), (N) -> scalar; NaN where one is not finite, 0 where one is 0.
+    """Cosine similarity of vectors (N): NaN if one is not finite, 0 if one is 0.
 
     >>> cosine_similarity(np.array([3.0, 4.0]), np.array([6.0, 8.0]))
     1.0
@@ -175,7 +175,7 @@ def cosine_similarity(left: Array, right: Array) -> float:
 
 
 def rank_differences(differences: Array, differing: Array) -> Array:
-    """Return the differences for argmax: -1 within the tolerance, infinity where one number is NaN."""
+    """Differences for argmax: -1 within the tolerance, infinity for NaN."""
     return np.where(differing, np.where(np.isnan(differences), np.inf, differences), -1)
 
 
@@ -190,7 +190,7 @@ def format_pair(x: Any, y: Any) -> str:
 
 
 def label_index(record: Record, name: str, index: tuple[int, ...]) -> list[tuple[str, str]]:
-    """Return the axes of a tensor with the indices of an element, and their labels.
+    """The axes of a tensor with the indices of an element, and their labels.
 
     >>> label_index(Record({"x": np.zeros((2, 3))}, labels={"token": ["The", "cat"]}), "x", (1, 2))
     [('token', "1 'cat'"), ('model', '2')]
@@ -223,7 +223,7 @@ class Pair:
     traces: bool = False
 
     def names(self) -> list[str]:
-        """Return the names to compare, in order: of traces those of both, else those of either."""
+        """The names to compare, in order: of traces those of both, else those of either."""
         if self.traces:
             return [name for name in self.a if name in self.b]
         return [*self.a, *(name for name in self.b if name not in self.a)]
@@ -231,7 +231,7 @@ class Pair:
 
 @dataclass(frozen=True, repr=False)
 class DiffReport(Record):
-    """The figures of tensors compared, vectors over their names, with the comparisons that they are of.
+    """The figures of compared tensors, vectors over names, with the comparisons.
 
     The tensor `same` is one boolean. `at` and `first` are the indices of the largest difference and of the first
     element that differs, filled up with -1; the labels of their first axis are these places in words, or why the
@@ -248,7 +248,6 @@ class DiffReport(Record):
 
     @property
     def same(self) -> bool:
-        """Whether no tensor differs."""
         return not any(one.differing for one in self.comparisons)
 
     def __repr__(self) -> str:
@@ -261,12 +260,12 @@ class DiffReport(Record):
 
 
 def are_traces(a: Record, b: Record) -> bool:
-    """Return whether all names of two records are stages of a model or of a pipeline, and they share at least one."""
+    """Whether all names of two records are stages, of which they share at least one."""
     return all(STAGE.fullmatch(name) for record in (a, b) for name in record) and any(name in b for name in a)
 
 
 def compare_records(pair: Pair, rtol: float = 0.0, atol: float = 0.0, all_stages: bool = False) -> DiffReport:
-    """Compare the tensors of two records; of traces up to the first stage that differs, or all of them.
+    """Compare two records; traces up to the first stage that differs, unless all.
 
     >>> a, b = (Record({"x": np.array([0.0, 1.0, 2.0]), "y": np.ones(1)}) for _ in "ab")
     >>> b["x"][2] = 2.5
@@ -283,7 +282,7 @@ def compare_records(pair: Pair, rtol: float = 0.0, atol: float = 0.0, all_stages
 
 
 def make_report(pair: Pair, comparisons: tuple[Comparison, ...], all_stages: bool = False) -> DiffReport:
-    """Return the figures of every tensor compared as a record, with the comparisons that they are of."""
+    """Collect comparisons as a record of figures."""
     tensors = {"same": Tensor(np.array(not any(one.differing for one in comparisons)), ())}
     for figure in FIGURES:
         column = np.array([getattr(one, figure) for one in comparisons], dtype=np.float64)
@@ -301,7 +300,7 @@ def make_report(pair: Pair, comparisons: tuple[Comparison, ...], all_stages: boo
 
 
 def stack_indices(elements: Sequence[Element | None]) -> Array:
-    """Return the indices of elements as rows, filled up with -1.
+    """The indices of elements as rows, filled up with -1.
 
     >>> stack_indices([Element((2, 1), "", "", 0, 0), Element((3,), "", "", 0, 0), None])
     array([[ 2,  1],
@@ -314,7 +313,7 @@ def stack_indices(elements: Sequence[Element | None]) -> Array:
 
 
 def render_report(report: DiffReport, style: display.Style = display.DEFAULT_STYLE, heatmap: bool = False) -> str:
-    """Write a comparison as text: a line for each tensor; of traces one for all stages before the first difference.
+    """Write a comparison as text, a line for each tensor.
 
     heatmap  whether a heat map of A − B follows for every tensor that differs
     """
@@ -327,29 +326,28 @@ def render_report(report: DiffReport, style: display.Style = display.DEFAULT_STY
 
 
 def listed_comparisons(report: DiffReport) -> list[Comparison]:
-    """Return the comparisons that have a line in the table: of traces without --all those that differ."""
+    """The comparisons with a line in the table; of traces those that differ."""
     is_short = report.pair.traces and not report.all_stages
     return [one for one in report.comparisons if one.differing or not is_short]
 
 
 def report_rows(report: DiffReport, precision: int) -> list[list[str]]:
-    """Return the table of a report, its headings first; [] where no tensor has a line."""
+    """The table of a report, its headings first; [] where no tensor has a line."""
     rows = [row_cells(one, precision) for one in listed_comparisons(report)]
     return [list(HEADS), *rows] if rows else []
 
 
 def report_lines(report: DiffReport) -> list[str]:
-    """Return the lines of a report beside its table."""
     return [*summarize_equal(report), *closing_lines(report)]
 
 
 def closing_lines(report: DiffReport) -> list[str]:
-    """Return the lines below the table: the first difference, dtypes that differ, and what is not compared."""
+    """Lines on the first difference, on dtypes that differ, and what is not compared."""
     return [*describe_first(report), *describe_dtypes(report), *describe_rest(report)]
 
 
 def relabel(report: DiffReport, change: Callable[[Record], Record]) -> DiffReport:
-    """Return a report with the labels of both records changed, in its places too."""
+    """A report with the labels of both records changed, in its places too."""
     a, b = change(report.pair.a), change(report.pair.b)
     comparisons = [
         relabel_places(one, a if one.name in a and has_labels(a, one.name) else b) for one in report.comparisons
@@ -358,7 +356,7 @@ def relabel(report: DiffReport, change: Callable[[Record], Record]) -> DiffRepor
 
 
 def relabel_places(one: Comparison, labelled: Record) -> Comparison:
-    """Return a comparison with its places named by the labels of a record."""
+    """A comparison with its places named by the labels of a record."""
     first, largest = (
         element and Element(element.index, *name_place(labelled, one.name, element.index), element.a, element.b)
         for element in (one.first, one.largest)
@@ -367,7 +365,7 @@ def relabel_places(one: Comparison, labelled: Record) -> Comparison:
 
 
 def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
-    """Draw the table of comparisons; where it is too wide, with places that are short, or on lines of their own."""
+    """Draw the table of comparisons; shorten or move places if it is too wide."""
     for is_short in (False, True):
         cells = align_numbers([list(HEADS), *(row_cells(one, style.precision, is_short) for one in rows)])
         if table_width(cells) <= style.width:
@@ -385,7 +383,6 @@ def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
 
 
 def table_width(cells: Sequence[Sequence[str]]) -> int:
-    """Return the width of a table of texts."""
     sizes = column_widths(cells)
     return sum(sizes) + COLUMN_GAP * (len(sizes) - 1)
 
@@ -402,7 +399,7 @@ def align_numbers(cells: Sequence[list[str]]) -> list[list[str]]:
 
 
 def row_cells(one: Comparison, precision: int, is_short: bool = False) -> list[str]:
-    """Return the cells of one tensor; the cosine has more digits, since it is near 1.
+    """The cells of one tensor; the cosine has more digits, since it is near 1.
 
     A ratio of small numbers has one digit less: it differs by processor where they are rounded.
 
@@ -423,7 +420,7 @@ def row_cells(one: Comparison, precision: int, is_short: bool = False) -> list[s
 
 
 def summarize_equal(report: DiffReport) -> list[str]:
-    """Return the line on the stages that are the same in both traces; none where each has a line, or none is."""
+    """The line on the equal stages of traces, unless each has a line."""
     if not report.pair.traces or report.all_stages:
         return []
     same = [one for one in report.comparisons if not one.differing]
@@ -436,7 +433,7 @@ def summarize_equal(report: DiffReport) -> list[str]:
 
 
 def describe_first(report: DiffReport) -> list[str]:
-    """Return the lines on the first tensor that differs: both numbers at its first and at its largest difference."""
+    """Lines on the first tensor that differs, at its first and largest difference."""
     one = next((one for one in report.comparisons if one.first), None)
     if one is None:
         return []
@@ -446,7 +443,7 @@ def describe_first(report: DiffReport) -> list[str]:
 
 
 def describe_dtypes(report: DiffReport) -> list[str]:
-    """Return the line on tensors of two dtypes, which are not compared; none where there are none."""
+    """The line on tensors that are not compared because their dtypes differ."""
     a, b = report.pair.a, report.pair.b
     shared = [one.name for one in report.comparisons if one.name in a and one.name in b]
     names_of: dict[str, list[str]] = {}
@@ -461,7 +458,7 @@ def describe_dtypes(report: DiffReport) -> list[str]:
 
 
 def describe_rest(report: DiffReport) -> list[str]:
-    """Return the lines on the stages of traces that were not compared: the later ones, and those of one trace alone."""
+    """Lines on the stages of traces that were not compared."""
     if not report.pair.traces:
         return []
     a, b = report.pair.a, report.pair.b
@@ -474,7 +471,7 @@ def describe_rest(report: DiffReport) -> list[str]:
 
 
 def count_stages(number: int, kind: str = "") -> str:
-    """Return a number of stages in words.
+    """A number of stages in words.
 
     >>> count_stages(1), count_stages(2, "later ")
     ('1 stage', '2 later stages')
@@ -483,7 +480,7 @@ def count_stages(number: int, kind: str = "") -> str:
 
 
 def difference_views(report: DiffReport, style: display.Style) -> list[display.TensorView]:
-    """Return the tensors A − B to draw, of all that differ and have one shape; colours are even about 0."""
+    """Views of A − B of all tensors that differ; colours are even about 0."""
     a, b = report.pair.a, report.pair.b
     names = [one.name for one in report.comparisons if one.differing and not one.problem]
     differences = {name: subtract_tensors(a[name], b[name]) for name in names}
@@ -502,7 +499,7 @@ def subtract_tensors(x: Array, y: Array) -> Array:
 
 
 def difference_view(labelled: Record, name: str, difference: Array, style: display.Style) -> display.TensorView:
-    """Return a difference of tensors to draw, with the axes and labels that one of both records has."""
+    """A view of a difference, with the axes and labels of either record."""
     labels = [labelled.labels_of(name, dimension) for dimension in range(difference.ndim)]
     title = f"{name}: A − B" if style.unicode else f"{name}: A - B"
     return display.TensorView(title, difference, labelled.axes_of(name), labels, style, is_signed=True)

@@ -38,16 +38,15 @@ class PassTokens(NamedTuple):
     labels: Mapping[str, Labels]
 
     def sizes(self) -> tuple[int, ...]:
-        """Return the size of each axis in the whole text."""
         sizes = zip(self.shape, self.axes, strict=True)
         return tuple(self.size if axis in OF_TOKENS else size for size, axis in sizes)
 
     def offsets(self) -> tuple[int, ...]:
-        """Return the position in the whole text where each axis of the pass begins."""
+        """The position in the whole text where each axis of the pass begins."""
         return tuple(whole - size for whole, size in zip(self.sizes(), self.shape, strict=True))
 
     def until(self, size: int) -> "PassTokens":
-        """Return the same of a pass that ends where the text has that size.
+        """The same of a pass that ends where the text has that size.
 
         >>> PassTokens((2, 5, 5), ("head", "query", "key"), 5, {}).until(3).shape
         (2, 3, 3)
@@ -73,7 +72,7 @@ class Edit(NamedTuple):
     flag: str = "--patch"
 
     def apply(self, array: Array, now: PassTokens, first: PassTokens, grows: bool) -> Array | None:
-        """Return an intermediate with the edit in its cells; None where this pass has none of them.
+        """Edit the cells of an intermediate; None if this pass has none of them.
 
         now    the intermediate in this pass, and `first` in the first one
         grows  whether more tokens may follow, so that a position outside may still come
@@ -97,7 +96,7 @@ class Edit(NamedTuple):
     def fit(
         self, first: PassTokens, grid: Sequence[Array], ranges: Sequence[int]
     ) -> tuple[Sequence[Array] | None, bool]:
-        """Return the cells of the values, None where they are the cells alone, and whether every pass takes them.
+        """The cells of the values, and whether every pass takes them.
 
         ranges  the axes of the cells, which are no single index
 
@@ -115,7 +114,7 @@ class Edit(NamedTuple):
         return source, False
 
     def place(self, first: PassTokens, grows: bool) -> tuple[slice | int, ...]:
-        """Return the index of every axis of an intermediate, counted from the start of the text."""
+        """The index of every axis of an intermediate, counted from the start of the text."""
         axes, sizes = first.axes, first.sizes()
         with name_errors(self.flag):
             places = fill_index(self.part, axes, lambda at: first.labels.get(axes[at]), self.name, sizes)
@@ -126,7 +125,7 @@ class Edit(NamedTuple):
         return tuple(map(from_start, index, sizes))
 
     def put(self, array: Array, grid: Sequence[Array], values: Array) -> Array:
-        """Return a copy of an array (..., cells) with values in the cells of a grid, or added to them."""
+        """Copy an array (..., cells), and put or add values in the cells of a grid."""
         with name_errors(self.flag):
             values = formats.cast_array(values, array.dtype.name)
         changed, at = array.copy(), (slice(None),) * (array.ndim - len(grid)) + np.ix_(*grid)
@@ -135,7 +134,7 @@ class Edit(NamedTuple):
 
 
 def from_start(part: slice | int, size: int) -> slice | int:
-    """Return an index of an axis with bounds that count from its start, whatever its size will be.
+    """An index with bounds that count from the start of the axis.
 
     >>> from_start(-1, 5), from_start(slice(-3, None), 5)
     (4, slice(2, None, None))
@@ -147,7 +146,7 @@ def from_start(part: slice | int, size: int) -> slice | int:
 
 
 def make_grid(index: Sequence[slice | int], cells: PassTokens) -> list[Array]:
-    """Return for each axis of an intermediate the indices of a pass that an index of the whole text selects.
+    """The indices of a pass, for each axis, that an index of the whole text selects.
 
     >>> cells = PassTokens((1, 4), ("token", "model"), 6, {})  # the token at position 5
     >>> [one.tolist() for one in make_grid((slice(3, None), 2), cells)], [*make_grid((4, 2), cells)[0]]
@@ -161,7 +160,7 @@ def make_grid(index: Sequence[slice | int], cells: PassTokens) -> list[Array]:
 
 
 def has_cells(shape: tuple[int, ...], cells: Sequence[Array], like: PassTokens) -> bool:
-    """Return whether an intermediate of that shape differs from another in its tokens alone, and has some cells.
+    """Whether a shape differs from an intermediate in its tokens alone, and has cells.
 
     >>> has_cells((9, 4), [np.array([8]), np.arange(4)], PassTokens((5, 4), ("token", "model"), 5, {}))
     True
@@ -173,7 +172,7 @@ def has_cells(shape: tuple[int, ...], cells: Sequence[Array], like: PassTokens) 
 
 
 def parse_target(text: str, flag: str = "--patch") -> tuple[str, tuple[Index, ...], bool]:
-    """Parse NAME, NAME[SLICE], NAME+ or NAME[SLICE]+ to the name, the index, and whether it is added to.
+    """Parse NAME[SLICE]+ to the name, the index, and whether it is added to.
 
     >>> parse_target("decoder.0.self.heads[2,:5]+")
     ('decoder.0.self.heads', (2, slice(None, 5, None)), True)
@@ -194,7 +193,7 @@ def make_edits(
     means: Mapping[str, Array] | None,
     counts: Mapping[str, int],
 ) -> list[Edit]:
-    """Return the edits of --patch, {target: values}, and after them those of --ablate.
+    """The edits of --patch, {target: values}, and after them those of --ablate.
 
     means   LAYER.heads -> (H, K), what --mean puts in place of 0
     counts  attention layer -> its heads: UsageError for an ablated layer or head that is not among them
@@ -212,7 +211,7 @@ def make_edits(
 
 
 def parse_ablations(ablated: Sequence[str]) -> list[Edit]:
-    """Return the edits that set heads to 0.
+    """The edits that set heads to 0.
 
     ablated  each is LAYER, all its heads; LAYER:HEAD or LAYER:A:B, heads A to B - 1; LAYER[HEADS,POSITIONS]; or more
              heads of the layer before
@@ -229,7 +228,7 @@ def parse_ablations(ablated: Sequence[str]) -> list[Edit]:
 
 
 def parse_ablation(text: str, layer: str) -> tuple[str, tuple[Index, ...]]:
-    """Parse one of the heads to ablate to its layer, by default the one before, and the index of heads and positions.
+    """Parse heads to ablate to their layer, and the index of heads and positions.
 
     >>> parse_ablation("decoder.0.self[2,4:]", ""), parse_ablation("7:9", "decoder.0.self")
     (('decoder.0.self', (2, slice(4, None, None))), ('decoder.0.self', (slice(7, 9, None),)))
@@ -252,7 +251,7 @@ def parse_ablation(text: str, layer: str) -> tuple[str, tuple[Index, ...]]:
 
 
 def mean_edits(edit: Edit, means: Mapping[str, Array], counts: Mapping[str, int]) -> list[Edit]:
-    """Return the edits that put the mean of each head in the cells of an ablation, one for each head."""
+    """The edits that put the mean of each head in the cells of an ablation."""
     mean, count = means.get(edit.name), counts[edit.name.removesuffix(HEADS)]
     if mean is None:
         known = f"it has {join_names(means, 4)}"
@@ -265,7 +264,7 @@ def mean_edits(edit: Edit, means: Mapping[str, Array], counts: Mapping[str, int]
 
 
 def check_heads(edits: Iterable[Edit], counts: Mapping[str, int]) -> None:
-    """Raise UsageError for an ablated layer that is not in the run, or for a head that it lacks.
+    """Raise UsageError for an ablated layer or head that is not in the run.
 
     counts   attention layer -> its heads
     """
@@ -281,7 +280,7 @@ def check_heads(edits: Iterable[Edit], counts: Mapping[str, int]) -> None:
 
 
 def mean_heads(records: Iterable[Record], file: str) -> dict[str, Array]:
-    """Return the mean output of every head over all tokens of all texts: LAYER.heads -> (H, K), in float64.
+    """Average the output of every head over all texts: LAYER.heads -> (H, K).
 
     records  with tensors LAYER.heads, (H, T, K), or (B, H, T, K) with the padding mask of the batch, or means (H, K)
 
@@ -311,7 +310,7 @@ def mean_heads(records: Iterable[Record], file: str) -> dict[str, Array]:
 
 
 def sum_heads(record: Record, name: str, file: str) -> tuple[Array, int]:
-    """Return the sum of the outputs of heads over the tokens of a record, (H, K), and the number of these tokens."""
+    """Sum the outputs of heads over the tokens of a record, (H, K); count the tokens."""
     heads, mask = record[name].astype(np.float64), record.get("mask")
     if heads.ndim == 2:
         return heads, 1

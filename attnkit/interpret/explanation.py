@@ -26,7 +26,7 @@ class Explanation(Record):
 
 
 class WeightCell(NamedTuple):
-    """A cell of the weights: the indices of the axes before the query, of query and key, and the words of both."""
+    """A cell of the weights, with the words of its query and key."""
 
     lead: tuple[int, ...]
     query: int
@@ -35,13 +35,13 @@ class WeightCell(NamedTuple):
     keys: Sequence[str]
 
     def name(self, axis: str) -> str:
-        """Return the number of the query or the key, and its word."""
+        """The number of the query or the key, and its word."""
         at, words = (self.query, self.queries) if axis == "query" else (self.key, self.keys)
         return f"{axis} {number_word(at, words)}"
 
 
 def number_word(at: int, words: Sequence[str]) -> str:
-    """Return an index with its word, where there is one.
+    """An index with its word, if there is one.
 
     >>> number_word(1, ["The", "cat"]), number_word(1, [])
     ("1 'cat'", '1')
@@ -50,7 +50,7 @@ def number_word(at: int, words: Sequence[str]) -> str:
 
 
 def find_weight(record: Record, place: Sequence[int | str]) -> WeightCell:
-    """Return the cell of the weights of a record at [B,][H,]QUERY,KEY, numbers or words.
+    """The cell of the weights of a record at [B,][H,]QUERY,KEY, numbers or words.
 
     An axis of size 1 may be left out. UsageError for a cell that is not there.
     """
@@ -115,7 +115,7 @@ def explain_weight(record: Record, place: Sequence[int | str], score: str) -> Ex
 
 
 def name_lead(record: Record, cell: WeightCell) -> list[str]:
-    """Return the axes before the query with their indices, without those of size 1."""
+    """The axes before the query with their indices, without those of size 1."""
     axes, shape = record.axes_of("weights"), record["weights"].shape
     return [f"{axes[at]} {one}" for at, one in enumerate(cell.lead) if shape[at] > 1]
 
@@ -123,7 +123,7 @@ def name_lead(record: Record, cell: WeightCell) -> list[str]:
 def explain_score(
     record: Record, cell: WeightCell, rows: dict[str, Array], factors: tuple[Array, Array] | None
 ) -> list[str]:
-    """Return the lines of one score: term by term, scaled, capped and masked.
+    """The lines of one score: term by term, scaled, capped and masked.
 
     factors  the query and the key whose product it is; None for another score, or where positions turn both
     """
@@ -153,7 +153,7 @@ def explain_score(
 
 
 def explain_row(cell: WeightCell, masked: Array, powers: Array, weights: Array) -> list[str]:
-    """Return the lines of the softmax of a row, those of the largest weights where the keys are many."""
+    """Lines on the softmax of a row; of many keys, the largest weights."""
     chosen = choose_keys(cell, weights)
     names = [number_word(at, cell.keys) for at in chosen]
     table = [["key", "masked", "exp(masked − max)", "weight"]]
@@ -175,7 +175,7 @@ def explain_row(cell: WeightCell, masked: Array, powers: Array, weights: Array) 
 
 
 def explain_output(record: Record, cell: WeightCell, weights: Array, values: Array) -> list[str]:
-    """Return the lines of the sum of the values of a row, and of the output where that is not the head itself."""
+    """Lines on the sum of the values of a row, and on the output."""
     chosen = choose_keys(cell, weights)
     lines = [f"output of {cell.name('query')} = the sum of weight · value"]
     for at in chosen:
@@ -193,7 +193,7 @@ def explain_output(record: Record, cell: WeightCell, weights: Array, values: Arr
 
 
 def choose_keys(cell: WeightCell, weights: Array) -> list[int]:
-    """Return the keys to write one by one: all, or the key of the cell and those of the largest weights, in order."""
+    """Choose the keys to write: all, or the cell's key and those of large weights."""
     if len(weights) <= MOST:
         return [*range(len(weights))]
     largest = np.argsort(-weights, kind="stable")[:MOST]
@@ -201,13 +201,13 @@ def choose_keys(cell: WeightCell, weights: Array) -> list[int]:
 
 
 def row_text(row: Array) -> str:
-    """Return a vector in brackets, its first numbers where they are many."""
+    """A vector in brackets, its first numbers where they are many."""
     more = [f"… {len(row) - MOST} more"] if len(row) > MOST else []
     return f"[{', '.join([*map(plain, row[:MOST]), *more])}]"
 
 
 def plain(number: float) -> str:
-    """Return a number with four decimals at most; one that would be 0 in them with its power of ten.
+    """Write a number with four decimals at most, a tiny one with its power of ten.
 
     >>> plain(0.5), plain(2.0), plain(-0.0), plain(0.00001234), plain(-np.inf)
     ('0.5', '2', '0', '1.2e-05', '-inf')

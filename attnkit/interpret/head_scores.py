@@ -15,7 +15,7 @@ COLUMNS = (*MEANS, "largest")
 
 
 def score_records(records: Iterable[Record]) -> Record:
-    """Return the scores of all heads over the texts of records, held one at a time: x (head, score), a row a head.
+    """Score all heads over the texts of records: x (head, score).
 
     Beside x: `kind` (head), the measure of the kind of each head, whose labels are the kinds; `pair` (head, 3), the
     text, query and key of its largest weight, whose labels are their words; `texts`, how many there are.
@@ -51,7 +51,6 @@ def check_layers(layers: Mapping[str, HeadScores], first: Mapping[str, HeadScore
 
 
 def make_table(totals: Mapping[str, HeadScores], words: Mapping[str, Sequence[str]]) -> Record:
-    """Return the scores of the heads of all layers as a record."""
     scores = concatenate_heads(totals.values())
     x = np.concatenate([scores.means(), np.where(scores.place[:, :1] < 0, np.nan, scores.largest[:, None])], axis=1)
     names = [f"{name}:{head}".removeprefix(":") for name, one in totals.items() for head in range(len(one.largest))]
@@ -68,7 +67,7 @@ FORMULA = "mean weight on a target; entropy in nats; mean |query − key|; large
 
 
 def name_pairs(record: Record, layer: str, scores: HeadScores) -> list[str]:
-    """Return the words of the query and the key of each head's largest weight: `cat → The`; numbers without labels."""
+    """Name the query and key of each head's largest weight: `cat → The`."""
     axes, names = record.axes_of(f"{layer}.{WEIGHTS}".removeprefix("."))[-2:], []
     for text, *place in scores.place.tolist():
         rows = [row_labels(record.labels.get(axis), text) for axis in axes if text >= 0]
@@ -78,7 +77,7 @@ def name_pairs(record: Record, layer: str, scores: HeadScores) -> list[str]:
 
 
 def score_layers(record: Record) -> dict[str, HeadScores]:
-    """Return the scores of the heads of each layer, "" for the weights of attend; each row of a batch is a text.
+    """Score the heads of each layer; each row of a batch is a text.
 
     Padding is left out: where the mask of the record has it, else the keys that no query of any head attends to. A
     record without a token has no scores. DataError where a record keeps no weights, or these are not (H, T, S) or
@@ -109,7 +108,7 @@ def score_layers(record: Record) -> dict[str, HeadScores]:
 
 
 def find_weights(record: Record) -> list[str]:
-    """Return the names of the weights of attention in a record.
+    """The names of the weights of attention in a record.
 
     >>> find_weights(Record({"weights": np.ones((1, 2, 2)), "decoder.0.ffn.hidden": np.ones((2, 2))}))
     ['weights']
@@ -118,7 +117,6 @@ def find_weights(record: Record) -> list[str]:
 
 
 def read_weights(record: Record, name: str) -> Array:
-    """Return weights as a batch (B, H, T, S); DataError for another shape, or more queries than keys."""
     weights = record[name]
     if weights.ndim not in (3, 4) or not is_float(weights.dtype):
         raise DataError(f"{name} {weights.dtype} {weights.shape}: expected weights (head, query, key)")
@@ -128,7 +126,7 @@ def read_weights(record: Record, name: str) -> Array:
 
 
 def attended_keys(record: Record, axis: str, batches: Sequence[Array]) -> Array:
-    """Return which keys are no padding, (B, S): by the mask of the record, or since some query attends to them.
+    """Which keys are no padding, (B, S), by the mask or by what is attended to.
 
     batches  the weights (B, H, T, S) of all layers over the same keys
     """
@@ -139,7 +137,7 @@ def attended_keys(record: Record, axis: str, batches: Sequence[Array]) -> Array:
 
 
 def token_numbers(record: Record, axis: str, row: int, keys: int) -> Array | None:
-    """Return a number for each key, the same for the same token: its id, or by its label; None where neither is known.
+    """A number for each key, equal for equal tokens; None if tokens are unknown.
 
     >>> token_numbers(Record({}, {"key": ["a", "b", "a"]}), "key", 0, 3)
     array([0, 1, 0])

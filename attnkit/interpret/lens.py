@@ -25,7 +25,7 @@ TOLERANCE = 1e-3  # of the logits of a trace, beside those of its last state: mo
 
 
 def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int | None) -> Record:
-    """Return the likeliest words of each layer's state: x (layer, token, rank), their probabilities, and `ids`.
+    """The likeliest words of each layer's state: x (layer, token, rank) and `ids`.
 
     A trace of a batch has an axis more in front. The labels under `ids` are the words: a list for each state.
 
@@ -60,7 +60,7 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
 
 
 def find_stack(checkpoint: "Checkpoint") -> str:
-    """Return the stack whose states the head reads; UsageError for a model whose head gives no words."""
+    """The stack whose states the head reads."""
     config = checkpoint.config
     if isinstance(config, model.RecurrentConfig):
         raise UsageError(
@@ -73,7 +73,7 @@ def find_stack(checkpoint: "Checkpoint") -> str:
 
 
 def state_names(config: "model.Config", stack: str) -> dict[str, str]:
-    """Return the names of the states between the layers of a stack in a trace, by layer: before layer 0, after each.
+    """The names of the states between the layers of a stack in a trace, by layer.
 
     >>> small = model.StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
     >>> state_names(model.Config("gpt2", 2, decoder=small, norm_first=True), "decoder")
@@ -88,12 +88,12 @@ def state_names(config: "model.Config", stack: str) -> dict[str, str]:
 
 
 def result_name(step: "model.Step") -> str:
-    """Return the name of the result of a step in a trace: with a residual connection that of the sum."""
+    """The name of the result of a step in a trace, which may be a residual sum."""
     return f"{step.layer}.residual" if step.adds_residual else step.layer
 
 
 def states_of_trace(record: Record, names: Mapping[str, str], checkpoint: "Checkpoint") -> dict[str, Array]:
-    """Return the states of a trace by layer, (T, D) or (B, T, D); DataError for missing ones, or of another model."""
+    """The states of a trace by layer, (T, D) or (B, T, D)."""
     width = checkpoint.config.width
     for name in names.values():
         if name not in record:
@@ -113,14 +113,14 @@ def states_of_trace(record: Record, names: Mapping[str, str], checkpoint: "Check
 
 
 def state_logits(core: "model.Model", stack: str, states: Array) -> Array:
-    """Return the logits of the states of any layer: (..., T, D) -> (..., T, N)."""
+    """The logits of the states of any layer: (..., T, D) -> (..., T, N)."""
     if core.config.stack(stack).final_norm:
         states = model.normalize(core, f"{stack}.norm", states).y
     return model.head_logits(core, states)
 
 
 def text_positions(record: Record, shape: tuple[int, ...], position: int) -> list[int]:
-    """Return a position of each text of states (T, D) or (B, T, D), from 0; UsageError where one does not have it.
+    """A position of each text of states (T, D) or (B, T, D), from 0.
 
     >>> text_positions(Record({}, {"token": [["a", "[PAD]"], ["a", "b"]]}), (2, 2, 8), -1)
     [0, 1]
@@ -136,7 +136,7 @@ def text_positions(record: Record, shape: tuple[int, ...], position: int) -> lis
 
 
 def text_size(record: Record, row: int, tokens: int) -> int:
-    """Return how many tokens a text has, of `tokens` in its row of a batch: all but the padding at its end.
+    """How many tokens a text has in its row of a batch, without padding at its end.
 
     >>> text_size(Record({}, {"token": [["<pad>", "a", "<pad>"]]}), 0, 3), text_size(Record({}), 0, 3)
     (2, 3)
@@ -148,7 +148,7 @@ def text_size(record: Record, row: int, tokens: int) -> int:
 
 
 def take_places(states: Array, places: Sequence[int] | None) -> Array:
-    """Return the states of one position of each text, (T, D) -> (1, D) or (B, T, D) -> (B, 1, D); None: of all.
+    """Take the states of one position of each text: (B, T, D) -> (B, 1, D).
 
     >>> take_places(np.array([[1], [2]]), [1]).tolist()
     [[2]]
@@ -159,7 +159,7 @@ def take_places(states: Array, places: Sequence[int] | None) -> Array:
 
 
 def take_labels(record: Record, places: Sequence[int] | None) -> Any:
-    """Return the labels of the tokens of a trace, or of one position of each text; [] where it has none."""
+    """The labels of the tokens of a trace, or of one position of each text."""
     labels = record.labels.get("token", [])
     if places is None or not labels:
         return labels
@@ -169,7 +169,7 @@ def take_labels(record: Record, places: Sequence[int] | None) -> Any:
 
 
 def compare_logits(record: Record, logits: Array, places: Sequence[int] | None) -> None:
-    """Warn where a trace holds other logits than those of its last states: it is of another model, or patched."""
+    """Warn if the logits of a trace are not those of its last states."""
     if "logits" not in record or record["logits"].shape[:-2] != logits.shape[:-2]:
         return
     theirs = take_places(record["logits"], places)
@@ -181,7 +181,7 @@ def compare_logits(record: Record, logits: Array, places: Sequence[int] | None) 
 
 
 def find_words(checkpoint: "Checkpoint") -> Detokenizer:
-    """Return what spells the ids of a model: its tokenizer, if it has one."""
+    """A detokenizer of a model, with its tokenizer if it has one."""
     config = checkpoint.config
     side, size = "target" if config.encoder and config.decoder else "source", config.stack(config.stacks[-1]).vocab
     try:
@@ -191,7 +191,7 @@ def find_words(checkpoint: "Checkpoint") -> Detokenizer:
 
 
 def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
-    """Return the id of a word that is one token; UsageError with the flag for another.
+    """The id of a word that is one token; UsageError with the flag for another.
 
     A word is as the tokenizer reads it, with the space before it, or as it spells the token: ` fox`, Ġfox, ▁fox. For
     a model without a tokenizer, it is an id.
@@ -213,7 +213,7 @@ def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
 
 
 def read_id(text: str, size: int, flag: str) -> int:
-    """Return a word of a model without a tokenizer: its id; UsageError with the flag for another text.
+    """A word of a model without a tokenizer: its id.
 
     >>> read_id("3", 5, "--direct")
     3
@@ -230,7 +230,7 @@ Parts = dict[str, Array]  # name -> the vector (D,) that it adds
 def attribute_logit(
     record: Record, checkpoint: "Checkpoint", words: Sequence[str], position: int | None, by: str
 ) -> Record:
-    """Return what each part of a model adds to the logit of a word at a position: x (part), or (batch, part).
+    """How much each part of a model adds to the logit of a word: x (part).
 
     words     the word, and the one whose logit is subtracted, if there is one
     position  of the token whose next word it is; None: the last one
@@ -272,7 +272,7 @@ def attribute_logit(
 
 
 def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[int, ...], by: str) -> Parts:
-    """Return the parts that add up to what the head reads at one token, by name, float64.
+    """The parts that add up to what the head reads at one token, by name, float64.
 
     at  the index of the token: of its text in a batch, and of its position
     """
@@ -298,7 +298,7 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
 
 
 def pass_norm(core: "model.Model", layer: str, parts: Parts, x: Array) -> Parts:
-    """Return what parts of x are after a norm of x, and its shift as one more."""
+    """What parts of x are after a norm of x, and its shift as one more."""
     params = core.params.get(layer, {})
     passed = normalize_parts(np.stack([*parts.values()]), x, params, core.config.norm, core.config.eps)
     shift = {f"{layer}.beta": params["beta"].astype(np.float64)} if "beta" in params else {}
@@ -306,7 +306,7 @@ def pass_norm(core: "model.Model", layer: str, parts: Parts, x: Array) -> Parts:
 
 
 def split_step(core: "model.Model", step: "model.Step", record: Record, at: tuple[int, ...], by: str) -> Parts:
-    """Return what attention or a feed-forward network adds at one token, of attention by heads where requested."""
+    """What attention, perhaps by heads, or a feed-forward network adds at one token."""
     params = core.params.get(step.layer, {})
     if step.op == "ffn" or by == "layer":
         return {step.layer: read_vector(record, f"{step.layer}.output", at, core.config.width)}
@@ -316,7 +316,7 @@ def split_step(core: "model.Model", step: "model.Step", record: Record, at: tupl
 
 
 def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.StackConfig") -> Array:
-    """Return the results of the heads (H, V) at one token in float64; DataError where the trace does not hold them."""
+    """The results of the heads (H, V) at one token in float64."""
     array, (*row, token) = find_tensor(record, name), at
     is_there = array.ndim == len(row) + 3 and all(i < n for i, n in zip((*row, 0, token), array.shape, strict=False))
     if not is_there or array.shape[-3::2] != (stack.heads, stack.head_dim):
@@ -325,7 +325,7 @@ def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.Sta
 
 
 def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> Array:
-    """Return one vector of a trace in float64; DataError where the trace does not hold it."""
+    """One vector of a trace in float64; DataError where the trace does not hold it."""
     array = find_tensor(record, name)
     is_there = array.ndim == len(at) + 1 and all(index < size for index, size in zip(at, array.shape, strict=False))
     if not is_there or array.shape[-1] != width:
@@ -334,21 +334,20 @@ def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> A
 
 
 def require_finite(numbers: Array, name: str, at: tuple[int, ...]) -> Array:
-    """Return numbers of a token; DataError where one is NaN or infinite, so that parts cannot add up."""
     if not np.isfinite(numbers).all():
         raise DataError(f"{name}: not finite at position {at[-1]}, where parts cannot add up")
     return numbers
 
 
 def find_tensor(record: Record, name: str) -> Array:
-    """Return a tensor of a trace; DataError names the option that keeps it."""
+    """A tensor of a trace; DataError names the option that keeps it."""
     if name not in record:
         raise DataError(f"no {name} in the trace; encode or decode --trace FILE keeps all that a run computes")
     return record[name]
 
 
 def read_direction(core: "model.Model", ids: Sequence[int]) -> tuple[Array, dict[str, float]]:
-    """Return the vector (D,) that reads the logit of a word, or that less another word's, in a state, and the bias."""
+    """The vector (D,) that reads the logit of a word in a state, and the bias."""
     head = core.params["head"]
     direction, *less = [head["w"][:, id].astype(np.float64) for id in ids]
     bias, *others = [float(head["b"][id]) for id in ids] if "b" in head else [0.0]
@@ -356,7 +355,7 @@ def read_direction(core: "model.Model", ids: Sequence[int]) -> tuple[Array, dict
 
 
 def find_rest(total: float, added: dict[str, float], parts: Parts, direction: Array, dtype: np.dtype[Any]) -> float:
-    """Return what the parts lack of the logit; 0 where that is no more than the rounding of their products.
+    """What the parts lack of the logit; 0 if that is rounding.
 
     added  what each part adds to the logit; dtype that of the logit
 
@@ -371,7 +370,7 @@ def find_rest(total: float, added: dict[str, float], parts: Parts, direction: Ar
 
 @quiet
 def normalize_parts(parts: Array, x: Array, params: Mapping[str, Array], norm: str, eps: float) -> Array:
-    """Return what parts of x become as a norm is applied to x, without its shift: they add up to norm(x) - beta.
+    """Normalize parts of x as a norm does x, without its shift: (P, D) -> (P, D).
 
     parts (P, D), x (D,) -> (P, D); each part is centered unless the norm is rms, and divided by the deviation of x
 
@@ -386,7 +385,7 @@ def normalize_parts(parts: Array, x: Array, params: Mapping[str, Array], norm: s
 
 
 def split_output(heads: Array, wo: Array) -> Array:
-    """Return what each head adds to the output of attention, heads (H, V), wo (H*V, D) -> (H, D).
+    """The part of each head in the output, heads (H, V), wo (H*V, D) -> (H, D).
 
     >>> split_output(np.array([[1.0], [2.0]]), np.array([[3.0], [5.0]])).tolist()
     [[3.0], [10.0]]

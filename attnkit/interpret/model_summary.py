@@ -29,7 +29,7 @@ UNFOLDED = ("channel", "patch row", "patch column")  # as published weights of p
 
 
 def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequence[str] = ()) -> Record:
-    """Return the stored tensors of a folder, memory-mapped; or those of a part of it, or of these names."""
+    """Map the stored tensors of a folder, of a part of it, or of these names."""
     if part_name:
         return model_part(checkpoint, part_name)
     if names:
@@ -40,7 +40,7 @@ def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequ
 
 
 def expand_pattern(checkpoint: "Checkpoint", name: str) -> list[str]:
-    """Return the published names that a shell pattern fits, else the names here; of any other name itself.
+    """Expand a shell pattern to published names, otherwise to names of parameters.
 
     DataError for a pattern that fits none.
     """
@@ -57,7 +57,7 @@ def expand_pattern(checkpoint: "Checkpoint", name: str) -> list[str]:
 
 
 def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
-    """Return one stored tensor by its published name, with or without its prefix, or one parameter by its name here.
+    """Read a stored tensor by its published name, or a parameter by its name here.
 
     DataError lists the names that come near.
     """
@@ -69,7 +69,7 @@ def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
 
 
 def model_part(checkpoint: "Checkpoint", name: str) -> Record:
-    """Return one tensor, or the parameters of a layer or of all layers whose names start so, without that prefix.
+    """Read a tensor, or the parameters of layers whose names start so.
 
     DataError lists the names that come near.
     """
@@ -90,7 +90,7 @@ def model_part(checkpoint: "Checkpoint", name: str) -> Record:
 
 
 def name_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
-    """Return the axis names of a parameter.
+    """The axis names of a parameter.
 
     >>> name_axes(Config("bert", 2), "encoder.0.self", "wq"), name_axes(Config("bert", 2), "head", "w")
     (('model', 'heads'), ('model', 'vocab'))
@@ -101,7 +101,7 @@ def name_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
 
 
 def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
-    """Return the axis names of the stored tensors that a layer uses."""
+    """The axis names of the stored tensors that a layer uses."""
     axes_of: dict[str, tuple[str, ...]] = {}
     for layer, names in checkpoint.params.specs.items():
         for name, entry in names.items():
@@ -122,7 +122,7 @@ def model_facts(checkpoint: "Checkpoint", style: Style) -> str:
 
 
 def tensor_rows(checkpoint: "Checkpoint", style: Style, fold: bool) -> str:
-    """Render the stored tensors: published name, count and shape, and the dtype if it is not the most common."""
+    """Render the stored tensors: published name, count, shape, unusual dtype."""
     stored = checkpoint.tensors()
     usual = Counter(dtype for dtype, _ in stored.values()).most_common(1)
     rows = alike(stored) if fold else ((name, value, 1) for name, value in stored.items())
@@ -144,7 +144,7 @@ def layer_table(checkpoint: "Checkpoint", style: Style) -> str:
 
 
 def list_parameters(checkpoint: "Checkpoint", layer: str) -> str:
-    """Return the parameters of a layer as text, those of one shape together: `wq wk (4, 4), bq bk (4)`."""
+    """List the parameters of a layer by shape: `wq wk (4, 4), bq bk (4)`."""
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name in checkpoint.params.specs[layer]:
         by_shape.setdefault(model.parameter_shape(checkpoint.config, layer, name), []).append(name)
@@ -152,7 +152,7 @@ def list_parameters(checkpoint: "Checkpoint", layer: str) -> str:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """Return a shape as text.
+    """A shape as text.
 
     >>> shape_text((3, 4)), shape_text((5,))
     ('(3, 4)', '(5)')
@@ -161,7 +161,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def alike(named: Mapping[str, What]) -> Iterator[tuple[str, What, int]]:
-    """Yield names that differ in their first number alone and have equal values as one, with their count.
+    """Yield names that differ in their first number alone as one, with their count.
 
     >>> list(alike({"h.0.w": 4, "h.1.w": 4, "h.2.w": 5, "ln_f": 4}))
     [('h.0…1.w', 4, 2), ('h.2.w', 5, 1), ('ln_f', 4, 1)]
@@ -189,7 +189,7 @@ def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
-    """Return the facts of a model as (name, text), without empty ones."""
+    """The facts of a model as (name, text), without empty ones."""
     config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unused()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
     size = display.human_size(sum(map(os.path.getsize, files)))
@@ -209,7 +209,7 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
 
 
 def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
-    """Return the facts of a Transformer by name, "" for what it does not have."""
+    """The facts of a Transformer by name, "" for what it does not have."""
     config = checkpoint.config
     return {
         **{name: stack_text(config, name) for name in config.stacks},
@@ -222,7 +222,7 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
 
 
 def stack_text(config: Config, name: str) -> str:
-    """Return the sizes of a stack and what it attends to."""
+    """The sizes of a stack and what it attends to."""
     stack = config.stack(name)
     shared = f", {stack.kv_heads} of keys and values" if stack.kv_heads != stack.heads else ""
     parts = [
@@ -239,7 +239,7 @@ def stack_text(config: Config, name: str) -> str:
 
 
 def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
-    """Return how many keys before a query, and after it unless they are causal, the layers attend to.
+    """Describe how many keys before and after a query the layers attend to.
 
     >>> windows_text((5, 5)), windows_text((-1, 5)), windows_text(())
     ('a window of 5 keys before the query', 'a window of 5 keys before the query in layer 1', '')
@@ -259,7 +259,6 @@ def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
 
 
 def norm_text(config: Config) -> str:
-    """Return the kind of norm and its places."""
     parts = [
         "RMS" if config.norm == "rms" else "layer",
         "before each sub-layer (pre-norm)" if config.norm_first else "after each residual (post-norm)",
@@ -271,12 +270,11 @@ def norm_text(config: Config) -> str:
 
 
 def gated(checkpoint: "Checkpoint") -> bool:
-    """Return whether the feed-forward networks have a gate."""
     return any("w3" in names for names in checkpoint.params.specs.values())
 
 
 def positions_text(positions: PositionConfig) -> str:
-    """Return the kind of positions and their number.
+    """The kind of positions and their number.
 
     >>> positions_text(PositionConfig("learned", size=1024))
     'learned, at most 1,024'
@@ -299,7 +297,7 @@ def positions_text(positions: PositionConfig) -> str:
 
 
 def number_text(value: object) -> str:
-    """Return a published value in a few digits.
+    """A published value in a few digits.
 
     >>> number_text(500000.0), number_text("yarn"), number_text([1.0, 2.5])
     ('500000', 'yarn', '1 2.5')
@@ -310,7 +308,6 @@ def number_text(value: object) -> str:
 
 
 def image_text(config: Config) -> str:
-    """Return the sizes of images and patches."""
     cut = config.patches
     if cut is None:
         return ""
@@ -319,7 +316,7 @@ def image_text(config: Config) -> str:
 
 
 def tokens_text(special: SpecialTokens) -> str:
-    """Return the ids of special tokens.
+    """The ids of special tokens.
 
     >>> tokens_text(SpecialTokens(eos=(2,), bos=1))
     'begin 1, end 2'
@@ -337,7 +334,6 @@ def tokens_text(special: SpecialTokens) -> str:
 
 
 def scale_text(config: Config) -> str:
-    """Return the factors that differ from the default."""
     parts = [
         "" if config.scale is None else f"scores × {config.scale:g}",
         "scores / number of the layer" if config.scale_by_layer else "",
@@ -348,7 +344,7 @@ def scale_text(config: Config) -> str:
 
 
 def named(words: tuple[str, ...], between: str = ", ") -> str:
-    """Return the first few of some words, and how many there are.
+    """The first few of some words, and how many there are.
 
     >>> named(tuple("abcdefghij")), named(("cat",))
     ('a, b, c, d, e, f, g, h … (10 in all)', 'cat')
@@ -371,7 +367,7 @@ BRIDGES = {
 
 
 def recurrent_facts(config: RecurrentConfig) -> dict[str, str]:
-    """Return the facts of a recurrent model by name, "" for what it does not have.
+    """The facts of a recurrent model by name, "" for what it does not have.
 
     >>> decoder = RecurrentStack(1, 1, 4, 1, 4, vocab=9, embedding=3, widths=(4,))
     >>> recurrent_facts(RecurrentConfig("lstm", 4, decoder=decoder))["decoder"]
@@ -382,7 +378,6 @@ def recurrent_facts(config: RecurrentConfig) -> dict[str, str]:
 
 
 def describe_stack(stack: RecurrentStack) -> str:
-    """Return the sizes of a stack."""
     widths = list(dict.fromkeys(stack.widths))
     width = f"width {widths[0]:,}" if len(widths) == 1 else "widths " + ", ".join(f"{one:,}" for one in stack.widths)
     parts = [
@@ -396,7 +391,7 @@ def describe_stack(stack: RecurrentStack) -> str:
 
 
 def attention_text(config: RecurrentConfig) -> str:
-    """Return the score of attention, and the state that it asks with."""
+    """The score of attention, and the state that it asks with."""
     decoding = config.decoding
     if decoding.score == "none":
         return ""
@@ -406,7 +401,7 @@ def attention_text(config: RecurrentConfig) -> str:
 
 
 def readout_text(config: RecurrentConfig) -> str:
-    """Return what the head reads, where that is not the state itself."""
+    """What the head reads, where that is not the state itself."""
     if not config.decoding.readout_width:
         return ""
     attends = config.decoding.score != "none"
@@ -416,7 +411,7 @@ def readout_text(config: RecurrentConfig) -> str:
 
 
 def bridge_text(config: RecurrentConfig) -> str:
-    """Return what the decoder begins with."""
+    """What the decoder begins with."""
     return "" if config.encoder is None else f"the decoder begins with {BRIDGES[config.decoding.bridge]}"
 
 
@@ -427,7 +422,7 @@ INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that h
 
 
 def shell_pipeline(config: Config, folder: str, name: str, is_pooled: bool = False) -> str:
-    """Return the shell pipeline of a layer, a sub-layer, a stack, the head, or all.
+    """The shell pipeline of a layer, a sub-layer, a stack, the head, or all.
 
     is_pooled  whether the folder states how the states of all become one vector of a text
 
@@ -448,7 +443,7 @@ def shell_pipeline(config: Config, folder: str, name: str, is_pooled: bool = Fal
 
 
 def pipeline_parts(config: Config) -> dict[str, list[Step]]:
-    """Return the steps of every part that has a pipeline, by its name."""
+    """The steps of every part that has a pipeline, by its name."""
     parts: dict[str, list[Step]] = {}
     for stack in config.stacks:
         steps = model.layer_plan(config, stack)
@@ -462,7 +457,7 @@ def pipeline_parts(config: Config) -> dict[str, list[Step]]:
 
 
 def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> str:
-    """Return the pipeline of a stack from its input to its memory, its logits, or the vector of the text."""
+    """The pipeline of a stack from its input to its last result."""
     steps, ends_here = model.layer_plan(config, stack), stack == config.stacks[-1]
     if is_pooled and stack == config.stacks[0]:
         stages = [stage_line(config, folder, step) for step in steps if step.layer != f"{stack}.norm"]
@@ -478,7 +473,7 @@ def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> 
 
 
 def stage_line(config: Config, folder: str, step: Step) -> str:
-    """Return one stage as a command line.
+    """One stage as a command line.
 
     >>> config = Config("gpt2", 2, decoder=model.StackConfig(1, 1, 4, 1, 2))
     >>> stage_line(config, "my model", Step("layernorm", "decoder.norm"))
@@ -496,7 +491,7 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
 
 
 def needs_memory(config: Config, step: Step) -> bool:
-    """Return whether a step reads the memory: cross-attention, and a recurrent layer that begins with its states.
+    """Whether a step reads the memory, or begins with the states of its encoder.
 
     >>> needs_memory(Config("t5", 2), Step("attend", "decoder.0.cross"))
     True
@@ -509,5 +504,4 @@ def needs_memory(config: Config, step: Step) -> bool:
 
 
 def join_stages(stages: Sequence[str]) -> str:
-    """Return stages as one pipeline, a line each."""
     return " \\\n  | ".join(stages)

@@ -16,7 +16,7 @@ LIST = re.compile(r"\s*\[(-?[0-9]{1,18}|[^\[\]]*,[^\[\]]*)\]\s*", re.ASCII)
 
 
 def parse_slice(text: str) -> tuple[Index, ...]:
-    """Parse a slice as NumPy writes it; what is no number, no range and no list is the label of an index.
+    """Parse a slice as NumPy writes it, with labels in place of numbers.
 
     >>> parse_slice("0,:,2:5"), parse_slice("...,The"), parse_slice("[1,cat#2],:")
     ((0, slice(None, None, None), slice(2, 5, None)), (Ellipsis, 'The'), ([1, 'cat#2'], slice(None, None, None)))
@@ -60,7 +60,7 @@ def fill_index(
     name: str,
     shape: Sequence[int],
 ) -> tuple[Place, ...]:
-    """Return an index of all axes of a tensor: `...` filled up, labels replaced by the indices that have them.
+    """Complete an index of a tensor: `...` filled up, labels replaced by indices.
 
     labels_of  the labels of a dimension by its number
     name       of the tensor, and its shape, for errors: UsageError for more indices than axes, and for a label that

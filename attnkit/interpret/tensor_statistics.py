@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 def map_parallel(function: Callable[[Item], Value], items: Iterable[Item]) -> list[Value]:
-    """Return the values of a function for each item, in order, computed on every core.
+    """The values of a function for each item, in order, computed on every core.
 
     >>> map_parallel(lambda number: number**2, range(4))
     [0, 1, 4, 9]
@@ -36,7 +36,7 @@ def map_parallel(function: Callable[[Item], Value], items: Iterable[Item]) -> li
 
 
 def describe_tensors(record: Record) -> list[dict[str, Any]]:
-    """Return the facts of each tensor of a record, by name: axes, shape, dtype and statistics."""
+    """The name, axes, shape, dtype and statistics of each tensor of a record."""
 
     def describe(name: str) -> dict[str, Any]:
         array = record[name]
@@ -49,7 +49,7 @@ def describe_tensors(record: Record) -> list[dict[str, Any]]:
 
 
 def summarize(array: Array) -> dict[str, float | int]:
-    """Return min, max, mean, std and norm of the finite numbers, and counts of zeros, NaN and infinities.
+    """Min, max, mean, std and norm of the finite numbers; counts of the others.
 
     The first five are left out where no number is finite; the norm also where it is too large for a float64.
 
@@ -82,8 +82,7 @@ def summarize(array: Array) -> dict[str, float | int]:
 
 
 def deviation(flat: Array, mean: float, square: float) -> float:
-    """Return the standard deviation of the finite numbers by their mean and mean square; by a second pass where these
-    are too near each other."""
+    """The standard deviation of finite numbers, by a second pass if cancellation is large."""
     if square - mean * mean > UNEVEN * mean * mean:
         return float((square - mean * mean) ** 0.5)
     with np.errstate(over="ignore"):
@@ -94,7 +93,7 @@ STATISTICS = ("norm", "mean", "std", "min", "max")
 
 
 def row_statistics(record: Record) -> Record:
-    """Compute the statistics of every row of the float tensors of a record, in float64.
+    """Compute statistics of every row of the float tensors of a record, in float64.
 
     (..., D) -> (..., 5), with the axis `statistic` in place of the last one; the deviation is the population's
 
@@ -116,7 +115,7 @@ def row_statistics(record: Record) -> Record:
 
 @quiet
 def describe_rows(array: Array) -> Array:
-    """Return the norm, mean, deviation, minimum and maximum of the last axis: (..., D) -> (..., 5)."""
+    """Norm, mean, deviation, minimum and maximum of each row: (..., D) -> (..., 5)."""
     x = array.astype(np.float64)
     norm = np.sqrt((x * x).sum(axis=-1))
     return np.stack([norm, x.mean(axis=-1), x.std(axis=-1), x.min(axis=-1), x.max(axis=-1)], axis=-1)
