@@ -18,6 +18,7 @@ from attnkit import formats
 from attnkit.cli.tool import to_flags
 from attnkit.formats import Record
 from tests import process
+from tests.places import STORY
 
 ENV = {"COLUMNS": "80"}
 
@@ -76,6 +77,32 @@ def test_the_law_of_the_pipe(format):
     expected = by_calls(stages, format)
     assert by_shell(stages, format) == expected
     assert by_run(stages, format) == expected
+
+
+TRACED = ("encode", "the fox looked", {"model": STORY, "keep": ("*",)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [
+            ("embed", "The cat sat", {"dim": 4}),
+            ("decode", None, {}),
+            ("loss", None, {"target": "cat sat", "smoothing": 0.1}),
+        ],
+        [("embed", "The cat", {"dim": 4}), ("near", None, {"index": ":table", "top": 1})],
+        [("posenc", None, {"size": (3,), "dim": 4}), ("softmax", None, {"axis": 0, "keep": ("sum",)})],
+        [TRACED, ("rollout", None, {"residual": 0.25})],
+        [TRACED, ("heads", None, {"sort": "span"})],
+        [TRACED, ("lens", None, {"model": STORY, "top": 2})],
+        [TRACED, ("lens", None, {"model": STORY, "direct": " bear", "by": "head"})],
+    ],
+    ids=lambda stages: stages[-1][0],
+)
+def test_the_law_of_the_pipe_for_other_tools(stages):
+    expected = by_calls(stages, "json")
+    assert by_shell(stages, "json") == by_run(stages, "json") == expected
 
 
 def test_the_law_of_the_pipe_in_npy():

@@ -7,10 +7,8 @@ import pytest
 
 import attnkit
 from attnkit.errors import DataError, UsageError
-from attnkit.formats import Source, read
 from attnkit.interpret.head_scores import score_records
 from attnkit.record import Record, Tensor
-from tests import process
 from tests.places import STORY
 
 ROOT = Path(__file__).parent.parent
@@ -88,23 +86,6 @@ def test_sorted_rows(records):
     for name in ("x", "kind", "pair"):
         np.testing.assert_array_equal(top[name], whole[name][order])
     assert attnkit.heads(model=STORY, sort="q")["x"][-4:, 1].tolist() == pytest.approx([np.nan] * 4, nan_ok=True)
-
-
-def test_the_same_in_shell_run_and_python(records, tmp_path):
-    """One text has the history of its record; several have that of heads alone."""
-    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    encode = f"encode --model {STORY} --lines --keep '*.self.weights'"
-    for count in (1, 4):
-        lines = f"head -n {count} {tmp_path}/texts.txt | "
-        shell = process.bash(f"{lines} attnkit {encode} -f npz | attnkit heads --sort span -f json")
-        assert shell == process.bash(f'{lines} attnkit run "{encode} | heads --sort span" -f json')
-        code, out, err = shell
-        assert code == 0, err
-        [theirs] = read(Source.of(out))
-        ours = attnkit.heads(records[0] if count == 1 else records, sort="span")
-        np.testing.assert_array_equal(ours["x"], theirs["x"])
-        assert ours.labels == theirs.labels
-        assert [one["command"].split()[1] for one in theirs.history] == ["encode", "heads"][count > 1 :]
 
 
 def test_records_are_read_one_at_a_time():

@@ -281,16 +281,3 @@ def mutations(array):
     yield from (array[..., :-1], array[:-1], array[None], array[0], array[:0], array[..., None], np.array(1.0))
     yield from (np.full_like(array, np.nan), np.full_like(array, np.inf), np.zeros_like(array), array > 0)
     yield from (np.ones(array.shape, np.int64), array.astype(np.float64) * 1e300)
-
-
-def test_the_same_in_shell_run_and_python(tmp_path):
-    file = tmp_path / "run.npz"
-    attnkit.encode("the fox looked", model=STORY, trace=str(file))
-    for options, values in (("--top 2", {"top": 2}), ("--direct ' bear' --by head", {"direct": " bear", "by": "head"})):
-        shell = process.bash(f"attnkit lens {file} --model {STORY} {options} -f json")
-        assert shell == process.bash(f'attnkit run "lens {file} --model {STORY} {options}" -f json')
-        ours = attnkit.lens(str(file), model=STORY, **values)
-        [theirs] = attnkit.formats.read(attnkit.formats.Source.of(shell.out))
-        for name in ours:
-            np.testing.assert_array_equal(ours[name], theirs[name])
-        assert ours.labels == theirs.labels and ours.history == theirs.history

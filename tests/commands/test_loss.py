@@ -136,16 +136,6 @@ def test_halves_have_losses_in_float32():
     assert {result[name].dtype.name for name in ("x", "loss", "probability")} == {"float32"}
 
 
-def test_shell_and_python_are_the_same():
-    data = {"x": {"dtype": "float64", "axes": ["token", "vocab"], "data": LOGITS.tolist()}}
-    stdin = json.dumps({"tensors": data, "labels": {"vocab": WORDS}}).encode()
-    done = process.run("loss", "--target", "I am a", "--smoothing", "0.1", "-f", "json", stdin=stdin)
-    shell = json.loads(done.out)["tensors"]
-    ours = attnkit.loss(record_of(), target="I am a", smoothing=0.1)
-    assert shell["x"]["data"] == float(ours["x"])
-    assert shell["loss"]["data"] == ours["loss"].tolist()
-
-
 def test_targets_from_standard_input(tmp_path):
     np.save(tmp_path / "logits.npy", LOGITS)
     done = process.run(

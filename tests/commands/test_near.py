@@ -67,15 +67,6 @@ def test_words_by_meaning_from_the_record_itself():
     assert json.loads(done.out)["labels"]["rows"] == [["The"], ["cat"], ["sat"]]
 
 
-def test_shell_run_and_python_are_the_same(folder):
-    stages = ["embed 'The cat' --dim 4", "near --index index.npz --top 3"]
-    pipe = process.bash(" | ".join(f"attnkit {stage}" for stage in stages))
-    whole = process.run("run", " | ".join(stages))
-    record = attnkit.near(attnkit.embed("The cat", dim=4), index="index.npz", top=3)
-    assert pipe.code == whole.code == 0
-    assert pipe.out == whole.out == b"".join(formats.encode(record, "json"))
-
-
 @pytest.mark.parametrize("how", ["--index <(cat index.npz)", "--index - < index.npz", "--index index.npz:x"])
 def test_where_an_index_comes_from(folder, how):
     np.save("query.npy", VECTORS[7])

@@ -51,19 +51,6 @@ def test_a_padded_batch_is_its_texts():
         assert (batch["x"][row, : len(alone), len(alone) :] == 0).all()  # nothing of the padding
 
 
-def test_shell_run_python_and_a_file_of_a_trace_are_the_same(tmp_path, monkeypatch):
-    encode = f"encode --model {process.ROOT}/{STORY} 'the fox looked' --keep '*.self.weights'"
-    monkeypatch.chdir(tmp_path)
-    pipe = process.bash(f"attnkit {encode} | attnkit rollout --only x")
-    whole = process.run("run", f"{encode} | rollout --only x")
-    assert (pipe.code, pipe.err) == (0, "") and pipe.out == whole.out
-    done = process.bash(
-        f"attnkit {encode.split(' --keep')[0]} --trace run.npz -o x.npz && attnkit rollout run.npz -f json"
-    )
-    tensors = [json.loads(out)["tensors"]["x"] for out in (pipe.out, done.out)]
-    assert done.err == "" and tensors[0] == tensors[1]
-
-
 def test_weights_without_names_of_axes():
     record = Record({name: make_trace()[name] for name in make_trace()})
     assert attnkit.rollout(record).axes_of("x") == ("query", "key")

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import formats
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.record import Record, Tensor
-from tests.process import bash, run
+from tests.process import run
 
 
 def table(x, **values):
@@ -130,18 +129,6 @@ def test_gradients_are_those_of_finite_differences(line, tmp_path):
     (tmp_path / "weights.json").write_text(str(weights).replace("'", '"'))
     done = run("grad", line, "--check", "--only", "x", cwd=tmp_path)
     assert done.code == 0, done.err
-
-
-def test_shell_run_and_python_give_the_same_bytes(tmp_path):
-    (tmp_path / "s.json").write_text("[[3, 2], [1, 5]]")
-    (tmp_path / "x.json").write_text("[[1, 2], [3, 4]]")
-    shell = bash("attnkit softmax s.json | attnkit attend x.json --weights-from -", cwd=tmp_path).out
-    one = run("run", "softmax s.json | attend x.json --weights-from -", cwd=tmp_path).out
-    assert shell == one
-    weights = attnkit.softmax(np.array([[3.0, 2], [1, 5]]))
-    python = attnkit.attend(np.array([[1.0, 2], [3, 4]]), weights_from=weights)
-    [record] = formats.read(formats.Source.of(shell))
-    np.testing.assert_array_equal(python["x"], record["x"])
 
 
 def test_the_axes_of_scores_stay(tmp_path):
