@@ -6,6 +6,7 @@ from attnkit import display
 from attnkit.cli import figures, views
 from attnkit.cli.tool import Stage
 from attnkit.display.notebook import Rendering, record_html, tensor_html, text_html, view_tensor
+from attnkit.errors import UsageError
 from attnkit.record import Record
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ def draw(result: Record | str, call: Stage, text: str) -> str:
     if isinstance(result, str) or hasattr(result, "checkpoint"):
         return text_html(text)
     if views.requested_view(call):
-        return figures.encode_figure(call, result, "svg").decode()
+        try:
+            return figures.encode_figure(call, result, "svg").decode()
+        except UsageError as error:  # matplotlib is missing
+            return text_html(f"{text}\n{error}")
     if not (views.view_flag(call, "name") or views.view_flag(call, "slice")):
         return record_html(result)
     return "".join(tensor_html(view_tensor(result, name), is_map=False) for name in result)

@@ -12,6 +12,7 @@ import pytest
 
 import attnkit
 from attnkit import formats
+from attnkit.display.figures import canvas
 from attnkit.errors import DifferentError, UsageError
 from attnkit.record import Record
 from tests import process
@@ -106,6 +107,13 @@ def test_run_reads_a_pipeline_from_a_path_and_ends_with_any_tool(tmp_path):
     shown = attnkit.run(tmp_path / "p.attnkit", RECORD)
     assert str(shown).startswith("x (token 3, model 4) float32\n") and shown._repr_html_().startswith("<svg")
     assert attnkit.run(f"{EMBED} | decode --emit ids", only="x")["x"].shape == (3,)
+
+
+def test_a_notebook_without_matplotlib_shows_a_view_as_text(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    canvas.load_matplotlib.cache_clear()
+    shown = attnkit.show(RECORD, name="weights", heatmap=True)._repr_html_()
+    assert shown.startswith("<pre") and "weights (head 2" in shown and "pip install &#x27;attnkit[figures]" in shown
 
 
 def test_run_gives_the_records_of_a_stream(tmp_path):
