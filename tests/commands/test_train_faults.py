@@ -6,7 +6,6 @@ import re
 import pytest
 
 from tests.commands.test_train import SMALL, TEXT, TINY, files_of, run
-from tests.training.test_trained_references import REFERENCES
 
 PAIRS = "un chat\ta cat\nun chien\ta dog\nle chat\tthe cat\nle chien\tthe dog\n"
 
@@ -60,23 +59,6 @@ def test_a_byte_order_mark_is_no_character_and_all_else_is(tmp_path, content, ex
     assert characters(tmp_path / "gpt") == expected
 
 
-LINES = {
-    "a\tb\nc\n": "line 2: 1 column (expected source, tab, target)",
-    "a\tb\n\tc\n": "line 2: no source before the tab",
-    "a\tb\r\n\r\nc\t\r\n": "line 3: no target after the tab",
-    "a\tb\nc\td\te\n": "line 2: 3 columns (expected source, tab, target)",
-    "a\u2028b\tc\x0bd\x85\nd\n": "line 2: 1 column (expected source, tab, target)",
-    "\n \n": "empty text",
-}
-
-
-@pytest.mark.parametrize("content", LINES)
-def test_pairs_name_the_line_of_an_editor(tmp_path, content):
-    (tmp_path / "pairs.tsv").write_bytes(content.encode())
-    done = run("train", "pairs.tsv", "-o", "m", "--family", "marian", "--steps", "1", cwd=tmp_path)
-    assert (done.code, done.out, done.err) == (3, b"", f"attnkit train: pairs.tsv: {LINES[content]}\n")
-
-
 def test_pairs_of_windows(tmp_path):
     flags = ("--family", "marian", "--layers", "1", "--heads", "2", "--dim", "16", "--steps", "2", "--valid", "0")
     for name, content in (("unix", PAIRS), ("windows", "\ufeff" + PAIRS.replace("\n", "\r\n"))):
@@ -87,55 +69,6 @@ def test_pairs_of_windows(tmp_path):
 
 
 VOCABULARY = "line 2: 'X' is not in the vocabulary"
-LINE = {
-    "--lr nan": (2, "--lr: expected a finite number above 0, got 'nan'"),
-    "--lr inf": (2, "--lr: expected a finite number above 0, got 'inf'"),
-    "--lr 0": (2, "--lr: expected a finite number above 0, got '0'"),
-    "--weight-decay nan": (2, "--weight-decay: expected a finite number of at least 0, got 'nan'"),
-    "--minutes 0": (2, "--minutes: expected a finite number above 0, got '0'"),
-    "--steps -1": (2, "--steps: expected a whole number of at least 0, got '-1'"),
-    "--every 0": (2, "--every: expected a whole number of at least 1, got '0'"),
-    "--valid 100%": (2, "held-out part '100%' (expected a percentage below 100, as 5%)"),
-    "--valid 99.9%": (3, "tales.txt: 1 token, fewer than a block of 64 and the token after it"),
-    "--valid nan": (2, "held-out part 'nan' (expected a percentage below 100, as 5%)"),
-    "--schedule cosine --minutes 1": (2, "schedule cosine needs the number of steps (--steps or --epochs)"),
-    "--from gpt --tokens chars": (4, "chars: no such folder; a model keeps its own tokens, or has those of a folder"),
-    "--config sizes.json": (3, "sizes.json: n_embd is missing (expected a whole number)"),
-    "--block 1000000": (3, "tales.txt: 821 tokens, fewer than a block of 1000000 and the token after it"),
-    "--block 1000000000000000000000": (2, "--block: expected a whole number of at least 1, of at most 18 digits"),
-    "--dropout 1": (2, "dropout 1 (expected 0 or more, below 1)"),
-    "--smoothing 1": (2, "label smoothing 1 (expected 0 or more, below 1)"),
-    "--momentum 0.9": (2, "momentum 0.9 is of sgd, not of adamw"),
-    "--freeze *": (2, "every parameter is frozen (--freeze)"),
-    "--from gpt --config c.json": (2, "--from: cannot be combined with --config"),
-    "--from gpt --family bert": (2, "--family: bert, but gpt2 in --from"),
-    "--config c.json --family gpt2": (4, "c.json: No such file or directory"),
-    "--resume gpt --family bert": (2, "--family: bert, but gpt2 in --resume"),
-    "--resume gpt --from gpt": (2, "--from: gpt, but none in --resume"),
-    "--resume gpt --config c.json": (2, "--resume: cannot be combined with --config"),
-    "--resume gpt --cell lstm": (2, "--cell: lstm, but none in --resume"),
-    "--from vit": (3, "this vit model has no head that predicts tokens"),
-    "--family llama --heads 3 --dim 9": (2, "dim 9 over heads 3 is odd, and rotary positions need pairs"),
-    "--family marian --heads 1 --dim 9 --valid 0": (2, "dim 9 is odd, and sinusoidal positions need pairs"),
-    "--family bert --tokens gpt": (3, "gpt: it has no mask token, which this family needs"),
-    "--tokens bpe:9": (2, "bpe:9 (expected 258 or more: 256 bytes and the special tokens)"),
-    "--tokens nowhere/at/all": (4, "nowhere/at/all: no such folder"),
-    "--config missing.json": (4, "missing.json: No such file or directory"),
-}
-
-
-@pytest.mark.parametrize("line", LINE)
-def test_flags(tales, line):
-    before = files_of(tales / "gpt")
-    code, problem = LINE[line]
-    text = "pairs.tsv" if "marian" in line else "tales.txt"
-    flags = line.replace("vit", str(REFERENCES / "models" / "vit")).split()
-    done = run("train", text, "-o", "new", *flags, cwd=tales)
-    assert (done.code, done.out) == (code, b""), done.err
-    assert done.err.count("\n") == 1
-    assert problem in done.err
-    assert not (tales / "new").exists()
-    assert files_of(tales / "gpt") == before
 
 
 def test_a_vocabulary_that_lacks_a_token(tales):
@@ -146,19 +79,6 @@ def test_a_vocabulary_that_lacks_a_token(tales):
     done = run("train", "more.tsv", "-o", "new", "--family", "marian", "--tokens", "gpt", cwd=tales)
     assert done.code == 3
     assert not (tales / "new").exists()
-
-
-@pytest.mark.parametrize(("folder", "code"), [("", 2), ("-", 2), ("tales.txt", 4), ("tales.txt/new", 4)])
-def test_names_that_are_no_folder(tales, folder, code):
-    done = run("train", "tales.txt", "-o", folder, *TINY, "--steps", "1", cwd=tales)
-    assert (done.code, done.out) == (code, b"")
-    assert done.err.count("\n") == 1
-    assert sorted(path.name for path in tales.iterdir()) == ["gpt", "pairs.tsv", "sizes.json", "tales.txt"]
-
-
-def test_a_directory_is_no_text(tales):
-    done = run("train", "gpt", "-o", "new", *TINY, "--steps", "1", cwd=tales)
-    assert (done.code, done.err) == (4, "attnkit train: gpt: Is a directory\n")
 
 
 @pytest.mark.parametrize(
