@@ -23,6 +23,8 @@ LINES, CHARACTERS = 1 << 10, 1 << 16  # at most so many lines, and about so many
 ROWS = 1 << 10  # tokens of a pack of texts, which one core computes: its hidden states stay in the cache
 HOOKED = ("keep", "trace", "patch", "ablate", "image", "ids")  # parameters of encode that make a text a run of its own
 
+# the parameters of encode that prepare_encoding takes
+ENCODING = ("model_", "layers_", "pool", "prompt", "pair", "ids", "image", "tokenizer", "batch")
 Finish = Callable[[encoding.Encoding, Any], Record]
 
 
@@ -108,14 +110,15 @@ def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: F
     """Set the results of lines; a line with an error is left to be computed alone."""
     from attnkit.model.kernels.threads import run_parallel
 
+    chosen: dict[str, Any] = {name: values[name] for name in ENCODING}
     ready: list[tuple[Line, encoding.Encoding]] = []
     with contextlib.suppress(AttnkitError):
-        plan = encoding.plan_encoding(values)
+        plan = encoding.plan_encoding(values["model_"], values["layers_"])
         if not model.can_pack(plan.core, plan.steps):
             return
         for line in lines:
             with contextlib.suppress(AttnkitError):
-                ready.append((line, encoding.prepare_encoding(line, values, plan)))
+                ready.append((line, encoding.prepare_encoding(line, plan, **chosen)))
 
     def work(packs: Iterator[list[tuple[Line, encoding.Encoding]]]) -> None:
         for pack in packs:
@@ -267,36 +270,51 @@ def encode(
     Example:
       attnkit encode --model DIR "The cat sat" --trace run.npz
     """
-    parameters = dict(locals())  # before any other name is bound
     check_trace_file(trace)
-    if not isinstance(source, Line):
-        return run_encoder(source, parameters)
-    with name_line(source.number):
-        result = source.result or run_encoder(source, parameters)
-    return result if "token" in result.axes_of("x") else result.with_tensors({}, {"batch": [*source]})
+    if isinstance(source, Line) and source.result is not None:
+        result = source.result
+    else:
+        with name_line(source.number) if isinstance(source, Line) else contextlib.nullcontext():
+            encoded = encoding.prepare_encoding(
+                source, model_=model_, layers_=layers_, pool=pool, prompt=prompt,
+                pair=pair, ids=ids, image=image, tokenizer=tokenizer, batch=batch,
+            )  # fmt: skip
+            edits = make_edits(patch, ablate, mean, head_counts(encoded.core.config, encoded.steps))
+            patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})
+            tracer = Tracer(patterns, edits, weights or "full")
+            result = run_encoder(encoded, tracer, normalize, dtype, weights or "full", keep, trace)
+    if isinstance(source, Line):
+        return result if "token" in result.axes_of("x") else result.with_tensors({}, {"batch": [*source]})
+    if source and not isinstance(source, Record) and encoded.pool != "none" and "batch" in result.axes_of("x"):
+        return result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
+    return result
 
 
-def run_encoder(source: Sequence[str] | str | Record | None, parameters: Mapping[str, Any]) -> Record:
-    keep, trace = parameters["keep"], parameters["trace"]
-    encoded = encoding.prepare_encoding(source, parameters)
-    core, steps, base, detail = encoded.core, encoded.steps, encoded.base, parameters["weights"] or "full"
-    patterns = {"--keep": keep} | ({"--trace-only": parameters["trace_only"] or ("*",)} if trace else {})
-    patch, ablate, mean = (parameters[name] for name in ("patch", "ablate", "mean"))
-    tracer = Tracer(patterns, make_edits(patch, ablate, mean, head_counts(core.config, steps)), detail)
-    tracer.begin(axis_labels(base.labels.get("token")), texts=encoding.text_spans(base))
+def run_encoder(
+    encoded: encoding.Encoding,
+    tracer: Tracer,
+    normalize: bool,
+    dtype: str | None,
+    weights: str,
+    keep: tuple[str, ...],
+    trace: str | None,
+) -> Record:
+    core, steps, base = encoded.core, encoded.steps, encoded.base
+    tokens = base.labels.get("token")
+    tracer.begin(axis_labels(tokens), texts=encoding.text_spans(base))
     layers.warn_empty_mask_rows(base.get("mask"))
-    context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=parameters["dtype"])
+    context = layers.context_from(base, hook=tracer.visit, weights=weights, dtype=dtype)
     x = model.run(core, steps, encoded.inputs, context)
     encoded = encoded._replace(base=source_states.add_last_states(base, core.config, context, x.ndim == 3))
     if encoded.is_whole:
         trace_head(core, encoded.base, x, tracer)
-    result = make_result(encoded, x, parameters["normalize"], tracer.visit)
-    if encoded.pool != "none" and "batch" in result.axes_of("x") and source and not isinstance(source, Record):
-        result = result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
+    result = make_result(encoded, x, normalize, tracer.visit)
     tracer.check()
+    rows = intermediates.selected_row_labels(weights, tokens, x.shape[-2])
     if trace:
-        callbacks.current().write_side_output(trace, traced(tracer, "--trace-only", detail, base, x.shape[-2]))
-    return result.merge(traced(tracer, "--keep", detail, base, x.shape[-2])) if keep else result
+        traced = tracer.record(tokens, flag="--trace-only").with_tensors({}, rows)
+        callbacks.current().write_side_output(trace, traced)
+    return result.merge(tracer.record(tokens, flag="--keep").with_tensors({}, rows)) if keep else result
 
 
 def make_result(encoded: encoding.Encoding, x: Array, normalize: bool, hook: Hook = no_hook) -> Record:
@@ -317,16 +335,6 @@ def trace_head(core: model.Model, base: Record, x: Array, tracer: Tracer) -> Non
     """Compute the logits of a model without a decoder if the trace includes them."""
     if core.config.head and len(core.config.stacks) == 1 and any(map(tracer.wants, HEAD)):
         encoding.compute_logits(core, base, x, tracer.visit)
-
-
-def traced(tracer: Tracer, flag: str, detail: str, base: Record, length: int) -> Record:
-    """The intermediates of a run that a flag keeps, labelled with the tokens.
-
-    detail  how much of the attention weights is kept: the value of --weights
-    """
-    tokens = base.labels.get("token")
-    rows = intermediates.selected_row_labels(detail, tokens, length)
-    return tracer.record(tokens, flag=flag).with_tensors({}, rows)
 
 
 def make_states(config: model.Config, base: Record, x: Array, stack: str, is_whole: bool) -> Record:

@@ -1,6 +1,5 @@
 """What encode computes from: the input of a model's layers, its steps, and how their result becomes one vector."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -60,38 +59,50 @@ class Plan(NamedTuple):
     is_whole: bool
 
 
-def plan_encoding(values: Mapping[str, Any]) -> Plan:
-    core = layers.complete_model(values["model_"])
+def plan_encoding(checkpoint: "Checkpoint", layers_: str) -> Plan:
+    core = layers.complete_model(checkpoint)
     stack = core.config.stacks[0]
     count = core.config.stack(stack).layers
-    first, last = parse_layers(values["layers_"], count)
+    first, last = parse_layers(layers_, count)
     return Plan(core, stack, select_steps(core.config, stack, first, last), first, last == count)
 
 
-def prepare_encoding(source: Any, values: Mapping[str, Any], plan: Plan | None = None) -> Encoding:
+def prepare_encoding(
+    source: Any,
+    plan: Plan | None = None,
+    *,
+    model_: "Checkpoint",
+    layers_: str,
+    pool: str | None,
+    prompt: str | None,
+    pair: str | None,
+    ids: Record | None,
+    image: Array | None,
+    tokenizer: Tokenizer | None,
+    batch: bool,
+) -> Encoding:
     """Prepare what encode computes from texts or a record.
 
-    plan  that of these values, where it is known
+    plan  the steps to run; None: made of the model and layers_
 
-    Errors are those of encode: UsageError for an input that the model or its first layer does not take.
+    UsageError for an input that the model or its first layer does not accept.
     """
-    core, stack, steps, first, is_whole = plan or plan_encoding(values)
-    checkpoint, tokenizer, config = values["model_"], values["tokenizer"], core.config
-    layers.check_pair(config, values["pair"], source)
-    modules = sentence_modules(checkpoint)
-    pool = choose_pool(values, modules, is_whole)
-    prompt = find_prompt(values["prompt"], modules, pool)
+    core, stack, steps, first, is_whole = plan or plan_encoding(model_, layers_)
+    layers.check_pair(core.config, pair, source)
+    modules = sentence_modules(model_)
+    pool = choose_pool(pool, modules, is_whole)
+    opening = find_prompt(prompt, modules, pool)
+    length = 0
     if isinstance(source, Record):
-        inputs, base = read_inputs(checkpoint, stack, first, source, tokenizer)
+        inputs, base = read_inputs(model_, stack, first, source, tokenizer)
     else:
-        check_takes_text(config, stack, first)
-        names = ("pair", "ids", "image", "tokenizer", "batch")
-        read = text_inputs.ModelInput(source, *(values[name] for name in names))
-        read = prepare_texts(read, modules, prompt) if pool == "folder" else read
-        inputs, base = text_inputs.model_inputs(checkpoint, stack, read)
+        check_takes_text(core.config, stack, first)
+        read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch)
+        read = prepare_texts(read, modules, opening) if pool == "folder" else read
+        inputs, base = text_inputs.model_inputs(model_, stack, read)
+        length = count_prompt(opening, modules, tokenizer, model_)
     if not inputs.ndim:
         raise DataError("ids (): a single number (expected (T) or (B, T))")
-    length = 0 if isinstance(source, Record) else count_prompt(prompt, modules, tokenizer, checkpoint)
     return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length)
 
 
@@ -103,16 +114,16 @@ def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
     return modules
 
 
-def choose_pool(values: Mapping[str, Any], modules: SentenceModules, is_whole: bool) -> str:
+def choose_pool(pool: str | None, modules: SentenceModules, is_whole: bool) -> str:
     """Choose how to pool each text: by --pool, as the folder states, or not.
 
     UsageError for --pool folder where the folder does not state it.
     """
-    if values["pool"] is None:
+    if pool is None:
         return "folder" if modules.is_pooled and is_whole else "none"
-    if values["pool"] == "folder" and not modules.is_pooled:
+    if pool == "folder" and not modules.is_pooled:
         raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
-    return str(values["pool"])
+    return pool
 
 
 def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:

@@ -177,14 +177,14 @@ def embedding_name(call: StageCall) -> str:
     """The name of the embeddings among the intermediates of encode; "" for another stage or for hidden states."""
     if call.tool != "encode":
         return ""
-    steps = prepare_encoding(call.item, call.values).steps
+    steps = call.apply(prepare_encoding, call.item).steps
     return steps[0].layer if steps and steps[0].op == "embed" else ""
 
 
 def token_labels(tokens: TokenSource) -> Labels | None:
     """The words of tokens, if they have any."""
     if tokens.embedding:
-        return prepare_encoding(tokens.call.item, tokens.call.values).base.labels.get("token")
+        return tokens.call.apply(prepare_encoding, tokens.call.item).base.labels.get("token")
     return tokens.source.labels_of(VECTORS, -2)
 
 

@@ -449,7 +449,7 @@ def undo_encode(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 def undo_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: Hook = no_hook) -> None:
     """Undo a run of encode. The hook `forward` reads intermediates of the run, and may replace the embeddings."""
-    encoded = encoding.prepare_encoding(call.item, call.values)
+    encoded = call.apply(encoding.prepare_encoding, call.item)
     core, inputs, base = encoded.core, encoded.inputs, encoded.base
     if "mask" in base and is_float(base["mask"].dtype):
         raise call.error("no gradient of a mask of floats; one of booleans has none")
