@@ -9,7 +9,7 @@ from attnkit import formats
 from attnkit.checkpoints.mapping import TensorSpec
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import DataError
-from attnkit.model.config import Config, parameter_shape
+from attnkit.model.config import Config
 from attnkit.model.dtypes import Array
 from attnkit.model.linear import to_column_major
 
@@ -136,14 +136,14 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         spec, key = self.specs[layer][name], self._key(layer, name)
         if key not in self._tensors:
             self._tensors[key] = spec.pad_row(as_float(self.weights.tensor(key[0])))
-        return spec.to_parameter(self._tensors[key], parameter_shape(self.config, layer, name))
+        return spec.to_parameter(self._tensors[key], self.config.parameter_shape(layer, name))
 
     def _view(self, layer: str, name: str) -> Array:
         spec = self.specs[layer][name]
         if spec.padding_row is not None:
             return self._convert(layer, name)
         return spec.to_parameter(
-            self.weights.tensor(self._key(layer, name)[0]), parameter_shape(self.config, layer, name)
+            self.weights.tensor(self._key(layer, name)[0]), self.config.parameter_shape(layer, name)
         )
 
     def _key(self, layer: str, name: str) -> tuple[str, float | None]:
@@ -167,7 +167,7 @@ def match_tensors(
             stored = weights.find(spec.names)
             if stored is None:
                 raise DataError(f"no tensor {spec.names[0]!r} ({name} of {layer})", weights.name)
-            expected = spec.stored_shape(parameter_shape(config, layer, name))
+            expected = spec.stored_shape(config.parameter_shape(layer, name))
             check_tensor(weights, stored, expected, f"{name} of {layer}")
             matches[layer][name] = stored
     return matches

@@ -12,7 +12,7 @@ from attnkit.checkpoints.mapping import TensorSpec, expand_layers
 from attnkit.checkpoints.weights import Weights, single_file
 from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped
-from attnkit.model.config import Config, parameter_shape
+from attnkit.model.config import Config
 from attnkit.model.context import Params
 from attnkit.model.dtypes import Array
 
@@ -69,7 +69,7 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json") -> Publ
     for layer, layer_specs in specs.items():
         for key, spec in layer_specs.items():
             published = spec.names[0] if spec.names[0].startswith(WITHOUT_PREFIX) else prefix + spec.names[0]
-            shapes[published] = spec.stored_shape(parameter_shape(config, layer, key))
+            shapes[published] = spec.stored_shape(config.parameter_shape(layer, key))
             parameters[published] = (*parameters.get(published, ()), f"{layer}.{key}")
             names[f"{layer}.{key}"] = published
     return PublishedTensors(config, shapes, parameters, specs, names)

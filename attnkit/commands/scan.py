@@ -199,7 +199,7 @@ class Scored(NamedTuple):
         """Decode the token that begins the target: memory (B, S, D) -> (B, 1, D)."""
         ids = np.full((len(memory), 1), self.target)
         context = layers.new_context(memory=memory, dtype=self.dtype)
-        return model.run(self.core, model.layer_plan(self.core.config, "decoder"), ids, context)
+        return model.run(self.core, self.core.config.plan("decoder"), ids, context)
 
 
 class Patch(NamedTuple):
@@ -512,7 +512,7 @@ def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
 def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptions) -> Scored:
     """Find the score of a model: at the next token, the mask, or a target."""
     core, config = layers.complete_model(checkpoint), checkpoint.config
-    scored = Scored(core, model.layer_plan(config, config.stacks[0]), {}, 0, options.dtype)
+    scored = Scored(core, config.plan(config.stacks[0]), {}, 0, options.dtype)
     target = find_start(checkpoint) if len(config.stacks) > 1 else None
     place = len(read.ids) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read, "TEXT")
     flags = [("--score", options.score), ("--minus", options.minus)]

@@ -103,7 +103,7 @@ class GenerationOptions(NamedTuple):
 
         inspection, config = self.inspection, self.model_.config
         patterns = {"--trace-only": inspection.trace_only or ("*",)} if inspection.trace else {}
-        counts = head_counts(config, model.layer_plan(config, config.stacks[-1]))
+        counts = head_counts(config, config.plan(config.stacks[-1]))
         return Tracer(patterns, make_edits(inspection.patch, inspection.ablate, inspection.mean, counts))
 
 

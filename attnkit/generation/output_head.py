@@ -46,7 +46,7 @@ def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, trac
     inputs, base = text_inputs.model_inputs(options.model_, stack, read)
     core = layers.complete_model(options.model_)
     context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
-    x = model.run(core, model.layer_plan(core.config, stack), inputs, context)
+    x = model.run(core, core.config.plan(stack), inputs, context)
     axes = ("batch", "token", "model")[3 - x.ndim :]
     return Record({"x": Tensor(x, axes)}).merge(base)
 
@@ -68,7 +68,7 @@ def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:
     for each in (record.get("mask"), mask):
         layers.warn_empty_mask_rows(each)
     context = layers.context_from(record, memory=memory, memory_mask=mask, hook=tracer.visit)
-    y = model.run(core, model.layer_plan(config, "decoder"), x.astype(options.dtype or x.dtype, copy=False), context)
+    y = model.run(core, config.plan("decoder"), x.astype(options.dtype or x.dtype, copy=False), context)
     tracer.check()
     if options.inspection.trace:
         names = None if source is None else shared_labels(source)

@@ -140,7 +140,7 @@ def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
 def window_nll(core: model.Model, ids: Array, part: Window, dtype: str) -> float:
     """The sum of −log p of the tokens that a window predicts."""
     context = layers.new_context(dtype=dtype)
-    x = model.run(core, model.layer_plan(core.config, "decoder"), ids[part.begin : part.end], context)
+    x = model.run(core, core.config.plan("decoder"), ids[part.begin : part.end], context)
     return targets_nll(core, x[part.first - part.begin - 1 : -1], ids[part.first : part.end])
 
 
@@ -182,9 +182,9 @@ def score_pair(core: model.Model, read: Array, ids: Array, dtype: str) -> float:
     """The sum of −log p of target ids (T + 1,) after a source (S,)."""
     positions_left(core.config, max(len(read), len(ids) - 1))
     encoder = layers.new_context(dtype=dtype)
-    memory = model.run(core, model.layer_plan(core.config, "encoder"), read, encoder)
+    memory = model.run(core, core.config.plan("encoder"), read, encoder)
     context = layers.new_context(memory=memory, source_states=encoder_states(core.config, encoder), dtype=dtype)
-    x = model.run(core, model.layer_plan(core.config, "decoder"), ids[:-1], context)
+    x = model.run(core, core.config.plan("decoder"), ids[:-1], context)
     return targets_nll(core, x, ids[1:])
 
 

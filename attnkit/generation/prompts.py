@@ -276,7 +276,7 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
     core = layers.core_model(checkpoint)
     context = layers.new_context(dtype=dtype)
     checked = check_prompt_ids(ids, core.config.stack("encoder").vocab)
-    memory = model.run(core, model.layer_plan(core.config, "encoder"), np.array(checked), context)
+    memory = model.run(core, core.config.plan("encoder"), np.array(checked), context)
     states = source_states.encoder_states(core.config, context)
     return SourceText(memory, tokens, ids, states)
 

@@ -138,12 +138,10 @@ def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], hook: Hoo
     memory, encoder, states = prompt.memory, None, prompt.source_states
     if prompt.source_ids is not None:
         context = model.Context(hook=hook, dtype=options.compute_dtype)
-        memory, encoder = run_recorded(
-            core, model.layer_plan(core.config, "encoder"), np.array(prompt.source_ids), context
-        )
+        memory, encoder = run_recorded(core, core.config.plan("encoder"), np.array(prompt.source_ids), context)
         states = context.last_states()
     context = model.Context(memory=memory, source_states=states, hook=hook, dtype=options.dtype)
-    hidden, decoder = run_recorded(core, model.layer_plan(core.config, "decoder"), np.array(ids), context)
+    hidden, decoder = run_recorded(core, core.config.plan("decoder"), np.array(ids), context)
     return ScoringPass(hidden, decoder, encoder, memory)
 
 

@@ -87,7 +87,7 @@ def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | 
         hook=text_model.tracer.visit,
         dtype=options.dtype,
     )
-    tokens, plan = np.array(ids), model.layer_plan(core.config, "decoder")
+    tokens, plan = np.array(ids), core.config.plan("decoder")
     return model.run(core, plan, tokens, context) if cache is None else model.run(core, plan, tokens[None], context)[0]
 
 

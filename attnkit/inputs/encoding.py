@@ -173,7 +173,7 @@ def parse_layers(text: str, count: int) -> tuple[int, int]:
 def select_steps(config: model.Config, stack: str, first: int, last: int) -> list[model.Step]:
     """The steps of some layers, with the embeddings before and the norm after all."""
     count, steps = config.stack(stack).layers, []
-    for step in model.layer_plan(config, stack):
+    for step in config.plan(stack):
         number = model.parse_layer_name(step.layer)[1]
         at = (-1 if step.layer != f"{stack}.norm" else count) if number is None else number
         if first <= at < last or (at < 0 and first == 0) or (at == last == count):

@@ -78,7 +78,7 @@ def recurrent_layers(checkpoint: "Checkpoint") -> list[str]:
 
     A decoder that attends inside its recurrence is one step.
     """
-    steps = [step for stack in checkpoint.config.stacks for step in model.layer_plan(checkpoint.config, stack)]
+    steps = [step for stack in checkpoint.config.stacks for step in checkpoint.config.plan(stack)]
     return [step.layer for step in steps if step.op == "rnn"]
 
 
@@ -106,7 +106,7 @@ def complete_model(checkpoint: "Checkpoint") -> "Model":
 def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
     """Copy weights of the decoder by columns if there are many tokens to generate."""
     if tokens >= LONG:
-        for step in model.layer_plan(checkpoint.config, "decoder"):
+        for step in checkpoint.config.plan("decoder"):
             if step.op == "ffn" and "w2" in checkpoint.params[step.layer]:
                 checkpoint.params.to_column_major(step.layer, "w2")
 

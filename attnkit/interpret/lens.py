@@ -80,7 +80,7 @@ def state_names(config: "model.Config", stack: str) -> dict[str, str]:
     {'embedding': 'decoder.embed', 'decoder.0': 'decoder.0.ffn.residual'}
     """
     names = {}
-    for step in model.layer_plan(config, stack):
+    for step in config.plan(stack):
         number = model.parse_layer_name(step.layer)[1]
         if step.layer != f"{stack}.norm":
             names[EMBEDDING if number is None else f"{stack}.{number}"] = result_name(step)
@@ -278,7 +278,7 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
     """
     parts: Parts = {}
     state, width = "", 0  # the name of the state that the parts add up to, and its width
-    for step in model.layer_plan(core.config, stack):
+    for step in core.config.plan(stack):
         params = core.params.get(step.layer, {})
         if step.op in ("attend", "ffn"):
             parts |= split_step(core, step, record, at, by)

@@ -147,7 +147,7 @@ def list_parameters(checkpoint: "Checkpoint", layer: str) -> str:
     """List the parameters of a layer by shape: `wq wk (4, 4), bq bk (4)`."""
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name in checkpoint.params.specs[layer]:
-        by_shape.setdefault(model.parameter_shape(checkpoint.config, layer, name), []).append(name)
+        by_shape.setdefault(checkpoint.config.parameter_shape(layer, name), []).append(name)
     return ", ".join(f"{' '.join(names)} {shape_text(shape)}" for shape, names in by_shape.items()) or "none"
 
 
@@ -446,7 +446,7 @@ def pipeline_parts(config: Config) -> dict[str, list[Step]]:
     """The steps of every part that has a pipeline, by its name."""
     parts: dict[str, list[Step]] = {}
     for stack in config.stacks:
-        steps = model.layer_plan(config, stack)
+        steps = config.plan(stack)
         parts[stack] = steps
         numbers = dict.fromkeys(model.parse_layer_name(step.layer)[1] for step in steps)
         parts |= {
@@ -458,7 +458,7 @@ def pipeline_parts(config: Config) -> dict[str, list[Step]]:
 
 def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> str:
     """The pipeline of a stack from its input to its last result."""
-    steps, ends_here = model.layer_plan(config, stack), stack == config.stacks[-1]
+    steps, ends_here = config.plan(stack), stack == config.stacks[-1]
     if is_pooled and stack == config.stacks[0]:
         stages = [stage_line(config, folder, step) for step in steps if step.layer != f"{stack}.norm"]
         words = ["attnkit", "encode", "--model", folder, "--layers", f"{config.stack(stack).layers}:"]

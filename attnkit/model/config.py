@@ -225,8 +225,24 @@ class Config:
         return {step.layer: find_attention_rules(self, step.layer) for step in steps if step.op == "attend"}
 
     def plan(self, stack: str) -> "list[Step]":
-        """All steps of a stack."""
-        return transformer_plan(self, stack)
+        """All steps of a stack, from ids (or patches) to its last hidden states.
+
+        >>> small = StackConfig(layers=0, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
+        >>> config = Config("gpt2", 2, decoder=small, positions=PositionConfig("learned"))
+        >>> [step.op for step in config.plan("decoder")]
+        ['embed', 'posenc', 'layernorm']
+        """
+        chosen = self.stack(stack)
+        steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or self.patches else []
+        if self.positions.kind in ("learned", "sinusoidal"):
+            steps.append(Step("posenc", f"{stack}.positions"))
+        if self.embed_norm:
+            steps.append(Step("layernorm", f"{stack}.embed_norm"))
+        if self.embed_width:
+            steps.append(Step("linear", f"{stack}.projection"))
+        for number in range(chosen.layers):
+            steps += layer_steps(self, stack, number)
+        return [*steps, Step("layernorm", f"{stack}.norm")] if chosen.final_norm else steps
 
     def layer_names(self) -> list[str]:
         """Names of all layers that may have parameters, in the order of a forward pass."""
@@ -238,8 +254,32 @@ class Config:
         return names + ["pooler"] * self.pooler + transform + ["head"] * self.head
 
     def parameter_shape(self, layer: str, name: str) -> tuple[int, ...]:
-        """Return the shape of a parameter of a layer: see `parameter_shape`."""
-        return transformer_parameter_shape(self, layer, name)
+        """Shape of a parameter of a layer.
+
+        >>> small = StackConfig(layers=1, heads=2, hidden=8, kv_heads=1, head_dim=3, vocab=9)
+        >>> Config("llama", 4, decoder=small).parameter_shape("decoder.0.self", "wk")
+        (4, 3)
+        """
+        stack_name, _, part = parse_layer_name(layer)
+        patches, positions = self.patches, self.positions
+        if not stack_name:
+            return _head_shape(self, part, name)
+        stack = self.stack(stack_name)
+        sizes = {
+            "model": self.embed_width if self.embed_width and part in EMBEDDING else self.width,
+            "heads": stack.heads * stack.head_dim,
+            "key heads": stack.kv_heads * stack.head_dim,
+            "hidden": stack.hidden,
+            "vocab": stack.vocab,
+            "segment": self.types,
+            "pixel": patches.channels * patches.patch_height * patches.patch_width if patches else 0,
+            "embedding": self.embed_width,
+            "position": positions.size,
+            "bucket": positions.buckets,
+            "distance": 2 * positions.buckets,
+            "head": stack.heads,
+        }
+        return stack_shape(part, name, sizes)
 
     def result_width(self, layer: str) -> int:
         """Width of what the step of a layer computes, without its residual."""
@@ -326,32 +366,6 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     return steps
 
 
-def layer_plan(config: Config, stack: str) -> list[Step]:
-    """All steps of a stack, from ids (or patches) to its last hidden states.
-
-    >>> small = StackConfig(layers=0, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
-    >>> config = Config("gpt2", 2, decoder=small, positions=PositionConfig("learned"))
-    >>> [step.op for step in layer_plan(config, "decoder")]
-    ['embed', 'posenc', 'layernorm']
-    """
-    return config.plan(stack)
-
-
-def transformer_plan(config: Config, stack: str) -> list[Step]:
-    """All steps of a stack of a Transformer."""
-    chosen = config.stack(stack)
-    steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or config.patches else []
-    if config.positions.kind in ("learned", "sinusoidal"):
-        steps.append(Step("posenc", f"{stack}.positions"))
-    if config.embed_norm:
-        steps.append(Step("layernorm", f"{stack}.embed_norm"))
-    if config.embed_width:
-        steps.append(Step("linear", f"{stack}.projection"))
-    for number in range(chosen.layers):
-        steps += layer_steps(config, stack, number)
-    return [*steps, Step("layernorm", f"{stack}.norm")] if chosen.final_norm else steps
-
-
 @cache
 def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
     """Split a layer name into stack, number and part; "" and None for none.
@@ -366,40 +380,6 @@ def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
 
 
 EMBEDDING = ("embed", "positions", "embed_norm")  # layers before a projection
-
-
-def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
-    """Return the shape of a parameter of a layer.
-
-    >>> small = StackConfig(layers=1, heads=2, hidden=8, kv_heads=1, head_dim=3, vocab=9)
-    >>> parameter_shape(Config("llama", 4, decoder=small), "decoder.0.self", "wk")
-    (4, 3)
-    """
-    return config.parameter_shape(layer, name)
-
-
-def transformer_parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
-    """Shape of a parameter of a layer of a Transformer."""
-    stack_name, _, part = parse_layer_name(layer)
-    patches, positions = config.patches, config.positions
-    if not stack_name:
-        return _head_shape(config, part, name)
-    stack = config.stack(stack_name)
-    sizes = {
-        "model": config.embed_width if config.embed_width and part in EMBEDDING else config.width,
-        "heads": stack.heads * stack.head_dim,
-        "key heads": stack.kv_heads * stack.head_dim,
-        "hidden": stack.hidden,
-        "vocab": stack.vocab,
-        "segment": config.types,
-        "pixel": patches.channels * patches.patch_height * patches.patch_width if patches else 0,
-        "embedding": config.embed_width,
-        "position": positions.size,
-        "bucket": positions.buckets,
-        "distance": 2 * positions.buckets,
-        "head": stack.heads,
-    }
-    return stack_shape(part, name, sizes)
 
 
 def _with_relative_positions(positions: PositionConfig, stack: str, layers: list[str]) -> list[str]:

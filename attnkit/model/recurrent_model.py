@@ -1,7 +1,7 @@
 """The recurrent layers of a model: one step of its plan each, from their first states to their last."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from attnkit.model.dtypes import Array
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kv_cache import StateCache
-from attnkit.model.recurrent import DirectionRun
+from attnkit.model.recurrent import Trace
 from attnkit.model.recurrent_cells import Parameters, State, map_state
 from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, RecurrentStack
 from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, run_layer
@@ -184,12 +184,12 @@ def order_tokens(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | No
 
 def show_gates(hook: Hook, layer: str, run: LayerRun, order: Array | None, rank: int) -> None:
     """Pass gates and cell states of a layer to a hook; UsageError if it edits them."""
-    runs = [one for one in (run.forward, run.reverse) if one is not None and one.trace is not None]
-    for name in gate_names(runs):
+    directions = [name_gates(one.trace) for one in (run.forward, run.reverse) if one is not None and one.trace]
+    for name in directions[0] if directions else ():
         function = hook(f"{layer}.{name}")
         if function is None:
             continue
-        array = np.concatenate([gate_of(one, name) for one in runs], axis=-1)
+        array = np.concatenate([gates[name] for gates in directions], axis=-1)
         if order is not None:
             array = np.take_along_axis(array, np.argsort(order, axis=1)[..., None], axis=1)
         gate = array if rank == 3 else array[0]
@@ -202,11 +202,10 @@ def require_same(changed: Array, array: Array, name: str) -> None:
         raise UsageError(f"{name} is computed inside the layer: it can be read, not replaced", "--patch")
 
 
-def gate_names(runs: list[DirectionRun]) -> list[str]:
-    """Names of the gates of a layer, such as reset_gate, and `cell` of an LSTM."""
-    traces = [run.trace for run in runs if run.trace is not None]
-    cell = ["cell"] if traces and traces[0].cell is not None else []
-    return [*(gate_name(gate) for trace in traces[:1] for gate in trace.gates if gate != "product"), *cell]
+def name_gates(trace: Trace) -> dict[str, Array]:
+    """Gates of a direction at every token by name, such as reset_gate, and `cell` of an LSTM: (B, T, H)."""
+    gates = {gate_name(gate): values for gate, values in trace.gates.items() if gate != "product"}
+    return gates if trace.cell is None else gates | {"cell": trace.cell}
 
 
 def gate_name(gate: str) -> str:
@@ -216,10 +215,3 @@ def gate_name(gate: str) -> str:
     ('reset_gate', 'candidate')
     """
     return gate if gate == "candidate" else f"{gate}_gate"
-
-
-def gate_of(run: DirectionRun, name: str) -> Array:
-    """Gate of a direction at every token, or its cell states: (B, T, H)."""
-    trace: Any = run.trace
-    gate: Array = trace.cell if name == "cell" else trace.gates[name.removesuffix("_gate")]
-    return gate

@@ -8,9 +8,7 @@ from attnkit.model.config import (
     StackConfig,
     Step,
     layer_steps,
-    parameter_shape,
     parse_layer_name,
-    layer_plan,
 )
 from attnkit.model.output_head import head_logits, label_probabilities, pool_first
 from attnkit.model.kv_cache import KVCache

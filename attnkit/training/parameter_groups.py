@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from attnkit.checkpoints.publishing import PublishedTensors
 from attnkit.errors import UsageError, suggest
-from attnkit.model.config import Config, parameter_shape, parse_layer_name
+from attnkit.model.config import Config, parse_layer_name
 
 
 class ParameterGroup(NamedTuple):
@@ -81,7 +81,7 @@ def tensor_groups(published: PublishedTensors, layer_decay: float = 1.0) -> dict
     (ParameterGroup(rate=0.25, has_weight_decay=True), ParameterGroup(rate=1.0, has_weight_decay=False))
     """
     first = {parameters[0]: name for name, parameters in published.parameters.items()}
-    shapes = {name: parameter_shape(published.config, *name.rsplit(".", 1)) for name in first}
+    shapes = {name: published.config.parameter_shape(*name.rsplit(".", 1)) for name in first}
     groups = parameter_groups(shapes, published.config, layer_decay)
     return {first[name]: group for name, group in groups.items()}
 

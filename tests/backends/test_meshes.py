@@ -37,7 +37,7 @@ def test_a_mesh_gives_what_one_device_gives(name, mesh):
 
 def test_one_text_is_split_over_its_tokens():
     numpy, ours = both("bert", split(seq=4))
-    x, steps = inputs(numpy.config, "encoder"), model.layer_plan(numpy.config, "encoder")
+    x, steps = inputs(numpy.config, "encoder"), numpy.config.plan("encoder")
     theirs, mine = (model.run(each, steps, x, model.Context()) for each in (numpy, ours))
     np.testing.assert_allclose(mine, theirs, atol=1e-5)
 

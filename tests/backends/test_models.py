@@ -88,7 +88,7 @@ def run_both(name, dtype, one=None, choose=list):
     config, memory = numpy.config, {}
     for stack in config.stacks:
         context, real = padding(config)
-        x, steps = inputs(config, stack, dtype, (2,)), choose(model.layer_plan(config, stack))
+        x, steps = inputs(config, stack, dtype, (2,)), choose(config.plan(stack))
         contexts = [model.Context(dtype=dtype, **context, **memory) for _ in range(2)]
         theirs, ours = (model.run(each, steps, x, one) for each, one in zip((numpy, jax), contexts, strict=True))
         assert_close(ours, theirs, dtype, real if "mask" in context else ...)
@@ -125,7 +125,7 @@ def test_traces_have_the_same_names_shapes_and_numbers(name):
         context = model.Context(
             hook=lambda name, kept=kept: lambda array: kept.setdefault(name, array), weights="stats"
         )
-        model.run(one, model.layer_plan(one.config, stack), inputs(one.config, stack), context)
+        model.run(one, one.config.plan(stack), inputs(one.config, stack), context)
         found.append(kept)
     assert [*found[0]] == [*found[1]]
     for key, array in found[1].items():
@@ -141,7 +141,7 @@ def test_traces_of_a_recurrent_model():
             context = model.Context(
                 hook=lambda name, kept=kept: lambda array: kept.update({name: array}) or array, **memory
             )
-            x = model.run(one, model.layer_plan(one.config, stack), inputs(one.config, stack)[:2], context)
+            x = model.run(one, one.config.plan(stack), inputs(one.config, stack)[:2], context)
             memory = {"memory": x, "source_states": context.last_states()} if stack == "encoder" else {}
         found.append(kept)
     assert [*found[0]] == [*found[1]] and "decoder.1.rnn.forget_gate" in found[0]
@@ -152,7 +152,7 @@ def test_traces_of_a_recurrent_model():
 def test_a_hook_replaces_what_later_layers_see():
     hooks, states = {"decoder.0.self.heads": np.zeros_like, "decoder.0.ffn": None}, []
     for one in both("gpt2"):
-        x, steps = inputs(one.config, "decoder"), model.layer_plan(one.config, "decoder")
+        x, steps = inputs(one.config, "decoder"), one.config.plan("decoder")
         states.append([model.run(one, steps, x, model.Context(hook=hook)) for hook in (hooks.get, model.no_hook)])
     assert_close(states[1][0], states[0][0], "float32")
     assert np.abs(states[1][0] - states[1][1]).max() > 1e-3
@@ -164,7 +164,7 @@ def test_greedy_tokens_beams_and_caches(name):
     config, memory = numpy.config, {}
     if config.encoder:
         context = model.Context()
-        states = model.run(numpy, model.layer_plan(config, "encoder"), inputs(config, "encoder"), context)
+        states = model.run(numpy, config.plan("encoder"), inputs(config, "encoder"), context)
         memory = {"memory": states[None], "source_states": context.last_states()}
     ids, settings = inputs(config, "decoder")[:5], model.SamplingConfig(limit=50 if config.positions.size < 100 else 70)
     theirs, ours = model.CachedDecoder(numpy, **memory), engine().decoder(jax, None, **memory)
@@ -186,7 +186,7 @@ def test_greedy_tokens_beams_and_caches(name):
 
 def test_a_text_is_continued_from_a_cache_of_numpy():
     numpy, jax = both("gpt2")
-    ids, steps = inputs(numpy.config, "decoder")[None], model.layer_plan(numpy.config, "decoder")
+    ids, steps = inputs(numpy.config, "decoder")[None], numpy.config.plan("decoder")
     caches = [model.KVCache(), model.KVCache()]
     for part in (ids[:, :6], ids[:, 6:]):
         states = [
@@ -200,7 +200,7 @@ def test_a_text_is_continued_from_a_cache_of_numpy():
 @pytest.mark.parametrize("compute", ["bfloat16", "float16"])
 def test_computing_in_16_bits_gives_float32_nearby(compute):
     numpy, jax = both("bert", JaxEngine(compute))
-    x, steps = inputs(numpy.config, "encoder"), model.layer_plan(numpy.config, "encoder")
+    x, steps = inputs(numpy.config, "encoder"), numpy.config.plan("encoder")
     theirs, ours = (model.run(one, steps, x, model.Context()) for one in (numpy, jax))
     error = np.abs(ours - theirs).max()
     assert ours.dtype == np.float32 and 1e-5 < error < 0.1
@@ -212,7 +212,5 @@ def test_the_first_layer_that_is_not_finite_is_named():
     params["decoder.1.ffn"]["b2"] = np.full_like(params["decoder.1.ffn"]["b2"], np.inf)
     named = []
     context = model.Context(on_non_finite=named.append)
-    model.run(
-        jax._replace(params=params), model.layer_plan(jax.config, "decoder"), inputs(jax.config, "decoder"), context
-    )
+    model.run(jax._replace(params=params), jax.config.plan("decoder"), inputs(jax.config, "decoder"), context)
     assert named == ["decoder.1.ffn"]

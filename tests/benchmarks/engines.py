@@ -114,7 +114,7 @@ def encode(engines: dict) -> None:
     checkpoint = open_checkpoint(folder)
     read = text_inputs.ModelInput(texts, batch=True)
     ids, base = text_inputs.model_inputs(checkpoint, "encoder", read)
-    mask, steps = base["mask"], model.layer_plan(checkpoint.config, "encoder")
+    mask, steps = base["mask"], checkpoint.config.plan("encoder")
     context = {"mask": mask, "positions": model.token_positions(mask)}
     for name, engine in engines.items():
         core = model.Model(checkpoint.config, checkpoint.params, engine)

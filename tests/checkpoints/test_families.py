@@ -12,7 +12,7 @@ import attnkit
 from attnkit.checkpoints import FAMILIES, open_checkpoint
 from attnkit.errors import DataError
 from attnkit.help import read_page
-from attnkit.model.config import PatchConfig, SpecialTokens, parameter_shape
+from attnkit.model.config import PatchConfig, SpecialTokens
 from tests.places import MODELS
 
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
@@ -50,7 +50,7 @@ def test_all_layers_of_every_folder_are_there_in_their_shapes(name):
     assert list(model.params) == model.layers() and len(set(model.layers())) == len(model.layers())
     for layer in model.layers():
         for parameter, array in model.params[layer].items():
-            assert array.shape == parameter_shape(model.config, layer, parameter)
+            assert array.shape == model.config.parameter_shape(layer, parameter)
             assert array.dtype in (np.float32, np.float64)
             assert model.tensor(f"{layer}.{parameter}") is array
         places = layer.endswith(".positions") and model.config.positions.kind == "sinusoidal"

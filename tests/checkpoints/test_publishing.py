@@ -45,7 +45,7 @@ def test_a_model_in_memory_is_that_of_the_folder(folder):
     checkpoint, tensors = stored(folder)
     ours = assemble_checkpoint(config_of(folder), {name: np.array(array) for name, array in tensors.items()})
     stack, ids = checkpoint.config.stacks[0], np.array([[3, 1, 4, 1, 5]])
-    plan = model.layer_plan(checkpoint.config, stack)
+    plan = checkpoint.config.plan(stack)
     of_folder, of_memory = (
         model.run(model.Model(one.config, one.params), plan, ids, model.Context()) for one in (checkpoint, ours)
     )

@@ -120,7 +120,7 @@ def test_the_cache_changes_nothing(name, dtype):
     core = layers.core_model(open_checkpoint(folder(name)))
     prompt, memory = frozen(name)["ids"], None
     if core.config.encoder:
-        memory = model.run(core, model.layer_plan(core.config, "encoder"), prompt, model.Context(dtype=dtype))
+        memory = model.run(core, core.config.plan("encoder"), prompt, model.Context(dtype=dtype))
         prompt = np.array([[core.config.special.start]])
 
     class Uncached(model.CachedDecoder):

@@ -44,9 +44,7 @@ def hidden(stack, count):
 
     def name_of(config, number):
         if number < 0:
-            steps = [
-                step.layer for step in model.layer_plan(config, stack) if model.parse_layer_name(step.layer)[1] is None
-            ]
+            steps = [step.layer for step in config.plan(stack) if model.parse_layer_name(step.layer)[1] is None]
             return [name for name in steps if name != f"{stack}.norm"][-1]
         last = model.layer_steps(config, stack, number)[-1]
         return f"{last.layer}.residual" if config.norm_first else last.layer
@@ -62,7 +60,7 @@ def ran(name, stack, inputs, dtype, **known):
         return lambda array: kept.setdefault(name, array)
 
     context = model.Context(hook=visit, dtype=DTYPES[dtype], **known)
-    return model.run(core(name), model.layer_plan(core(name).config, stack), inputs, context), kept
+    return model.run(core(name), core(name).config.plan(stack), inputs, context), kept
 
 
 def states(name, stack, kept, last):

@@ -40,7 +40,7 @@ def traced(name, stack, inputs, memory=None):
     kept = {}
     context = model.Context(memory=memory, hook=lambda name: lambda array: kept.setdefault(name, array))
     core = layers.core_model(checkpoint(name))
-    return kept, model.run(core, model.layer_plan(core.config, stack), inputs, context)
+    return kept, model.run(core, core.config.plan(stack), inputs, context)
 
 
 def given(name, stack):
@@ -75,7 +75,7 @@ def test_every_part_of_every_model_is_its_pipeline(name, tmp_path):
         formats.save(Record({"x": inputs}), path)
         np.testing.assert_array_equal(ran(pieces(name, stack, path, tmp_path))["x"], last)
         before = inputs
-        for step in model.layer_plan(config, stack):
+        for step in config.plan(stack):
             if model.parse_layer_name(step.layer)[1] is not None:
                 break
             before = kept[step.layer]
@@ -176,7 +176,7 @@ def test_the_printed_pipelines_of_a_padded_batch_are_the_model_run_whole(name, s
     path, memory_path = str(tmp_path / "input.npz"), str(tmp_path / "memory.npz")
     for stack in core.config.stacks:
         inputs, mask = padded_batch(name, stack, side)
-        whole = model.run(core, model.layer_plan(core.config, stack), inputs, context(mask, **known))
+        whole = model.run(core, core.config.plan(stack), inputs, context(mask, **known))
         x, text = after_embedding(name, stack, inputs)
         formats.save(masked_record(x, mask), path)
         made = piped(text, path, memory_path)
@@ -188,7 +188,7 @@ def test_the_printed_pipelines_of_a_padded_batch_are_the_model_run_whole(name, s
 def by_steps(name, stack, record, memory, offset, past):
     """The record through the tools, one after another, and the keys and values of each layer of self-attention."""
     config, present, residual = checkpoint(name).config, {}, record
-    for step in model.layer_plan(config, stack):
+    for step in config.plan(stack):
         given = {"model": str(MODELS / name), "layer": step.layer}
         before = residual if step.adds_residual == "saved" else record
         residual = record if step.saves_residual else residual
@@ -215,14 +215,14 @@ def test_a_padded_batch_goes_on_from_a_cache_by_pieces_as_it_does_whole(name, si
     core, known, memory = layers.core_model(checkpoint(name)), {}, None
     if core.config.encoder:
         inputs, mask = padded_batch(name, "encoder", side)
-        states = model.run(core, model.layer_plan(core.config, "encoder"), inputs, context(mask))
+        states = model.run(core, core.config.plan("encoder"), inputs, context(mask))
         known, memory = {"memory": states, "memory_mask": mask}, masked_record(states, mask)
     inputs, mask = padded_batch(name, "decoder", side)
     cache, past, positions = model.KVCache(), {}, model.token_positions(mask)
     for part in (slice(0, 4), slice(4, 6), slice(6, 7)):
         seen = mask[..., : part.stop]
         about = model.Context(mask=seen, positions=positions[:, part], cache=cache, **known)
-        whole = model.run(core, model.layer_plan(core.config, "decoder"), inputs[:, part], about)
+        whole = model.run(core, core.config.plan("decoder"), inputs[:, part], about)
         x, _ = after_embedding(name, "decoder", inputs[:, part])
         made, past = by_steps(name, "decoder", masked_record(x, seen), memory, part.start, past)
         np.testing.assert_array_equal(made["x"], whole)

@@ -126,7 +126,7 @@ def test_every_stored_tensor_has_an_axis_name_for_each_axis(name):
         if checkpoint.params[layer]:
             part = model_summary.model_part(checkpoint, layer).check()
             assert {key: array.shape for key, array in part.arrays().items()} == {
-                key: model.parameter_shape(checkpoint.config, layer, key) for key in checkpoint.params[layer]
+                key: checkpoint.config.parameter_shape(layer, key) for key in checkpoint.params[layer]
             }
 
 
@@ -227,8 +227,8 @@ def test_the_pipelines_of_an_encoder_and_a_decoder_run(tmp_path):
     checkpoint = open_checkpoint(str(folder))
     core = model.Model(checkpoint.config, checkpoint.params)
     source, target = (np.load(tmp_path / f"{name}.npz")["x"] for name in ("source", "target"))
-    memory = model.run(core, model.layer_plan(core.config, "encoder"), source, model.Context())
-    whole = model.run(core, model.layer_plan(core.config, "decoder"), target, model.Context(memory=memory))
+    memory = model.run(core, core.config.plan("encoder"), source, model.Context())
+    whole = model.run(core, core.config.plan("decoder"), target, model.Context(memory=memory))
     assert np.array_equal(np.array(x["data"], whole.dtype), whole)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.commands.scan import Scored, find_axes, list_patches, match_names, run_text, sweep
 from attnkit.inputs import layers
@@ -29,7 +28,7 @@ WORD = 7
 
 def scored_model(name, place):
     checkpoint = open_checkpoint(str(MODELS / name))
-    core, plan = layers.complete_model(checkpoint), model.layer_plan(checkpoint.config, checkpoint.config.stacks[0])
+    core, plan = layers.complete_model(checkpoint), checkpoint.config.plan(checkpoint.config.stacks[0])
     head = {layer: core.params[layer] for layer in ("head.dense", "head.norm", "head") if layer in core.params}
     head["head"] = {key: np.ascontiguousarray(value[..., [WORD]]) for key, value in head["head"].items()}
     return checkpoint, Scored(core, plan, head, place, "float64")

@@ -261,13 +261,13 @@ def test_stacks_of_a_published_model(core):
     width, heads = core.config.width, core.config.encoder.heads
     source, target = rng.standard_normal((2, 5, width)), rng.standard_normal((2, 4, width))
     real = np.arange(5) < np.array([5, 3])[:, None, None]  # (B, 1, S)
-    memory = model.run(core, model.layer_plan(core.config, "encoder"), source, model.Context(mask=real))
+    memory = model.run(core, core.config.plan("encoder"), source, model.Context(mask=real))
     encoded = reduce(
         lambda x, one: reference.encoder_layer(x, one, heads=heads, mask=real), stack(core, "encoder"), source
     )
     same(memory, reference.layer_norm(encoded, **core.params["encoder.norm"]))
     context = model.Context(memory=memory, memory_mask=real)
-    ours = model.run(core, model.layer_plan(core.config, "decoder"), target, context)
+    ours = model.run(core, core.config.plan("decoder"), target, context)
     decoded = reduce(
         lambda x, one: reference.decoder_layer(x, memory, one, heads=heads, memory_mask=real),
         stack(core, "decoder"), target,
@@ -281,7 +281,7 @@ def test_a_decoder_that_reads_token_by_token(core):
     x, memory = rng.standard_normal((2, 6, width)), rng.standard_normal((2, 5, width))
     expected = reduce(lambda y, one: reference.decoder_layer(y, memory, one, heads=heads), stack(core, "decoder"), x)
     expected = reference.layer_norm(expected, **core.params["decoder.norm"])
-    steps, cache = model.layer_plan(core.config, "decoder"), model.KVCache()
+    steps, cache = core.config.plan("decoder"), model.KVCache()
     plain = [model.run(core, steps, x[:, t : t + 1], model.Context(memory=memory, cache=cache)) for t in range(3)]
     fast = compile_decode_step(
         core.config, core.params, steps, cache

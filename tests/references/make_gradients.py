@@ -30,7 +30,6 @@ from torch import nn
 from torch.nn import functional
 
 from attnkit.checkpoints import open_checkpoint
-from attnkit.model.config import parameter_shape
 
 HERE = pathlib.Path(__file__).parent
 SMALL = 32
@@ -321,7 +320,7 @@ def gradients_of(model: nn.Module, loss, params) -> tuple[float, Arrays]:
     for layer, specs in params.specs.items():
         for name, spec in specs.items():
             (stored,) = (full for full in by_name if full.endswith(params.weights.find(spec.names)))
-            named[f"{layer}.{name}"] = spec.to_parameter(by_name[stored], parameter_shape(params.config, layer, name))
+            named[f"{layer}.{name}"] = spec.to_parameter(by_name[stored], params.config.parameter_shape(layer, name))
     return float(value.detach()), named
 
 

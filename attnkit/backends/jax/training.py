@@ -23,7 +23,7 @@ from attnkit.backends.jax.recurrence import last_states
 from attnkit.model.backward.recorded_steps import dropout_layers
 from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.whole_models import StackInputs
-from attnkit.model.config import Step, layer_plan
+from attnkit.model.config import Step
 from attnkit.model.context import Context, Model, Params
 from attnkit.model.dropout import dropout_mask
 from attnkit.model.dtypes import Array
@@ -162,7 +162,7 @@ class JaxTrainState:
         check_supported(model, engine.mesh)
         self._engine, self._config, self._layers = engine, model.config, list(model.params)
         self._options, self._clip, self._smoothing = optimizer, clip, smoothing
-        self._steps: dict[str, list[Step]] = {name: layer_plan(model.config, name) for name in model.config.stacks}
+        self._steps: dict[str, list[Step]] = {name: model.config.plan(name) for name in model.config.stacks}
         self._dtype = next(iter(next(iter(model.params.values())).values())).dtype
         with self._precision():
             placed = PlacedParameters(model.config, model.params, self._dtype, engine.mesh)

@@ -26,6 +26,7 @@ from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed_backward
 from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
+from attnkit.model.kernels.products import PLAIN
 from attnkit.model.linear import as_rows, sum_to_shape
 from attnkit.model.norms import layer_norm_vjp, rms_norm_vjp
 from attnkit.model.patch_embedding import extract_patches, extract_patches_backward, interpolate_positions_backward
@@ -76,7 +77,7 @@ def run_recorded(
     """
     if context.cache is not None:
         raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")
-    steps = list(steps)
+    context.products, steps = PLAIN, list(steps)
     tape = Tape(context, dropping, dropout_layers(steps) if dropping else frozenset())
 
     def record(model: Model, step: Step, x: Array, context: Context) -> Array:

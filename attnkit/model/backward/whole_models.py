@@ -11,7 +11,6 @@ from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.backward.recorded_steps import normalize_vjp, run_backward, run_recorded
 from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape, undo_projection
 from attnkit.model.backward.tied import sum_tied
-from attnkit.model.config import layer_plan
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
@@ -100,7 +99,7 @@ def run_model(
             one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype, products=PLAIN
         )
         context.source_states = states
-        memory, tapes[stack] = run_recorded(model, layer_plan(model.config, stack), one.x, context, dropout)
+        memory, tapes[stack] = run_recorded(model, model.config.plan(stack), one.x, context, dropout)
         states = context.last_states()
         memory_mask = one.mask if one.mask is not None and one.mask.ndim == 3 and one.mask.shape[1] == 1 else None
     output = output or ("logits" if model.config.head else "hidden")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.model.activations import ACTIVATIONS
-from attnkit.model.config import AttentionRules, Config, Step, layer_plan, parse_layer_name
+from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.hooks import no_hook
@@ -33,7 +33,7 @@ class CachedDecoder:
     """
 
     def __init__(self, model: Model, cache: KVCache | None = None, **context: Any) -> None:
-        self.model, self.steps = model, layer_plan(model.config, "decoder")
+        self.model, self.steps = model, model.config.plan("decoder")
         self.cache, self.context = new_cache(model.config) if cache is None else cache, context
         self._first = next((at for at, step in enumerate(self.steps) if parse_layer_name(step.layer)[1] is not None), 0)
         self._text: Array | None = None
@@ -50,7 +50,8 @@ class CachedDecoder:
         if not cacheable(self.model.config, self._text.shape[1]):
             self.cache = KVCache()
         context, rest = Context(cache=self.cache, **self.context), self._text[:, self.cache.length :]
-        x = (self._fast_step if self._can_use_fast_step(rest, context) else self._run)(rest, context)
+        is_fast = self._can_use_fast_step(rest, context)
+        x = self._fast_step(rest, context) if is_fast else run(self.model, self.steps, rest, context)
         if context.hook is not no_hook:  # which reads the logits of tokens, (B, 1, N)
             return head_logits(self.model, np.ascontiguousarray(x[:, -1:]), context.hook)[:, 0]
         return head_logits(self.model, np.ascontiguousarray(x[:, -1]))
@@ -60,9 +61,6 @@ class CachedDecoder:
         is_plain = context.hook is no_hook and context.mask is None and context.memory_mask is None
         is_compiled = is_plain and not isinstance(self.model.config, RecurrentConfig)
         return tokens.shape[1] == 1 and context.past > 0 and is_compiled and context.dtype in (None, "float32")
-
-    def _run(self, tokens: Array, context: Context) -> Array:
-        return run(self.model, self.steps, tokens, context)
 
     def _fast_step(self, tokens: Array, context: Context) -> Array:
         """Last hidden states (B, 1, D) of one token (B, 1)."""

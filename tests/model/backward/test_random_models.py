@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from attnkit.model import Model
 from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
-from attnkit.model.config import Config, PositionConfig, StackConfig, layer_plan, parameter_shape
+from attnkit.model.config import Config, PositionConfig, StackConfig
 from tests.model.backward.parameter_slopes import check_parameter_slopes
 
 WORDS = 7  # of every vocabulary
@@ -72,7 +72,7 @@ def layer_parameters(config, draw):
     """The names of parameters by layer."""
     params = {}
     for stack in config.stacks:
-        for step in layer_plan(config, stack):
+        for step in config.plan(stack):
             if step.op == "embed":
                 params[step.layer] = ["table", "types"] if config.types else ["table"]
             elif step.op == "posenc":
@@ -94,7 +94,7 @@ def layer_parameters(config, draw):
 def draw_model(draw, rng):
     config = draw_config(draw)
     params = {
-        layer: {name: 0.7 * rng.standard_normal(parameter_shape(config, layer, name)) for name in names}
+        layer: {name: 0.7 * rng.standard_normal(config.parameter_shape(layer, name)) for name in names}
         for layer, names in layer_parameters(config, draw).items()
     }
     if draw(st.booleans()) and params["head"]["w"].T.shape == params[f"{config.stacks[-1]}.embed"]["table"].shape:

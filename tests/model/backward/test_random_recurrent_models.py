@@ -12,7 +12,6 @@ from attnkit.errors import DataError
 from attnkit.model import Model
 from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
-from attnkit.model.config import layer_plan
 from attnkit.model.context import Context
 from attnkit.model.hooks import no_hook
 from attnkit.model.output_head import head_logits
@@ -114,7 +113,7 @@ def forward(model, inputs, hook):
     memory = memory_mask = states = None
     for stack, one in inputs.items():
         context = Context(one.mask, memory, memory_mask, source_states=states, hook=hook)
-        memory = run(model, layer_plan(model.config, stack), one.x, context)
+        memory = run(model, model.config.plan(stack), one.x, context)
         memory_mask, states = one.mask, context.last_states()
     return head_logits(model, memory, hook, one.mask)
 

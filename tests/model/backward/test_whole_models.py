@@ -13,7 +13,7 @@ from attnkit.model.backward.recorded_steps import run_backward, run_recorded
 from attnkit.model.backward.tape import Dropout, Reverse
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
-from attnkit.model.config import Config, StackConfig, layer_plan
+from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Context
 from attnkit.model.output_head import head_logits
 from attnkit.model.transformer import run
@@ -143,7 +143,7 @@ def test_the_recorded_pass_is_the_forward_pass():
         for stack, one in inputs.items():
             hook = reading(plain)
             context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook)
-            memory, memory_mask = run(model, layer_plan(model.config, stack), one.x, context), one.mask
+            memory, memory_mask = run(model, model.config.plan(stack), one.x, context), one.mask
         np.testing.assert_allclose(y, head_logits(model, memory), rtol=1e-12, atol=1e-12)
         assert set(kept) - {"logits", "head.dense", "head.norm"} == set(plain)
         for name, x in plain.items():
@@ -240,7 +240,7 @@ def test_a_layer_by_itself(layer, cross, directions):
         return layer(arrays["x"], *memory, params, heads=2, activation="silu")
 
     context = Context(memory=arrays["memory"] if cross else None)
-    y, tape = run_recorded(model, layer_plan(config, name), arrays["x"], context)
+    y, tape = run_recorded(model, config.plan(name), arrays["x"], context)
     np.testing.assert_allclose(y, outputs(arrays), rtol=1e-12)
     reverse = Reverse()
     gradients = {"x": run_backward(model, tape, dy, reverse)} | ({"memory": reverse.memory} if cross else {})
@@ -263,14 +263,14 @@ def test_the_first_layer_that_is_not_finite_is_named():
     broken.params["decoder.1.self"]["wv"] = np.full_like(model.params["decoder.1.self"]["wv"], np.nan)
     first = []
     context = Context(inputs["decoder"].mask, on_non_finite=first.append)
-    run_recorded(broken, layer_plan(model.config, "decoder"), inputs["decoder"].x, context)
+    run_recorded(broken, model.config.plan("decoder"), inputs["decoder"].x, context)
     assert first == ["decoder.1.self"]
 
 
 def test_what_cannot_be_recorded():
     model, inputs, recorded, dy = gpt2()
     with pytest.raises(UsageError, match="cache"):
-        run_recorded(model, layer_plan(model.config, "decoder"), inputs["decoder"].x, Context(cache=KVCache()))
+        run_recorded(model, model.config.plan("decoder"), inputs["decoder"].x, Context(cache=KVCache()))
     with pytest.raises(DataError, match="inputs of encoder: a gpt2 model needs those of its decoder"):
         run_model(model, {"encoder": inputs["decoder"]})
     with pytest.raises(UsageError, match=r"output 'logit' \(expected one of logits, pooled, hidden\)"):
