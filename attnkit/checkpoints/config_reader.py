@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from attnkit.errors import DataError, refuse_lfs_pointer
-from attnkit.formats.json_parser import JSONParser
+from attnkit.formats.json_text import parse_json
 from attnkit.formats.streams import name_errors, open_source, regular_files_only
 from attnkit.model.config import SpecialTokens, StackConfig
 
@@ -210,23 +210,10 @@ def is_nested(value: Any) -> bool:
 @regular_files_only()
 def read_json_object(path: str) -> dict[str, Any]:
     """Read the object in a JSON file. DataError names the line that is not JSON."""
-    import orjson
-
     with open_source(path) as source, name_errors(path):
         text = bytes(source.read_all())
-    refuse_lfs_pointer(text, path)
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        value = _parse_strictly(text, path)
+        refuse_lfs_pointer(text, path)
+        value = parse_json(text)
     if not isinstance(value, dict):
         raise DataError("not a JSON object", path)
-    return value
-
-
-def _parse_strictly(text: bytes, path: str) -> Any:
-    with name_errors(path):
-        parser = JSONParser(text=text)
-        value = parser.value()
-        parser.finish()
     return value

@@ -10,8 +10,7 @@
     pytorch.py      files of torch.save, read only
     pytorch_values.py what their pickle may refer to: storages and tensors
     pickle_reader.py that pickle, read without executing it
-    json_parser.py  the strict JSON parser
-    json_numbers.py arrays as nested lists of numbers
+    json_text.py    JSON syntax: documents of a stream, errors with their place
     zip.py          the ZIP container of npz: its layout, writing it
     zip_reader.py   ZIP archives read from front to back
 

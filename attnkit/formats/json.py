@@ -1,57 +1,264 @@
-"""JSON: read and write one document per record, several in a row; numbers round-trip exactly."""
+"""JSON: one document per record, several in a row. Numbers round-trip to every bit."""
 
-import contextlib
-import re
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, counted
 from attnkit.formats.dtypes import (
-    LARGEST_EMPTY,
     NAMES,
+    PRECISION,
     byte_count,
+    check_empty,
     check_shape,
+    dtype_of,
+    integer_bounds,
     is_float_dtype,
     name_of,
+    out_of_range,
+    round_to,
     to_contiguous,
     unsupported_dtype,
 )
-from attnkit.formats.json_numbers import Elements, format_array, parse_any, parse_regular, parse_short, to_array
-from attnkit.formats.json_parser import DEPTH_LIMIT, JSONParser
+from attnkit.formats.json_text import Documents, line_and_column, parse_json
 from attnkit.formats.metadata import check_axis_names, check_history, check_keys, check_labels, dumps
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.record import Array, Record, Tensor
 
 RECORD_KEYS = ("tensors", "labels", "history")
 TENSOR_KEYS = ("dtype", "shape", "axes", "data")
-
-NUMBERS = re.compile(rb'(?:[-+0-9.eE,\[\] \t\r\n]++|"(?:NaN|-?Infinity)")*+')
-BOOLEANS = re.compile(rb"(?:[,\[\] \t\r\n]++|true|false)*+")
-KINDS = {NUMBERS: "number", BOOLEANS: "boolean"}
-WORDS = {NUMBERS: (b'"NaN"', b'"Infinity"', b'"-Infinity"'), BOOLEANS: (b"true", b"false")}
-SHORT = 256  # bytes of an array that are first tried as a whole
-FIRST_WINDOW, WIDEST_WINDOW = 1 << 12, 1 << 20
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+Exact = Callable[[], Any]  # the same value with every number exactly as written: whole ones int, others Decimal
 
 
 def read(source: Source, maps: bool = False) -> Iterator[Record]:
     """Yield the records of a stream of JSON documents, each as soon as its last byte has arrived.
 
-    maps  take an object without the keys of a record as a map of names to tensors: {"w": [[1, 0], [0, 1]]}
+    maps  accept an object without the keys of a record as a map of names to tensors: {"w": [[1, 0], [0, 1]]}
 
     >>> [r["x"].tolist() for r in read(Source.of(b"[[1, 2]] 3.5"))]
     [[[1, 2]], 3.5]
     """
     with name_errors(source.name):
-        reader = _Reader(source.read_available)
-        reader.takes_maps = maps
-        reader.skip_byte_order_mark()
-        if not reader.next():
-            raise reader.unexpected("a JSON document")
-        while reader.next():
-            reader.discard_parsed()
-            yield reader.document()
+        documents, is_empty = Documents(source.read_available), True
+        for text, place in documents:
+            is_empty = False
+            yield to_record(text, place, maps)
+        if is_empty:
+            raise DataError(
+                f"{line_and_column(b'', documents.place)}: unexpected end of input, expected a JSON document"
+            )
+
+
+def to_record(text: bytes, place: tuple[int, int], maps: bool) -> Record:
+    """The record of a document, or a bare tensor as x."""
+    value = parse_json(text, place)
+
+    def exact() -> Any:
+        return json.loads(text, parse_float=Decimal)
+
+    if not isinstance(value, dict):
+        return Record({"x": to_array(value, None, exact)})
+    if maps and value and next(iter(value)) not in RECORD_KEYS:
+        return Record(to_tensors(value, exact)).check()
+    for key, part in value.items():
+        if key not in RECORD_KEYS and key.isidentifier() and len(key) < 20 and isinstance(part, list):
+            known = ", ".join(RECORD_KEYS)
+            raise DataError(f'unknown key "{key}" (expected {known}); as a tensor: {{"tensors": {{"{key}": …}}}}')
+    check_keys(value, RECORD_KEYS)
+    tensors = value.get("tensors", {})
+    if not isinstance(tensors, dict):
+        raise DataError('key "tensors" is not an object')
+    if not tensors:
+        raise DataError(f'key "tensors" is {"empty" if "tensors" in value else "missing"}')
+    labels, history = check_labels(value.get("labels", {})), check_history(value.get("history", []))
+    return Record(to_tensors(tensors, lambda: exact()["tensors"]), labels, history).check()
+
+
+def to_tensors(values: dict[str, Any], exact: Exact) -> dict[str, Tensor]:
+    return {name: to_tensor(name, value, exact) for name, value in values.items()}
+
+
+def to_tensor(name: str, value: Any, exact: Exact) -> Tensor:
+    """The tensor of a list or a scalar, or of an object with its data, dtype, shape and axes."""
+    parts = value if isinstance(value, dict) else {"data": value}
+    check_keys(parts, TENSOR_KEYS)
+
+    def exact_data() -> Any:
+        written = exact()[name]
+        return written["data"] if isinstance(written, dict) else written
+
+    with prefix_errors(f'tensor "{name[:40]}"'):
+        if "data" not in parts:
+            raise DataError('key "data" is missing')
+        array = to_array(parts["data"], check_dtype(parts.get("dtype", "")), exact_data)
+        axes = check_axis_names(parts["axes"]) if "axes" in parts else None
+        return Tensor(reshape(array, parts["shape"]) if "shape" in parts else array, axes)
+
+
+def check_dtype(name: object) -> str | None:
+    if name != "" and (not isinstance(name, str) or name not in NAMES):
+        raise unsupported_dtype(str(name)[:40])
+    return str(name) or None
+
+
+def reshape(array: Array, shape: object) -> Array:
+    """The array in its declared shape, which is checked, as lists cannot tell (0,) from (0, 5)."""
+    if not isinstance(shape, list):
+        raise DataError('key "shape" is not a list')
+    sizes = check_shape(shape)
+    byte_count(sizes, array.itemsize)
+    visible = sizes[: sizes.index(0) + 1] if 0 in sizes else sizes
+    if array.shape != visible:
+        raise DataError(f'key "shape" is {sizes}, but the data have shape {array.shape}')
+    return array.reshape(sizes)
+
+
+def to_array(value: Any, dtype: str | None, exact: Exact) -> Array:
+    """The array of nested lists in a dtype, by default the dtype that its numbers imply.
+
+    DataError names a row of another length, and an element that the dtype cannot hold.
+
+    >>> to_array([[1, 2], [3, 4]], "float32", list)
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
+    """
+    leaves, shape = flatten(value)
+    kinds = {*map(type, leaves)}
+    name = dtype or implied_dtype(leaves, kinds, exact)
+    is_plain = kinds <= ({bool} if name == "bool" else {int, float, str})
+    array = convert_leaves(leaves, kinds, name, exact) if is_plain else None
+    if array is None:
+        check_nested(value, name, "")
+        array = exact_integers(leaves_of(exact()), name, shape)
+    check_empty(shape)
+    array = array.reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def flatten(value: Any) -> tuple[list[Any], tuple[int, ...]]:
+    """The elements of nested lists in order, and their shape; for ragged lists those of an outer level."""
+    level, shape = [value], tuple[int, ...]()
+    while level and {*map(type, level)} == {list} and len({*map(len, level)}) == 1:
+        shape = (*shape, len(level[0]))
+        level = list(chain.from_iterable(level))
+    return level, shape
+
+
+def leaves_of(value: Any) -> list[Any]:
+    return flatten(value)[0]
+
+
+def implied_dtype(leaves: list[Any], kinds: set[type], exact: Exact) -> str:
+    """bool for booleans, int64 if every number is written as a whole one, otherwise float64."""
+    if leaves and isinstance(leaves[0], bool):
+        return "bool"
+    if kinds == {float} and max(map(abs, leaves)) >= 1 << 63 and {*map(type, leaves_of(exact()))} == {int}:
+        return "int64"  # too large, which orjson reads as a float
+    return "int64" if leaves and kinds <= {int, bool, type(None)} else "float64"
+
+
+def convert_leaves(leaves: list[Any], kinds: set[type], name: str, exact: Exact) -> Array | None:
+    """The elements in a dtype, or None if one of them needs a closer look."""
+    if name == "bool":
+        return np.array(leaves, bool)
+    if not is_float_name(name):
+        low, high = integer_bounds(name)
+        fits = kinds <= {int} and (not leaves or (low <= min(leaves) and max(leaves) <= high))
+        return np.array(leaves, dtype_of(name)) if fits else None
+    if str in kinds:
+        if not {one for one in leaves if isinstance(one, str)} <= {*NON_FINITE}:
+            return None
+        leaves = [NON_FINITE[one] if isinstance(one, str) else one for one in leaves]
+    doubles = np.array(leaves, np.float64)
+    if name == "float64":
+        return doubles
+    result = round_to(correct_double_rounding(doubles, name, exact), name)
+    return None if (np.isinf(result) & np.isfinite(doubles)).any() else result
+
+
+def correct_double_rounding(doubles: Array, name: str, exact: Exact) -> Array:
+    """Move doubles by one unit toward their decimals if rounding twice could differ from rounding once.
+
+    It could if a double is halfway between two values of the narrow dtype and the decimal is not.
+    """
+    halfway = (doubles.view(np.uint64) & np.uint64((1 << 52 - PRECISION[name]) - 1)) == 0
+    places = np.flatnonzero(halfway)
+    places = places[round_to(doubles[places], name).astype(np.float64) != doubles[places]]
+    places = places[np.isfinite(doubles[places])]
+    if places.size:
+        decimals = leaves_of(exact())
+        for place in places.tolist():
+            side = Decimal(decimals[place]).compare(Decimal(float(doubles[place])))
+            doubles[place] = np.nextafter(doubles[place], math.inf * int(side)) if side else doubles[place]
+    return doubles
+
+
+def exact_integers(values: list[Any], name: str, shape: tuple[int, ...]) -> Array:
+    """Integers that doubles cannot hold, or that are written as 1.0 or 1e3."""
+    low, high = integer_bounds(name)
+    for index, value in enumerate(map(Decimal, values)):
+        if not low <= value <= high or value != value.to_integral_value():
+            raise out_of_range("".join(f"[{i}]" for i in np.unravel_index(index, shape)), value, name)
+    return np.array([int(value) for value in values], dtype_of(name))
+
+
+def check_nested(value: Any, name: str, path: str) -> tuple[int, ...]:
+    """The shape of nested lists. DataError for an element that the dtype cannot hold, or a ragged row."""
+    if not isinstance(value, list):
+        check_element(value, name, path)
+        return ()
+    shapes = [check_nested(item, name, f"{path}[{index}]") for index, item in enumerate(value)]
+    for index, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise ragged_error(path, index, shapes[0], shape)
+    return (len(value), *(shapes[0] if shapes else ()))
+
+
+def ragged_error(path: str, index: int, first: tuple[int, ...], other: tuple[int, ...]) -> DataError:
+    """Return the error for a row that is not as long as the first."""
+    for depth, (expected, got) in enumerate(zip(first, other, strict=False)):
+        if expected != got:
+            rows = [f"{path}[{row}]" + "[0]" * depth for row in (index, 0)]
+            rows = rows if path or depth else [str(index), "0"]
+            return DataError(f"row {rows[0]} has {counted(got, 'element')}, row {rows[1]} has {expected}")
+    depths = [f"nested {len(shape)} deep" if shape else "a number" for shape in (other, first)]
+    return DataError(f"element {path}[{index}] is {depths[0]}, element {path}[0] is {depths[1]}")
+
+
+def check_element(value: Any, name: str, path: str) -> None:
+    place = f"element {path}" if path else "the value"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name == "bool":
+        if not isinstance(value, bool):
+            raise DataError(f"{place} is {format_value(value)}, expected true or false")
+    elif not is_number and (not isinstance(value, str) or value not in NON_FINITE or not is_float_name(name)):
+        raise DataError(f"{place} is {format_value(value)}, expected a number")
+    elif is_float_name(name):
+        if is_number and np.isinf(round_to(np.array(value, np.float64), name)):
+            raise out_of_range(path, format_value(value), name)
+    elif value != int(value):
+        raise DataError(f"{place} is {format_value(value)}, expected a whole number for {name}")
+    elif isinstance(value, int) and not integer_bounds(name)[0] <= value <= integer_bounds(name)[1]:
+        raise out_of_range(path, format_value(value), name)
+
+
+def is_float_name(name: str) -> bool:
+    return name == "float64" or name in PRECISION
+
+
+def format_value(value: object) -> str:
+    """Return a JSON value for an error message."""
+    if isinstance(value, dict):
+        return "an object"
+    text = dumps(value).decode() if not isinstance(value, int) or isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def encode(record: Record, indent: bool = False) -> list[Buffer]:
@@ -112,161 +319,67 @@ def _block(opening: bytes, items: list[bytes], closing: bytes, depth: int | None
     return opening + line + (b"," + line).join(items) + line[:-2] + closing
 
 
-class _Reader(JSONParser):
-    """A parser of records.
+def format_array(array: Array) -> bytes:
+    """Return the elements as nested JSON lists."""
+    import orjson
 
-    takes_maps  whether an object of other keys is a map of names to tensors
+    if array.size == 0:
+        return _format_empty(array.shape)
+    if array.dtype.name in ("float16", "bfloat16"):
+        return _format_halves(array)
+    text = orjson.dumps(array.reshape(array.shape or 1), option=orjson.OPT_SERIALIZE_NUMPY)
+    text = text if array.shape else text[1:-1]
+    non_finite = array[~np.isfinite(array)]
+    if not non_finite.size:
+        return text
+    names = [b'"%b"' % _non_finite_name(value).encode() for value in non_finite.tolist()]
+    pieces = text.split(b"null")  # orjson writes null for each
+    return b"".join(piece for pair in zip(pieces, [*names, b""], strict=True) for piece in pair)
+
+
+def _format_empty(shape: tuple[int, ...]) -> bytes:
+    """Return nested lists down to the first dimension of size zero.
+
+    >>> _format_empty((2, 0, 3))
+    b'[[],[]]'
     """
-
-    takes_maps = False
-
-    def skip_byte_order_mark(self) -> None:
-        """Skip one byte order mark."""
-        mark = b"\xef\xbb\xbf"
-        while len(self.text) < 3 and mark.startswith(self.text) and self.grow():
-            pass
-        if self.text.startswith(mark):
-            del self.text[:3]
-
-    def document(self) -> Record:
-        """Return the next record, or the next bare tensor as x."""
-        if self.next() != "{":
-            return Record({"x": to_array(self._elements(), None)})
-        parts: dict[str, Any] = {}
-        named: dict[str, Tensor] = {}
-        for key in self.members():
-            if named or (self.takes_maps and not parts and key not in RECORD_KEYS):
-                named[key] = self._tensor(key)
-                continue
-            self._check_record_key(key)
-            parts[key] = self._tensors() if key == "tensors" else self.value()
-        if named:
-            return Record(named).check()
-        if not parts.get("tensors"):
-            raise DataError(f'key "tensors" is {"empty" if "tensors" in parts else "missing"}')
-        labels, history = check_labels(parts.get("labels", {})), check_history(parts.get("history", []))
-        return Record(parts["tensors"], labels, history).check()
-
-    def _check_record_key(self, key: str) -> None:
-        if key not in RECORD_KEYS and key.isidentifier() and len(key) < 20 and self.next() == "[":
-            known = ", ".join(RECORD_KEYS)
-            raise DataError(f'unknown key "{key}" (expected {known}); as a tensor: {{"tensors": {{"{key}": …}}}}')
-        check_keys([key], RECORD_KEYS)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: self._tensor(name) for name in self.members()}
-
-    def _tensor(self, name: str) -> Tensor:
-        parts: dict[str, Any] = {}
-        if self.next() != "{":
-            parts["data"] = self._elements()
-        else:
-            for key in self.members():
-                check_keys([key], TENSOR_KEYS)
-                parts[key] = self._elements() if key == "data" else self.value()
-        with prefix_errors(f'tensor "{name[:40]}"'):
-            if "data" not in parts:
-                raise DataError('key "data" is missing')
-            array = to_array(parts["data"], _check_dtype(parts.get("dtype", "")))
-            axes = check_axis_names(parts["axes"]) if "axes" in parts else None
-            return Tensor(_reshape(array, parts["shape"]) if "shape" in parts else array, axes)
-
-    def _elements(self) -> Elements:
-        """Return the elements of the next nested list or scalar; regular lists are parsed by orjson."""
-        reached = self.at
-        if self.next() == "[" and (data := parse_short(bytes(self.text[self.at : self.at + SHORT]))):
-            self.at += len(data.text)
-            return data
-        for pattern, kind in KINDS.items() if self.next() == "[" else ():
-            end, is_closed = self._find_end(pattern)
-            reached = max(reached, end)
-            if is_closed and (data := self._array(end, kind)):
-                return data
-        if reached > self.at:
-            self._raise_error(bytes(memoryview(self.text)[self.at : reached]))
-        self.next()
-        start = self.at
-        value = self.value()
-        return parse_any(value, bytes(self.text[start : self.at]))
-
-    def _array(self, end: int, kind: str) -> Elements | None:
-        """Return the elements of the next array, which ends at `end`; None where it is not JSON."""
-        import orjson
-
-        text = bytes(memoryview(self.text)[self.at : end])
-        data = parse_regular(text, kind)
-        if data is None:
-            with contextlib.suppress(orjson.JSONDecodeError):
-                data = Elements(text, kind, None, orjson.loads(text))
-        self.at = end if data else self.at
-        return data
-
-    def _raise_error(self, text: bytes) -> None:
-        """Raise the error of the next array, parsed slowly only from shortly before orjson's error."""
-        import orjson
-
-        try:
-            orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            at = error.pos
-            for _ in range(2):
-                at = max(text.rfind(b"[", 0, max(at, 0)), text.rfind(b",", 0, max(at, 0)))
-            if at > 0:
-                self.check_rest_of_list(self.at + at + 1, text.count(b"[", 0, at + 1) - text.count(b"]", 0, at + 1))
-
-    def _find_end(self, pattern: re.Pattern[bytes]) -> tuple[int, bool]:
-        """Return where the next array ends, or the pattern no longer matches, and whether it is the former."""
-        at, depth, window, empty = self.at, 0, FIRST_WINDOW, 0
-        while True:
-            stop = min(at + window, len(self.text))
-            match = pattern.match(self.text, at, stop)
-            end = match.end() if match else at
-            depth, place, pairs = _count_brackets(self.text, at, end, depth)
-            empty += pairs
-            if empty > LARGEST_EMPTY:
-                raise DataError(f"more than {LARGEST_EMPTY} empty lists")
-            rest = bytes(self.text[end : end + 11])
-            cut = any(rest.startswith(word) or word.startswith(rest) for word in WORDS[pattern])
-            if place or (end < stop and not cut):
-                return place or end, bool(place) and not depth
-            if stop == len(self.text) and not self.grow():
-                return end, False
-            at, window = end, min(2 * window, WIDEST_WINDOW)
+    text = b"[]"
+    for size in reversed(shape[: shape.index(0)]):
+        text = b"[" + (text + b",") * (size - 1) + text + b"]"
+    return text
 
 
-def _count_brackets(text: bytearray, start: int, end: int, depth: int) -> tuple[int, int, int]:
-    """Return the depth of brackets after a piece of text, and how many `[]` are in it.
-
-    Where the depth becomes 0 or too deep: the depth there and that position, otherwise 0 for the position.
-    """
-    if start == end:
-        return depth, 0, 0
-    piece = np.frombuffer(text, np.uint8, end - start, start)
-    places = np.flatnonzero((piece & 0xF9) == 0x59)  # [ and ]: of all that may occur, only these
-    if not places.size:
-        return depth, 0, 0
-    brackets = piece[places]
-    depths = depth + np.cumsum(92 - brackets.astype(np.int64))
-    empty = int(np.count_nonzero((np.diff(places) == 1) & (brackets[:-1] < brackets[1:])))
-    ends = np.flatnonzero((depths == 0) | (depths > DEPTH_LIMIT))
-    if not ends.size:
-        return int(depths[-1]), 0, empty
-    return int(depths[ends[0]]), start + int(places[ends[0]]) + 1, empty
+def _non_finite_name(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _check_dtype(name: object) -> str | None:
-    if name != "" and (not isinstance(name, str) or name not in NAMES):
-        raise unsupported_dtype(str(name)[:40])
-    return str(name) or None
+def _format_halves(array: Array) -> bytes:
+    """Return the elements of a 16-bit float array as nested lists, each of the at most 65,536 values formatted once."""
+    bits, places = np.unique(array.reshape(-1).view(np.uint16), return_inverse=True)
+    texts = _shortest_decimals(bits.view(array.dtype))
+    level: list[str] = [texts[place] for place in places.tolist()]
+    for size in reversed(array.shape):
+        level = [f"[{','.join(level[at : at + size])}]" for at in range(0, len(level), size)]
+    return level[0].encode()
 
 
-def _reshape(array: Array, shape: object) -> Array:
-    """Return the array in its declared shape, checked (lists cannot tell (0,) from (0, 5))."""
-    if not isinstance(shape, list):
-        raise DataError('key "shape" is not a list')
-    sizes = check_shape(shape)
-    byte_count(sizes, array.itemsize)
-    visible = sizes[: sizes.index(0) + 1] if 0 in sizes else sizes
-    if array.shape != visible:
-        raise DataError(f'key "shape" is {sizes}, but the data have shape {array.shape}')
-    return array.reshape(sizes)
+def _shortest_decimals(values: Array) -> list[str]:
+    """Return for each value the decimal of fewest digits that rounds to it."""
+    texts = [""] * len(values)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        finite = np.isfinite(values)
+        for place in np.flatnonzero(~finite).tolist():
+            texts[place] = f'"{_non_finite_name(values[place])}"'
+    left = np.flatnonzero(finite)
+    for digits in range(1, 6):
+        for beyond in (0, 1):  # a power of two has more room beyond it than before
+            doubles = values[left].astype(np.float64)
+            with np.errstate(divide="ignore"):
+                unit = 10.0 ** (np.floor(np.log10(np.abs(doubles))) - digits + 1)
+            decimals = [f"{value:.{digits - 1}e}" for value in doubles + beyond * np.copysign(unit, doubles)]
+            rounded = round_to(np.array(decimals, np.float64), values.dtype.name)
+            is_exact = rounded.view(np.uint16) == values[left].view(np.uint16)
+            for place, index in zip(left[is_exact].tolist(), np.flatnonzero(is_exact).tolist(), strict=True):
+                texts[place] = repr(float(decimals[index]))
+            left = left[~is_exact]
+    return texts

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from attnkit.errors import DataError
-from attnkit.formats.json_parser import JSONParser
+from attnkit.formats.json_text import parse_json
 from attnkit.record import Labels, Record, Tensor
 
 PARTS = ("axes", "labels", "history")
@@ -35,9 +35,7 @@ def to_metadata(record: Record) -> dict[str, Any]:
 
 def loads(text: bytes) -> dict[str, Any]:
     """Return the object in a JSON text; DataError with the position of the first error."""
-    parser = JSONParser(text=text)
-    value = parser.value()
-    parser.finish()
+    value = parse_json(text)
     if not isinstance(value, dict):
         raise DataError("axes, labels and history are not a JSON object")
     return value

@@ -1,7 +1,6 @@
 """safetensors: a JSON header, then the bytes of each tensor; axes, labels and history are in `__metadata__`."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from attnkit.errors import DataError, escaped
 from attnkit.formats.dtypes import byte_count, byte_view, check_shape, dtype_of, from_bytes, name_of, to_contiguous
-from attnkit.formats.json_parser import JSONParser
+from attnkit.formats.json_text import parse_json
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
@@ -33,7 +32,6 @@ DTYPES = {
 CODES = {name: code for code, name in DTYPES.items()}
 METADATA = "__metadata__"
 LONGEST_HEADER = 100_000_000  # the limit of the safetensors library
-KEYS = re.compile(rb'"(?:[^"\\]++|\\.)*+"(\s*+:)?', re.DOTALL)  # every string, and whether it is a key
 
 
 class Entry(NamedTuple):
@@ -101,13 +99,6 @@ def encode(record: Record, metadata: Mapping[str, str] | None = None) -> list[Bu
     return [len(text).to_bytes(8, "little") + text, *map(byte_view, arrays)]
 
 
-class _Header(JSONParser):
-    """A JSON parser whose errors name the byte of the file."""
-
-    def where(self, at: int) -> str:
-        return f"bad safetensors header at byte {at + 8}"
-
-
 def _header_text(source: Source) -> bytes:
     start = source.read(8)
     if len(start) < 8:
@@ -122,40 +113,12 @@ def _header_text(source: Source) -> bytes:
 
 
 def _header(text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
-    """Return entries and metadata of a header; the strict parser is used only to name what is wrong."""
-    try:
-        return _check_header(_parse_fast(text))
-    except DataError:
-        return _check_header(_parse_strict(text))
-
-
-def _parse_fast(text: bytes) -> dict[str, Any]:
-    """Return the object in a text; DataError where the strict parser may differ, as for duplicate keys."""
-    import orjson
-
-    try:
-        header = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise DataError("not JSON") from error
-    if text[:1] != b"{" or sum(map(bool, KEYS.findall(text))) != _count_keys(header):
-        raise DataError("not an object, or a key occurs twice")
-    return dict(header)
-
-
-def _count_keys(value: object) -> int:
-    """Return how many keys the objects of the first two levels have; no header has more levels."""
-    if not isinstance(value, dict):
-        return 0
-    return len(value) + sum(len(entry) for entry in value.values() if isinstance(entry, dict))
-
-
-def _parse_strict(text: bytes) -> dict[str, Any]:
-    parser = _Header(text=text)
-    if text[:1] != b"{":
-        raise parser.unexpected("'{'")
-    header: dict[str, Any] = parser.value()
-    parser.finish()
-    return header
+    """The entries and the metadata of a header, checked."""
+    with prefix_errors("bad safetensors header"):
+        if text[:1] != b"{":
+            raise DataError("it does not begin with {")
+        header = parse_json(text)
+    return _check_header(header)
 
 
 def _check_header(header: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, str]]:

@@ -215,8 +215,8 @@ def test_weights_of_pytorch_may_be_bad(tmp_path):
         (lambda data: data[:-1], "truncated: the tensors need"),
         (lambda data: data + b"\0", "too long: the tensors need"),
         (lambda data: data.replace(b'"F32"', b'"F8X"', 1), "tensor "),
-        (lambda data: data.replace(b'"h.0.ln_1.bias"', b'"h.0.ln_2.bias"', 1), "bad safetensors header at byte"),
-        (lambda data: data.replace(b"{", b"[", 1), "bad safetensors header at byte 8"),
+        (lambda data: data.replace(b'"h.0.ln_1.bias"', b'"h.0.ln_2.bias"', 1), "bad safetensors header: duplicate key"),
+        (lambda data: data.replace(b"{", b"[", 1), "bad safetensors header: it does not begin with {"),
     ],
 )
 def test_bad_weights(change, problem, tmp_path, tensors):

@@ -8,12 +8,12 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from attnkit.formats.json_numbers import parse_regular, parse_short
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, read
-from attnkit.formats.json_numbers import parse_regular, parse_short
 
 BOM = b"\xef\xbb\xbf"
 

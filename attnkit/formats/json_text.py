@@ -1,0 +1,205 @@
+"""JSON text: parsed by orjson, with the errors and limits of attnkit, and read from a stream one document at a time."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from attnkit.errors import DataError
+from attnkit.formats.dtypes import LARGEST_EMPTY
+
+DEPTH_LIMIT = 64
+KEY_LIMIT = 100_000  # keys of one object
+SIZE_LIMIT = 1 << 32  # bytes of one document
+
+SPACES = re.compile(rb"[ \t\r\n]*")
+WORD = re.compile(rb"[-+.\w]*")
+KEYS = re.compile(rb'"(?:[^"\\]++|\\.)*+"(\s*+:)?', re.DOTALL)  # every string, and whether it is a key
+STRING_BODY = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+PLAIN = re.compile(rb'(?:[^"\[\]{}]++|\[[^"\[\]{}]*+\])*+')  # what changes no depth: numbers, and lists of them
+DELIMITER = re.compile(rb'["\[\]{}]')
+FIRST_WORD, LAST_WORD = re.compile(r"[-+.\w]*"), re.compile(r"[-+.\w]*\Z")
+NON_FINITE = re.compile(r"[-+]?(?:NaN|Infinity|nan|inf)")
+SHORT_NUMBER = re.compile(r"(-?)\.([0-9]+)")
+WORDING = (("end of data", "end of input"), ("a JSON value", "a value"), ("a string key", "a key in double quotes"))
+
+
+def parse_json(text: bytes, place: tuple[int, int] = (1, 1)) -> Any:
+    """Parse one JSON value, in which a key occurs once. DataError names line and column.
+
+    place  the line and the column at which the text begins
+
+    >>> parse_json(b'{"a": [1, 2.5, true]}')
+    {'a': [1, 2.5, True]}
+    >>> parse_json(b"[1,\\n 2,]")
+    Traceback (most recent call last):
+    attnkit.errors.DataError: line 2 column 3: trailing comma is not allowed
+    """
+    import orjson
+
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        if error.msg.startswith("Not enough memory"):
+            raise MemoryError from None
+        raise DataError(describe_syntax_error(text, error, place)) from None
+    if sum(1 for match in KEYS.finditer(text) if match[1]) != count_keys(value):
+        json.loads(text, object_pairs_hook=refuse_repeated_key)
+    return value
+
+
+def describe_syntax_error(text: bytes, error: json.JSONDecodeError, place: tuple[int, int]) -> str:
+    """The place and the message of an error of orjson, with what to write instead."""
+    try:
+        document = text.decode()
+    except UnicodeDecodeError as invalid:
+        return f"{line_and_column(text[: invalid.start], place)}: invalid UTF-8"
+    at, problem = error.pos, error.msg
+    start = at - len(LAST_WORD.search(document, 0, at)[0])  # type: ignore[index]  # it matches ""
+    word = FIRST_WORD.match(document, start)[0][:40]  # type: ignore[index]
+    is_of_word = problem.startswith(("no digit", "number")) or (
+        start < at and problem.startswith(("unexpected character", "unexpected content"))
+    )
+    if word and (is_of_word or "expected a JSON value" in problem):
+        at, problem = start, describe_bad_word(word, problem)
+    elif problem.startswith("unexpected character"):
+        problem = problem.replace("unexpected character", f"unexpected {document[at : at + 1]!r}")
+    for theirs, ours in WORDING:
+        problem = problem.replace(theirs, ours)
+    return f"{line_and_column(document[:at].encode(), place)}: {problem}"
+
+
+def describe_bad_word(word: str, problem: str) -> str:
+    """What is wrong with a word that is neither a number nor true, false or null."""
+    if NON_FINITE.fullmatch(word):
+        return f'{word} is not JSON; write the string "NaN", "Infinity" or "-Infinity"'
+    if word[0] not in "-+.0123456789":
+        return f"{word} is not JSON"
+    if "infinity" in problem:
+        return f"number {word} is out of range"
+    short = SHORT_NUMBER.fullmatch(word)
+    return f"bad number {word}" + (f"; write {short[1]}0.{short[2]}" if short else "")
+
+
+def line_and_column(before: bytes, place: tuple[int, int] = (1, 1)) -> str:
+    line, column = advance(before, place)
+    return f"line {line} column {column}"
+
+
+def advance(text: bytes, place: tuple[int, int]) -> tuple[int, int]:
+    """The line and the column after a text. CR LF and CR end lines too, and columns count characters."""
+    returns = text.count(b"\r")
+    lines = text.count(b"\n") + returns - (text.count(b"\r\n") if returns else 0)
+    start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+    column = len(text[start:].decode("utf-8", "replace"))
+    return place[0] + lines, column + (1 if start else place[1])
+
+
+def count_keys(value: Any) -> int:
+    """The number of keys of the objects in a value, except those in nested lists. DataError for too many in one."""
+    if isinstance(value, dict):
+        if len(value) > KEY_LIMIT:
+            raise DataError(f"more than {KEY_LIMIT} keys in an object")
+        return len(value) + sum(map(count_keys, value.values()))
+    return sum(map(count_keys, value)) if isinstance(value, list) and value and isinstance(value[0], dict) else 0
+
+
+def refuse_repeated_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise DataError(f'duplicate key "{next(key for key in keys if keys.count(key) > 1)[:40]}"')
+    return found
+
+
+class Documents:
+    """The JSON documents of a stream, each as soon as its last byte has arrived.
+
+    more   returns the next piece of the text, empty at its end; called only when the text so far is used up
+    place  the line and the column of the next document
+
+    >>> from functools import partial
+    >>> [text for text, _ in Documents(partial(next, iter([b"[1, 2][3", b"] 4"]), b""))]
+    [b'[1, 2]', b'[3]', b'4']
+    """
+
+    def __init__(self, more: Callable[[], bytes | bytearray | memoryview]) -> None:
+        self._more, self._text = more, bytearray()
+        self.place, self._empty_lists = (1, 1), 0
+
+    def __iter__(self) -> Iterator[tuple[bytes, tuple[int, int]]]:
+        self._skip_byte_order_mark()
+        while self._skip_spaces():
+            end = self._find_end()
+            document, place = bytes(memoryview(self._text)[:end]), self.place
+            self._drop(end)
+            self._empty_lists = 0
+            yield document, place
+
+    def _grow(self) -> bool:
+        piece = self._more()
+        self._text += piece
+        self._empty_lists += bytes(piece).count(b"[]")
+        if self._empty_lists > LARGEST_EMPTY:
+            raise DataError(f"more than {LARGEST_EMPTY} empty lists")
+        if len(self._text) > SIZE_LIMIT:
+            raise DataError(f"{line_and_column(b'', self.place)}: the document is larger than 4 GB")
+        return bool(piece)
+
+    def _drop(self, count: int) -> None:
+        self.place = advance(bytes(memoryview(self._text)[:count]), self.place)
+        del self._text[:count]
+
+    def _skip_byte_order_mark(self) -> None:
+        mark = b"\xef\xbb\xbf"
+        while len(self._text) < 3 and mark.startswith(self._text) and self._grow():
+            pass
+        if self._text.startswith(mark):
+            del self._text[:3]
+
+    def _skip_spaces(self) -> bool:
+        """Drop the spaces at the front. False at the end of the stream."""
+        while True:
+            if spaces := SPACES.match(self._text):
+                self._drop(spaces.end())
+            if self._text:
+                return True
+            if not self._grow():
+                return False
+
+    def _find_end(self) -> int:
+        """The end of the document at the front: the bracket that closes it, or the end of a word or a string."""
+        if chr(self._text[0]) not in '[{"':
+            while (end := self._match(WORD, 0)) == len(self._text) and self._grow():
+                pass
+            return end or 1
+        at = depth = 0
+        while True:
+            at = self._match(PLAIN, at) if 0 < depth < DEPTH_LIMIT else at
+            match = DELIMITER.search(self._text, at)
+            if match is None:
+                if not self._grow():
+                    return len(self._text)
+                continue
+            at, sign = match.end(), match[0]
+            if sign == b'"':
+                at = self._skip_string(at)
+            else:
+                depth += 1 if sign in b"[{" else -1
+                if depth > DEPTH_LIMIT:
+                    place = line_and_column(bytes(memoryview(self._text)[: at - 1]), self.place)
+                    raise DataError(f"{place}: nested deeper than {DEPTH_LIMIT}")
+            if depth <= 0:
+                return at
+
+    def _skip_string(self, at: int) -> int:
+        while True:
+            at = self._match(STRING_BODY, at)
+            if self._text[at : at + 1] == b'"':
+                return at + 1
+            if not self._grow():
+                return len(self._text)
+
+    def _match(self, pattern: re.Pattern[bytes], at: int) -> int:
+        match = pattern.match(self._text, at)
+        return match.end() if match else at
