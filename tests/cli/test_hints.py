@@ -105,11 +105,6 @@ def test_a_tool_of_another_library_is_answered_with_the_own_one(hint):
     assert f"\nattnkit {hint}: " in "\n" + process.run("help", name).out.decode()
 
 
-def test_the_tools_in_the_table_do_what_the_names_mean():
-    tokens = process.run("embed", "Once upon", "--model", GPT2, "--only", "ids")
-    assert tokens.code == 0 and b'"ids"' in tokens.out and b'"x"' not in tokens.out
-
-
 def test_help_explains_options_by_their_names_here_and_elsewhere():
     assert process.run("help", "top_k").out.startswith(b"--top-k K: sample from the K most probable tokens (decode)\n")
     assert process.run("help", "--top-k").out == process.run("help", "top_k").out

@@ -12,13 +12,10 @@ from tests.places import MODELS
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with models at several depths, and files of tensors."""
+    """A folder with models at several depths, and vectors."""
     path = tmp_path_factory.mktemp("inputs")
     shutil.copytree(MODELS / "gpt2", path / "gpt2")
-    shutil.copytree(MODELS / "bert-sentences", path / "minilm")
     shutil.copytree(MODELS / "gpt2", path / "hub/snapshots/0a1b")
-    np.savez(path / "mine.npz", hidden=np.ones((2, 4)), attn=np.ones((2, 2)))
-    np.savez(path / "t.npz", x=np.ones((2, 4)), weights=np.ones((2, 2)))
     np.savez(path / "idx.npz", x=np.eye(16))
     return path
 
@@ -55,7 +52,3 @@ def test_the_pipeline_of_a_hint_runs(line, folder):
 )
 def test_a_folder_that_is_no_model_is_answered_with_one_that_is(line, message, folder):
     assert refused(line, folder, 4).endswith(message)
-
-
-def test_the_page_named_in_the_hint_says_how_to_get_a_model():
-    assert b"git clone" in process.run("help", "models").out

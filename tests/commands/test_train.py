@@ -161,12 +161,6 @@ def test_what_a_model_and_a_run_say_may_be_repeated(tales):
         )
 
 
-def test_a_step_to_record_beyond_the_end_is_a_warning(tales):
-    result = run("train", "tales.txt", "-o", "m", *SMALL, "--steps", "2", "--record", "2,3,9", cwd=tales)
-    assert result.code == 0 and (tales / "m" / "step-2.npz").exists()
-    assert "--record: this run did steps 1 to 2, so there is none of 3, 9\n" in result.err
-
-
 def test_a_number_that_is_not_finite_ends_the_run(tales):
     flags = (*SMALL, "--lr", "1e30", "--warmup", "0", "--steps", "9", "--every", "1")
     done = run("train", "tales.txt", "-o", "gpt", *flags, cwd=tales)
@@ -273,16 +267,6 @@ def test_no_steps_write_the_untrained_model_of_every_family_with_its_state(tmp_p
     assert run("train", "fox.txt", "-o", "whole", *sizes, "--steps", "2", cwd=tmp_path).code == 0
     files = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("gpt2", "whole")]
     assert files[0] == files[1]
-
-
-def test_a_text_shorter_than_a_block_is_learned_by_heart_word_by_word(tmp_path):
-    (tmp_path / "fox.txt").write_text(FOX)
-    options = ["--tokens", "words", "--valid", "0", "--layers", "1", "--dim", "32", "--steps", "150"]
-    done = run("train", "fox.txt", "-o", "fox", *options, cwd=tmp_path)
-    assert done.code == 0
-    assert "note: fox.txt: 9 tokens, so that a block has 8, not 64" in done.err
-    says = run("decode", "--model", "fox", "The quick brown", "--max-tokens", "3", "--emit", "text", cwd=tmp_path)
-    assert says.out.decode().strip().endswith("fox jumps over")
 
 
 def test_words_are_held_out_whole(tmp_path):
