@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit.display.figures.colors import SERIES
+from attnkit.display.colors import SERIES
 from attnkit.formats import open_source, read
 from attnkit.record import Record
 from tests.pictures import Picture

@@ -13,6 +13,7 @@ from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output_format import DISPLAY_FORMATS, DISPLAYED, default_format
 from attnkit.cli.tool import Stage
+from attnkit.display.colors import COLOR_MAPS
 from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
@@ -27,8 +28,6 @@ from attnkit.record import (
     join_names,
     shared_labels,
 )
-
-COLOR_MAPS = ("viridis", "magma", "blues", "gray", "bwr")
 
 
 def parse_range(value: Any) -> tuple[float, float] | str:
@@ -80,7 +79,7 @@ LOOK_FLAGS: dict[str, Any] = {
     "cmap": Annotated[
         str,
         options.choice(
-            COLOR_MAPS, "colour map of a figure [default: bwr if values have both signs, otherwise viridis]"
+            tuple(COLOR_MAPS), "colour map of a figure [default: bwr if values have both signs, otherwise viridis]"
         ),
     ],
 }

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from attnkit.display.bars import draw_signed_bars
+from attnkit.display.colors import SIGNED, color_map
 from attnkit.display.facts import TextTable
-from attnkit.display.heatmaps import DIVERGING, interpolate_colors, make_ink
+from attnkit.display.heatmaps import make_ink
 from attnkit.display.labels import plain_labels
 from attnkit.display.style import Style
 from attnkit.display.text import escape
@@ -24,7 +25,7 @@ def color_words(words: Sequence[str], values: Sequence[float], most: float, styl
     """
     spellings = [escape(word, style) for word in shared_labels(plain_labels(list(words)))]
     gap = "" if any(spelling != word for spelling, word in zip(spellings, words, strict=True)) else " "
-    colors, parts = interpolate_colors(DIVERGING), []
+    colors, parts = color_map(SIGNED), []
     for word, value in zip(spellings, values, strict=True):
         share = value / most if most and math.isfinite(value) else 0.0
         if abs(share) < FAINT:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attnkit.display.colors import SIGNED, UNSIGNED, color_levels, color_map, contrasting_ink
 from attnkit.display.numbers import format_number, number_format, to_python
 from attnkit.display.slicing import Elision, Matrix, TensorView, elide, to_matrices
 from attnkit.display.style import Style
@@ -33,12 +34,7 @@ MAX_MAPS = 16
 MAX_HEADS = 256
 MAX_LABELLED_COLUMNS = 24  # of the maps of all heads; above it they have ticks
 SHORT_LABEL_WIDTH = 8  # of columns, and of the rows of several maps
-COLORS = 64
 LEGEND_DIGITS = 4
-
-# Anchors of the colour scales, low to high: viridis (CC0), and ColorBrewer's RdBu reversed (Apache 2.0).
-SEQUENTIAL = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
-DIVERGING = ((33, 102, 172), (146, 197, 222), (247, 247, 247), (244, 165, 130), (178, 24, 43))
 
 
 class Scale(NamedTuple):
@@ -57,14 +53,9 @@ class Scale(NamedTuple):
         """Return the level of each cell that is shown; -inf is masked, as in scores."""
         at = np.ix_(rows.indices(), columns.indices())
         values = part.values[at].astype(np.float64)
-        peak = max(abs(self.low), abs(self.high)) or 1.0
-        low, high = self.low / peak, self.high / peak  # of the order of 1: no overflow in high - low
-        is_finite = np.isfinite(values)
-        share = (np.where(is_finite, values, self.low) / peak - low) / (high - low) if high > low else 0.5
-        level = np.rint(share * np.ones(values.shape) * self.top)
-        level = np.where(is_finite, level, self.top + 2)
-        is_masked = part.masked[at] | (values == -np.inf)
-        levels: list[list[int]] = np.where(is_masked, self.top + 1, level).astype(int).tolist()
+        is_finite, is_masked = np.isfinite(values), part.masked[at] | (values == -np.inf)
+        finite = color_levels(np.where(is_finite, values, self.low), self.low, self.high, self.top + 1)
+        levels: list[list[int]] = np.where(is_masked, self.top + 1, np.where(is_finite, finite, self.top + 2)).tolist()
         return levels
 
 
@@ -134,18 +125,14 @@ def make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale:
 
     is_signed  whether it is even about 0 with one sign too
     """
-    ends: list[float] = []
-    for part in parts:
-        values = part.values[~part.masked].astype(np.float64)
-        values = values[np.isfinite(values)]
-        ends += [float(values.min()), float(values.max())] if values.size else []
-    low, high = min(ends, default=0.0), max(ends, default=0.0)
+    finite = np.concatenate([part.finite_values() for part in parts])
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     is_diverging = is_signed or low < 0 < high
     if is_diverging:
         low, high = -max(-low, high), max(-low, high)
     marks = glyphs(style)
     if style.color:
-        inks = [make_ink(color) for color in interpolate_colors(DIVERGING if is_diverging else SEQUENTIAL)]
+        inks = [make_ink(color) for color in color_map(SIGNED if is_diverging else UNSIGNED)]
         special = ("\x1b[2m", marks.masked_mark, "\x1b[0m"), ("\x1b[31m", marks.non_finite_mark, "\x1b[0m")
     else:
         inks = [("", shade, "") for shade in marks.shades]
@@ -153,18 +140,9 @@ def make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale:
     return Scale(low, high, [*inks, *special])
 
 
-def interpolate_colors(anchors: Sequence[tuple[int, int, int]]) -> list[list[int]]:
-    """Return COLORS colours through the anchors, evenly spaced."""
-    at = np.linspace(0, len(anchors) - 1, COLORS)
-    channels = [np.interp(at, range(len(anchors)), channel) for channel in zip(*anchors, strict=True)]
-    colors: list[list[int]] = np.stack(channels, axis=-1).round().astype(int).tolist()
-    return colors
-
-
-def make_ink(color: Sequence[int]) -> tuple[str, str, str]:
-    """Return a background of this colour, with black or white on it, whichever is legible (Rec. 601 luma)."""
-    red, green, blue = color
-    text = 0 if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else 255
+def make_ink(color: str) -> tuple[str, str, str]:
+    """A background of this colour, with black or white on it, whichever is legible."""
+    (red, green, blue), text = bytes.fromhex(color[1:]), 0 if contrasting_ink(color) == "#000000" else 255
     return f"\x1b[48;2;{red};{green};{blue};38;2;{text};{text};{text}m", " ", "\x1b[0m"
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnkit.display.heatmaps import COLORS, DIVERGING, SEQUENTIAL, Scale, interpolate_colors, make_scale
+from attnkit.display.colors import LIGHT, NOT_FINITE_COLOR, SIGNED, UNSIGNED, color_map, contrasting_ink
+from attnkit.display.heatmaps import Scale, make_scale
 from attnkit.display.numbers import are_probabilities, cell_format, number_format, to_python
 from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, to_matrices
 from attnkit.display.style import Style
@@ -23,7 +24,6 @@ NUMBERED = 12  # most columns of a heat map that shows its numbers
 TABLE = '<table style="border-collapse:collapse;display:inline-table;margin:4px 16px 8px 0;font-size:13px">'
 CELL = "padding:1px 6px;text-align:right;border:0;white-space:nowrap"
 HEAD = "padding:1px 6px;text-align:left;border:0;font-weight:600;white-space:nowrap"
-MASKED, NOT_FINITE = "#d5d9df", "#ff00aa"
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,7 @@ def table_html(part: Matrix, corner: str) -> str:
 def map_html(view: TensorView, parts: Matrices) -> str:
     """Return matrices as heat maps on one scale, with the range of the scale below them."""
     scale = make_scale(parts.matrices, STYLE, view.is_signed)
-    anchors = DIVERGING if scale.low < 0 < scale.high else SEQUENTIAL
-    colors = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in interpolate_colors(anchors)]
+    colors = color_map(SIGNED if scale.low < 0 < scale.high else UNSIGNED)
     maps = "".join(draw_map(part, parts.corner, scale, colors) for part in parts.matrices)
     return f"{maps}<div><small>{scale.low:.4g} {legend_html(colors)} {scale.high:.4g}</small></div>"
 
@@ -135,7 +134,7 @@ def draw_map(part: Matrix, corner: str, scale: Scale, colors: Sequence[str]) -> 
     rows, columns = elide(height, MAX_CELLS), elide(width, MAX_CELLS)
     values = part.values[np.ix_(rows.indices(), columns.indices())]
     numbers = number_format(values, 2) if width <= NUMBERED else ""
-    levels, fills = scale.levels(part, rows, columns), [*colors, MASKED, NOT_FINITE]
+    levels, fills = scale.levels(part, rows, columns), [*colors, LIGHT.masked, NOT_FINITE_COLOR]
     cells = [
         [cell_html(format(value, numbers) if numbers else "", fills[level]) for value, level in zip(*pair, strict=True)]
         for pair in zip(to_python(values), levels, strict=True)
@@ -144,12 +143,10 @@ def draw_map(part: Matrix, corner: str, scale: Scale, colors: Sequence[str]) -> 
 
 
 def cell_html(number: str, fill: str) -> str:
-    """Return a coloured cell, its number black or white, whichever is legible (Rec. 601 luma)."""
-    red, green, blue = (int(fill[at : at + 2], 16) for at in (1, 3, 5))
+    """A coloured cell, its number black or white, whichever is legible."""
     if not number:
         return f'<td style="background:{fill};min-width:9px;height:12px;padding:0;border:0"></td>'
-    ink = "#000" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#fff"
-    return f'<td style="{CELL};background:{fill};color:{ink}">{number}</td>'
+    return f'<td style="{CELL};background:{fill};color:{contrasting_ink(fill)}">{number}</td>'
 
 
 def grid_html(part: Matrix, corner: str, rows: Elision, columns: Elision, cells: list[list[str]]) -> str:
@@ -171,7 +168,7 @@ def grid_html(part: Matrix, corner: str, rows: Elision, columns: Elision, cells:
 
 def legend_html(colors: Sequence[str]) -> str:
     """Return the colours of a scale, low to high."""
-    stops = ",".join(colors[:: COLORS // 8])
+    stops = ",".join(colors[:: len(colors) // 8])
     box = "display:inline-block;width:128px;height:10px"
     return f'<span style="{box};background:linear-gradient(to right,{stops},{colors[-1]})"></span>'
 

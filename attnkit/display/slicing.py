@@ -62,6 +62,11 @@ class Matrix(NamedTuple):
     columns: list[str]
     words: list[str]  # the labels that the values are indices of, [] where they are numbers
 
+    def finite_values(self) -> Array:
+        """The numbers that are finite and not masked, as one row."""
+        values: Array = self.values[~self.masked].astype(np.float64)
+        return values[np.isfinite(values)]
+
     def format_value(self, value: Any, numbers: CellFormat, style: Style = DEFAULT_STYLE) -> str:
         """Format a value: the word that it is the index of, with the index where the word is not unique.
 

@@ -15,8 +15,6 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.cli.main import main
-from attnkit.cli.views import COLOR_MAPS
-from attnkit.display import figures
 from attnkit.record import Record, Tensor
 from tests.pictures import Picture
 
@@ -41,10 +39,6 @@ def drawn(*arguments):
     """Run a command that must succeed, and return the texts of its figure, written to f.svg."""
     assert main([*arguments, "-o", "f.svg"]) == 0
     return ["".join(node.itertext()) for node in ElementTree.parse("f.svg").getroot().iter(TEXT)]
-
-
-def test_the_colour_maps_of_the_command_line_are_those_of_figures():
-    assert tuple(figures.COLOR_MAPS) == COLOR_MAPS
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import attnkit
 from attnkit.display import TensorView
+from attnkit.display.colors import SERIES, color_map
 from attnkit.display.figures import (
     FigureOptions,
     Section,
@@ -27,7 +28,6 @@ from attnkit.display.figures import (
     statistics_section,
     tensor_section,
 )
-from attnkit.display.figures.colors import SERIES, color_map
 from attnkit.errors import DataError, UsageError
 from attnkit.record import Record, Tensor
 from tests.pictures import SVG, Picture

@@ -8,8 +8,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from attnkit.display.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES, Palette, color_map
 from attnkit.display.figures import FigureOptions
-from attnkit.display.figures.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES, Palette, color_map
 from attnkit.display.figures.html import MONO, SANS, escape_text
 from attnkit.model.intermediates import ATTENTION, PARTS
 

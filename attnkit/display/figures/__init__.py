@@ -1,7 +1,6 @@
 """Figures of tensors: heat maps, curves, statistics and tables."""
 
 from attnkit.display.figures.charts import curves_section, draw_bars, draw_words, plot_tensor, statistics_section
-from attnkit.display.figures.colors import COLOR_MAPS
 from attnkit.display.figures.maps import heatmap_section
 from attnkit.display.figures.pages import render_figure, render_sheet
 from attnkit.display.figures.sections import (
@@ -14,7 +13,6 @@ from attnkit.display.figures.sections import (
 )
 
 __all__ = [
-    "COLOR_MAPS",
     "FigureOptions",
     "Section",
     "Table",

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape as escape_xml
 
 import numpy as np
 
-from attnkit.display.figures.colors import LIGHT, Palette
+from attnkit.display.colors import LIGHT, Palette
 from attnkit.display.numbers import format_number
 from attnkit.display.style import DEFAULT_STYLE
 from attnkit.display.text import escape

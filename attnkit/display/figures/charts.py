@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnkit.display.colors import LEVELS, LIGHT, SERIES, SIGNED, color_map, contrasting_ink
 from attnkit.display.figures.canvas import (
     DIGITS,
     LARGEST,
@@ -25,7 +26,6 @@ from attnkit.display.figures.canvas import (
     set_ticks,
     text_width,
 )
-from attnkit.display.figures.colors import LEVELS, LIGHT, SERIES, SIGNED, color_map, contrasting_ink
 from attnkit.display.figures.maps import MAP_GAP, find_ranges, make_maps, outside_note, paint_maps
 from attnkit.display.figures.sections import FigureOptions, Section, Table
 from attnkit.display.slicing import Matrix, TensorView, to_matrices

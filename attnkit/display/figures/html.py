@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape as escape_xml
 
+from attnkit.display.colors import DARK, LIGHT, PALETTES, Palette
 from attnkit.display.figures.canvas import Drawing, save_drawing
-from attnkit.display.figures.colors import DARK, LIGHT, PALETTES, Palette
 from attnkit.display.figures.sections import FigureOptions, Panel, Section, Table
 from attnkit.errors import escaped
 

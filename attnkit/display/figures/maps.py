@@ -8,6 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.display.colors import (
+    LEVELS,
+    NOT_FINITE_COLOR,
+    SIGNED,
+    UNSIGNED,
+    color_levels,
+    color_map,
+    contrasting_ink,
+)
 from attnkit.display.figures.canvas import (
     GAP,
     SMALL_SIZE,
@@ -18,15 +27,6 @@ from attnkit.display.figures.canvas import (
     fit_ticks,
     set_ticks,
     text_width,
-)
-from attnkit.display.figures.colors import (
-    LEVELS,
-    NOT_FINITE_COLOR,
-    SIGNED,
-    UNSIGNED,
-    color_levels,
-    color_map,
-    contrasting_ink,
 )
 from attnkit.display.figures.sections import FigureOptions, Section
 from attnkit.display.numbers import format_number, number_format
@@ -176,7 +176,7 @@ def find_ranges(parts: Sequence[Matrix], options: FigureOptions) -> list[tuple[f
     """
     if isinstance(options.range, tuple):
         return [options.range] * len(parts)
-    finite = [finite_values(part) for part in parts]
+    finite = [part.finite_values() for part in parts]
     groups = finite if options.range == "each" else [np.concatenate(finite)] * len(parts)
     ends = [(float(one.min()), float(one.max())) if one.size else (0.0, 0.0) for one in groups]
     return [(-max(-low, high), max(-low, high)) if low < 0 < high else (low, high) for low, high in ends]
@@ -208,18 +208,12 @@ def pool_cells(part: Matrix, factors: tuple[int, int]) -> Any:
     return np.ma.array(values, mask=masked)
 
 
-def finite_values(part: Matrix) -> Array:
-    """The numbers of a matrix that are finite and not masked."""
-    values: Array = part.values[~part.masked].astype(np.float64)
-    return values[np.isfinite(values)]
-
-
 def outside_note(parts: Sequence[Matrix], options: FigureOptions) -> str:
     """Count the numbers outside of the requested range; "" for none."""
     if not isinstance(options.range, tuple):
         return ""
     low, high = options.range
-    count = sum(int(((values < low) | (values > high)).sum()) for values in map(finite_values, parts))
+    count = sum(int(((values < low) | (values > high)).sum()) for values in (part.finite_values() for part in parts))
     return f"{counted(count, 'number')} outside of the range, drawn at its end" if count else ""
 
 

@@ -5,6 +5,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 
+from attnkit.display.colors import PALETTES
 from attnkit.display.figures.canvas import (
     INCH,
     MONO,
@@ -19,7 +20,6 @@ from attnkit.display.figures.canvas import (
     save_drawing,
     text_width,
 )
-from attnkit.display.figures.colors import PALETTES
 from attnkit.display.figures.html import html_page, markdown_page
 from attnkit.display.figures.sections import FigureOptions, Panel, Section, Table
 from attnkit.errors import escaped

@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from attnkit.display.colors import Theme
 from attnkit.display.figures.canvas import Drawing
-from attnkit.display.figures.colors import Theme
 from attnkit.display.numbers import CellFormat, are_probabilities, cell_format, to_python
 from attnkit.display.slicing import Elision, Matrix, TensorView, elide, format_shape, to_matrices
 from attnkit.display.style import DEFAULT_STYLE

@@ -1,4 +1,4 @@
-"""Colour maps and themes."""
+"""Colour maps, on terminals as in figures, and the themes of figures."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -61,11 +61,11 @@ def contrasting_ink(color: str) -> str:
     >>> contrasting_ink("#fde725"), contrasting_ink("#440154")
     ('#000000', '#ffffff')
     """
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = bytes.fromhex(color[1:])
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"
 
 
-def color_levels(values: Array, low: float, high: float) -> Array:
+def color_levels(values: Array, low: float, high: float, count: int = LEVELS) -> Array:
     """Find the level of each value in a range; values outside are at its ends.
 
     >>> color_levels(np.array([0.0, 0.5, 1.0, 7.0]), 0, 1)
@@ -74,8 +74,8 @@ def color_levels(values: Array, low: float, high: float) -> Array:
     peak = max(abs(low), abs(high)) or 1.0
     low, high = low / peak, high / peak  # of the order of 1: no overflow in high - low
     if not high > low:
-        return np.full(values.shape, LEVELS // 2)
+        return np.full(values.shape, (count - 1) // 2)
     with np.errstate(over="ignore"):
         share = np.clip(values.astype(np.float64) / peak, low, high)
-    levels: Array = np.rint((share - low) / (high - low) * (LEVELS - 1)).astype(int)
+    levels: Array = np.rint((share - low) / (high - low) * (count - 1)).astype(int)
     return levels
