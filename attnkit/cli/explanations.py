@@ -1,8 +1,7 @@
-"""What --explain prints: one cell in words."""
+"""What --explain prints: one cell in words, as the text of the record."""
 
 from typing import TYPE_CHECKING
 
-from attnkit.interpret.explanation import Explanation
 from attnkit.record import Record
 
 if TYPE_CHECKING:
@@ -11,22 +10,22 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
 
-def render_explained(record: Record, call: "Stage", style: "Style") -> str:
+def render_explained(record: Record, stage: "Stage", style: "Style") -> str:
     """Render an explanation in words, any other record as tables."""
     from attnkit.cli import views  # which load what draws tables
 
-    return record.text if isinstance(record, Explanation) else views.render_tables(record, call, style)
+    return getattr(record, "text", "") or views.render_tables(record, stage, style)
 
 
-def draw_explained(record: Record, call: "Stage", looks: "FigureOptions") -> "list[Section]":
+def draw_explained(record: Record, stage: "Stage", options: "FigureOptions") -> "list[Section]":
     """Draw an explanation as text, any other record as tables."""
     from attnkit.cli import figures
 
-    if isinstance(record, Explanation):
-        return [figures.text_section(record.text)]
-    return figures.tensor_sections(record, call, looks)
+    if is_explanation(record, stage):
+        return [figures.text_section(getattr(record, "text", ""))]
+    return figures.tensor_sections(record, stage, options)
 
 
-def is_explanation(record: Record, call: "Stage") -> bool:
-    """Return whether a record is text."""
-    return isinstance(record, Explanation)
+def is_explanation(record: Record, stage: "Stage") -> bool:
+    """Whether a record carries its text."""
+    return hasattr(record, "text")

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from attnkit import callbacks
 from attnkit.cli import figures, views
-from attnkit.cli.explanations import render_explained
+from attnkit.cli.explanations import is_explanation, render_explained
 from attnkit.cli.output_format import Result
 from attnkit.cli.tool import Stage
 from attnkit.errors import UsageError, suggest
-from attnkit.interpret.explanation import Explanation
 from attnkit.model.parameters import parameter_axes
 from attnkit.record import Array, Record, Tensor, join_names
 
@@ -58,7 +57,7 @@ class Sheet:
         for parameter in parameters:
             self._add_section(name, parameter, parameters)
         has_own_view = (stage.tool.views.table or stage.tool.views.figure) not in (None, render_explained)
-        if not isinstance(result, Record) or isinstance(result, Explanation) or has_own_view:
+        if not isinstance(result, Record) or is_explanation(result, stage) or has_own_view:
             self.sections += [*stage.sections, *figures.make_sections(result, stage, self._looks)]
             return
         record = views.name_tokens(result, stage.common.get("tokens") or "plain")

@@ -17,7 +17,6 @@ from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, WeightedValues, prepare_attention, weigh_values
 from attnkit.inputs.operands import AttendedTensor
-from attnkit.interpret.explanation import explain_weight
 from attnkit.model.intermediates import STEPS, kept_names
 from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.record import Array, Labels, Record, Tensor
@@ -237,7 +236,11 @@ def attend(
         return inputs.rest.with_tensors({"x": output})
     rest, labels = label_axes(inputs, weights, query is not None, [*additions, "x"], result["q"].shape[-2])
     computed = rest.with_tensors(additions | {"x": output}, labels)
-    return computed if explain is None else explain_weight(computed, explain, settings.score)
+    if explain is None:
+        return computed
+    from attnkit.interpret.explanation import explain_weight
+
+    return explain_weight(computed, explain, settings.score)
 
 
 def describe_weighted(

@@ -14,7 +14,6 @@ from attnkit.cli.tool import ResultViews, tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
-from attnkit.interpret.explanation import Explanation
 from attnkit.record import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
 
 FILLS = ("-inf", "lowest", "-1e9")
@@ -322,7 +321,7 @@ def find_cell(record: Record | None, cells: Array, place: tuple[int | str, ...])
 
 def explain_cell(
     record: Record | None, rules: list[Rule], cells: Array, cell: tuple[int, ...], union: bool, invert: bool
-) -> Explanation:
+) -> Record:
     """Say which rules allow and which block a cell, a line for each."""
     may = bool(cells[cell]) != invert
     query, key = (
@@ -342,6 +341,8 @@ def explain_cell(
         "rules": Tensor(np.array(verdicts), ("rule",), {"rule": [rule.name for rule in rules]}),
         "cell": Tensor(np.array(cell), ("axis",), {"axis": ["batch", "query", "key"][-len(cell) :]}),
     }
+    from attnkit.interpret.explanation import Explanation
+
     return Explanation(tensors, text="\n".join(lines))
 
 
