@@ -29,7 +29,7 @@ from attnkit.generation.options import (
 )
 from attnkit.inputs import layers
 from attnkit.inputs.operands import cast_x
-from attnkit.inputs.output_matrix import HeadOutput, find_output_matrix
+from attnkit.inputs.output_matrix import OutputLogits, find_output_matrix
 from attnkit.model.dtypes import quiet
 from attnkit.model.sampling import Sampling
 from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
@@ -148,10 +148,10 @@ def _find_titles(config: model.Config) -> tuple[str, str]:
 
 def list_scores(record: Record, style: display.Style) -> list[display.TextTable]:
     count = len(record["x"]) if record["x"].ndim == 2 else 1
-    return [_scores_of(record, row, style) for row in range(count)]
+    return [_tabulate_scores(record, row, style) for row in range(count)]
 
 
-def _scores_of(record: Record, row: int, style: display.Style) -> display.TextTable:
+def _tabulate_scores(record: Record, row: int, style: display.Style) -> display.TextTable:
     from attnkit import display
 
     at = row if record["x"].ndim == 2 else ...
@@ -162,7 +162,7 @@ def _scores_of(record: Record, row: int, style: display.Style) -> display.TextTa
     return display.scores_table([tokens[place] for place in real], ids, x, rank, style)
 
 
-HEADS = {"sequence": "text", "token": "token"}
+LABELLED = {"sequence": "text", "token": "token"}
 
 
 def shown_labels(record: Record, stage: Stage) -> list[LabelRow]:
@@ -201,7 +201,7 @@ def label_cells(record: Record, stage: Stage) -> Cells:
     rows, is_span = shown_labels(record, stage), record.axes_of("x")[0] == "span"
     task = stage.files.loaded["model_"].config.task
     is_batch = any(row.text is not None for row in rows) and (is_span or task == "token")
-    part = [] if record["x"].ndim == 1 else ["span" if is_span else HEADS[task]]
+    part = [] if record["x"].ndim == 1 else ["span" if is_span else LABELLED[task]]
     heads = ["batch"] * is_batch + ["label", "score"] + ["start", "end"] * is_span + part
     cells = [
         [row.text] * is_batch + [row.label, row.score] + [row.start, row.end] * is_span + [row.part] * len(part)
@@ -279,18 +279,18 @@ def list_decoded(record: Record, stage: Stage) -> Cells:
         return generation_cells(record) or computed_cells(record, stage)
     if is_plain_tensor(record, stage):
         return computed_cells(record, stage)
-    return word_cells(record, config_of_model(stage), stage.parameters["top"] or CANDIDATES)
+    return word_cells(record, find_config(stage), stage.parameters["top"] or CANDIDATES)
 
 
 def gives_labels(record: Record, stage: Stage) -> bool:
-    config = config_of_model(stage)
+    config = find_config(stage)
     is_labelled = record.axes_of("x")[-1:] == ("label",) and stage.parameters["emit"] is None
     return config is not None and bool(config.task) and is_labelled
 
 
 def makes_text(stage: Stage) -> bool:
     """Whether decode runs a model that continues, translates or scores texts."""
-    config = config_of_model(stage)
+    config = find_config(stage)
     return config is not None and generates_text(config, stage.parameters["layer"])
 
 
@@ -306,7 +306,7 @@ def is_plain_tensor(record: Record, stage: Stage) -> bool:
     return bool(stage.parameters["emit"]) or record.axes_of("x")[-1:] not in SHARES
 
 
-def config_of_model(stage: Stage) -> Config | None:
+def find_config(stage: Stage) -> Config | None:
     checkpoint = stage.files.loaded.get("model_")
     return None if checkpoint is None else checkpoint.config
 
@@ -319,7 +319,7 @@ def render_candidates(record: Record, stage: Stage, style: display.Style) -> str
 
 
 def find_candidates(record: Record, stage: Stage) -> list[display.Candidates]:
-    return list_candidates(record, config_of_model(stage), stage.parameters["top"] or CANDIDATES)
+    return list_candidates(record, find_config(stage), stage.parameters["top"] or CANDIDATES)
 
 
 def render_generation(record: Record, stage: Stage, style: display.Style) -> str:
@@ -649,19 +649,19 @@ def decode(
 
         refuse_options("hidden states; --trace keeps the intermediates of a text", keep=keep)
         return run_decode(record, settings)
-    from attnkit.generation.output_head import apply_head, run_decoder_stack
+    from attnkit.generation.output_head import apply_output_head, run_decoder_stack
 
     if layer is None and config.decoder is not None and not config.classes:
         return run_decoder_stack(require_hidden_states(record), settings)
-    source = prepare_head_input(record, layer, settings)
+    source = prepare_source(record, layer, settings)
     if config.task:
         return label_input(source, vocab, keep, settings)
-    output = replace_words(apply_head(source, settings), vocab)
+    output = replace_words(apply_output_head(source, settings), vocab)
     return choose_output(output, "head(x)", sampling, emit, steps, keep, fills_masks=not config.decoder)
 
 
 def choose_output(
-    output: HeadOutput,
+    output: OutputLogits,
     formula: str,
     sampling: Sampling,
     emit: str | None,
@@ -709,7 +709,7 @@ def label_input(
     return select_labels(record, settings.emit)
 
 
-def prepare_head_input(
+def prepare_source(
     source: Sequence[str] | Record | None, layer: str | None, settings: GenerationOptions
 ) -> Sequence[str] | Record | None:
     """Check the options and the input of a head; cast hidden states to --dtype."""
@@ -742,14 +742,14 @@ def prepare_head_input(
 
 def apply_output_matrix(
     record: Record, table: Record | None, params: Mapping[str, Array] | None, dtype: str | None
-) -> tuple[HeadOutput, str]:
+) -> tuple[OutputLogits, str]:
     """Map hidden states (..., D) to logits (..., N) by an output matrix."""
     record = record if dtype is None else cast_x(record, dtype)
     weight, bias, words, formula = find_output_matrix(record, table, params)
-    return HeadOutput(record, model.logits(record["x"], weight, bias), words, None), formula
+    return OutputLogits(record, model.logits(record["x"], weight, bias), words, None), formula
 
 
-def replace_words(output: HeadOutput, vocab: list[str] | None) -> HeadOutput:
+def replace_words(output: OutputLogits, vocab: list[str] | None) -> OutputLogits:
     """Name the columns of the logits by --vocab, if it has words."""
     words, count = vocab or output.words, output.logits.shape[-1]
     if words and len(words) != count:
@@ -758,7 +758,7 @@ def replace_words(output: HeadOutput, vocab: list[str] | None) -> HeadOutput:
     return output._replace(words=words, join=None if vocab else output.join)
 
 
-def words_to_text(output: HeadOutput, ids: Array, fills_masks: bool) -> str:
+def words_to_text(output: OutputLogits, ids: Array, fills_masks: bool) -> str:
     """The words of ids (..., T), a line for each row, or the text without masks."""
     from attnkit.inputs import detokenizer
 
@@ -802,7 +802,7 @@ def round_to_dtype(numbers: Array, dtype: np.dtype[Any], name: str = "") -> Arra
     return rounded
 
 
-def make_decoded_record(output: HeadOutput, arrays: Mapping[str, Array], emit: str | None, formula: str) -> Record:
+def make_decoded_record(output: OutputLogits, arrays: Mapping[str, Array], emit: str | None, formula: str) -> Record:
     """Build the record with the requested x, or with x, `logits` and `next`."""
     main = emit or "probs"
     kinds = {"x": main} | ({} if emit else {"logits": "logits", "next": "ids"})
@@ -818,7 +818,7 @@ def make_decoded_record(output: HeadOutput, arrays: Mapping[str, Array], emit: s
 
 
 def add_steps(
-    record: Record, output: HeadOutput, arrays: Mapping[str, Array], formulas: Mapping[str, str], names: Sequence[str]
+    record: Record, output: OutputLogits, arrays: Mapping[str, Array], formulas: Mapping[str, str], names: Sequence[str]
 ) -> Record:
     """Add the named steps from logits to probabilities to the record."""
     axes = (*output.record.axes_of("x")[: output.logits.ndim - 1], output.axis)

@@ -160,7 +160,7 @@ def compute_pack(pack: Sequence[tuple[Line, encoding.Encoding]], dtype: str | No
         line.result = finish(one, x)
 
 
-HEAD = ("head.dense", "head.norm", "logits")
+OUTPUT_HEAD = ("head.dense", "head.norm", "logits")
 POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
 
 
@@ -333,7 +333,7 @@ def check_trace_file(path: str | None) -> None:
 
 def trace_head(core: model.Model, base: Record, x: Array, tracer: Tracer) -> None:
     """Compute the logits of a model without a decoder if the trace includes them."""
-    if core.config.head and len(core.config.stacks) == 1 and any(map(tracer.wants, HEAD)):
+    if core.config.head and len(core.config.stacks) == 1 and any(map(tracer.wants, OUTPUT_HEAD)):
         encoding.compute_logits(core, base, x, tracer.visit)
 
 

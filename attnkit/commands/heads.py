@@ -60,7 +60,7 @@ def head_tables(record: Record, style: display.Style) -> list[display.TextTable]
     tables = []
     for pattern, rows in groups.items():
         heads, cells = describe(record, rows, style)
-        tables.append(display.TextTable(heads, cells, number_columns(heads), title_of(record, pattern)))
+        tables.append(display.TextTable(heads, cells, number_columns(heads), table_title(record, pattern)))
     return tables
 
 
@@ -78,7 +78,7 @@ def layer_pattern(name: str) -> str:
     return re.sub(r"\d+$", "H", re.sub(r"\.\d+\.", ".N.", name))
 
 
-def title_of(record: Record, pattern: str) -> str:
+def table_title(record: Record, pattern: str) -> str:
     """The title of a table: what its rows are, and of how many texts."""
     texts = int(record["texts"]) if "texts" in record else 0
     of = f", mean of {texts} texts" if texts > 1 else ""

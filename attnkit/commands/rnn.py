@@ -60,7 +60,9 @@ def run_layer_of_model(
     context = layers.context_from(record, **memory_fields(memory, config, x), hook=find_intermediates(arrays, names))
     y = model.run(layers.core_model(checkpoint), [model.Step("rnn", layer)], x, context)
     tensors = {short_name(name, config): Tensor(one, intermediate_axes(name, one.ndim)) for name, one in arrays.items()}
-    tensors["x"] = Tensor(y, record.tensor("x").axes_like(y.shape), formula=formula_of(layer))
+    is_attentive = model.parse_layer_name(layer)[1] is None
+    formula = "states, and what attention adds to them" if is_attentive else "hidden states"
+    tensors["x"] = Tensor(y, record.tensor("x").axes_like(y.shape), formula=formula)
     labels: dict[str, Labels] = {}
     if WEIGHTS in arrays and memory is not None and (source := memory.labels_of("x", -2)):
         labels["source"] = source
@@ -149,10 +151,6 @@ def short_name(name: str, config: model.RecurrentConfig) -> str:
     stack, number, _ = model.parse_layer_name(layer)
     has_many = config.decoding.is_sequential and stack == "decoder" and config.stack(stack).layers > 1
     return f"{own}_l{number}" if has_many and number is not None else own
-
-
-def formula_of(layer: str) -> str:
-    return "states, and what attention adds to them" if model.parse_layer_name(layer)[1] is None else "hidden states"
 
 
 BY_HAND = ("reverse", "lengths", "state_in", "state_out")  # what a model sets, or its record has

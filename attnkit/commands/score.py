@@ -42,7 +42,7 @@ def score_views(record: Record) -> tuple[list[tuple[str, float]], list[str]]:
     return scores, [str(label) for label in record.labels.get("length", [])]
 
 
-def title_of(name: str, record: Record) -> str:
+def name_score(name: str, record: Record) -> str:
     """The name of a score as tables show it; chrF includes its orders."""
     metrics = record.labels.get("metric", [])
     return str(metrics[1]) if name == "chrf" and metrics else TITLES.get(name, name)
@@ -62,7 +62,7 @@ def draw_scores(record: Record, stage: Stage, figure_options: "FigureOptions") -
     names = [name for name in WITH_BARS if name + BY_LENGTH in record]
     if classes and names:
         charts = [
-            draw_bars(title_of(name, record), "length in words", classes, record[name + BY_LENGTH].tolist())
+            draw_bars(name_score(name, record), "length in words", classes, record[name + BY_LENGTH].tolist())
             for name in names
         ]
         sections.insert(0, Section("scores by sentence length", charts))
@@ -74,7 +74,7 @@ def score_tables(record: Record, style: display.Style, bars: bool) -> list[displ
     scores, classes = score_views(record)
     signatures = dict(zip(("bleu", "chrf"), record.labels.get("signature", []), strict=False))
     rows = [
-        [title_of(name, record), format_score(record, name, value, style), str(signatures.get(name, ""))]
+        [name_score(name, record), format_score(record, name, value, style), str(signatures.get(name, ""))]
         for name, value in scores
     ]
     columns = 3 if signatures else 2
@@ -99,7 +99,7 @@ def length_table(record: Record, classes: Sequence[str], style: display.Style, b
 
 def number_column(record: Record, name: str, style: display.Style) -> list[str]:
     values = record[name + BY_LENGTH].tolist()
-    return [title_of(name, record), *(format_score(record, name + BY_LENGTH, value, style) for value in values)]
+    return [name_score(name, record), *(format_score(record, name + BY_LENGTH, value, style) for value in values)]
 
 
 def bar_column(record: Record, name: str, width: int, style: display.Style) -> list[str]:

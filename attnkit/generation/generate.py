@@ -12,7 +12,7 @@ from attnkit import callbacks, model
 from attnkit.errors import AttnkitWarning, DataError, counted
 from attnkit.generation import kv_cache_file
 from attnkit.generation.options import CANDIDATES, GenerationOptions
-from attnkit.generation.prompts import Prompt, memory_of
+from attnkit.generation.prompts import Prompt, memory_context
 from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
 from attnkit.interpret.tracer import Tracer, axis_labels
 from attnkit.model import GeneratedText
@@ -106,7 +106,7 @@ def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecod
     decoder: model.CachedDecoder = (engine.decoder if engine else model.CachedDecoder)(
         text_model.core,
         prompt.cache,
-        **memory_of(prompt),
+        **memory_context(prompt),
         dtype=options.dtype,
         hook=tracer.visit if options.inspection.patch or options.inspection.ablate else model.no_hook,
         on_non_finite=callbacks.current().on_non_finite,

@@ -11,9 +11,9 @@ import numpy as np
 from attnkit import model, tokenizers
 from attnkit.errors import DataError, UsageError
 from attnkit.generation.options import GenerationOptions, refuse_options
-from attnkit.generation.output_head import apply_head
+from attnkit.generation.output_head import apply_output_head
 from attnkit.inputs import text_inputs
-from attnkit.inputs.output_matrix import HeadOutput
+from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import TokenPlaces
 
@@ -151,7 +151,7 @@ def find_answers(logits: Array, places: TokenPlaces, text: str, count: int) -> l
 
 Locate = Callable[..., TokenPlaces]
 NEEDED_TASKS = {"pair": "sequence", "question": "question", "aggregate": "token"}
-HEADS = {"sequence": "labels a text", "token": "labels each token", "question": "answers questions"}
+TASKS = {"sequence": "labels a text", "token": "labels each token", "question": "answers questions"}
 
 
 def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
@@ -165,7 +165,7 @@ def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptio
         return label_spans(source, options)
     if config.task == "question" and not isinstance(source, Record) and options.ids is None:
         raise UsageError("this model answers a question about TEXT: --question asks it", "--model")
-    output = apply_head(source, options)
+    output = apply_output_head(source, options)
     labelled = make_labelled(output, config)
     if config.task == "sequence" and "batch" in labelled.axes_of("x") and source and not isinstance(source, Record):
         return labelled.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
@@ -175,15 +175,15 @@ def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptio
 def check_label_options(options: GenerationOptions) -> None:
     """Raise UsageError for options of other heads, and for options that choose words."""
     config = options.model_.config
-    own = HEADS[config.task]
+    own = TASKS[config.task]
     refuse_options(f"a model that predicts words; this one {own}", **options.sampling._asdict())
     labelling = {"pair": options.pair, "question": options.question, "aggregate": options.aggregate}
     for name, value in labelling.items():
         if config.task != NEEDED_TASKS[name]:
-            refuse_options(f"a model that {HEADS[NEEDED_TASKS[name]]}; this one {own}", **{name: value})
+            refuse_options(f"a model that {TASKS[NEEDED_TASKS[name]]}; this one {own}", **{name: value})
 
 
-def make_labelled(output: HeadOutput, config: "Config") -> Record:
+def make_labelled(output: OutputLogits, config: "Config") -> Record:
     """The record of a head's logits, `probs` and x with the labels on the last axis."""
     record, logits = output.record, output.logits
     axes = (*record.axes_of("x")[: logits.ndim - 1], "label")
@@ -221,7 +221,7 @@ def label_spans(source: Sequence[str] | Record | None, options: GenerationOption
 
 def search_entities(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
     config = options.model_.config
-    probs = model.label_probabilities(apply_head((text,), options).logits, config.label_function)
+    probs = model.label_probabilities(apply_output_head((text,), options).logits, config.label_function)
     return find_entities(probs, locate(text), config.classes, options.aggregate or "none")
 
 
@@ -233,7 +233,7 @@ def search_answers(text: str, options: GenerationOptions, locate: Locate) -> lis
     if len(places.parts) > size:
         parts = f"the question and the text are {len(places.parts)} tokens"
         raise DataError(f"{parts}, and this {config.family} model has {size} positions", "--question")
-    logits = apply_head((question,), options._replace(pair=text)).logits
+    logits = apply_output_head((question,), options._replace(pair=text)).logits
     return find_answers(logits, places, text, options.top or 1)
 
 

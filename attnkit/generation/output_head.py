@@ -9,12 +9,12 @@ from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import encoding, layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
-from attnkit.inputs.output_matrix import HeadOutput
+from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.interpret.tracer import Tracer
 from attnkit.record import Record, Tensor, shared_labels
 
 
-def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> HeadOutput:
+def apply_output_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> OutputLogits:
     """Apply the head of a model to hidden states, texts or an image."""
     core, config = layers.core_model(options.model_), options.model_.config
     if not config.head:
@@ -29,13 +29,13 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
     if options.inspection.trace:
         callbacks.current().write_side_output(options.inspection.trace, tracer.record(record.labels.get("token")))
     if config.classes:
-        return HeadOutput(record, logits, list(config.classes), None, "label")
+        return OutputLogits(record, logits, list(config.classes), None, "label")
     side = "target" if config.encoder and config.decoder else "source"
     try:
         tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_, side)
     except AttnkitError:
-        return HeadOutput(record, logits, [], None)
-    return HeadOutput(record, logits, Detokenizer(tokenizer, logits.shape[-1]).words() or [], tokenizer.decode)
+        return OutputLogits(record, logits, [], None)
+    return OutputLogits(record, logits, Detokenizer(tokenizer, logits.shape[-1]).words() or [], tokenizer.decode)
 
 
 def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:

@@ -287,7 +287,7 @@ def find_companions(source: Any, memory: AttendedTensor | None) -> Mapping[str, 
     return {name: record[name] for name in LAST_STATES if name in record}
 
 
-def memory_of(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:
+def memory_context(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:
     """The fields of Context for the source of a prompt, as a batch or as (S, D)."""
     memory = prompt.memory if prompt.memory is None or not is_batch else prompt.memory[None]
     return {"memory": memory, "source_states": prompt.source_states}

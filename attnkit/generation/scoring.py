@@ -9,7 +9,7 @@ from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation.generate import TextModel, positions_left, write_cache
 from attnkit.generation.options import GenerationOptions
-from attnkit.generation.prompts import Prompt, memory_of, tokenize_prompt
+from attnkit.generation.prompts import Prompt, memory_context, tokenize_prompt
 from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
 from attnkit.interpret.tracer import axis_labels
@@ -42,7 +42,7 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     tracer.check()
     if options.cache_out and cache is not None:
         write_cache(cache, ids, text_model, prompt)
-    trace = trace_of_pass(text_model, prompt, ids, past) if options.inspection.trace else Record({})
+    trace = record_trace(text_model, prompt, ids, past) if options.inspection.trace else Record({})
     gradients = Record({})
     if options.inspection.grad:
         from attnkit.generation.score_gradients import score_gradients
@@ -69,10 +69,10 @@ def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:
     x = hidden_states(text_model, prompt, prompt.cache, ids[past:])
     model.head_logits(core, x, tracer.visit)
     tracer.check()
-    return trace_of_pass(text_model, prompt, ids, past)
+    return record_trace(text_model, prompt, ids, past)
 
 
-def trace_of_pass(text_model: TextModel, prompt: Prompt, ids: list[int], past: int) -> Record:
+def record_trace(text_model: TextModel, prompt: Prompt, ids: list[int], past: int) -> Record:
     """What the tracer kept of the ids after the first `past`, with their labels."""
     strings = text_model.detokenizer.token_strings
     return text_model.tracer.record(strings(ids[past:]), prompt.source, strings(ids))
@@ -82,7 +82,7 @@ def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | 
     """What the decoder computes of ids after those in the cache: (T,) -> (T, D)."""
     core, options = text_model.core, text_model.options
     context = layers.new_context(
-        **memory_of(prompt, is_batch=cache is not None),
+        **memory_context(prompt, is_batch=cache is not None),
         cache=cache,
         hook=text_model.tracer.visit,
         dtype=options.dtype,

@@ -59,11 +59,11 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
     std = raw.get_floats("image_std", HALF, least=SMALLEST) if normalizes else [1.0] * 3
     scale = raw.get_float("rescale_factor", 1 / 255) if rescales else 1.0
     if raw.get_bool("do_resize", True):
-        image = resize_image(image, size_of(raw, usual), raw.get_int("resample", BILINEAR, least=0, most=LAST_FILTER))
+        image = resize_image(image, read_size(raw, usual), raw.get_int("resample", BILINEAR, least=0, most=LAST_FILTER))
     return model.normalize_pixels(image, mean, std, scale)
 
 
-def size_of(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
+def read_size(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
     size = raw.values.get("size")
     inner = ConfigReader(size, raw.name) if isinstance(size, dict) else None
     height, width = (inner.get_int("height"), inner.get_int("width")) if inner else 2 * (raw.get_int("size", 224),)

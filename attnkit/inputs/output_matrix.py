@@ -7,7 +7,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.record import Array, Record, shared_labels
 
 
-class HeadOutput(NamedTuple):
+class OutputLogits(NamedTuple):
     """The logits (..., N) of hidden states, with the names of their columns.
 
     record  contains the hidden states

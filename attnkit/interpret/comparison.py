@@ -209,7 +209,7 @@ STAGE = re.compile(
     r"|projection)(\.[\w.]+)?|head\.(dense|norm)|pooler|logits|modules\.[0-9]+"
     r"|[0-9]+\.[a-z]+\..+"  # of a pipeline
 )
-HEADS = ("tensor", "differing", "max |a−b|", "max rel", "cosine", "where")
+HEADINGS = ("tensor", "differing", "max |a−b|", "max rel", "cosine", "where")
 LEFT = (0, 5)  # the columns of words
 UNDEFINED = "–"
 
@@ -334,7 +334,7 @@ def listed_comparisons(report: DiffReport) -> list[Comparison]:
 def report_rows(report: DiffReport, precision: int) -> list[list[str]]:
     """The table of a report, its headings first; [] where no tensor has a line."""
     rows = [row_cells(one, precision) for one in listed_comparisons(report)]
-    return [list(HEADS), *rows] if rows else []
+    return [list(HEADINGS), *rows] if rows else []
 
 
 def report_lines(report: DiffReport) -> list[str]:
@@ -367,7 +367,7 @@ def relabel_places(one: Comparison, labelled: Record) -> Comparison:
 def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
     """Draw the table of comparisons; shorten or move places if it is too wide."""
     for is_short in (False, True):
-        cells = align_numbers([list(HEADS), *(row_cells(one, style.precision, is_short) for one in rows)])
+        cells = align_numbers([list(HEADINGS), *(row_cells(one, style.precision, is_short) for one in rows)])
         if table_width(cells) <= style.width:
             break
     above, *body = [row[:-1] for row in cells]

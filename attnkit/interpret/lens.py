@@ -36,7 +36,7 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
     of this model, UsageError for a model without a head of words.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
-    layer_states = states_of_trace(record, state_names(checkpoint.config, stack), checkpoint)
+    layer_states = read_trace_states(record, state_names(checkpoint.config, stack), checkpoint)
     places = None if position is None else text_positions(record, layer_states[EMBEDDING].shape, position)
     ids, shares = [], []
     for states in layer_states.values():
@@ -92,7 +92,7 @@ def result_name(step: "model.Step") -> str:
     return f"{step.layer}.residual" if step.adds_residual else step.layer
 
 
-def states_of_trace(record: Record, names: Mapping[str, str], checkpoint: "Checkpoint") -> dict[str, Array]:
+def read_trace_states(record: Record, names: Mapping[str, str], checkpoint: "Checkpoint") -> dict[str, Array]:
     """The states of a trace by layer, (T, D) or (B, T, D)."""
     width = checkpoint.config.width
     for name in names.values():
@@ -245,7 +245,7 @@ def attribute_logit(
         problem = f"the head of this {core.config.family} model is not linear: parts do not add up to its logits"
         raise UsageError(problem, "--direct")
     ids = [find_word(checkpoint, word, flag) for word, flag in zip(words, ("--direct", "--minus"), strict=False)]
-    last = [*states_of_trace(record, state_names(core.config, stack), checkpoint).values()][-1]
+    last = [*read_trace_states(record, state_names(core.config, stack), checkpoint).values()][-1]
     places = text_positions(record, last.shape, -1 if position is None else position)
     logits = state_logits(core, stack, last)
     compare_logits(record, logits, None)

@@ -415,7 +415,7 @@ def bridge_text(config: RecurrentConfig) -> str:
     return "" if config.encoder is None else f"the decoder begins with {BRIDGES[config.decoding.bridge]}"
 
 
-HEAD = Step("decode", "head")
+OUTPUT_HEAD = Step("decode", "head")
 MEMORY = "memory.npz"
 RESIDUALS = {"input": ["--residual"], "saved": ["--add", ":residual"], "concat": ["--concat"]}
 INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that has no embeddings
@@ -453,7 +453,7 @@ def pipeline_parts(config: Config) -> dict[str, list[Step]]:
             f"{stack}.{n}": [step for step in steps if model.parse_layer_name(step.layer)[1] == n] for n in numbers
         }
         parts |= {step.layer: [step] for step in steps}
-    return parts | ({"head": [HEAD]} if config.head else {})
+    return parts | ({"head": [OUTPUT_HEAD]} if config.head else {})
 
 
 def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> str:
@@ -464,7 +464,7 @@ def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> 
         words = ["attnkit", "encode", "--model", folder, "--layers", f"{config.stack(stack).layers}:"]
         stages.append(shlex.join(words))
     else:
-        stages = [stage_line(config, folder, step) for step in [*steps, *[HEAD] * (ends_here and config.head)]]
+        stages = [stage_line(config, folder, step) for step in [*steps, *[OUTPUT_HEAD] * (ends_here and config.head)]]
     if steps and steps[0].op != "embed":
         stages[0] += f" {INPUTS[stack]}"
     if stack != config.stacks[-1]:

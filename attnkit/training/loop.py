@@ -18,9 +18,9 @@ from attnkit.errors import AttnkitError, AttnkitNote, DataError, FileError, NotF
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
 from attnkit.generation.options import GenerationOptions
-from attnkit.generation.output_head import apply_head
+from attnkit.generation.output_head import apply_output_head
 from attnkit.generation.text_generation import run_decode
-from attnkit.inputs.output_matrix import HeadOutput
+from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model import Array, softmax
 from attnkit.record import Labels, Record, Tensor, join_names
@@ -166,7 +166,7 @@ class Run:
         with use_callbacks(SILENT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a text that ends with the positions is a sample too
             if checkpoint.config.classes:
-                return best_label(apply_head([text], GenerationOptions(model_=checkpoint)))
+                return best_label(apply_output_head([text], GenerationOptions(model_=checkpoint)))
             return str(run_decode([text], GenerationOptions(model_=checkpoint, emit="text")))
 
     def summary(self) -> dict[str, Any]:
@@ -246,11 +246,11 @@ class Run:
         return DataError(f"{error.problem}: {stage}; attnkit show {path}" if stage else f"{error.problem} ({path})")
 
 
-def best_label(output: HeadOutput) -> str:
+def best_label(output: OutputLogits) -> str:
     """Return the most probable label of one text, and its probability.
 
     >>> import numpy as np
-    >>> best_label(HeadOutput(Record({}), np.array([0.0, np.log(3)]), ["bad", "good"], None))
+    >>> best_label(OutputLogits(Record({}), np.array([0.0, np.log(3)]), ["bad", "good"], None))
     'good 75.0%'
     """
     probabilities = softmax(output.logits)
