@@ -8,13 +8,7 @@ from attnkit import callbacks, model
 from attnkit.generation.generate import TextModel
 from attnkit.generation.prompts import Prompt
 from attnkit.inputs.source_states import source_states_record
-from attnkit.interpret.gradients.attribution import (
-    Embeddings,
-    attribute,
-    attribution_record,
-    count_points,
-    read_and_replace,
-)
+from attnkit.interpret.gradients.attribution import Embeddings, attribute, attribution_record, count_points, replacing
 from attnkit.interpret.gradients.check import CHECKED, CheckResult, Point, compare_along, layers_point, point_layers
 from attnkit.interpret.gradients.pipeline import gather_tensors, layer_axes, select_names
 from attnkit.interpret.gradients.stages import collect_gradients
@@ -92,18 +86,22 @@ def attribute_score(text_model: TextModel, prompt: Prompt, ids: list[int], first
 
     x (T,) is of all tokens that the decoder reads, `source` (S,) of those that its encoder reads for it.
     """
-    count, detokenizer = len(ids) - first, text_model.detokenizer
-    names = {"decoder.embed": ("x", "token")}
-    names |= {"encoder.embed": ("source", "source")} if prompt.source_ids is not None else {}
+    count, core, detokenizer = len(ids) - first, text_model.core, text_model.detokenizer
+    names, inputs = {"decoder.embed": ("x", "token")}, {"decoder": (ids, text_model.options.dtype)}
+    if prompt.source_ids is not None:
+        names["encoder.embed"] = ("source", "source")
+        inputs["encoder"] = prompt.source_ids, text_model.options.compute_dtype
 
-    def evaluate(embeddings: Embeddings, read: dict[str, Array] | None = None) -> tuple[float, dict[str, Array]]:
+    def evaluate(embeddings: Embeddings) -> tuple[float, dict[str, Array]]:
         collected: dict[str, Array] = {}
-        hook, forward = collect_gradients(collected, {}, names.__contains__), read_and_replace(read or {}, embeddings)
-        loss, _ = run_reverse(text_model, prompt, ids, first, hook, forward)
+        hook = collect_gradients(collected, {}, names.__contains__)
+        loss, _ = run_reverse(text_model, prompt, ids, first, hook, replacing(embeddings))
         return -count * float(loss), {name: -count * collected[name] for name in names}
 
-    embeddings = {name: np.zeros(0) for name in names}
-    evaluate({}, embeddings)
+    embeddings: dict[str, Array] = {}
+    for stack, (tokens, dtype) in inputs.items():
+        step = model.layer_plan(core.config, stack)[0]
+        embeddings[step.layer] = model.run(core, [step], np.array(tokens), model.Context(dtype=dtype))
     result = attribute(embeddings, evaluate, count_points(text_model.options.inspection.attribute or ""))
     labels: dict[str, Labels] = {"token": detokenizer.token_strings(ids)}
     if prompt.source_ids is not None and prompt.source:

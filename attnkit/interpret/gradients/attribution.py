@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnkit import model
 from attnkit.errors import UsageError
+from attnkit.inputs import layers
 from attnkit.inputs.encoding import prepare_encoding
 from attnkit.interpret.gradients.check import replace_arrays, replace_operand
 from attnkit.interpret.gradients.pipeline import INPUT, pipeline_backward
@@ -22,6 +24,7 @@ from attnkit.interpret.gradients.stages import StageCall, StageGradients
 from attnkit.interpret.gradients.tools import undo_encoding
 from attnkit.model import Array
 from attnkit.model.dtypes import is_float
+from attnkit.model.hooks import Hook
 from attnkit.record import Labels, Record, Tensor
 
 BASELINE = "baseline"  # the name of the output of zeros in a record
@@ -96,22 +99,14 @@ def attribution_record(
     return Record({}).with_tensors(tensors, labels)
 
 
-def read_and_replace(read: dict[str, Array], replaced: Embeddings) -> Callable[[str], Callable[[Array], Array] | None]:
-    """A hook that replaces some intermediates, and reads those whose names are in `read`.
+def replacing(arrays: Embeddings) -> Hook:
+    """A hook that replaces intermediates by other arrays.
 
-    >>> read = {"b": np.zeros(0)}
-    >>> hook = read_and_replace(read, {"a": np.ones(1)})
-    >>> hook("a")(np.zeros(1)), hook("b")(np.zeros(2)), read["b"].tolist(), hook("c")
-    (array([1.]), array([0., 0.]), [0.0, 0.0], None)
+    >>> hook = replacing({"a": np.ones(1)})
+    >>> hook("a")(np.zeros(1)), hook("b")
+    (array([1.]), None)
     """
-
-    def replace_or_read(name: str, array: Array) -> Array:
-        if name in replaced:
-            return replaced[name]
-        read[name] = array
-        return array
-
-    return lambda name: (lambda array: replace_or_read(name, array)) if name in replaced or name in read else None
+    return lambda name: (lambda _: arrays[name]) if name in arrays else None
 
 
 SIDE_OUTPUTS = ("trace", "state_out")  # flags whose files the first run has written
@@ -119,9 +114,9 @@ VECTORS = "x"  # the name of the embeddings of a pipeline
 
 
 class TokenSource(NamedTuple):
-    """The tokens of a pipeline: the stage that has them, the record with their vectors, and the later stages.
+    """The tokens of a pipeline: the stage that has them, a record with their vectors, and the later stages.
 
-    embedding  the name of their embeddings among the intermediates of the stage, if that is encode
+    embedding  the name of the vectors among the intermediates of the stage, if that is encode
     """
 
     call: StageCall
@@ -140,25 +135,22 @@ def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
         raise UsageError("no attributions of several records that a stage merges", "--attribute")
     tokens = find_tokens(calls)
 
-    def evaluate(embeddings: Embeddings, read: dict[str, Array] | None = None) -> tuple[float, dict[str, Array]]:
+    def evaluate(embeddings: Embeddings) -> tuple[float, dict[str, Array]]:
         if tokens.embedding:
-            return evaluate_encoder(tokens, embeddings, read or {})
+            return evaluate_encoder(tokens, embeddings[VECTORS])
         output, gradients = run_and_reverse(tokens.rest, replace_arrays(tokens.source, embeddings))
         return output, {VECTORS: gradients.get(VECTORS, np.zeros_like(tokens.source[VECTORS]))}
 
-    embeddings = {VECTORS: np.zeros(0) if tokens.embedding else tokens.source[VECTORS]}
-    if tokens.embedding:
-        evaluate({}, embeddings)
-    result = attribute(embeddings, evaluate, count_points(method))
-    words = token_labels(tokens)
+    result = attribute({VECTORS: tokens.source[VECTORS]}, evaluate, count_points(method))
+    words = tokens.source.labels_of(VECTORS, -2)
     return attribution_record(result, {VECTORS: ("x", "token")}, {"token": words} if words else {})
 
 
 def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
     """Find the tokens that a pipeline begins with; UsageError if it reads none."""
     for at, call in enumerate(calls):
-        if name := embedding_name(call):
-            return TokenSource(call, Record({}), renumber(calls[at + 1 :]), name)
+        if call.tool == "encode" and (found := embed_tokens(call)):
+            return TokenSource(call, found[1], renumber(calls[at + 1 :]), found[0])
     first, rest = calls[0], calls[1:] if calls[0].tool == "embed" else calls
     source = rest[0].before if rest else first.result
     if VECTORS not in source or source[VECTORS].ndim not in (2, 3) or not is_float(source[VECTORS].dtype):
@@ -168,43 +160,32 @@ def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
     return TokenSource(first, source, renumber(rest))
 
 
+def embed_tokens(call: StageCall) -> tuple[str, Record] | None:
+    """Embed the tokens of encode: the name of the intermediate and its record; None if it reads hidden states."""
+    encoded = call.apply(prepare_encoding, call.item)
+    steps = [*encoded.steps][:1]
+    if not steps or steps[0].op != "embed":
+        return None
+    context = layers.context_from(encoded.base, dtype=call.values["dtype"])
+    x = model.run(encoded.core, steps, encoded.inputs, context)
+    labels = {"token": encoded.base.labels["token"]} if "token" in encoded.base.labels else {}
+    return steps[0].layer, Record({VECTORS: Tensor(x, ("batch", "token", "model")[3 - x.ndim :])}, labels)
+
+
 def renumber(calls: Sequence[StageCall]) -> list[StageCall]:
     """Number stages as a pipeline of their own, from 1."""
     return [replace(call, number=call.number - calls[0].number + 1) for call in calls]
 
 
-def embedding_name(call: StageCall) -> str:
-    """The name of the embeddings among the intermediates of encode; "" for another stage or for hidden states."""
-    if call.tool != "encode":
-        return ""
-    steps = call.apply(prepare_encoding, call.item).steps
-    return steps[0].layer if steps and steps[0].op == "embed" else ""
-
-
-def token_labels(tokens: TokenSource) -> Labels | None:
-    """The words of tokens, if they have any."""
-    if tokens.embedding:
-        return tokens.call.apply(prepare_encoding, tokens.call.item).base.labels.get("token")
-    return tokens.source.labels_of(VECTORS, -2)
-
-
-def evaluate_encoder(
-    tokens: TokenSource, embeddings: Embeddings, read: dict[str, Array]
-) -> tuple[float, dict[str, Array]]:
-    """Compute the output of a pipeline from encode on with other embeddings, and their gradient.
-
-    read  receives the embeddings of the run
-    """
-    call, name = tokens.call, tokens.embedding
-    replaced = {name: embeddings[VECTORS]} if embeddings else {}
-    output, outer = run_and_reverse(tokens.rest, run_call(call, call.item, {"patch": replaced or None}).result)
-    into, own = StageGradients(call), {name: np.zeros(0)} if read else {}
+def evaluate_encoder(tokens: TokenSource, x: Array) -> tuple[float, dict[str, Array]]:
+    """Compute the output of a pipeline from encode on with other embeddings x, and their gradient."""
+    call, replaced = tokens.call, {tokens.embedding: x}
+    output, outer = run_and_reverse(tokens.rest, run_call(call, call.item, {"patch": replaced}).result)
+    into = StageGradients(call)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        undo_encoding(call, outer, into, read_and_replace(own, replaced))
-    if read:
-        read[VECTORS] = own[name]
-    return output, {VECTORS: into.traced[name].array}
+        undo_encoding(call, outer, into, replacing(replaced))
+    return output, {VECTORS: into.traced[tokens.embedding].array}
 
 
 def run_and_reverse(rest: Sequence[StageCall], record: Record) -> tuple[float, dict[str, Array]]:
