@@ -10,7 +10,7 @@ from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
 from attnkit.model.kernels.products import PLAIN, Products
-from attnkit.model.linear import linear, linear_backward
+from attnkit.model.linear import linear, projection_backward
 
 
 @quiet
@@ -91,22 +91,14 @@ def feed_forward_vjp(
     output = apply_hook(hook, "output", linear(inner, params.get("w2"), params.get("b2"), names=("hidden", "w2", "b2")))
 
     def pullback(grad_output: Array, hook: Hook = no_hook) -> tuple[Array, dict[str, Array]]:
-        gradients: dict[str, Array] = {}
-
-        def undo_linear(gradient: Array, inputs: Array, number: int) -> Array:
-            weight, bias = f"w{number}", f"b{number}"
-            dx, *parts = linear_backward(gradient, inputs, params[weight], params.get(bias))
-            gradients.update({name: one for name, one in zip((weight, bias), parts, strict=True) if one is not None})
-            return dx
-
-        dy, dx = apply_hook(hook, "output", grad_output), None
-        dy = undo_linear(dy, inner, 2) if "w2" in params else dy
+        dy, gradients = projection_backward(apply_hook(hook, "output", grad_output), inner, params, "2")
         if side is not None:
             dy = apply_hook(hook, "gated", dy)
-            dx = undo_linear(apply_hook(hook, "linear", dy * activated), x, 3)
-            dy = dy * side
-        dhidden = undo_linear(apply_hook(hook, "hidden", apply_hook(hook, "activated", dy) * slope), x, 1)
-        return dhidden if dx is None else dhidden + dx, gradients
+            dside, of_gate = projection_backward(apply_hook(hook, "linear", dy * activated), x, params, "3")
+            dy, gradients = dy * side, gradients | of_gate
+        dhidden = apply_hook(hook, "hidden", apply_hook(hook, "activated", dy) * slope)
+        dx, of_first = projection_backward(dhidden, x, params, "1")
+        return dx if side is None else dx + dside, gradients | of_first
 
     return output.astype(output_dtype(x), copy=False), pullback
 

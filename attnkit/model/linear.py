@@ -1,7 +1,7 @@
 """Linear projections x W + b and residual connections, with their adjoints."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +76,22 @@ def linear_backward(
     dx = matrix_product(rows, np.asarray(weight, dtype).T).reshape(x.shape)
     dw = matrix_product(as_rows(cast(x, dtype)).T, rows)
     return LinearGradients(dx, dw, None if bias is None else sum_rows(dy))
+
+
+def projection_backward(
+    grad_output: Array, x: Array, params: Mapping[str, Array], suffix: str = ""
+) -> tuple[Array, dict[str, Array]]:
+    """Gradients of x W + b with parameters named w and b and a suffix: of x, and of the parameters by name.
+
+    grad_output (..., E), x (..., D) -> (..., D), {"w" + suffix: (D, E), "b" + suffix: (E,)} of those in `params`
+
+    >>> dx, gradients = projection_backward(np.array([[10.0]]), np.array([[2.0]]), {"w1": np.array([[3.0]])}, "1")
+    >>> dx.tolist(), gradients["w1"].tolist()
+    ([[30.0]], [[20.0]])
+    """
+    names = f"w{suffix}", f"b{suffix}"
+    dx, *parts = linear_backward(grad_output, x, *map(params.get, names))
+    return dx, {name: part for name, part in zip(names, parts, strict=True) if part is not None}
 
 
 def as_rows(x: Array) -> Array:

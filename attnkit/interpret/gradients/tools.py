@@ -42,7 +42,7 @@ from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.intermediates import SQUARE, STEPS, step_names
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
-from attnkit.model.linear import add_backward, linear_backward, sum_to_shape
+from attnkit.model.linear import add_backward, linear_backward, projection_backward, sum_to_shape
 from attnkit.model.loss import LossOptions, cross_entropy_backward, loss_and_gradient
 from attnkit.model.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
 from attnkit.model.parameters import OUTPUT_PARAMETERS
@@ -204,21 +204,20 @@ def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
     dx = outer.pop("x", np.zeros(call.result["x"].shape, computed.output.dtype))
     undo_addends(call, dx, into)
     dx = sum_to_shape(dx, computed.output.shape)
-    output = linear_backward(dx, model.merge_heads(computed.heads), projections.get("wo"), projections.get("bo"))
-    dheads = model.split_heads(output.x, heads) + outer.pop("heads", 0)
+    dheads, of_output = projection_backward(dx, model.merge_heads(computed.heads), projections, "o")
+    dheads = model.split_heads(dheads, heads) + outer.pop("heads", 0)
     dweights, dv = product_backward(dheads, computed.weights, computed.v)
     dweights, dv = dweights + outer.pop("weights", 0), dv + outer.pop("v", 0)
-    value = linear_backward(model.merge_heads(dv), computed.value, projections.get("wv"), projections.get("bv"))
+    dvalue, of_value = projection_backward(model.merge_heads(dv), computed.value, projections, "v")
     flag = next((name for name in ("value", "memory") if call.values[name] is not None), "")
     if flag:
-        into.add_operand(flag, value.x)
+        into.add_operand(flag, dvalue)
     else:
-        into.add_input("x", value.x)
+        into.add_input("x", dvalue)
     shape = call.values["weights_from"]["x"].shape
     aligned = (shape[0], 1, *shape[1:]) if len(shape) == 3 and computed.value.ndim == 3 else shape
     into.add_operand("weights_from", sum_to_shape(dweights, aligned).reshape(shape))
-    parts = {"wv": value.weight, "bv": value.bias, "wo": output.weight, "bo": output.bias}
-    into.add_weights({name: part for name, part in parts.items() if name in projections})
+    into.add_weights(of_value | of_output)
 
 
 def undo_addends(call: StageCall, dx: Array, into: StageGradients) -> None:
@@ -412,9 +411,9 @@ def undo_linear(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Undo linear: the gradients of x, w and b."""
     values, x = call.values, call.before["x"]
     weights = layers.linear_weights(values["params"], values["model_"], values["layer"])
-    gradients = linear_backward(outer.pop("x"), x, weights["w"], weights.get("b"))
-    into.add_input("x", gradients.x)
-    into.add_weights({"w": gradients.weight, "b": gradients.bias})
+    dx, gradients = projection_backward(outer.pop("x"), x, weights)
+    into.add_input("x", dx)
+    into.add_weights(gradients)
 
 
 def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:

@@ -25,7 +25,7 @@ from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, wor
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.kernels.threads import split_range
-from attnkit.model.linear import linear, linear_backward, sum_to_shape
+from attnkit.model.linear import linear, projection_backward, sum_to_shape
 from attnkit.model.relative import relative_scores_backward
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Gradients, dot, identity, product_backward
@@ -308,16 +308,10 @@ def multi_head_attention_vjp(
     @quiet
     def pullback(grad_output: Array, hook: Hook = no_hook) -> tuple[Gradients, Gradients]:
         weights: Gradients = {}
-
-        def undo_linear(gradient: Array, x: Array, letter: str) -> Array:
-            names = f"w{letter}", f"b{letter}"
-            dx, *parts = linear_backward(gradient, x, *map(params.get, names))
-            weights.update({name: part for name, part in zip(names, parts, strict=True) if part is not None})
-            return dx
-
         dheads = grad_output
         if query.ndim < 4:
-            dheads = undo_linear(apply_hook(hook, "output", grad_output), merge_heads(saved["heads"]), "o")
+            dy, heads = apply_hook(hook, "output", grad_output), merge_heads(saved["heads"])
+            dheads, weights = projection_backward(dy, heads, params, "o")
             dheads = view_heads(dheads, options.heads)
         backward = attention_backward if options.relative is None else _relative_attention_backward
         gradients = backward(dheads, saved["q"], saved["k"], saved["v"], options, saved=saved, hook=hook)
@@ -327,7 +321,8 @@ def multi_head_attention_vjp(
                 if options.rotary is not None and letter != "v":
                     cos, sin = options.rotary
                     gradient = rotate(gradient, cos, -sin)
-                gradient = undo_linear(merge_heads(gradient), x, letter)
+                gradient, parts = projection_backward(merge_heads(gradient), x, params, letter)
+                weights |= parts
             gradients[name] = gradient
         return gradients, {name: weights[name] for name in params}
 

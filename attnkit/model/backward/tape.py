@@ -8,7 +8,7 @@ from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.linear import linear_backward
+from attnkit.model.linear import projection_backward
 from attnkit.model.recurrent_cells import State
 
 ModelGradients = dict[str, dict[str, Array]]
@@ -78,12 +78,11 @@ class Tape:
     steps: list[RecordedStep] = field(default_factory=list)
 
 
-def undo_projection(model: Model, layer: str, dy: Array, x: Array, reverse: Reverse, number: str = "") -> Array:
-    """Undo the linear map x w + b of a layer (with a number x w1 + b1), and add the gradients of its parameters.
+def undo_projection(model: Model, layer: str, dy: Array, x: Array, reverse: Reverse, suffix: str = "") -> Array:
+    """Undo the linear map of a layer as `projection_backward` does, and add the gradients of its parameters.
 
     dy (..., E), x (..., D) -> (..., D)
     """
-    names = f"w{number}", f"b{number}"
-    dx, *parts = linear_backward(dy, x, *map(model.params[layer].get, names))
-    reverse.add(layer, dict(zip(names, parts, strict=True)))
+    dx, gradients = projection_backward(dy, x, model.params[layer], suffix)
+    reverse.add(layer, gradients)
     return dx
