@@ -149,7 +149,7 @@ def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
 def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
     """Find the tokens that a pipeline begins with; UsageError if it reads none."""
     for at, call in enumerate(calls):
-        if call.tool == "encode" and (found := embed_tokens(call)):
+        if call.tool == "encode" and (found := embed_encoding(call)):
             return TokenSource(call, found[1], renumber(calls[at + 1 :]), found[0])
     first, rest = calls[0], calls[1:] if calls[0].tool == "embed" else calls
     source = rest[0].before if rest else first.result
@@ -160,7 +160,7 @@ def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
     return TokenSource(first, source, renumber(rest))
 
 
-def embed_tokens(call: StageCall) -> tuple[str, Record] | None:
+def embed_encoding(call: StageCall) -> tuple[str, Record] | None:
     """Embed the tokens of encode: the name of the intermediate and its record; None if it reads hidden states."""
     encoded = call.apply(prepare_encoding, call.item)
     steps = [*encoded.steps][:1]
