@@ -100,7 +100,7 @@ def attribute_score(text_model: TextModel, prompt: Prompt, ids: list[int], first
 
     embeddings: dict[str, Array] = {}
     for stack, (tokens, dtype) in inputs.items():
-        step = model.layer_plan(core.config, stack)[0]
+        step = core.config.plan(stack)[0]
         embeddings[step.layer] = model.run(core, [step], np.array(tokens), model.Context(dtype=dtype))
     result = attribute(embeddings, evaluate, count_points(text_model.options.inspection.attribute or ""))
     labels: dict[str, Labels] = {"token": detokenizer.token_strings(ids)}
