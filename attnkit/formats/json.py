@@ -25,7 +25,7 @@ from attnkit.formats.dtypes import (
     to_contiguous,
     unsupported_dtype,
 )
-from attnkit.formats.json_text import Documents, line_and_column, parse_json
+from attnkit.formats.json_text import DEPTH_LIMIT, Documents, line_and_column, parse_json
 from attnkit.formats.metadata import check_axis_names, check_history, check_keys, check_labels, dumps
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.record import Array, Record, Tensor
@@ -129,6 +129,8 @@ def to_array(value: Any, dtype: str | None, exact: Exact) -> Array:
            [3., 4.]], dtype=float32)
     """
     leaves, shape = flatten(value)
+    if len(shape) > DEPTH_LIMIT:
+        raise DataError(f"nested deeper than {DEPTH_LIMIT}")
     kinds = {*map(type, leaves)}
     name = dtype or implied_dtype(leaves, kinds, exact)
     is_plain = kinds <= ({bool} if name == "bool" else {int, float, str})

@@ -8,7 +8,7 @@ from typing import Any
 from attnkit.errors import DataError
 from attnkit.formats.dtypes import LARGEST_EMPTY
 
-DEPTH_LIMIT = 64
+DEPTH_LIMIT = 64  # dimensions of an array; an object may have three levels around it
 KEY_LIMIT = 100_000  # keys of one object
 SIZE_LIMIT = 1 << 32  # bytes of one document
 
@@ -169,13 +169,14 @@ class Documents:
 
     def _find_end(self) -> int:
         """The end of the document at the front: the bracket that closes it, or the end of a word or a string."""
-        if chr(self._text[0]) not in '[{"':
+        first = bytes(self._text[:1])
+        if first not in (b"[", b"{", b'"'):
             while (end := self._match(WORD, 0)) == len(self._text) and self._grow():
                 pass
             return end or 1
-        at = depth = 0
+        at, depth, limit = 0, 0, DEPTH_LIMIT + (3 if first == b"{" else 0)
         while True:
-            at = self._match(PLAIN, at) if 0 < depth < DEPTH_LIMIT else at
+            at = self._match(PLAIN, at) if 0 < depth < limit else at
             match = DELIMITER.search(self._text, at)
             if match is None:
                 if not self._grow():
@@ -186,9 +187,9 @@ class Documents:
                 at = self._skip_string(at)
             else:
                 depth += 1 if sign in b"[{" else -1
-                if depth > DEPTH_LIMIT:
+                if depth > limit:
                     place = line_and_column(bytes(memoryview(self._text)[: at - 1]), self.place)
-                    raise DataError(f"{place}: nested deeper than {DEPTH_LIMIT}")
+                    raise DataError(f"{place}: nested deeper than {limit}")
             if depth <= 0:
                 return at
 
