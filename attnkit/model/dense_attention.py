@@ -30,11 +30,14 @@ def dense_attention(
     scaled = apply_hook(hook, "scaled", scaled)
     capped = apply_hook(hook, "capped", _cap(scaled, float(options.softcap), in_place="scaled" not in requested))
     masked = apply_hook(hook, "masked", mask_scores(capped, options.mask, options.bias, allowed))
-    weights = apply_hook(hook, "weights", rounded_softmax(masked, softmax_dtype))
+    exact = masked if softmax_dtype is None else rounded(masked, softmax_dtype)
+    weights = softmax(exact)
+    weights = weights if softmax_dtype is None else rounded(weights, softmax_dtype).astype(masked.dtype)
+    weights = apply_hook(hook, "weights", weights)
     steps = {"scores": scores, "scaled": scaled, "capped": capped, "masked": masked}
     steps = {name: step for name, step in steps.items() if name in requested} | {"weights": weights}
     if requested.is_lse_returned or requested.has_summary:
-        steps["lse"] = log_sum_exp(masked if softmax_dtype is None else rounded(masked, softmax_dtype))
+        steps["lse"] = log_sum_exp(exact)
     steps["heads"] = _weighted_sum(weights, values, options.products.stacked)
     return steps
 
@@ -97,13 +100,6 @@ def broadcast_mask(
     if bias is not None:
         bias = fit(bias.astype(dtype, copy=False), shape, f"bias {as_text(bias.shape)}", target)
     return mask, bias
-
-
-def rounded_softmax(masked: Array, softmax_dtype: str | None) -> Array:
-    """Softmax with scores and weights rounded to a dtype unless it is None."""
-    if softmax_dtype is None:
-        return softmax(masked)
-    return rounded(softmax(rounded(masked, softmax_dtype)), softmax_dtype).astype(masked.dtype)
 
 
 def mask_scores(scores: Array, mask: Array | None, bias: Array | None = None, allowed: Array | None = None) -> Array:

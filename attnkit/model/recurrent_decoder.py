@@ -4,8 +4,8 @@
     Luong et al. 2015:    s_i = cell([y_i; f_{i-1}], s_{i-1});  c_i = attention of s_i over the memory;
                           f_i = tanh([c_i; s_i] w1 + b1), the readout that input feeding passes on
 
-A decoder that asks with the state after the token and has no input feeding needs none of this: its layers run over
-all tokens, then attention (see recurrent_config.py).
+A decoder whose queries come from the state after the token, without input feeding, needs none of this: its layers run
+over all tokens, then attention (see recurrent_config.py).
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ CROSS, READOUT = "decoder.cross", "decoder.readout"
 
 
 class Attended(NamedTuple):
-    """What attention reads: keys (B, S, A) and the memory (B, S, M), which of it it may see (B, S), None: all."""
+    """Keys (B, S, A) and memory (B, S, M) of attention, and which are allowed (B, S) [all]."""
 
     keys: Array
     memory: Array
@@ -57,7 +57,7 @@ class Attended(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What a token hands to the next: the states of the layers, and the readout that input feeding adds."""
+    """What the next token reads: states of the layers, and the readout of input feeding."""
 
     states: tuple[State, ...]
     fed: Array | None = None
@@ -65,9 +65,9 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentiveDecoder:
-    """The weights of a decoder, cast to one dtype: those of its layers, of the score and of the readout.
+    """Weights of a decoder (layers, score and readout), cast to one dtype.
 
-    functions  what its cells are computed by
+    functions  functions that its cells are computed by
     """
 
     config: RecurrentConfig
@@ -82,29 +82,31 @@ class AttentiveDecoder:
         return self.config.recurrent_stack("decoder").cell
 
     def attended(self, memory: Array, allowed: Array | None = None) -> Attended:
-        """Return a memory (B, S, M) with its keys."""
+        """Compute the keys of a memory (B, S, M)."""
         empty = np.empty((1, 0, 0, self.width), memory.dtype)
         keys = SCORES[self.config.score].project(empty, memory[:, None], self.cross)[1]
         return Attended(keys[:, 0], memory, allowed)
 
     @property
     def width(self) -> int:
-        """The width of the state that attention asks with."""
+        """Width of the state from which queries are computed."""
         return self.config.recurrent_stack("decoder").output_width(-1)
 
 
 @quiet
 def attend_and_recur(model: Model, layer: str, x: Array, context: Context) -> Array:
-    """Run a decoder over the embeddings of its tokens, one after another: x (..., T, E) -> (..., T, C).
+    """Run a decoder over the embeddings of its tokens, one after another.
 
-    C is the width of what the readout is computed from; with input feeding the result is the readout itself, without
-    a readout the state. DataError without a memory.
+    x (..., T, E) -> (..., T, C)
+
+    The result is what the readout is computed from; with input feeding it is the readout itself, without a readout the
+    state. DataError without a memory.
     """
     return run_decoder(model, layer, x, context)[0]
 
 
 class DecoderRun(NamedTuple):
-    """What a decoder computed: the carry before the first token and after each, and with `is_recorded` their tapes.
+    """Carries of a decoder before the first token and after each, and recorded tapes.
 
     real  (B, T) which tokens are no padding; None: all
     """
@@ -119,13 +121,13 @@ class DecoderRun(NamedTuple):
 def run_decoder(
     model: Model, layer: str, x: Array, context: Context, *, is_recorded: bool = False
 ) -> tuple[Array, DecoderRun]:
-    """Run a decoder as `attend_and_recur` does, and return what it computed of every token beside the result."""
+    """Run a decoder as `attend_and_recur` does; return its carries and tapes, too."""
     has_cached_memory = context.cache is not None and any(name == CROSS for name, _ in context.cache)
     if context.memory is None and not has_cached_memory:
         raise DataError(f"{CROSS} needs a memory to attend to, but none is given")
     batch = x if x.ndim == 3 else x[None]
     decoder = make_decoder(model, batch)
-    attended = find_attended(decoder, context, len(batch))
+    attended = find_attended(decoder, context)
     hooks = SequenceHooks(context.hook, batch.shape[1], x.ndim == 3)
     first, real = first_carry(model, decoder, batch, context), real_tokens(context, batch.shape[:2])
     run = DecoderRun(decoder, attended, [first], [], real)
@@ -174,7 +176,7 @@ def decode_token(
 def attend_token(
     decoder: AttentiveDecoder, state: Array, attended: Attended, visit: Visit, tape: Tape | None = None
 ) -> Array:
-    """Attend to the memory with a state: the sum of the memory by the weights of attention, (B, H) -> (B, M)."""
+    """Attend to the memory with a state: weighted sum of the memory, (B, H) -> (B, M)."""
     score, cross = SCORES[decoder.config.score], decoder.cross
     memory, keys = attended.memory[:, None], attended.keys[:, None]  # (B, 1, S, M), one head
     rows = state[:, None, None] if tape is None else state[None, None]  # a text by itself has the same bits; or faster
@@ -202,7 +204,10 @@ def advance_layers(
     visit: Visit,
     tape: Tape | None = None,
 ) -> tuple[State, ...]:
-    """Advance the states of the layers by one token; `added` (B, A) is beside the embedding in the input."""
+    """Advance the states of the layers by one token.
+
+    added  (B, A) beside the embedding in the input
+    """
     advance, new = CELLS[decoder.cell].advance, list[State]()
     for number, (params, state) in enumerate(zip(decoder.layers, states, strict=True)):
         if number:
@@ -223,13 +228,13 @@ def advance_layers(
 
 
 def multiply_embeddings(decoder: AttentiveDecoder, x: Array) -> Array:
-    """Return what the input weights of the first layer make of embeddings: x (B, T, E) -> (B, T, G·H)."""
+    """Multiply embeddings by the input weights of the first layer: (B, T, E) -> (B, T, G·H)."""
     first = decoder.layers[0]
     return multiply_input(cast(x, first["input"].dtype), {**first, "input": first["input"][:, : x.shape[-1]]})
 
 
 def make_decoder(model: Model, x: Array) -> AttentiveDecoder:
-    """Return the decoder of a model, in the dtype that embeddings x and its weights are computed in."""
+    """Build the decoder of a model, in the working dtype of embeddings x and its weights."""
     config = config_of(model)
     names = [f"decoder.{number}.rnn" for number in range(config.recurrent_stack("decoder").layers)]
     params = [model.params[name] for name in (*names, CROSS)]
@@ -239,8 +244,8 @@ def make_decoder(model: Model, x: Array) -> AttentiveDecoder:
     return AttentiveDecoder(config, tuple(layers), cross, last)
 
 
-def find_attended(decoder: AttentiveDecoder, context: Context, rows: int) -> Attended:
-    """Return the memory and its keys for so many texts: of the cache, or of the context."""
+def find_attended(decoder: AttentiveDecoder, context: Context) -> Attended:
+    """Memory and keys of the cache or of the context."""
     cache = context.cache
     allowed = None if context.memory_mask is None else context.memory_mask[:, 0]
 
@@ -255,7 +260,7 @@ def find_attended(decoder: AttentiveDecoder, context: Context, rows: int) -> Att
 
 
 def first_carry(model: Model, decoder: AttentiveDecoder, x: Array, context: Context) -> Carry:
-    """Return what the first token finds: the states of the layers, and zeros or the readout of the cache."""
+    """Carry before the first token: states, and zeros or the readout of the cache."""
     dtype = decoder.layers[0]["input"].dtype
     states = tuple(
         prepare_state(decoder.cell, first_state(model, f"decoder.{n}.rnn", len(x), context), params, x.shape[:1], dtype)
@@ -268,7 +273,7 @@ def first_carry(model: Model, decoder: AttentiveDecoder, x: Array, context: Cont
 
 
 def keep_carry(context: Context, carry: Carry, tokens: int) -> None:
-    """Keep the last states, and the readout that the next token is fed, in the context and its cache."""
+    """Keep the last states and the last readout in the context and its cache."""
     for number, state in enumerate(carry.states):
         keep_state(context, f"decoder.{number}.rnn", state, tokens)
     if carry.fed is not None:
@@ -276,21 +281,22 @@ def keep_carry(context: Context, carry: Carry, tokens: int) -> None:
 
 
 def real_tokens(context: Context, shape: tuple[int, ...]) -> Array | None:
-    """Return which tokens of a padded batch are real, (B, T); None where all are."""
+    """Which tokens of a padded batch are real, (B, T); None: all."""
     _, lengths = order_tokens(context.mask, shape)
     return None if lengths is None or context.mask is None else context.mask[:, 0]
 
 
 def select_carry(is_new: Array, new: Carry, old: Carry) -> Carry:
-    """Return the new carry where `is_new` (B, 1) is True, else the old one."""
-
+    """The new carry if `is_new` (B, 1) is True, else the old one."""
     states = tuple(select_state(is_new, *pair) for pair in zip(new.states, old.states, strict=True))
     fed = None if new.fed is None or old.fed is None else np.where(is_new, new.fed, old.fed)
     return Carry(states, fed)
 
 
 class SequenceHooks:
-    """The hooks of intermediates that come one token at a time: a hook sees the tokens so far, and zeros after them.
+    """Hooks of intermediates that are computed one token at a time.
+
+    A hook reads the tokens so far, and zeros after them.
 
     >>> hooks = SequenceHooks(lambda name: lambda array: 2 * array, 2, True)
     >>> hooks.at(1)("decoder.cross.output", np.array([[3.0]])).tolist()
@@ -302,7 +308,7 @@ class SequenceHooks:
         self._buffers: dict[str, Array] = {}
 
     def at(self, t: int) -> Visit:
-        """Return the function that visits the intermediates of token t."""
+        """Function that visits the intermediates of token t."""
         return skip if self._hook is no_hook else lambda name, value: self._visit(name, value, t)
 
     def _visit(self, name: str, value: Array, t: int) -> Array:
@@ -324,5 +330,5 @@ class SequenceHooks:
 
 
 def skip(name: str, value: Array) -> Array:
-    """Return the value of an intermediate that no hook visits."""
+    """Value of an intermediate that no hook visits."""
     return value

@@ -14,7 +14,6 @@ from attnkit.model.backward.tied import sum_tied
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.products import PLAIN
 from attnkit.model.kernels.threads import single_blas
 from attnkit.model.linear import linear
 from attnkit.model.output_head import head_logits, pool_first, pool_head, real_places
@@ -95,9 +94,7 @@ def run_model(
             raise DataError(f"inputs of {', '.join(inputs)}: a {model.config.family} model needs those of its {stack}")
         one = inputs[stack]
         memory_mask = memory_mask if one.memory_mask is None else one.memory_mask
-        context = Context(
-            one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype, products=PLAIN
-        )
+        context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype)
         context.source_states = states
         memory, tapes[stack] = run_recorded(model, model.config.plan(stack), one.x, context, dropout)
         states = context.last_states()
