@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from attnkit.model.dtypes import Array, output_dtype, working
 from attnkit.model.embedding import check_ids, embed, one_hot, random_table, scale_embedding
 from attnkit.model.positions import (
+    LAYOUTS,
     add_positions,
     alibi_bias,
     alibi_slopes,
@@ -64,6 +65,8 @@ from attnkit.model.sampling import (
     probabilities,
     repetition_penalty,
     sample_word,
+    sampling_filters,
+    apply_temperature,
     top_k,
     top_p,
 )

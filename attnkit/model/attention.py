@@ -148,7 +148,7 @@ def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requ
         return _run_dense
     if not requested.has_summary and options.products.is_fixed and text_lengths(q, k, options) is not None:
         return _run_padded
-    if has_many and not (v.shape[-1] or requested.has_summary or requested.is_lse_returned):
+    if has_many and not (v.shape[-1] or requested.has_summary or requested.is_returned("lse")):
         return _empty_heads
     if SCORES[options.score].score is dot and options.softmax_dtype is None:
         return _run_tiled if has_many or requested.has_summary else _run_dense

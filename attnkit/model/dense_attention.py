@@ -36,7 +36,7 @@ def dense_attention(
     weights = apply_hook(hook, "weights", weights)
     steps = {"scores": scores, "scaled": scaled, "capped": capped, "masked": masked}
     steps = {name: step for name, step in steps.items() if name in requested} | {"weights": weights}
-    if requested.is_lse_returned or requested.has_summary:
+    if requested.is_returned("lse") or requested.has_summary:
         steps["lse"] = log_sum_exp(exact)
     steps["heads"] = _weighted_sum(weights, values, options.products.stacked)
     return steps

@@ -66,11 +66,6 @@ class Requested:
         """Whether any intermediate of the summary is needed."""
         return any(name in self for name in self.summaries)
 
-    @property
-    def is_lse_returned(self) -> bool:
-        """Whether the log-sum-exp is returned."""
-        return self.keep is None or "lse" in self.keep
-
     def is_returned(self, name: str) -> bool:
         """Whether an intermediate is returned; the heads always are."""
         return name == "heads" or self.keep is None or name in self.keep

@@ -1,8 +1,9 @@
-"""The lazily imported names of attnkit.model: whole models and text generation."""
+"""The lazily imported names of attnkit.model: whole models, text generation, tiled attention."""
 
 # ruff: noqa: I001 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.config import (
     Config,
+    PatchConfig,
     PositionConfig,
     SpecialTokens,
     StackConfig,
@@ -10,12 +11,13 @@ from attnkit.model.config import (
     layer_steps,
     parse_layer_name,
 )
+from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
+from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from attnkit.model.output_head import head_logits, label_probabilities, pool_first
-from attnkit.model.kv_cache import KVCache
+from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
-from attnkit.model.kv_cache import StateCache
-from attnkit.model.pooling import POOLINGS, dense, l2_normalize
+from attnkit.model.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
 from attnkit.model.context import Context, Model
 from attnkit.model.transformer import (
     read_attention_options,
@@ -38,10 +40,12 @@ from attnkit.model.loss import (
     target_probabilities,
 )
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable, new_cache
-from attnkit.model.beams import LENGTH_PENALTIES, beam_search
+from attnkit.model.beams import LENGTH_PENALTIES, BeamsInfo, beam_search
 from attnkit.model.generation import (
     GeneratedText,
+    NextTokenModel,
     SamplingConfig,
+    StepInfo,
     generate,
     score_tokens,
 )
