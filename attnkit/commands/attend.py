@@ -362,7 +362,7 @@ def select_intermediates(
 ) -> dict[str, Tensor]:
     """Select the intermediates that are added to the record.
 
-    Unless `keep` requests them by name, scores that are not capped are left out, and masked scores where nothing is
+    Unless `keep` requests them by name, scores that are not capped are left out, and masked scores if nothing is
     masked have no formula, and so no table.
     """
     names = [name for name in tensors if name in requested or name.startswith("weights.")]

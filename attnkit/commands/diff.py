@@ -68,7 +68,7 @@ def pair_records(stage: Stage) -> Iterator[Pair]:
 def pair_streams(stage: Stage, stream_a: Records, stream_b: Records, first: Source | None) -> Iterator[Pair]:
     """Pair the records of two streams; the shorter continues with empty records.
 
-    first  the source of A, where it is a file
+    first  the source of A, if it is a file
     """
     a_file, b_file = stage.operands
     only, dtype = (stage.common.pop(name, None) for name in ("only", "dtype"))  # of both records, not of the result

@@ -161,7 +161,7 @@ def draw_losses(named: Named, figure_options: "FigureOptions") -> str:
 def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: bool) -> "ExploredTrace":
     """Make a trace of a record, with the likely words of its layers by a model.
 
-    is_alone  raise DataError where it lacks them; beside others it may be of an encoder, whose decoder has them
+    is_alone  raise DataError if it lacks them; beside others it may be of an encoder, whose decoder has them
     """
     from attnkit.interpret.lens import apply_lens
 
@@ -219,7 +219,7 @@ TOP_ENDING, KEYS_ENDING = ".top", ".keys"  # the ends of the names of --weights 
 
 
 def split_texts(record: Record) -> list[Record]:
-    """The record of each text of a batch; the record itself where it is one text.
+    """The record of each text of a batch; the record itself if it is one text.
 
     >>> batch = Record({"weights": np.zeros((2, 1, 3, 3)), "lse": np.zeros((2, 1, 3)), "table": np.zeros((5, 4))})
     >>> [row["weights"].shape for row in split_texts(batch)]
@@ -293,7 +293,7 @@ def find_parts(record: Record, prefix: str, shape: tuple[int, ...]) -> dict[str,
 
 
 def layer_name(name: str) -> str:
-    """The layer that weights are of; their own name where it has none.
+    """The layer that weights are of; their own name if it has none.
 
     >>> layer_name("decoder.0.self.weights"), layer_name("weights")
     ('decoder.0.self', 'weights')
@@ -383,7 +383,7 @@ def list_commands(record: Record) -> list[str]:
 def compare_traces(a: Record, b: Record, is_raw: bool = False) -> Difference | None:
     """How two records differ stage by stage, and A - B of equally shaped weights.
 
-    None where they have no tensor of one name, such as an encoder and its decoder.
+    None if they have no tensor of one name, such as an encoder and its decoder.
     """
     if not any(name in b for name in a):
         return None

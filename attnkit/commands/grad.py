@@ -42,7 +42,7 @@ def run_recorded_pipeline(stage: Stage, upstream: Records | None) -> Records:
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Run the pipeline of a caller in Python, on a record where it is given one."""
+    """Run the pipeline of a caller in Python, on a record if it is given one."""
     if not inputs or not isinstance(inputs[0], str):
         raise UsageError("one pipeline: attnkit.grad('attend | loss --target 1', record)")
     stage.operands = (inputs[0],)

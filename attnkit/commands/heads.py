@@ -127,7 +127,7 @@ def head_name(record: Record, at: int, axis: str = "head") -> str:
 
 
 def format_cell(score: float, precision: int) -> str:
-    """A score as text, with a dash where it is not defined.
+    """A score as text, with a dash if it is not defined.
 
     >>> format_cell(0.125, 2), format_cell(float("nan"), 2)
     ('0.12', '–')
@@ -260,7 +260,7 @@ def describe_weights(checkpoint: "Checkpoint") -> Record:
     """Describe the weights of each head of self-attention: x (head, 4).
 
     Of q, k and v it has the largest composition score with a head of an earlier layer of the same stack; all of them
-    are in the tensors `composition.q` and so on, (head, head), NaN where there is none. UsageError for a model without
+    are in the tensors `composition.q` and so on, (head, head), NaN if there is none. UsageError for a model without
     such heads.
     """
     config = checkpoint.config

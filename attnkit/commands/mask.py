@@ -347,7 +347,7 @@ def explain_cell(
 
 
 def quote_token(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
-    """The token at an index, quoted; "" where the record has no token strings."""
+    """The token at an index, quoted; "" if the record has no token strings."""
     row = token_words(record, axis, cell[0] if cell[2:] else None)
     return f" {row[at]!r}" if at < len(row) else ""
 

@@ -20,8 +20,8 @@ def self_weights(record: Record, layers: str = "") -> dict[str, Array]:
 
     layers  A:B, the layers A to B - 1; "": all, from layer 0 on
 
-    DataError where there are none, or only summaries, or those of an encoder and a decoder, where a layer is missing,
-    and where the queries are not the keys.
+    DataError if there are none, or only summaries, or those of an encoder and a decoder, if a layer is missing,
+    and if the queries are not the keys.
 
     >>> import numpy as np
     >>> record = Record({f"decoder.{layer}.self.weights": np.eye(2)[None] for layer in (1, 0)})

@@ -97,7 +97,7 @@ def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
 
 
 def make_sheet(stage: Stage, calls: Sequence[Stage]) -> "Sheet | None":
-    """Make the worked sheet of --steps where the output is a figure or Markdown."""
+    """Make the worked sheet of --steps if the output is a figure or Markdown."""
     blank = stage.extra.get("blank") or ()
     if not stage.extra.get("steps") or calls[-1].format.requested() not in SHEET_FORMATS:
         if blank:
@@ -118,7 +118,7 @@ def give_options(last: Stage, values: Mapping[str, Any]) -> None:
 
 
 def share_engine(stage: Stage, calls: Sequence[Stage]) -> None:
-    """Give the stages the engine of run where they name none."""
+    """Give the stages the engine of run if they name none."""
     values = {name: stage.extra[name] for name in options.ENGINE if stage.extra.get(name) is not None}
     able = [one for one in calls if "engine" in one.tool.extra]
     if values and not able:
@@ -160,7 +160,7 @@ def save_result(folder: str, at: int, count: int, stage: Stage, result: Result) 
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Run the pipeline of a caller in Python, on a record where it is given one."""
+    """Run the pipeline of a caller in Python, on a record if it is given one."""
     if not inputs or not isinstance(inputs[0], str | os.PathLike):
         raise UsageError("one pipeline: attnkit.run('posenc | attend', record)")
     if isinstance(inputs[0], os.PathLike):

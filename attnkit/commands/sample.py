@@ -121,7 +121,7 @@ def find_sample(name: str) -> Path:
 def run_sample(path: Path) -> str:
     """Run a script with this attnkit first on the PATH; return what it prints.
 
-    UsageError where a program that it needs is missing; DataError where it fails.
+    UsageError if a program that it needs is missing; DataError if it fails.
     """
     for program in PROGRAMS:
         if re.search(rf"\b{program}\b", path.read_text(encoding="utf-8")) and not shutil.which(program):

@@ -149,7 +149,7 @@ class SweepBase(NamedTuple):
     saved    what each step finds saved for its residual
     names    of the intermediates of each step, in order: the last one is its result
     states   the intermediates that match a pattern, by name
-    cache    the keys and values of all tokens; None where they cannot be used again
+    cache    the keys and values of all tokens; None if they cannot be used again
     """
 
     inputs: list[Array]
@@ -563,7 +563,7 @@ def name_layers(names: Sequence[str], pattern: str) -> list[str]:
 
 
 def join_candidates(clean: Sequence[str], corrupted: Sequence[str]) -> list[str]:
-    """The tokens of two texts, both where they differ.
+    """The tokens of two texts, both if they differ.
 
     >>> join_candidates(["The", "cat"], ["The", "dog"])
     ['The', 'cat|dog']

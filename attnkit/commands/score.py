@@ -140,7 +140,7 @@ class NamedText:
 
 
 def parse_by(text: str) -> str:
-    """The value of --by as written; ValueError where it is not `length:N`."""
+    """The value of --by as written; ValueError if it is not `length:N`."""
     if not re.fullmatch("length:0*[1-9][0-9]{0,8}", text, re.ASCII):
         raise ValueError("length:N, classes of N lengths in words")
     return text
@@ -369,7 +369,7 @@ def score_translations(
     word_order  of the n-grams of words of chrF: 2 is chrF++
     groups      the indices of the lines of each group, each line in one of them
 
-    UsageError where sacrebleu is missing. The lines are counted part by part: sacrebleu itself keeps the n-grams of
+    UsageError if sacrebleu is missing. The lines are counted part by part: sacrebleu itself keeps the n-grams of
     all references, which are some hundred times as large as the text.
     """
     library: Any = import_library("sacrebleu", "score", "--references")

@@ -63,7 +63,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
 
 
 def split_folder(operand: str) -> tuple[str, str]:
-    """Split DIR:NAME into DIR and NAME; "" and "" where the operand names no folder.
+    """Split DIR:NAME into DIR and NAME; "" and "" if the operand names no folder.
 
     >>> split_folder("/:encoder.0"), split_folder("/"), split_folder("no such file")
     (('/', 'encoder.0'), ('/', ''), ('', ''))

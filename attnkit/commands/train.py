@@ -263,7 +263,7 @@ def closing_line(run: Run) -> str:
 def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
     """The recipe of the options, or of the run to resume with another end.
 
-    DataError where the text of a run to be resumed is another one.
+    DataError if the text of a run to be resumed is another one.
     """
     chosen = {name: value for name, value in values.items() if name not in ("output", "resume", "sample")}
     if "resume" not in values:

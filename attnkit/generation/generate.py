@@ -30,7 +30,7 @@ class StepCandidates(NamedTuple):
 
     probs     their probabilities by the model itself
     filtered  their probabilities in the choice, after the filters
-    chosen    which of them was chosen: none, where that is not among them
+    chosen    which of them was chosen: none, if that is not among them
     """
 
     ids: Array
@@ -235,7 +235,7 @@ def stream_text(
 ) -> Callable[[int | None], None] | None:
     """A function that streams the text of each new token, and ends the text at None.
 
-    None where the caller streams no text, or where the result is not the text itself.
+    None if the caller streams no text, or if the result is not the text itself.
     """
     on_text = callbacks.current().on_text
     decode = detokenizer.tokenizer.decode if detokenizer.tokenizer else None

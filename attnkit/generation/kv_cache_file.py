@@ -39,7 +39,7 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
     """The KV cache of a record and its ids, once both are checked against the model.
 
     The keys of the last token are left out unless `more` tokens follow: at least one token has to be read.
-    DataError names the tensor that does not fit; UsageError where keys change with the length of a text.
+    DataError names the tensor that does not fit; UsageError if keys change with the length of a text.
     """
     if not model.cacheable(config):
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-in")
@@ -77,7 +77,7 @@ def read_state_cache(
 ) -> model.StateCache:
     """Read the states of a recurrent model after all ids, or all but the last.
 
-    DataError names the tensor that does not fit; UsageError where the states have read all ids and none follows.
+    DataError names the tensor that does not fit; UsageError if the states have read all ids and none follows.
     """
     position = check_position(tensors, ids)
     if position > ids.size + more - 1:

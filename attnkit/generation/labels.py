@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 def group_names(labels: Sequence[str], strategy: str | None) -> list[str]:
-    """The labels that spans can have: without B- and I- where tokens are joined.
+    """The labels that spans can have: without B- and I- if tokens are joined.
 
     >>> group_names(["O", "B-PER", "I-PER"], "simple"), group_names(["O", "B-PER", "I-PER"], "none")
     (['PER'], ['B-PER', 'I-PER'])
@@ -299,7 +299,7 @@ def labels_to_text(record: Record, config: "Config") -> str:
 def best_labels(values: Array, names: Sequence[str], config: "Config") -> list[str]:
     """The labels that hold for a text, best first.
 
-    values (C,), which are themselves the result where they are not probabilities
+    values (C,), which are themselves the result if they are not probabilities
     """
     if config.label_function == "none":
         return [str(value) for value in values]
@@ -328,7 +328,7 @@ class LabelRow(NamedTuple):
 def list_labels(record: Record, config: "Config", count: int | None) -> list[LabelRow]:
     """The best labels of each text, token or span, best first.
 
-    count  how many; None: one, and all of a text where several may hold
+    count  how many; None: one, and all of a text if several may hold
     """
     axes, names = record.axes_of("x"), [str(name) for name in record.labels["label"]]
     if axes[0] == "span":

@@ -24,7 +24,7 @@ ROWS = 256  # of logits at a time
 class TextScore(NamedTuple):
     """The sum of −log p of predicted tokens, their number, and the bytes of the text.
 
-    average  the mean of which the perplexity is the exponential, where that is not the mean over all tokens
+    average  the mean of which the perplexity is the exponential, if that is not the mean over all tokens
     """
 
     nll: float

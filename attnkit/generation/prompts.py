@@ -41,7 +41,7 @@ class Prompt(NamedTuple):
     cache    keys and values of the first tokens
     text     the prompt as written
     columns  the columns of its tokens in the padded batch they came in, of `width` columns
-    source_ids  the ids of the source, where the encoder of this model computed the memory
+    source_ids  the ids of the source, if the encoder of this model computed the memory
     source_states  of a recurrent model, the last state of each layer of the encoder, (1, P)
     """
 

@@ -59,7 +59,7 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
 def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:
     """Trace one pass over all ids of a text, as scoring it does.
 
-    The tokens of a KV cache are not computed again; nor is the last token, where the model has no position left for it.
+    The tokens of a KV cache are not computed again; nor is the last token, if the model has no position left for it.
     """
     core, tracer = text_model.core, text_model.tracer
     ids = ids[: positions_left(core.config, 1)]

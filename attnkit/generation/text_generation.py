@@ -137,7 +137,7 @@ class PadLayout:
 
         sizes  the entries of each text
 
-        The first column is dropped where the first token of a text has no entry, as no token predicts it.
+        The first column is dropped if the first token of a text has no entry, as no token predicts it.
 
         >>> PadLayout([np.array([1, 2]), np.array([0, 1, 2])], 3).along("token", [1, 2])
         ([array([1]), array([0, 1])], 2)

@@ -28,7 +28,7 @@ class AttentionInputs(NamedTuple):
     """The operands of attention, from flags or from the record.
 
     record    the record at hand; rest: the same without the intermediates of an earlier attend
-    key_axis  the name of the axis of keys: `key`, or `source` where they come from elsewhere
+    key_axis  the name of the axis of keys: `key`, or `source` if they come from elsewhere
     layer     the layer of the model, "" without one
     """
 
@@ -226,7 +226,7 @@ def merge_layer_options(
 ) -> model.MultiHeadOptions:
     """Complete the options by those of a model's layer; biases are added.
 
-    UsageError where a flag moves queries that the model places.
+    UsageError if a flag moves queries that the model places.
     """
     relative = layer.get("bias")
     if offset is not None and (layer.get("rotary") or layer.get("relative") or relative is not None):
@@ -350,7 +350,7 @@ def check_split_heads(q: Array, k: Array, heads: int, groups: int | None) -> Non
 
 
 def warn_of_zeros_and_ones(mask: Record | None) -> None:
-    """Warn that a float mask is added to the scores, where it consists of 0 and 1."""
+    """Warn that a float mask is added to the scores, if it consists of 0 and 1."""
     if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
         problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
         warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)
@@ -400,7 +400,7 @@ def weigh_values(
 ) -> WeightedValues:
     """Sum the values of --value, --memory or x by the weights of --weights-from.
 
-    Weights are (T, S) for all heads, (H, T, S), or (B, T, S) and (B, H, T, S) for a batch of values. DataError where
+    Weights are (T, S) for all heads, (H, T, S), or (B, T, S) and (B, H, T, S) for a batch of values. DataError if
     their shape does not fit the values.
     """
     x, weights = (value or memory or record)["x"], weights_from["x"]

@@ -29,7 +29,7 @@ class Detokenizer(NamedTuple):
         return vocabulary + [""] * (self.size - len(vocabulary)) if vocabulary else None
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
-        """The token string of each id; its number where that is unknown."""
+        """The token string of each id; its number if that is unknown."""
         words = self.tokenizer.vocabulary if self.tokenizer else []
         return [words[word] if word < len(words) else str(word) for word in ids]
 
@@ -44,7 +44,7 @@ class Detokenizer(NamedTuple):
         return self.tokenizer is not None and self.tokenizer.decode is not None
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids, "" where they cannot be decoded."""
+        """The text of ids, "" if they cannot be decoded."""
         return self.tokenizer.decode(ids[self.skipped :]) if self.tokenizer and self.tokenizer.decode else ""
 
 

@@ -117,7 +117,7 @@ def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
 def choose_pool(pool: str | None, modules: SentenceModules, is_whole: bool) -> str:
     """Choose how to pool each text: by --pool, as the folder states, or not.
 
-    UsageError for --pool folder where the folder does not state it.
+    UsageError for --pool folder if the folder does not state it.
     """
     if pool is None:
         return "folder" if modules.is_pooled and is_whole else "none"
@@ -187,7 +187,7 @@ def has_embeddings(config: model.Config, stack: str) -> bool:
 
 
 def check_takes_text(config: model.Config, stack: str, first: int) -> None:
-    """Raise UsageError where the first step takes x, not ids or an image."""
+    """Raise UsageError if the first step takes x, not ids or an image."""
     if first or not has_embeddings(config, stack):
         subject = "--layers from A > 0" if has_embeddings(config, stack) else f"a {config.family} model"
         raise UsageError(f"{subject} needs x from a record")

@@ -17,7 +17,7 @@ class AttendedTensor(Record):
     """One tensor of a record as `x`, with the mask that applies to it as keys.
 
     name             of the tensor in its record
-    mask             the mask as `x`; None where the record has none that applies to queries from elsewhere
+    mask             the mask as `x`; None if the record has none that applies to queries from elsewhere
     has_square_mask  whether the record has a mask with a row for each of its own tokens, which does not apply to them
     is_given         whether the record is the input of the tool, and not a file
     source           the file, for messages

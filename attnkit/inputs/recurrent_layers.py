@@ -141,7 +141,7 @@ def random_recurrent_weights(
 def read_recurrent_weights(params: Mapping[str, Array], cell: str) -> RecurrentWeights:
     """Read the layers of a file in PyTorch's or ONNX's layout.
 
-    DataError names the layout and the order of gates that the file has, where they are not those of the cell.
+    DataError names the layout and the order of gates that the file has, if they are not those of the cell.
 
     >>> one = np.ones((1, 1))
     >>> read_recurrent_weights({"weight_ih_l0": one, "weight_hh_l0": one}, "tanh").layers[0].forward["input"]
@@ -333,9 +333,9 @@ def find_texts(record: Record, lengths: Record | None) -> Texts:
 
 
 def find_lengths(record: Record, x: Array) -> Array | None:
-    """The number of tokens of each text by the record's mask; None where all have T.
+    """The number of tokens of each text by the record's mask; None if all have T.
 
-    A token to which no token may attend is padding. DataError where padding precedes a token.
+    A token to which no token may attend is padding. DataError if padding precedes a token.
 
     >>> mask = np.array([[[True, False, False], [True, True, False], [True, True, False]]])
     >>> find_lengths(Record({"x": np.zeros((1, 3, 4)), "mask": mask}), np.zeros((1, 3, 4))).tolist()

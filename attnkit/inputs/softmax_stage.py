@@ -20,7 +20,7 @@ STEPS = ("scaled", "masked", "shifted", "exponentials", "sum")
 class SoftmaxSteps(NamedTuple):
     """The softmax of scores along an axis.
 
-    axis     from 0; masked: the scores that the softmax reads, -inf where they are masked
+    axis     from 0; masked: the scores that the softmax reads, -inf if they are masked
     tensors  the steps with their formulas, then x, the weights
     """
 

@@ -53,7 +53,7 @@ def read_states(
 ) -> list[tuple[model.State, ...]] | None:
     """Read the last states of the encoder for each text; None if none is needed.
 
-    DataError where one is missing or has another shape.
+    DataError if one is missing or has another shape.
     """
     if not isinstance(config, model.RecurrentConfig) or config.encoder is None or config.decoding.bridge == "none":
         return None

@@ -57,7 +57,7 @@ def find_targets(target: str | Array, shape: tuple[int, ...], words: Sequence[st
 
 
 def ignore_padding(targets: Array, mask: Array | None, ignore: int) -> Array:
-    """Targets with `ignore` where a padding mask says that there is no token.
+    """Targets with `ignore` if a padding mask says that there is no token.
 
     targets (..., T), mask (..., T) or (..., 1, T) boolean, True = a token -> (..., T)
 

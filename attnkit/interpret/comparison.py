@@ -33,12 +33,12 @@ class Element:
 class Comparison:
     """How the tensors of one name differ.
 
-    differing  how many of `size` numbers differ: all of them where the tensors cannot be compared number by number
-    max_abs    the largest |a − b|; NaN where one number is NaN and the other is not
-    max_rel    the largest |a − b| / |b| where b is not 0; NaN where b is 0 wherever a and b are not equal
+    differing  how many of `size` numbers differ: all of them if the tensors cannot be compared number by number
+    max_abs    the largest |a − b|; NaN if one number is NaN and the other is not
+    max_rel    the largest |a − b| / |b| where b is not 0; NaN if b is 0 wherever a and b are not equal
     cosine     of both tensors as vectors, without the NaN and infinities that they share
-    problem    why they cannot be compared, "" where they can
-    first      the first element that differs; largest: the one with the largest |a − b|; None where none differs
+    problem    why they cannot be compared, "" if they can
+    first      the first element that differs; largest: the one with the largest |a − b|; None if none differs
     """
 
     name: str
@@ -92,7 +92,7 @@ def subtract(x: Array, y: Array) -> tuple[Array, Array, Array]:
 def max_relative(absolute: Array, right: Array, equal: Array) -> float:
     """The largest |a − b| / |b| of unequal numbers: (N), (N), (N) -> scalar.
 
-    Where b is 0 it is not defined; NaN where it is defined for none.
+    Where b is 0 it is not defined; NaN if it is defined for none.
 
     >>> x, y = np.array([1.0, 3.0, 5.0]), np.array([0.0, 2.0, 5.0])
     >>> max_relative(np.abs(x - y), y, x == y), max_relative(np.array([1.0]), np.array([0.0]), np.array([False]))
@@ -332,7 +332,7 @@ def listed_comparisons(report: DiffReport) -> list[Comparison]:
 
 
 def report_rows(report: DiffReport, precision: int) -> list[list[str]]:
-    """The table of a report, its headings first; [] where no tensor has a line."""
+    """The table of a report, its headings first; [] if no tensor has a line."""
     rows = [row_cells(one, precision) for one in listed_comparisons(report)]
     return [list(HEADINGS), *rows] if rows else []
 
@@ -401,7 +401,7 @@ def align_numbers(cells: Sequence[list[str]]) -> list[list[str]]:
 def row_cells(one: Comparison, precision: int, is_short: bool = False) -> list[str]:
     """The cells of one tensor; the cosine has more digits, since it is near 1.
 
-    A ratio of small numbers has one digit less: it differs by processor where they are rounded.
+    A ratio of small numbers has one digit less: it differs by processor if they are rounded.
 
     >>> row_cells(Comparison("x", 1, 2, 0.25, 249.04, 0.98765432101), 4)
     ['x', '1 of 2', '0.25', '249', '0.987654', '']
@@ -488,7 +488,7 @@ def difference_views(report: DiffReport, style: display.Style) -> list[display.T
 
 
 def subtract_tensors(x: Array, y: Array) -> Array:
-    """Subtract tensors of one shape; 0 where both are the same infinity, or NaN.
+    """Subtract tensors of one shape; 0 if both are the same infinity, or NaN.
 
     >>> subtract_tensors(np.array([3, -np.inf]), np.array([1, -np.inf]))
     array([2., 0.])

@@ -24,7 +24,7 @@ OF_TEXT = (*OF_TOKENS, "key")
 
 
 class PassTokens(NamedTuple):
-    """An intermediate of one pass, and where its tokens are in the text.
+    """An intermediate of one pass, and if its tokens are in the text.
 
     shape   without an axis of rows that are edited alike
     axes    the names of its axes
@@ -42,11 +42,11 @@ class PassTokens(NamedTuple):
         return tuple(self.size if axis in OF_TOKENS else size for size, axis in sizes)
 
     def offsets(self) -> tuple[int, ...]:
-        """The position in the whole text where each axis of the pass begins."""
+        """The position in the whole text if each axis of the pass begins."""
         return tuple(whole - size for whole, size in zip(self.sizes(), self.shape, strict=True))
 
     def until(self, size: int) -> "PassTokens":
-        """The same of a pass that ends where the text has that size.
+        """The same of a pass that ends if the text has that size.
 
         >>> PassTokens((2, 5, 5), ("head", "query", "key"), 5, {}).until(3).shape
         (2, 3, 3)
@@ -284,7 +284,7 @@ def mean_heads(records: Iterable[Record], file: str) -> dict[str, Array]:
 
     records  with tensors LAYER.heads, (H, T, K), or (B, H, T, K) with the padding mask of the batch, or means (H, K)
 
-    DataError where there are none, or where their shapes or layers differ.
+    DataError if there are none, or where their shapes or layers differ.
 
     >>> record = Record({"decoder.0.self.heads": np.array([[[1.0, 2.0], [3.0, 4.0]]])})
     >>> mean_heads([record, record], "heads.npz")["decoder.0.self.heads"].tolist()

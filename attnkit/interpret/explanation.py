@@ -201,7 +201,7 @@ def choose_keys(cell: WeightCell, weights: Array) -> list[int]:
 
 
 def row_text(row: Array) -> str:
-    """A vector in brackets, its first numbers where they are many."""
+    """A vector in brackets, its first numbers if they are many."""
     more = [f"… {len(row) - MOST} more"] if len(row) > MOST else []
     return f"[{', '.join([*map(plain, row[:MOST]), *more])}]"
 

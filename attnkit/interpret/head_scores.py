@@ -20,7 +20,7 @@ def score_records(records: Iterable[Record]) -> Record:
     Beside x: `kind` (head), the measure of the kind of each head, whose labels are the kinds; `pair` (head, 3), the
     text, query and key of its largest weight, whose labels are their words; `texts`, how many there are.
 
-    DataError where no record has a token, or the heads of one are not those of the first.
+    DataError if no record has a token, or the heads of one are not those of the first.
     """
     totals: dict[str, HeadScores] = {}
     words: dict[str, list[str]] = {}
@@ -40,7 +40,7 @@ def score_records(records: Iterable[Record]) -> Record:
 
 
 def check_layers(layers: Mapping[str, HeadScores], first: Mapping[str, HeadScores], number: int) -> None:
-    """Raise DataError where a record of a stream has other heads than the first."""
+    """Raise DataError if a record of a stream has other heads than the first."""
     ours, theirs = ({name: len(one.largest) for name, one in many.items()} for many in (layers, first))
     if ours and ours != theirs:
         has = [
@@ -79,8 +79,8 @@ def name_pairs(record: Record, layer: str, scores: HeadScores) -> list[str]:
 def score_layers(record: Record) -> dict[str, HeadScores]:
     """Score the heads of each layer; each row of a batch is a text.
 
-    Padding is left out: where the mask of the record has it, else the keys that no query of any head attends to. A
-    record without a token has no scores. DataError where a record keeps no weights, or these are not (H, T, S) or
+    Padding is left out: if the mask of the record has it, else the keys that no query of any head attends to. A
+    record without a token has no scores. DataError if a record keeps no weights, or these are not (H, T, S) or
     (B, H, T, S).
 
     >>> from attnkit.record import Tensor

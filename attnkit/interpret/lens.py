@@ -29,10 +29,10 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
 
     A trace of a batch has an axis more in front. The labels under `ids` are the words: a list for each state.
 
-    position  the only token of each text, from its end where it is negative; None: all
+    position  the only token of each text, from its end if it is negative; None: all
 
-    The state of each layer is normalized by the norm after the last layer, where the model has one, and the head
-    applied: the row of the last layer is what the model predicts. DataError where the trace does not hold the states
+    The state of each layer is normalized by the norm after the last layer, if the model has one, and the head
+    applied: the row of the last layer is what the model predicts. DataError if the trace does not hold the states
     of this model, UsageError for a model without a head of words.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
@@ -236,8 +236,8 @@ def attribute_logit(
     position  of the token whose next word it is; None: the last one
     by        layer: attention with its bias is one part; head: each head is one, and the bias
 
-    `logit` is the logit as the model computes it, and the last part the rest of it, 0 where that is rounding.
-    UsageError for a model whose head is not linear, or a word of several tokens; DataError where the trace lacks what
+    `logit` is the logit as the model computes it, and the last part the rest of it, 0 if that is rounding.
+    UsageError for a model whose head is not linear, or a word of several tokens; DataError if the trace lacks what
     is needed.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
@@ -325,7 +325,7 @@ def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.Sta
 
 
 def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> Array:
-    """One vector of a trace in float64; DataError where the trace does not hold it."""
+    """One vector of a trace in float64; DataError if the trace does not hold it."""
     array = find_tensor(record, name)
     is_there = array.ndim == len(at) + 1 and all(index < size for index, size in zip(at, array.shape, strict=False))
     if not is_there or array.shape[-1] != width:

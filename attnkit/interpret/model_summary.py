@@ -401,7 +401,7 @@ def attention_text(config: RecurrentConfig) -> str:
 
 
 def readout_text(config: RecurrentConfig) -> str:
-    """What the head reads, where that is not the state itself."""
+    """What the head reads, if that is not the state itself."""
     if not config.decoding.readout_width:
         return ""
     attends = config.decoding.score != "none"

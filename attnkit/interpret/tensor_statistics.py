@@ -51,7 +51,7 @@ def describe_tensors(record: Record) -> list[dict[str, Any]]:
 def summarize(array: Array) -> dict[str, float | int]:
     """Min, max, mean, std and norm of the finite numbers; counts of the others.
 
-    The first five are left out where no number is finite; the norm also where it is too large for a float64.
+    The first five are left out if no number is finite; the norm also if it is too large for a float64.
 
     >>> summarize(np.array([3.0, -4.0, np.nan]))
     {'min': -4.0, 'max': 3.0, 'mean': -0.5, 'std': 3.5, 'norm': 5.0, 'zeros': 0, 'nan': 1, 'inf': 0}
@@ -97,7 +97,7 @@ def row_statistics(record: Record) -> Record:
 
     (..., D) -> (..., 5), with the axis `statistic` in place of the last one; the deviation is the population's
 
-    DataError where no tensor holds floats.
+    DataError if no tensor holds floats.
 
     >>> row_statistics(Record({"x": np.array([[3.0, 4.0]])}))["x"]
     array([[5. , 3.5, 0.5, 3. , 4. ]])
