@@ -11,7 +11,7 @@ from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
-from attnkit.inputs.ffn_weights import find_ffn_weights
+from attnkit.inputs.layers import find_ffn_weights
 from attnkit.model.intermediates import step_names
 from attnkit.record import Array, Record, Tensor
 

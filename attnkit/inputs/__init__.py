@@ -2,7 +2,8 @@
 
 text_inputs       texts and ids to padded inputs of a model; image_processor: images
 detokenizer       ids to token strings and text
-layers            one layer of a model as the parameters of a tool; the context of a run
+layers            one layer of a model, or weights in a file, as the parameters of a tool; the context of a run
 operands          one tensor of a record, with its mask as keys
-attention_inputs ffn_weights position_inputs recurrent_layers targets encoding   what the tools compute from
+attention_inputs position_inputs softmax_stage recurrent_layers targets output_matrix encoding
+                  what single tools compute from
 """

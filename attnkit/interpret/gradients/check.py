@@ -11,7 +11,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.inputs.attention_inputs import prepare_attention
-from attnkit.inputs.ffn_weights import find_ffn_weights
+from attnkit.inputs.layers import find_ffn_weights
 from attnkit.inputs.operands import AttendedTensor, load_attended, select_tensor
 from attnkit.inputs.position_inputs import find_positions
 from attnkit.inputs.recurrent_layers import find_recurrent_weights

@@ -14,7 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.inputs import encoding, intermediates, layers, softmax_stage, text_inputs
 from attnkit.inputs.attention_inputs import PreparedAttention, broadcast_over_heads, prepare_attention, weigh_values
 from attnkit.inputs.encoding import Encoding
-from attnkit.inputs.ffn_weights import find_ffn_weights
+from attnkit.inputs.layers import find_ffn_weights
 from attnkit.inputs.operands import AttendedTensor
 from attnkit.inputs.output_matrix import find_output_matrix
 from attnkit.inputs.position_inputs import (
