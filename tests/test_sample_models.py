@@ -11,7 +11,7 @@ import pytest
 import attnkit
 from attnkit.cli.pipeline import join_continued_lines, parse_stages
 from attnkit.commands.train import choose_recipe
-from attnkit.training.loop import read_origin
+from attnkit.training.reports import read_origin
 from tests.places import DATA
 
 GRAMMAR = DATA / "french_english.py"

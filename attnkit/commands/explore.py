@@ -61,7 +61,7 @@ def read_file(stage: Stage, path: str) -> Iterator[Named]:
 
 def read_steps(stage: Stage, folder: str) -> Iterator[Named]:
     """Yield at most MOST recorded steps of a run; without any step, its losses."""
-    from attnkit.training.loop import describe_step, find_losses, find_steps, read_reports, thin
+    from attnkit.training.reports import describe_step, find_losses, find_steps, read_reports, thin
 
     if losses := find_losses(folder):
         yield Named(losses, folder)

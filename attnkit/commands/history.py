@@ -63,7 +63,7 @@ def history(
       attnkit embed "The cat sat" --dim 8 | attnkit posenc > out.json && attnkit history out.json --replay
     """
     if isinstance(record, str):
-        from attnkit.training.loop import training_script
+        from attnkit.training.reports import training_script
 
         return training_script(record)
     if not record.history:

@@ -45,7 +45,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
         if stage.operands and os.path.basename(stage.operands[0]) == CURVE:
-            from attnkit.training.loop import read_losses
+            from attnkit.training.reports import read_losses
 
             return Records(None, iter([read_losses(stage.operands[0])]))
         return read_records(stage, upstream)

@@ -33,13 +33,13 @@ from attnkit.errors import (
 )
 from attnkit.formats import atomic, open_source
 from attnkit.generation.options import is_set
-from attnkit.training.configs import CONFIGS, RecurrentChoices, check_family_options, stated_sizes
+from attnkit.training.families import FAMILIES, RecurrentChoices, check_family_options, stated_sizes
 from attnkit.training.folder import CONFIG, check_folder, lock_folder
-from attnkit.training.initial_model import check_sample, start_run
-from attnkit.training.loop import Monitor, Origin, Run, read_origin
+from attnkit.training.initial_model import check_sample, prepare_model
+from attnkit.training.loop import Monitor, Run
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
-from attnkit.training.reports import Report, Speed, report_values, table_rows, time_text
+from attnkit.training.reports import Origin, Report, Speed, read_origin, report_values, table_rows, time_text
 from attnkit.training.schedules import SCHEDULES
 
 ENDS = ("steps", "epochs", "minutes", "patience")
@@ -107,7 +107,7 @@ def train(
     text: str,
     *,
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="DIR", help="the folder of the model")] = None,
-    family: Annotated[str | None, options.choice(CONFIGS, "a new model of this family [default: gpt2]")] = None,
+    family: Annotated[str | None, options.choice(FAMILIES, "a new model of this family [default: gpt2]")] = None,
     layers: Annotated[int | None, typer.Option(min=1, help="its layers [default: 4; seq2seq: 1, lstm: 3]")] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="its heads [default: 4]")] = None,
     dim: Annotated[int | None, typer.Option(min=1, help="its width [default: 128]")] = None,
@@ -231,11 +231,11 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
     changed = changed_values(recipe)
     command = command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
     origin = Origin(to_unicode(command), to_unicode(source.name), digest, __version__)
-    start = start_run(recipe, text, source.name)
+    model = prepare_model(recipe, text, source.name)
     if sample := values.get("sample"):
-        check_sample(start, sample, "--sample")
-    run = Run(recipe, start, origin, folder, is_writer)
-    del start  # with tensors that an engine holds from now on
+        check_sample(model, sample, "--sample")
+    run = Run(recipe, model, origin, folder, is_writer)
+    del model  # with tensors that an engine holds from now on
     with lock_folder(folder) if is_writer else contextlib.nullcontext(), stop_signals() as stop_signal:
         if "resume" in values:
             run.resume(str(values["resume"]))

@@ -10,11 +10,9 @@ data.py               texts, sentence pairs and labelled texts as ids, and held-
 batches.py            batches of blocks, pairs, masked words and spans, by step
 corpus.py             the batch of each step, and the held-out batches, for each kind of model
 vocabulary.py         tokenizers trained from a text
-configs.py            config.json of a new model
+families.py           the families of new models: config.json, distributions of parameters, special tokens
 initial_model.py      the configuration, the tensors and the tokenizer that a run begins with
 folder.py             the folder of a model, each file whole or not at all
 recipe.py             the options of a run, as JSON and back
-state.py              what a resumed run needs to continue with the same bits
-reports.py            the numbers of some steps, and the steps that a run recorded
-random_draws.py       random numbers by seed, purpose and step
+reports.py            reports, recorded steps and the origin of a model, written and read again
 """

@@ -4,7 +4,7 @@ causal  blocks of a text, each token predicted from those before it
 masked  blocks of a text with words masked, as for BERT
 spans   blocks of a text with spans replaced, as for T5
 pairs   sentence pairs, the second predicted token by token from the first
-labels  texts with labels, predicted from the whole text (labelled.py)
+labels  texts with labels, predicted from the whole text
 """
 
 import re
@@ -18,6 +18,7 @@ import numpy as np
 from attnkit.errors import AttnkitNote, DataError, counted, shortened
 from attnkit.formats.dtypes import check_memory
 from attnkit.model import Array
+from attnkit.model.config import Config
 from attnkit.tokenizers import Tokenizer
 from attnkit.training import batches
 from attnkit.training.batches import Batch, LengthSampler, PairSampler, SpecialIds, pad_ids
@@ -33,24 +34,6 @@ from attnkit.training.data import (
     parse_share,
 )
 from attnkit.training.recipe import Recipe
-
-MASKED = (
-    "albert",
-    "bert",
-    "camembert",
-    "deberta-v2",
-    "distilbert",
-    "electra",
-    "modernbert",
-    "mpnet",
-    "roberta",
-    "xlm-roberta",
-)
-KINDS = {
-    **dict.fromkeys(MASKED, "masked"),
-    "gpt2": "causal", "openai-gpt": "causal", "llama": "causal", "mistral": "causal", "qwen2": "causal",
-    "t5": "spans", "marian": "pairs", "transformer": "pairs", "seq2seq": "pairs", "lstm": "causal",
-}  # fmt: skip
 
 
 class Vocabulary(NamedTuple):
@@ -83,15 +66,21 @@ class Corpus:
     longest: int = 0
 
 
-def corpus_kind(family: str, pairs: bool) -> str:
-    """Return what a family learns from: causal, masked, spans or pairs; DataError for one that learns from no text.
+def corpus_kind(config: Config, pairs: bool) -> str:
+    """What a model learns from: causal, masked, spans or pairs. DataError for a model that learns from no text.
 
-    >>> corpus_kind("t5", False), corpus_kind("t5", True), corpus_kind("gpt2", False)
-    ('spans', 'pairs', 'causal')
+    >>> from attnkit.model import StackConfig
+    >>> stack = StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
+    >>> corpus_kind(Config("bert", 2, encoder=stack), False), corpus_kind(Config("gpt2", 2, decoder=stack), False)
+    ('masked', 'causal')
     """
-    if family not in KINDS:
-        raise DataError(f"a {family} model learns from no text")
-    return "pairs" if pairs and family == "t5" else KINDS[family]
+    if config.patches:
+        raise DataError(f"a {config.family} model learns from no text")
+    if config.decoder is None:
+        return "masked"
+    if config.encoder is None:
+        return "causal"
+    return "spans" if config.family == "t5" and not pairs else "pairs"
 
 
 def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
@@ -99,13 +88,11 @@ def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe:
 
     name  the file of the text
     """
-    if kind != "pairs":
+    if kind not in ("pairs", "labels"):
         texts = recipe.batch * recipe.accumulate
         subject = f"a step of {counted(texts, 'text')} of {counted(recipe.block, 'token')}"
         check_memory(2 * 8 * texts * recipe.block, subject, "--accumulate" if recipe.accumulate > 1 else "--batch")
-    return (
-        pair_corpus(text, name, vocabulary, recipe) if kind == "pairs" else DRAW[kind](text, name, vocabulary, recipe)
-    )
+    return CORPORA[kind](text, name, vocabulary, recipe)
 
 
 def fit_block(recipe: Recipe, count: int, name: str) -> Recipe:
@@ -236,9 +223,6 @@ def steps_per_epoch(tokens: int, rows: int, recipe: Recipe) -> int:
     return max(-(-tokens // (rows * recipe.block)), 1)
 
 
-DRAW = {"causal": causal_corpus, "masked": masked_corpus, "spans": span_corpus}
-
-
 CLASSIFIERS = ("lstm",)  # families that are trained as classifiers
 
 
@@ -271,11 +255,12 @@ def read_labels(
 ) -> tuple[tuple[str, ...], str]:
     """Return the labels of a classifier and the texts that have them, line by line; no labels and the text otherwise.
 
-    DataError for a family that is not trained as a classifier; errors of the file are those of labelled.py.
+    DataError for a family that is not trained as a classifier.
     """
     if not recipe.classify:
         return (), text
-    check_classifier(family)
+    if family not in CLASSIFIERS:
+        raise DataError(f"a {family} model is not trained as a classifier (--classify takes {', '.join(CLASSIFIERS)})")
     lines = parse_labelled(text, name)
     return find_labels(lines, known, name), "\n".join(line.text for line in lines)
 
@@ -348,7 +333,10 @@ def labelled_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe
     return Corpus(sampler.batch, held_out if last else None, sampler.steps_per_epoch, longest=longest)
 
 
-def check_classifier(family: str) -> None:
-    """Raise DataError for a family whose models are not trained as classifiers."""
-    if family not in CLASSIFIERS:
-        raise DataError(f"a {family} model is not trained as a classifier (--classify takes {', '.join(CLASSIFIERS)})")
+CORPORA = {
+    "causal": causal_corpus,
+    "masked": masked_corpus,
+    "spans": span_corpus,
+    "pairs": pair_corpus,
+    "labels": labelled_corpus,
+}

@@ -2,9 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from math import prod, sqrt
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,50 +16,21 @@ from attnkit.formats import check_memory
 from attnkit.formats.streams import Buffer
 from attnkit.model import Array
 from attnkit.model.config import Config, parse_layer_name
-from attnkit.model.recurrent_cells import CELLS
-from attnkit.model.recurrent_config import RecurrentStack
 from attnkit.tokenizers import Tokenizer
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.batches import SpecialIds
-from attnkit.training.configs import CONFIGS, check_family_options, new_config
-from attnkit.training.corpus import (
-    CLASSIFIERS,
-    Corpus,
-    Vocabulary,
-    corpus_kind,
-    labelled_corpus,
-    read_corpus,
-    read_labels,
-)
+from attnkit.training.corpus import CLASSIFIERS, Corpus, Vocabulary, corpus_kind, read_corpus, read_labels
 from attnkit.training.data import check_known_tokens, encode_words
+from attnkit.training.families import FAMILIES, SENTINELS, Distribution, Parameter, check_family_options, new_config
 from attnkit.training.folder import COMPANIONS, CONFIG, write_folder
 from attnkit.training.recipe import Recipe
-from attnkit.training.vocabulary import SENTINELS, parse_kind, train_tokenizer
+from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
 MANY = 100  # layers from which on their parameters are not listed to be counted
 DEPTHS = (
     "n_layer",
     *(f"{of}layers" for of in ("num_", "num_hidden_", "encoder_", "decoder_", "num_encoder_", "num_decoder_")),
 )
-
-
-class Distribution(NamedTuple):
-    """How the elements of a tensor are drawn: normal or uniform around 0, of this deviation or bound; or all equal."""
-
-    kind: str
-    scale: float
-
-
-class Parameter(NamedTuple):
-    """What decides how a parameter is drawn: its layer's part of a stack, its own name, its stored shape, the stack."""
-
-    part: str
-    name: str
-    shape: tuple[int, ...]
-    stack: str = ""
-
-
-Rule = Callable[[Config, Mapping[str, Any], Parameter], Distribution]
 
 
 def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.json") -> dict[str, Array]:
@@ -114,7 +85,7 @@ def _distribution(table: PublishedTensors, raw: Mapping[str, Any], tensor: str) 
         return Distribution("constant", 0.0)
     stack, _, part = parse_layer_name(layer)
     parameter = Parameter(part, name, table.shapes[tensor], stack)
-    return RULES[table.config.family](table.config, raw, parameter)
+    return FAMILIES[table.config.family].draw(table.config, raw, parameter)
 
 
 def _draw(name: str, distribution: Distribution, shape: tuple[int, ...], seed: int) -> Array:
@@ -129,74 +100,13 @@ def _draw(name: str, distribution: Distribution, shape: tuple[int, ...], seed: i
     return (array * scale).astype(np.float32)
 
 
-def _normal(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw from N(0, initializer_range), 0.02 by default: BERT and Llama as in transformers."""
-    return Distribution("normal", float(raw.get("initializer_range") or 0.02))
-
-
-def _gpt2(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Divide the deviation of the projections that are added to the residual stream by sqrt(2 layers) (GPT-2, 2.3)."""
-    layers = config.stack("decoder").layers
-    factor = 1 / sqrt(2 * layers) if parameter.name in ("wo", "w2") else 1.0
-    return Distribution("normal", _normal(config, raw, parameter).scale * factor)
-
-
-def _xavier(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw weights uniformly within sqrt(6/(in + out)) (Glorot and Bengio 2010), embeddings from N(0, 1/D)."""
-    if parameter.name == "table":
-        return Distribution("normal", config.width**-0.5)
-    return Distribution("uniform", sqrt(6 / sum(parameter.shape[-2:])))
-
-
-def _recurrent(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw recurrent layers, biases included, uniformly within 1/sqrt(H) (torch.nn.LSTM), what else as `_xavier`."""
-    if parameter.part != "rnn":
-        return _xavier(config, raw, parameter)
-    blocks = CELLS[cast(RecurrentStack, config.stack(parameter.stack)).cell].blocks
-    return Distribution("uniform", (parameter.shape[0] // blocks) ** -0.5)
-
-
-def _lstm(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw embeddings uniformly within 0.1 (AWD-LSTM, section 5)."""
-    is_table = parameter.name in ("table", "w") and not (parameter.part == "head" and config.classes)
-    return Distribution("uniform", 0.1) if is_table else _recurrent(config, raw, parameter)
-
-
-def _t5(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw from normal distributions that make up for the missing scale of the scores (mesh_tensorflow; T5)."""
-    stack = config.stack("encoder")
-    deviations = {
-        "wq": (config.width * stack.head_dim) ** -0.5,
-        "wo": (stack.heads * stack.head_dim) ** -0.5,
-        "w2": stack.hidden**-0.5,
-    }
-    is_embedding = parameter.part in ("embed", "head") and parameter.name in ("table", "w")
-    scale = 1.0 if is_embedding else deviations.get(parameter.name, config.width**-0.5)
-    return Distribution("normal", float(raw.get("initializer_factor") or 1.0) * scale)
-
-
-RULES: dict[str, Rule] = {
-    "gpt2": _gpt2,
-    "openai-gpt": _normal,
-    "llama": _normal,
-    "mistral": _normal,
-    "qwen2": _normal,
-    "bert": _normal,
-    "marian": _xavier,
-    "transformer": _xavier,
-    "t5": _t5,
-    "seq2seq": _recurrent,
-    "lstm": _lstm,
-}
-
-
 Files = dict[str, list[Buffer]]
 POSITIONS = 256  # of a new model of sentence pairs, unless a pair is longer
 MAXIMUM_POSITIONS = ("n_positions", "max_position_embeddings")
 NEEDED = {"masked": ("mask", "cls", "sep"), "spans": ("eos",), "pairs": ("pad", "eos"), "causal": (), "labels": ()}
 
 
-class Start(NamedTuple):
+class InitialModel(NamedTuple):
     """What a run starts with.
 
     raw      the values of config.json
@@ -213,56 +123,52 @@ class Start(NamedTuple):
     tokenizer: Tokenizer
 
 
-def start_run(recipe: Recipe, text: str, name: str) -> Start:
+def prepare_model(recipe: Recipe, text: str, name: str) -> InitialModel:
     """Return what a recipe makes of a text, `name` being its file.
 
     Errors are those of the text, the tokenizer, the configuration and the folders that the recipe names.
     """
     if recipe.from_ is not None:
-        return start_from_model(recipe, text, name)
+        return prepare_published(recipe, text, name)
     raw = dict(read_json_object(recipe.config)) if recipe.config else {"model_type": recipe.family}
     family = raw.get("model_type")
-    if family not in CONFIGS:
-        raise UsageError(f"no new model of family {str(family)[:40]!r} (expected {', '.join(CONFIGS)})")
+    if family not in FAMILIES:
+        raise UsageError(f"no new model of family {str(family)[:40]!r} (expected {', '.join(FAMILIES)})")
     labels, words = read_labels(recipe, family, (), text, name)
     tokenizers, files = new_tokenizers(recipe, family, words, name)
-    kind = "labels" if labels else corpus_kind(family, recipe.pairs)
+    learns = FAMILIES[family].learns
+    kind = "labels" if labels else "pairs" if recipe.pairs and learns == "spans" else learns
     vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")._replace(labels=labels)
-    corpus = make_corpus(kind, text, name, vocabulary, recipe)
-    raw = configure(recipe, raw, vocabulary, tokenizers[0].special, corpus.longest)
+    corpus = read_corpus(kind, text, name, vocabulary, recipe)
+    raw = configure(recipe, raw, vocabulary, POSITIONS if kind == "pairs" else 0, corpus.longest)
     raw |= label_values(labels) if labels else {}
-    return Start(raw, initial_tensors(raw, recipe.seed, recipe.config or CONFIG), corpus, files, tokenizers[0])
-
-
-def make_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
-    """Return what a model learns from a text in one of the ways of corpus.py, or from labelled texts."""
-    if kind == "labels":
-        return labelled_corpus(text, name, vocabulary, recipe)
-    return read_corpus(kind, text, name, vocabulary, recipe)
+    return InitialModel(raw, initial_tensors(raw, recipe.seed, recipe.config or CONFIG), corpus, files, tokenizers[0])
 
 
 def configure(
-    recipe: Recipe, raw: dict[str, Any], vocabulary: Vocabulary, special: Mapping[str, int], longest: int
+    recipe: Recipe, raw: dict[str, Any], vocabulary: Vocabulary, positions: int, longest: int
 ) -> dict[str, Any]:
-    """Return the values of config.json: those of the file of the recipe, or new ones, with the vocabulary's."""
+    """The values of config.json: those of the file of the recipe, or new ones, with the tokens of the vocabulary.
+
+    positions  the least number of positions of a new model
+    """
+    special = vocabulary.tokenizers[0].special
     tokens = {name: special[name] for name in ("bos", "eos", "pad") if name in special}
     if recipe.config is None:
-        is_pair = corpus_kind(recipe.family, recipe.pairs) == "pairs"
-        positions = max(POSITIONS, longest) if is_pair else longest
-        return new_config(recipe.family, recipe.sizes(positions), vocabulary.size, tokens)
+        return new_config(recipe.family, recipe.sizes(max(positions, longest)), vocabulary.size, tokens)
     ids = {f"{name}_token_id": id for name, id in tokens.items()}
     start = {"decoder_start_token_id": tokens["pad"]} if raw.get("is_encoder_decoder") and "pad" in tokens else {}
     check_positions(raw, longest, recipe.config)
     return {**raw, "vocab_size": vocabulary.size, **ids, **start}
 
 
-def check_sample(start: Start, sample: str, name: str) -> None:
+def check_sample(model: InitialModel, sample: str, name: str) -> None:
     """Raise UsageError where a model continues no text, DataError for a text that is not of its tokens, or too long."""
-    config = published_tensors(start.raw).config
+    config = published_tensors(model.raw).config
     if config.decoder is None:
         raise UsageError(f"a {config.family} model restores masked words, and continues no text", name)
-    check_known_tokens(start.tokenizer, sample, 1, name)
-    check_positions(start.raw, len(encode_words(start.tokenizer, sample)), name)
+    check_known_tokens(model.tokenizer, sample, 1, name)
+    check_positions(model.raw, len(encode_words(model.tokenizer, sample)), name)
 
 
 def check_positions(raw: Mapping[str, Any], longest: int, name: str) -> None:
@@ -330,7 +236,7 @@ def describe_vocabulary(
     return Vocabulary(tokenizers, SpecialIds(**one, start=start, sentinels=sentinels), size)
 
 
-def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
+def prepare_published(recipe: Recipe, text: str, name: str) -> InitialModel:
     """Return what a recipe makes of a text and a published model."""
     folder = recipe.from_ or ""
     checkpoint = open_checkpoint(folder)
@@ -339,7 +245,7 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     labels, _ = read_labels(recipe, config.family, config.classes, text, name)
     if not labels:
         check_head(config, folder)
-    kind = "labels" if labels else corpus_kind(config.family, recipe.pairs)
+    kind = "labels" if labels else corpus_kind(config, recipe.pairs)
     if recipe.tokens and not os.path.isdir(recipe.tokens):
         raise FileError("no such folder; a model keeps its own tokens, or has those of a folder", recipe.tokens)
     tokenizers, files = folder_tokenizers(recipe.tokens or folder)
@@ -349,14 +255,14 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
             f"{len(tokenizers[0].vocabulary)} tokens, and the model of {folder} has {vocabulary.size}",
             recipe.tokens or folder,
         )
-    corpus = make_corpus(kind, text, name, vocabulary, recipe)
+    corpus = read_corpus(kind, text, name, vocabulary, recipe)
     check_positions(checkpoint.raw, corpus.longest, folder)
     raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype")}
     tensors = published_floats(checkpoint)
     if labels:
         raw |= label_values(labels)
         tensors = {name: tensors.get(name, new) for name, new in initial_tensors(raw, recipe.seed).items()}
-    return Start(raw, tensors, corpus, files, tokenizers[0])
+    return InitialModel(raw, tensors, corpus, files, tokenizers[0])
 
 
 def check_head(config: Config, folder: str) -> None:

@@ -4,27 +4,25 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from attnkit.callbacks import SILENT, current, use_callbacks
-from attnkit.checkpoints import read_json_object
 from attnkit.checkpoints.publishing import assemble_checkpoint
-from attnkit.errors import AttnkitError, AttnkitNote, DataError, FileError, NotFiniteError, escaped
+from attnkit.errors import AttnkitNote, DataError, NotFiniteError
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
 from attnkit.generation.options import GenerationOptions
 from attnkit.generation.output_head import apply_output_head
 from attnkit.generation.text_generation import run_decode
 from attnkit.inputs.output_matrix import OutputLogits
-from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model import Array, softmax
-from attnkit.record import Labels, Record, Tensor, join_names
-from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.model.checks import as_text
+from attnkit.record import Record, join_names
 from attnkit.training.folder import (
     CURVE,
     ORIGIN,
@@ -36,24 +34,56 @@ from attnkit.training.folder import (
     remove_files,
     write_folder,
 )
-from attnkit.training.initial_model import Files, Start
-from attnkit.training.numpy_state import Hooks
+from attnkit.training.initial_model import Files, InitialModel
 from attnkit.training.optimizers import ParameterBuffer
-from attnkit.training.recipe import Recipe, from_json, to_json
-from attnkit.training.reports import Report, Speed, bits_per_byte, parse_report, report_values
-from attnkit.training.state import RunProgress, pack_state, unpack_state
+from attnkit.training.recipe import Recipe, to_json
+from attnkit.training.reports import (
+    Origin,
+    Report,
+    Speed,
+    bits_per_byte,
+    first_non_finite_stage,
+    read_curve,
+    record_step,
+    report_values,
+)
 from attnkit.training.trainer import Trainer
 
 MINUTE = 60.0
+PARAMETERS, BEST, OPTIMIZER, PROGRESS = "parameters.", "best.", "optimizer.", "progress."
 
 
-class Origin(NamedTuple):
-    """How a model is made: the command, the name of the text and its SHA-256, and the version of attnkit."""
+@dataclass
+class RunProgress:
+    """Where a run is.
 
-    command: str
-    text: str
-    digest: str
-    version: str
+    step       steps that are done; tokens: those predicted so far
+    loss_sum   of the steps since the last report, of which there are `loss_count`
+    best_loss  the least held-out loss of all evaluations; stale: evaluations since that one
+    gradient_norm, learning_rate  of the last step
+    best       the tensors at the time of the best loss; None where nothing is evaluated
+    """
+
+    step: int = 0
+    tokens: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    best_loss: float = float("inf")
+    stale: int = 0
+    gradient_norm: float = 0.0
+    learning_rate: float = 0.0
+    best: ParameterBuffer | None = field(default=None, repr=False)
+
+    def evaluated(self, held_out: float | None, parameters: ParameterBuffer) -> "RunProgress":
+        """Return the progress after a report with a held-out loss, if there is one, of some parameters."""
+        after = replace(self, loss_sum=0.0, loss_count=0)
+        if held_out is None:
+            return after
+        if held_out >= self.best_loss:
+            return replace(after, stale=self.stale + 1)
+        best = parameters.zeros()
+        best.flat[...] = parameters.flat
+        return replace(after, best_loss=held_out, stale=0, best=best)
 
 
 class Monitor(NamedTuple):
@@ -67,10 +97,12 @@ class Monitor(NamedTuple):
 class Run:
     """A trainer, where it is, its curve, and the folder that it is saved to, by process 0 where many train."""
 
-    def __init__(self, recipe: Recipe, start: Start, origin: Origin, folder: str, is_writer: bool = True) -> None:
-        self.recipe, self.origin, self.folder, self._files = recipe, origin, folder, start.files
+    def __init__(
+        self, recipe: Recipe, model: InitialModel, origin: Origin, folder: str, is_writer: bool = True
+    ) -> None:
+        self.recipe, self.origin, self.folder, self._files = recipe, origin, folder, model.files
         self._is_writer, self._engine = is_writer, current().engine
-        self.trainer = Trainer(recipe, start)
+        self.trainer = Trainer(recipe, model)
         self.progress = RunProgress()
         self.curve: list[Report] = []
         self._is_new = True  # its first save replaces what an earlier run wrote
@@ -258,196 +290,48 @@ def best_label(output: OutputLogits) -> str:
     return f"{output.words[best]} {probabilities[best]:.1%}"
 
 
-def read_curve(path: str) -> list[Report]:
-    """Return the reports of a file of JSON lines; DataError names the line that is none."""
-    reports = []
-    with open_source(path) as source:
-        lines = bytes(source.read_all()).splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            reports.append(parse_report(orjson.loads(line)))
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise DataError(f"line {number} is not a report", path) from None
-    return reports
+NUMBERS = [one.name for one in fields(RunProgress) if one.name != "best"]
 
 
-def read_origin(folder: str) -> tuple[Origin, Recipe]:
-    """Return how the model of a folder was made, and by which recipe.
+def pack_state(trainer: Trainer, progress: RunProgress) -> dict[str, Array]:
+    """Return the state of a run as named tensors."""
+    state = trainer.state.fetch()
+    tensors = {PARAMETERS + name: array for name, array in state.parameters.items()}
+    tensors |= {OPTIMIZER + name: array for name, array in state.optimizer.state().items()}
+    if progress.best is not None:
+        tensors |= {BEST + name: array for name, array in progress.best.items()}
+    return tensors | {PROGRESS + name: np.array(getattr(progress, name)) for name in NUMBERS}
 
-    FileError where the folder has no such file, DataError where it is malformed.
+
+def unpack_state(trainer: Trainer, tensors: Mapping[str, Array], name: str) -> RunProgress:
+    """Set the parameters and the optimizer of a trainer to a state, and return where that run was.
+
+    DataError where it is the state of another model, `name` being its file.
     """
-    path = os.path.join(folder, ORIGIN)
-    if not os.path.isdir(folder):
-        raise FileError("no such folder", folder)
-    if not exists(path):
-        raise FileError(f"no {ORIGIN} in this folder: it was not made by attnkit train", folder)
-    values = read_json_object(path)
+    state = trainer.state.fetch()
     try:
-        ((text, digest),) = values["files"].items()
-        origin = Origin(str(values["command"]), text, str(digest), str(values["version"]))
-        return origin, from_json(values["recipe"], path)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError("not the origin of a trained model", path) from None
+        state.optimizer.load_state(_without_prefix(tensors, OPTIMIZER))
+    except DataError as error:
+        raise DataError(error.problem, name) from None
+    _fill(state.parameters, _without_prefix(tensors, PARAMETERS), name)
+    trainer.state.load(state)
+    numbers = _without_prefix(tensors, PROGRESS)
+    if set(numbers) != set(NUMBERS):
+        raise DataError("not the state of a run", name)
+    progress = RunProgress(**{key: array.item() for key, array in numbers.items()})
+    if best := _without_prefix(tensors, BEST):
+        progress.best = state.parameters.zeros()
+        _fill(progress.best, best, name)
+    return progress
 
 
-def training_script(folder: str) -> str:
-    """Return the command that made the model of a folder as a shell script, with the SHA-256 of its text."""
-    origin, _ = read_origin(folder)
-    comments = [f"# made by attnkit {escaped(origin.version)}", f"# {escaped(f'{origin.digest}  {origin.text}')}"]
-    return "\n".join(["#!/bin/sh", *comments, escaped(origin.command)])
+def _fill(buffer: ParameterBuffer, tensors: Mapping[str, Array], name: str) -> None:
+    for key, view in buffer.items():
+        if key not in tensors or tensors[key].shape != view.shape:
+            shape = as_text(tensors[key].shape) if key in tensors else "none"
+            raise DataError(f"tensor {key!r}: {shape} (expected {as_text(view.shape)})", name)
+        view[...] = tensors[key]
 
 
-GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorch
-
-
-def record_step(trainer: Trainer, number: int) -> Record:
-    """Return every intermediate of a step, and the gradients of intermediates and parameters as NAME.grad.
-
-    Of a batch in several passes they are those of the last; gradients of parameters are those of all. The step itself
-    computes large passes in parts at once, which rounds the last bits in another way.
-    """
-    activations: dict[str, Array] = {}
-    slopes: dict[str, Array] = {}
-    plan, state = trainer.plan(number), trainer.state.fetch()
-    batch = plan.batch
-    tensors = {"ids": batch.ids, "target": batch.targets} | ({} if batch.source is None else {"source": batch.source})
-    hooks = Hooks(keeping(activations), keeping(slopes))
-    try:
-        state.collect_gradients(plan, hooks)
-        slopes |= {name: state.gradient_of(name) for name in trainer.table.names}
-    except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
-        pass
-    named: dict[str, Tensor] = {
-        name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()
-    }
-    named |= {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in activations.items()}
-    for name, array in slopes.items():
-        axes = named[name].axes if name in activations else None  # those of a parameter are as in its file
-        named[name + GRADIENT] = Tensor(np.array(array), axes)
-    return Record(named)
-
-
-def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array]]:
-    """Return a hook that copies every intermediate to a dictionary, in their order."""
-
-    def visit(name: str) -> Callable[[Array], Array]:
-        def keep(array: Array) -> Array:
-            arrays[name] = np.array(array)
-            return array
-
-        return keep
-
-    return visit
-
-
-def first_non_finite_stage(record: Record) -> str:
-    """Return the name and the value of the first tensor that is not finite, "" where all are.
-
-    >>> first_non_finite_stage(Record({"a": np.ones(2), "b": np.array([1.0, np.inf]), "c": np.array([np.nan])}))
-    'b is inf'
-    """
-    for name, array in record.arrays().items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all() and not is_masked(name):
-            return f"{name} is {array[~np.isfinite(array)].flat[0]}"
-    return ""
-
-
-def is_masked(name: str) -> bool:
-    """Return whether an intermediate has -inf where a query may not attend.
-
-    >>> is_masked("decoder.0.self.masked"), is_masked("decoder.0.self.weights")
-    (True, False)
-    """
-    return name.endswith(".masked")
-
-
-POINTS = 2000  # most reports of a curve
-
-
-def find_steps(folder: str) -> dict[int, str]:
-    """Return the files of the recorded steps of a folder by their numbers, ascending; DataError where it has none."""
-    try:
-        steps = {number: os.path.join(folder, name) for number, name in recorded_steps(folder).items()}
-    except OSError as error:
-        raise FileError(error.strerror or "cannot be read", folder) from None
-    if not steps:
-        raise DataError(
-            "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them", folder
-        )
-    return steps
-
-
-def thin(steps: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of some numbers, evenly, the first and the last among them.
-
-    >>> thin([1, 2, 3, 4, 5], 3), thin([1, 2], 3)
-    ([1, 3, 5], [1, 2])
-    """
-    if len(steps) <= most:
-        return [*steps]
-    return [steps[round(at * (len(steps) - 1) / (most - 1))] for at in range(most)]
-
-
-def read_reports(folder: str) -> list[dict[str, Any]]:
-    """Return the reports of a run, at most POINTS of them; none where the folder has no curve."""
-    path = os.path.join(folder, CURVE)
-    reports = [report_values(one) for one in read_curve(path)] if exists(path) else []
-    return [reports[at] for at in thin(range(len(reports)), POINTS)]
-
-
-def find_losses(folder: str) -> Record | None:
-    """Read the losses of a run that recorded no step; None where it recorded some, or has no reports."""
-    path = os.path.join(folder, CURVE)
-    return read_losses(path) if exists(path) and not recorded_steps(folder) else None
-
-
-def read_losses(path: str) -> Record:
-    """Read the losses in the reports of a run: x (step, curve), with norms of gradients and learning rates.
-
-    The curves are of the training text, and where there is one of the held-out part.
-
-    DataError for a file that holds no report.
-    """
-    reports = read_curve(path)
-    if not reports:
-        raise DataError("no report of a run", path)
-    curves = {"loss": [one.loss for one in reports]}
-    if any(one.held_out_loss is not None for one in reports):
-        curves["held_out_loss"] = [np.nan if one.held_out_loss is None else one.held_out_loss for one in reports]
-    tensors = {"x": Tensor(np.array([*curves.values()]).T, ("step", "curve"), formula="the loss since the row before")}
-    for name in ("gradient_norm", "learning_rate"):
-        tensors[name] = Tensor(np.array([getattr(one, name) for one in reports]), ("step",))
-    return Record(tensors, {"step": [str(one.step) for one in reports], "curve": [*curves]})
-
-
-def describe_step(record: Record, folder: str) -> Record:
-    """Return the record of a step with the words of its ids and the command of its run, as far as a folder has them."""
-    labels: dict[str, Labels] = dict(record.labels)
-    of_ids = "target" if "source" in record else "source"
-    for name, side, axes in (("ids", of_ids, ("token", "query", "key")), ("source", "source", ("source",))):
-        words = read_words(folder, side) if name in record and record[name].ndim == 2 else []
-        if words:
-            labels |= dict.fromkeys(axes, spell_ids(record[name], words))
-    try:
-        history: Any = [{"command": read_origin(folder)[0].command}]
-    except AttnkitError:
-        history = []
-    return replace(record, labels=labels, history=history)
-
-
-def read_words(folder: str, side: str) -> list[str]:
-    """Return the vocabulary of a side of the model of a folder; [] where it has no tokenizer."""
-    try:
-        return load_tokenizer(folder, side).vocabulary
-    except AttnkitError:
-        return []
-
-
-def spell_ids(ids: Array, words: Sequence[str]) -> list[list[str]]:
-    """Return the token strings of ids (B, T); of one that is none of the words its number.
-
-    >>> import numpy as np
-    >>> spell_ids(np.array([[1, 2]]), ["a", "b"])
-    [['b', '2']]
-    """
-    return [[words[id] if 0 <= id < len(words) else str(id) for id in row] for row in ids.tolist()]
+def _without_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from attnkit.errors import DataError, UsageError, shortened
-from attnkit.training.configs import LAYERS, ModelSizes, RecurrentChoices
 from attnkit.training.data import parse_share
+from attnkit.training.families import FAMILIES, ModelSizes, RecurrentChoices
 from attnkit.training.optimizers import OptimizerOptions, optimizer_options
 from attnkit.training.schedules import ScheduleOptions, check_schedule
 
@@ -74,7 +74,7 @@ class Recipe:
 
     def sizes(self, positions: int) -> ModelSizes:
         """Return the sizes of a new model of so many positions."""
-        layers = self.layers or LAYERS.get(self.family, ModelSizes().layers)
+        layers = self.layers or FAMILIES[self.family].layers
         decoding = RecurrentChoices(self.cell, self.attention, self.input_feeding, self.bidirectional)
         return ModelSizes(layers, self.heads, self.dim, positions, self.hidden, self.dropout, decoding)
 

@@ -1,8 +1,25 @@
-"""Reports of a run: the numbers of some steps, as a JSON line and as a line of text."""
+"""What a run tells: its reports, the steps that it recorded, and how its model was made; written and read again."""
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from attnkit.checkpoints import read_json_object
+from attnkit.errors import AttnkitError, DataError, FileError, escaped
+from attnkit.formats.streams import exists, open_source
+from attnkit.interpret.tracer import intermediate_axes
+from attnkit.model import Array
+from attnkit.record import Labels, Record, Tensor
+from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.training.folder import CURVE, ORIGIN, recorded_steps
+from attnkit.training.numpy_state import Hooks
+from attnkit.training.recipe import Recipe, from_json
+from attnkit.training.trainer import Trainer
 
 
 class Report(NamedTuple):
@@ -101,3 +118,207 @@ def time_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Origin(NamedTuple):
+    """How a model is made: the command, the name of the text and its SHA-256, and the version of attnkit."""
+
+    command: str
+    text: str
+    digest: str
+    version: str
+
+
+def read_curve(path: str) -> list[Report]:
+    """Return the reports of a file of JSON lines; DataError names the line that is none."""
+    reports = []
+    with open_source(path) as source:
+        lines = bytes(source.read_all()).splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            reports.append(parse_report(orjson.loads(line)))
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise DataError(f"line {number} is not a report", path) from None
+    return reports
+
+
+def read_origin(folder: str) -> tuple[Origin, Recipe]:
+    """Return how the model of a folder was made, and by which recipe.
+
+    FileError where the folder has no such file, DataError where it is malformed.
+    """
+    path = os.path.join(folder, ORIGIN)
+    if not os.path.isdir(folder):
+        raise FileError("no such folder", folder)
+    if not exists(path):
+        raise FileError(f"no {ORIGIN} in this folder: it was not made by attnkit train", folder)
+    values = read_json_object(path)
+    try:
+        ((text, digest),) = values["files"].items()
+        origin = Origin(str(values["command"]), text, str(digest), str(values["version"]))
+        return origin, from_json(values["recipe"], path)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError("not the origin of a trained model", path) from None
+
+
+def training_script(folder: str) -> str:
+    """Return the command that made the model of a folder as a shell script, with the SHA-256 of its text."""
+    origin, _ = read_origin(folder)
+    comments = [f"# made by attnkit {escaped(origin.version)}", f"# {escaped(f'{origin.digest}  {origin.text}')}"]
+    return "\n".join(["#!/bin/sh", *comments, escaped(origin.command)])
+
+
+GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorch
+
+
+def record_step(trainer: Trainer, number: int) -> Record:
+    """Return every intermediate of a step, and the gradients of intermediates and parameters as NAME.grad.
+
+    Of a batch in several passes they are those of the last; gradients of parameters are those of all. The step itself
+    computes large passes in parts at once, which rounds the last bits in another way.
+    """
+    activations: dict[str, Array] = {}
+    slopes: dict[str, Array] = {}
+    plan, state = trainer.plan(number), trainer.state.fetch()
+    batch = plan.batch
+    tensors = {"ids": batch.ids, "target": batch.targets} | ({} if batch.source is None else {"source": batch.source})
+    hooks = Hooks(keeping(activations), keeping(slopes))
+    try:
+        state.collect_gradients(plan, hooks)
+        slopes |= {name: state.gradient_of(name) for name in trainer.table.names}
+    except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
+        pass
+    named: dict[str, Tensor] = {
+        name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()
+    }
+    named |= {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in activations.items()}
+    for name, array in slopes.items():
+        axes = named[name].axes if name in activations else None  # those of a parameter are as in its file
+        named[name + GRADIENT] = Tensor(np.array(array), axes)
+    return Record(named)
+
+
+def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array]]:
+    """Return a hook that copies every intermediate to a dictionary, in their order."""
+
+    def visit(name: str) -> Callable[[Array], Array]:
+        def keep(array: Array) -> Array:
+            arrays[name] = np.array(array)
+            return array
+
+        return keep
+
+    return visit
+
+
+def first_non_finite_stage(record: Record) -> str:
+    """Return the name and the value of the first tensor that is not finite, "" where all are.
+
+    >>> first_non_finite_stage(Record({"a": np.ones(2), "b": np.array([1.0, np.inf]), "c": np.array([np.nan])}))
+    'b is inf'
+    """
+    for name, array in record.arrays().items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all() and not is_masked(name):
+            return f"{name} is {array[~np.isfinite(array)].flat[0]}"
+    return ""
+
+
+def is_masked(name: str) -> bool:
+    """Return whether an intermediate has -inf where a query may not attend.
+
+    >>> is_masked("decoder.0.self.masked"), is_masked("decoder.0.self.weights")
+    (True, False)
+    """
+    return name.endswith(".masked")
+
+
+POINTS = 2000  # most reports of a curve
+
+
+def find_steps(folder: str) -> dict[int, str]:
+    """Return the files of the recorded steps of a folder by their numbers, ascending; DataError where it has none."""
+    try:
+        steps = {number: os.path.join(folder, name) for number, name in recorded_steps(folder).items()}
+    except OSError as error:
+        raise FileError(error.strerror or "cannot be read", folder) from None
+    if not steps:
+        raise DataError(
+            "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them", folder
+        )
+    return steps
+
+
+def thin(steps: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of some numbers, evenly, the first and the last among them.
+
+    >>> thin([1, 2, 3, 4, 5], 3), thin([1, 2], 3)
+    ([1, 3, 5], [1, 2])
+    """
+    if len(steps) <= most:
+        return [*steps]
+    return [steps[round(at * (len(steps) - 1) / (most - 1))] for at in range(most)]
+
+
+def read_reports(folder: str) -> list[dict[str, Any]]:
+    """Return the reports of a run, at most POINTS of them; none where the folder has no curve."""
+    path = os.path.join(folder, CURVE)
+    reports = [report_values(one) for one in read_curve(path)] if exists(path) else []
+    return [reports[at] for at in thin(range(len(reports)), POINTS)]
+
+
+def find_losses(folder: str) -> Record | None:
+    """Read the losses of a run that recorded no step; None where it recorded some, or has no reports."""
+    path = os.path.join(folder, CURVE)
+    return read_losses(path) if exists(path) and not recorded_steps(folder) else None
+
+
+def read_losses(path: str) -> Record:
+    """Read the losses in the reports of a run: x (step, curve), with norms of gradients and learning rates.
+
+    The curves are of the training text, and where there is one of the held-out part.
+
+    DataError for a file that holds no report.
+    """
+    reports = read_curve(path)
+    if not reports:
+        raise DataError("no report of a run", path)
+    curves = {"loss": [one.loss for one in reports]}
+    if any(one.held_out_loss is not None for one in reports):
+        curves["held_out_loss"] = [np.nan if one.held_out_loss is None else one.held_out_loss for one in reports]
+    tensors = {"x": Tensor(np.array([*curves.values()]).T, ("step", "curve"), formula="the loss since the row before")}
+    for name in ("gradient_norm", "learning_rate"):
+        tensors[name] = Tensor(np.array([getattr(one, name) for one in reports]), ("step",))
+    return Record(tensors, {"step": [str(one.step) for one in reports], "curve": [*curves]})
+
+
+def describe_step(record: Record, folder: str) -> Record:
+    """Return the record of a step with the words of its ids and the command of its run, as far as a folder has them."""
+    labels: dict[str, Labels] = dict(record.labels)
+    of_ids = "target" if "source" in record else "source"
+    for name, side, axes in (("ids", of_ids, ("token", "query", "key")), ("source", "source", ("source",))):
+        words = read_words(folder, side) if name in record and record[name].ndim == 2 else []
+        if words:
+            labels |= dict.fromkeys(axes, spell_ids(record[name], words))
+    try:
+        history: Any = [{"command": read_origin(folder)[0].command}]
+    except AttnkitError:
+        history = []
+    return replace(record, labels=labels, history=history)
+
+
+def read_words(folder: str, side: str) -> list[str]:
+    """Return the vocabulary of a side of the model of a folder; [] where it has no tokenizer."""
+    try:
+        return load_tokenizer(folder, side).vocabulary
+    except AttnkitError:
+        return []
+
+
+def spell_ids(ids: Array, words: Sequence[str]) -> list[list[str]]:
+    """Return the token strings of ids (B, T); of one that is none of the words its number.
+
+    >>> import numpy as np
+    >>> spell_ids(np.array([[1, 2]]), ["a", "b"])
+    [['b', '2']]
+    """
+    return [[words[id] if 0 <= id < len(words) else str(id) for id in row] for row in ids.tolist()]

@@ -11,7 +11,7 @@ from attnkit.errors import NotFiniteError, UsageError
 from attnkit.model import Array
 from attnkit.model.loss import IGNORE_INDEX
 from attnkit.training.batches import Batch
-from attnkit.training.initial_model import Start
+from attnkit.training.initial_model import InitialModel
 from attnkit.training.numpy_state import NumpyState, StepPlan, split_rows, stack_inputs, views_as_model
 from attnkit.training.parameter_groups import match_parameters, tensors_of, unfrozen_parameters
 from attnkit.training.recipe import Recipe
@@ -121,10 +121,10 @@ class Trainer:
     total   steps of the whole run, None where only time or patience ends it
     """
 
-    def __init__(self, recipe: Recipe, start: Start) -> None:
-        self.recipe, self.raw, self.corpus = recipe, start.raw, start.corpus
+    def __init__(self, recipe: Recipe, model: InitialModel) -> None:
+        self.recipe, self.raw, self.corpus = recipe, model.raw, model.corpus
         self.total = recipe.total_steps(self.corpus.steps_per_epoch)
-        self.table = published_tensors(start.raw)
+        self.table = published_tensors(model.raw)
         self.config = self.table.config
         self._schedule = recipe.schedule_options(self.total)
         frozen = match_parameters(self.table.names, recipe.freeze)
@@ -133,7 +133,7 @@ class Trainer:
             raise UsageError("every parameter is frozen (--freeze)")
         engine = callbacks.current().engine
         state: type[NumpyState] | type[EngineState] = NumpyState if engine is None else EngineState
-        self.state: TrainState = state(recipe, start.raw, start.tensors)
+        self.state: TrainState = state(recipe, model.raw, model.tensors)
 
     def trainable(self, step: int) -> set[str]:
         """Return the tensors that are changed in a step, by their published names."""

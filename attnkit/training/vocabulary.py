@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from attnkit import callbacks
@@ -10,51 +10,15 @@ from attnkit.errors import AttnkitNote, DataError, UsageError, counted
 from attnkit.formats.streams import Buffer
 from attnkit.libraries import call_library, import_library
 from attnkit.training.data import parse_pairs
+from attnkit.training.families import FAMILIES, FamilyTokens
 from attnkit.training.folder import json_bytes
 
 WHOLE = ("chars", "words")  # kinds that take every character or word of the text
-SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # of T5, the first with the largest id
 LONGEST_WORD = 1000  # characters: BPE takes time with the square of a word's length, unigram loses its precision
 LONG_WORD = re.compile(
     rf"\w{{{LONGEST_WORD + 1},}}|[^\S\n]{{{LONGEST_WORD + 1},}}|(?:[^\w\s]|_){{{LONGEST_WORD + 1},}}"
 )
 SPACE = "▁"  # of sentencepiece, which unigram marks the start of a word with
-
-
-class FamilyTokens(NamedTuple):
-    """The special tokens of a family, as its published tokenizers have them.
-
-    tokens     in the order of their ids, from 0
-    names      key of tokenizer_config.json -> token
-    before, after  tokens around every text
-    """
-
-    tokens: tuple[str, ...]
-    names: Mapping[str, str]
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-
-
-END = "<|endoftext|>"
-_TRANSLATION = FamilyTokens(
-    ("</s>", "<unk>", "<pad>"), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, after=("</s>",)
-)
-_TEXT = FamilyTokens((END, "<unk>"), {"bos": END, "eos": END, "unk": "<unk>"})
-FAMILY_TOKENS = {
-    "gpt2": _TEXT,
-    "lstm": _TEXT,
-    "seq2seq": _TRANSLATION,
-    "llama": FamilyTokens(("<unk>", "<s>", "</s>"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}, before=("<s>",)),
-    "marian": _TRANSLATION,
-    "transformer": _TRANSLATION,
-    "t5": FamilyTokens(("<pad>", "</s>", "<unk>"), {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}, after=("</s>",)),
-    "bert": FamilyTokens(
-        ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-        {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
-        ("[CLS]",),
-        ("[SEP]",),
-    ),
-}
 
 
 class TokenizerKind(NamedTuple):
@@ -92,7 +56,7 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
     library = import_library("tokenizers", "text", "--tokens")
     if not any(texts):
         raise DataError("empty text", name)
-    special = FAMILY_TOKENS[family]
+    special = FAMILIES[family].tokens
     if family == "marian" and kind.kind not in WHOLE:
         return train_sentencepiece_models(kind, "\n".join(texts), name)
     specials = re.compile("|".join(map(re.escape, special.tokens)))
@@ -102,7 +66,7 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
         callbacks.current().on_progress(f"tokenizer: {kind.kind} of {kind.size:,} tokens")
     with call_library("no tokenizer can be trained on it", name):
         tokenizer = _TRAINERS[kind.kind](library, kind.size, special, texts, name)
-        extra = _sentinels(family)
+        extra = special.sentinels
         tokenizer.add_special_tokens(
             [library.AddedToken(token, normalized=False) for token in (*special.tokens, *reversed(extra))]
         )
@@ -115,10 +79,6 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
         **({"additional_special_tokens": list(extra)} if extra else {}),
     }
     return {"tokenizer.json": [content.encode() + b"\n"], "tokenizer_config.json": [json_bytes(settings)]}
-
-
-def _sentinels(family: str) -> tuple[str, ...]:
-    return SENTINELS if family == "t5" else ()
 
 
 def _train_chars(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
@@ -228,11 +188,11 @@ def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dic
             processor = library.SentencePieceProcessor(model_proto=model)
         pieces |= {processor.id_to_piece(id) for id in range(processor.get_piece_size())}
         files[file] = [model]
-    end, unknown, pad = FAMILY_TOKENS["marian"].tokens
+    end, unknown, pad = FAMILIES["marian"].tokens.tokens
     tokens = [end, unknown, *sorted(pieces - {end, unknown, pad}), pad]
     settings = {
         "tokenizer_class": "MarianTokenizer",
-        **{f"{key}_token": token for key, token in FAMILY_TOKENS["marian"].names.items()},
+        **{f"{key}_token": token for key, token in FAMILIES["marian"].tokens.names.items()},
     }
     files["vocab.json"] = [json_bytes({token: id for id, token in enumerate(tokens)})]
     return files | {"tokenizer_config.json": [json_bytes(settings)]}

@@ -15,10 +15,11 @@ from attnkit.callbacks import current, use_callbacks
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.training.batches import Batch
-from attnkit.training.initial_model import start_run
-from attnkit.training.loop import Monitor, Origin, Run
+from attnkit.training.initial_model import prepare_model
+from attnkit.training.loop import Monitor, Run
 from attnkit.training.numpy_state import NumpyState, StepPlan
 from attnkit.training.recipe import Recipe
+from attnkit.training.reports import Origin
 from attnkit.training.trainer import EngineState, Trainer
 from tests.places import MODELS
 
@@ -41,7 +42,7 @@ def by_engine(make, engine):
 
 def trainers(recipe, engine, dtype="float64"):
     """Training of the same model in NumPy and by JAX."""
-    start = start_run(recipe, PAIRS if recipe.family == "seq2seq" else TEXT, "text")
+    start = prepare_model(recipe, PAIRS if recipe.family == "seq2seq" else TEXT, "text")
     start = start._replace(tensors={name: array.astype(dtype) for name, array in start.tensors.items()})
     return Trainer(recipe, start), by_engine(lambda: Trainer(recipe, start), engine)
 
@@ -116,7 +117,7 @@ def test_a_mesh_splits_parameters_and_the_state_of_the_optimizer():
 
 
 def test_what_is_not_finite_changes_nothing_and_names_the_first_stage(tmp_path):
-    start = start_run(TINY, TEXT, "text")
+    start = prepare_model(TINY, TEXT, "text")
     start.tensors["transformer.h.0.mlp.c_fc.bias"][3] = np.inf
     run = by_engine(lambda: Run(TINY, start, Origin("attnkit train", "text", "0", "1.0"), str(tmp_path)), JaxEngine())
     before = {name: array.copy() for name, array in run.trainer.state.fetch().parameters.items()}

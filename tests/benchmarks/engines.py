@@ -41,7 +41,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.inputs import encoding, text_inputs
 from attnkit.training.batches import Batch
-from attnkit.training.initial_model import start_run
+from attnkit.training.initial_model import prepare_model
 from attnkit.training.numpy_state import StepPlan
 from attnkit.training.optimizers import ParameterBuffer
 from attnkit.training.recipe import Recipe
@@ -182,7 +182,7 @@ def torch_whole(peer, ids: np.ndarray, job: str) -> None:
 def trainer_of(engine, size: str) -> Trainer:
     recipe = RECIPES[size]
     with use_callbacks(current()._replace(engine=engine)):
-        return Trainer(recipe, start_run(recipe, LIGHTHOUSE.read_text() * 2, LIGHTHOUSE.name))
+        return Trainer(recipe, prepare_model(recipe, LIGHTHOUSE.read_text() * 2, LIGHTHOUSE.name))
 
 
 def train(engines: dict, size: str) -> None:

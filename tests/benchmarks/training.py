@@ -30,7 +30,7 @@ from torch.nn import functional
 from attnkit.__main__ import tune_allocator
 from attnkit.model.kernels import threads
 from attnkit.model.kernels.threads import single_blas
-from attnkit.training.initial_model import start_run
+from attnkit.training.initial_model import prepare_model
 from attnkit.training.parameter_groups import tensor_groups
 from attnkit.training.recipe import Recipe
 from attnkit.training.trainer import Trainer
@@ -132,7 +132,7 @@ def measure(name: str, steps: int) -> str:
     """Train both in turn; return the medians of their times and the largest difference of a loss as a line."""
     recipe = RECIPES[name]
     text = TEXT.read_text() * (1 if name == "small" else 2)
-    trainer = Trainer(recipe, start_run(recipe, text, TEXT.name))
+    trainer = Trainer(recipe, prepare_model(recipe, text, TEXT.name))
     other = TorchGPT(trainer)
     take_turns(trainer, other, 1, TURN, time.perf_counter)
     both = take_turns(trainer, other, 1 + TURN, steps, time.perf_counter)

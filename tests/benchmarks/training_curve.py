@@ -21,7 +21,7 @@ from training import RECIPES, TorchGPT  # first: it sets the threads of OpenBLAS
 import torch  # isort: skip
 from torch.nn import functional
 
-from attnkit.training.initial_model import start_run
+from attnkit.training.initial_model import prepare_model
 from attnkit.training.trainer import Trainer
 
 FIRST = 100  # steps whose losses are the same but for rounding; later ones drift apart as rounding adds up
@@ -60,7 +60,7 @@ def main() -> None:
     torch.set_num_threads(1)  # on a busy machine several wait for each other most of the time
     text = "\n".join(path.read_text(encoding="utf-8") for path in options.texts or plays())
     recipe = replace(RECIPES["small"], steps=options.steps, valid="5%")
-    trainer = Trainer(recipe, start_run(recipe, text, "plays"))
+    trainer = Trainer(recipe, prepare_model(recipe, text, "plays"))
     other = TorchGPT(trainer)
     print(f"{len(text)} characters, {trainer.state.fetch().parameters.flat.size / 1e6:.2f} M parameters")
     print(f"{'step':>12}{'attnkit':>12}{'torch':>12}{'difference':>12}")

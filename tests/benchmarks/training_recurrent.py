@@ -25,7 +25,7 @@ from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.model import Model
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.loss import IGNORE_INDEX, LossOptions, loss_and_gradient
-from attnkit.training.configs import ModelSizes, RecurrentChoices, new_config
+from attnkit.training.families import ModelSizes, RecurrentChoices, new_config
 from attnkit.training.initial_model import initial_tensors
 
 WORDS = 500

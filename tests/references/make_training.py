@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from attnkit.training.initial_model import start_run  # noqa: E402
+from attnkit.training.initial_model import prepare_model  # noqa: E402
 from attnkit.training.recipe import Recipe  # noqa: E402
 from tests.benchmarks.training import TorchGPT, Trainer  # noqa: E402
 
@@ -28,7 +28,7 @@ RECIPES = {
 def main() -> None:
     frozen = {}
     for name, values in RECIPES.items():
-        trainer = Trainer(Recipe(**values), start_run(Recipe(**values), TEXT.read_text(), TEXT.name))
+        trainer = Trainer(Recipe(**values), prepare_model(Recipe(**values), TEXT.read_text(), TEXT.name))
         other = TorchGPT(trainer)
         losses = [round(other.step(trainer, number), 6) for number in range(1, 31)]
         frozen[name] = {"recipe": values, "losses": losses}

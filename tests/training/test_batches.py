@@ -7,11 +7,20 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.loss import IGNORE_INDEX
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training import batches, data
-from attnkit.training.batches import PairSampler, SpecialIds, block_batch, consecutive_blocks, masked_batch, span_batch
+from attnkit.training.batches import (
+    DrawKey,
+    PairSampler,
+    SpecialIds,
+    block_batch,
+    consecutive_blocks,
+    draw_integers,
+    draw_uniform,
+    masked_batch,
+    span_batch,
+)
 from attnkit.training.corpus import parse_labelled
 from attnkit.training.data import SentencePair, encode_pairs, encode_text, parse_pairs
 from attnkit.training.folder import write_folder
-from attnkit.training.random_draws import DrawKey, draw_integers, draw_uniform
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
 TEXT = np.arange(1000, 1500)

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, FileError
 from attnkit.formats.dtypes import dtype_of
-from attnkit.training.configs import CONFIGS, ModelSizes, new_config
+from attnkit.training.families import FAMILIES, ModelSizes, new_config
 from attnkit.training.folder import model_files, write_folder
 from attnkit.training.initial_model import initial_tensors
 
@@ -26,7 +26,7 @@ def files_of(family, seed=0):
     return model_files(raw, tensors), tensors
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_opens_with_the_tensors_that_were_written(family, tmp_path):
     files, tensors = files_of(family)
     write_folder(str(tmp_path / "new" / "model"), files)

@@ -7,13 +7,13 @@ import pytest
 
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError
-from attnkit.training.configs import CONFIGS, ModelSizes, new_config
+from attnkit.training.families import FAMILIES, ModelSizes, new_config
 from attnkit.training.initial_model import initial_tensors
 from attnkit.training.parameter_groups import match_parameters, tensor_groups, tensors_of
 
 SIZES = ModelSizes(layers=2, heads=4, width=64, positions=128)
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2}
-FAMILIES = pytest.mark.parametrize("family", CONFIGS)
+EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
 # a part of a published name -> the deviation of the tensor
 DEVIATIONS = {
@@ -39,7 +39,7 @@ def config_of(family):
     return new_config(family, SIZES, 300, SPECIAL)
 
 
-@FAMILIES
+@EACH_FAMILY
 def test_tensors_are_those_of_the_configuration(family):
     tensors = initial_tensors(config_of(family))
     assert {name: array.shape for name, array in tensors.items()} == published_tensors(config_of(family)).shapes
@@ -58,7 +58,7 @@ def test_deviations_are_those_of_the_family(family, part, deviation):
         assert abs(array.mean()) < deviation / 4
 
 
-@FAMILIES
+@EACH_FAMILY
 def test_norms_are_one_and_biases_zero(family):
     tensors, table = initial_tensors(config_of(family)), published_tensors(config_of(family))
     for name, array in tensors.items():
@@ -82,7 +82,7 @@ def test_xavier_bounds():
     assert 0.99 * bound < abs(weight).max() <= bound
 
 
-@FAMILIES
+@EACH_FAMILY
 def test_the_seed_decides(family):
     first, again, other = (initial_tensors(config_of(family), seed) for seed in (1, 1, 2))
     for name, array in first.items():

@@ -12,9 +12,10 @@ from attnkit.errors import AttnkitNote, DataError, FileError, UsageError
 from attnkit.generation.options import GenerationOptions
 from attnkit.generation.text_generation import run_decode
 from attnkit.model.kernels import threads
-from attnkit.training.initial_model import start_run
-from attnkit.training.loop import Monitor, Origin, Run, training_script
+from attnkit.training.initial_model import prepare_model
+from attnkit.training.loop import Monitor, Run
 from attnkit.training.recipe import Recipe
+from attnkit.training.reports import Origin, training_script
 from attnkit.training.trainer import Trainer
 from tests.places import REFERENCES
 
@@ -30,7 +31,7 @@ def text_of(family):
 
 
 def trainer_of(recipe):
-    return Trainer(recipe, start_run(recipe, text_of(recipe.family), "text"))
+    return Trainer(recipe, prepare_model(recipe, text_of(recipe.family), "text"))
 
 
 def collect_gradients(trainer, number):
@@ -41,7 +42,10 @@ def collect_gradients(trainer, number):
 
 def run_of(recipe, folder, **monitor):
     run = Run(
-        recipe, start_run(recipe, text_of(recipe.family), "text"), Origin("attnkit train", "text", "0", "1.0"), folder
+        recipe,
+        prepare_model(recipe, text_of(recipe.family), "text"),
+        Origin("attnkit train", "text", "0", "1.0"),
+        folder,
     )
     return run, Monitor(**monitor)
 
@@ -245,14 +249,14 @@ def test_fine_tuning_begins_with_a_published_model(tmp_path):
     run, monitor = run_of(replace(TINY, steps=3), str(tmp_path / "first"))
     run.train(monitor)
     recipe = Recipe(from_=str(tmp_path / "first"), batch=2, block=16, steps=1, lr=1e-9, weight_decay=0.0)
-    tuned = Trainer(recipe, start_run(recipe, TEXT, "text"))
+    tuned = Trainer(recipe, prepare_model(recipe, TEXT, "text"))
     stored = open_checkpoint(str(tmp_path / "first"))
     for name, array in tuned.state.parameters.items():
         np.testing.assert_array_equal(array, stored.tensor(name))
     with pytest.raises(DataError, match="n_positions 16, fewer than the 32 tokens"):
-        start_run(replace(recipe, block=32), TEXT, "text")
+        prepare_model(replace(recipe, block=32), TEXT, "text")
     with pytest.raises(DataError, match=r"text: line 1: 'X' is not in the vocabulary"):
-        start_run(recipe, "X" + TEXT, "text")
+        prepare_model(recipe, "X" + TEXT, "text")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +275,7 @@ def test_fine_tuning_begins_with_a_published_model(tmp_path):
 )
 def test_what_no_run_can_begin_with(changes, text, error, problem):
     with pytest.raises(error, match=problem):
-        start_run(replace(TINY, **changes), text, "text")
+        prepare_model(replace(TINY, **changes), text, "text")
 
 
 def test_the_state_of_another_model(tmp_path):
@@ -297,6 +301,6 @@ LIGHTHOUSE = REFERENCES.parent.parent / "samples" / "data" / "lighthouse.txt"
 @pytest.mark.parametrize("name", FROZEN)
 def test_the_losses_are_those_of_pytorch(name):
     recipe = Recipe(**FROZEN[name]["recipe"])
-    trainer = Trainer(recipe, start_run(recipe, LIGHTHOUSE.read_text(), LIGHTHOUSE.name))
+    trainer = Trainer(recipe, prepare_model(recipe, LIGHTHOUSE.read_text(), LIGHTHOUSE.name))
     losses = [trainer.step(number).loss for number in range(1, len(FROZEN[name]["losses"]) + 1)]
     np.testing.assert_allclose(losses, FROZEN[name]["losses"], atol=1e-3)

@@ -12,8 +12,9 @@ from attnkit import callbacks
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training import vocabulary
+from attnkit.training.families import FAMILIES, SENTINELS
 from attnkit.training.folder import write_folder
-from attnkit.training.vocabulary import FAMILY_TOKENS, SENTINELS, parse_kind, train_tokenizer
+from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
 TEXT = (
     "The cat sat on the mat.\nIl est à la gare, n'est-ce pas ?\n\tTwo  spaces,   three;\n"
@@ -23,9 +24,9 @@ TEXT = (
 SIZES = ("chars", "bpe:300", "unigram:58")
 KINDS = pytest.mark.parametrize("kind", SIZES)
 # BPE and unigram of a Marian are trained on pairs
-FAMILIES = pytest.mark.parametrize(
+EACH_TOKENIZER = pytest.mark.parametrize(
     ("family", "kind"),
-    [(one, kind) for one in FAMILY_TOKENS for kind in SIZES if one != "marian" or kind == "chars"],
+    [(one, kind) for one in FAMILIES for kind in SIZES if one != "marian" or kind == "chars"],
 )
 PAIRS = "le chat dort\tthe cat sleeps\n\nle chat, la fille et l'été\tthe cat, the girl and the summer\n" * 9
 
@@ -35,25 +36,25 @@ def load(family, kind, folder):
     return load_tokenizer(str(folder))
 
 
-@FAMILIES
+@EACH_TOKENIZER
 def test_a_text_comes_back_from_its_ids(family, kind, tmp_path):
     tokenizer = load(family, kind, tmp_path)
     ids = tokenizer.encode(TEXT, tokenizer.vocabulary).ids
     assert tokenizer.decode(ids) == TEXT
     assert tokenizer.special["unk"] not in ids
-    special = {name: tokenizer.vocabulary.index(token) for name, token in FAMILY_TOKENS[family].names.items()}
+    special = {name: tokenizer.vocabulary.index(token) for name, token in FAMILIES[family].tokens.names.items()}
     assert special.items() <= dict(tokenizer.special).items()
-    first = [tokenizer.vocabulary.index(token) for token in FAMILY_TOKENS[family].before]
-    last = [tokenizer.vocabulary.index(token) for token in FAMILY_TOKENS[family].after]
+    first = [tokenizer.vocabulary.index(token) for token in FAMILIES[family].tokens.before]
+    last = [tokenizer.vocabulary.index(token) for token in FAMILIES[family].tokens.after]
     assert ids[: len(first)] == first and ids[len(ids) - len(last) :] == last
     assert tokenizer.encode("", tokenizer.vocabulary).ids == first + last
     assert [id for id in ids[len(first) : len(ids) - len(last)] if id in special.values()] == []
 
 
-@FAMILIES
+@EACH_TOKENIZER
 def test_special_tokens_come_first_and_the_size_is_the_requested_one(family, kind, tmp_path):
     vocabulary = load(family, kind, tmp_path).vocabulary
-    tokens = FAMILY_TOKENS[family].tokens
+    tokens = FAMILIES[family].tokens.tokens
     assert tuple(vocabulary[: len(tokens)]) == tokens
     sentinels = len(SENTINELS) * (family == "t5")
     size = int(kind.partition(":")[2] or len(tokens) + len(set(TEXT)))
@@ -71,7 +72,7 @@ def test_the_files_are_those_of_published_folders(tmp_path):
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert [settings[f"{key}_token"] for key in ("pad", "unk", "cls", "sep", "mask")] == list(
-        FAMILY_TOKENS["bert"].tokens
+        FAMILIES["bert"].tokens.tokens
     )
     assert json.loads((tmp_path / "tokenizer.json").read_text())["model"]["type"] == "BPE"
 

@@ -1,11 +1,14 @@
-"""config.json of a new model of each family, from its sizes."""
+"""The families of new models: config.json from sizes, the distribution of each parameter, and special tokens."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from math import sqrt
+from typing import Any, NamedTuple, cast
 
 from attnkit.checkpoints import read_json_object
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError, flag_name
+from attnkit.model.config import Config
+from attnkit.model.recurrent_cells import CELLS
 from attnkit.model.recurrent_config import RecurrentConfig, RecurrentStack
 
 
@@ -36,6 +39,38 @@ class ModelSizes(NamedTuple):
     decoding: RecurrentChoices = RecurrentChoices()
 
 
+class FamilyTokens(NamedTuple):
+    """The special tokens of a family, as its published tokenizers have them.
+
+    tokens     in the order of their ids, from 0
+    names      key of tokenizer_config.json -> token
+    before, after  tokens around every text
+    sentinels  the tokens that replace spans, the first with the largest id
+    """
+
+    tokens: tuple[str, ...]
+    names: Mapping[str, str]
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    sentinels: tuple[str, ...] = ()
+
+
+class Distribution(NamedTuple):
+    """How the elements of a tensor are drawn: normal or uniform around 0, of this deviation or bound; or all equal."""
+
+    kind: str
+    scale: float
+
+
+class Parameter(NamedTuple):
+    """What decides how a parameter is drawn: its layer's part of a stack, its own name, its stored shape, the stack."""
+
+    part: str
+    name: str
+    shape: tuple[int, ...]
+    stack: str = ""
+
+
 Values = dict[str, Any]
 
 
@@ -51,19 +86,19 @@ def new_config(family: str, sizes: ModelSizes, vocabulary: int, special: Mapping
     >>> config["n_layer"], config["n_embd"], config["eos_token_id"]
     (2, 128, 99)
     """
-    if family not in CONFIGS:
-        raise UsageError(f"family {family!r} (expected one of {', '.join(CONFIGS)})")
+    if family not in FAMILIES:
+        raise UsageError(f"family {family!r} (expected one of {', '.join(FAMILIES)})")
     for name, size in (("layers", sizes.layers), ("heads", sizes.heads), ("dim", sizes.width)):
         if size < 1:
             raise UsageError(f"{name} {size} (expected 1 or more)")
-    if family not in RECURRENT and sizes.width % sizes.heads:
+    if FAMILIES[family].has_heads and sizes.width % sizes.heads:
         raise UsageError(f"dim {sizes.width} is not divisible by heads {sizes.heads}")
     if family == "llama" and sizes.width // sizes.heads % 2:
         raise UsageError(f"dim {sizes.width} over heads {sizes.heads} is odd, and rotary positions need pairs")
     if family in ("marian", "transformer") and sizes.width % 2:
         raise UsageError(f"dim {sizes.width} is odd, and sinusoidal positions need pairs")
     tokens = {f"{name}_token_id": special[name] for name in ("bos", "eos", "pad") if name in special}
-    return {**CONFIGS[family](sizes, special), "vocab_size": vocabulary, **tokens}
+    return {**FAMILIES[family].config(sizes, special), "vocab_size": vocabulary, **tokens}
 
 
 def stated_sizes(path: str) -> Values:
@@ -246,21 +281,102 @@ def _lstm(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
     }
 
 
-CONFIGS: dict[str, Callable[[ModelSizes, Mapping[str, int]], Values]] = {
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "marian": _marian,
-    "transformer": _transformer,
-    "bert": _bert,
-    "t5": _t5,
-    "seq2seq": _seq2seq,
-    "lstm": _lstm,
+def _draw_normal(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
+    """Draw from N(0, initializer_range), 0.02 by default: BERT and Llama as in transformers."""
+    return Distribution("normal", float(raw.get("initializer_range") or 0.02))
+
+
+def _draw_gpt2(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
+    """Divide the deviation of the projections that are added to the residual stream by sqrt(2 layers) (GPT-2, 2.3)."""
+    layers = config.stack("decoder").layers
+    factor = 1 / sqrt(2 * layers) if parameter.name in ("wo", "w2") else 1.0
+    return Distribution("normal", _draw_normal(config, raw, parameter).scale * factor)
+
+
+def _draw_xavier(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
+    """Draw weights uniformly within sqrt(6/(in + out)) (Glorot and Bengio 2010), embeddings from N(0, 1/D)."""
+    if parameter.name == "table":
+        return Distribution("normal", config.width**-0.5)
+    return Distribution("uniform", sqrt(6 / sum(parameter.shape[-2:])))
+
+
+def _draw_recurrent(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
+    """Draw recurrent layers with biases uniformly within 1/sqrt(H) (torch.nn.LSTM), others by `_draw_xavier`."""
+    if parameter.part != "rnn":
+        return _draw_xavier(config, raw, parameter)
+    blocks = CELLS[cast(RecurrentStack, config.stack(parameter.stack)).cell].blocks
+    return Distribution("uniform", (parameter.shape[0] // blocks) ** -0.5)
+
+
+def _draw_lstm(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
+    """Draw embeddings uniformly within 0.1 (AWD-LSTM, section 5)."""
+    is_table = parameter.name in ("table", "w") and not (parameter.part == "head" and config.classes)
+    return Distribution("uniform", 0.1) if is_table else _draw_recurrent(config, raw, parameter)
+
+
+def _draw_t5(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
+    """Draw from normal distributions that make up for the missing scale of the scores (mesh_tensorflow; T5)."""
+    stack = config.stack("encoder")
+    deviations = {
+        "wq": (config.width * stack.head_dim) ** -0.5,
+        "wo": (stack.heads * stack.head_dim) ** -0.5,
+        "w2": stack.hidden**-0.5,
+    }
+    is_embedding = parameter.part in ("embed", "head") and parameter.name in ("table", "w")
+    scale = 1.0 if is_embedding else deviations.get(parameter.name, config.width**-0.5)
+    return Distribution("normal", float(raw.get("initializer_factor") or 1.0) * scale)
+
+
+class NewFamily(NamedTuple):
+    """A family of which new models are made.
+
+    config      the values of its config.json
+    draw        how each parameter is drawn
+    tokens      its special tokens
+    learns      what it learns from: causal, masked, spans or pairs (corpus.py)
+    layers      of a model for which none are given
+    has_heads   whether its attention has heads; the layers of the others are recurrent
+    """
+
+    config: Callable[[ModelSizes, Mapping[str, int]], Values]
+    draw: Callable[[Config, Mapping[str, Any], Parameter], Distribution]
+    tokens: FamilyTokens
+    learns: str
+    layers: int = 4
+    has_heads: bool = True
+
+
+END = "<|endoftext|>"
+TEXT = FamilyTokens((END, "<unk>"), {"bos": END, "eos": END, "unk": "<unk>"})
+TRANSLATION = FamilyTokens(("</s>", "<unk>", "<pad>"), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, after=("</s>",))
+LLAMA = FamilyTokens(("<unk>", "<s>", "</s>"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}, before=("<s>",))
+BERT = FamilyTokens(
+    ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    ("[CLS]",),
+    ("[SEP]",),
+)
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))
+T5 = FamilyTokens(
+    ("<pad>", "</s>", "<unk>"),
+    {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+    after=("</s>",),
+    sentinels=SENTINELS,
+)
+FAMILIES = {
+    "gpt2": NewFamily(_gpt2, _draw_gpt2, TEXT, "causal"),
+    "llama": NewFamily(_llama, _draw_normal, LLAMA, "causal"),
+    "marian": NewFamily(_marian, _draw_xavier, TRANSLATION, "pairs"),
+    "transformer": NewFamily(_transformer, _draw_xavier, TRANSLATION, "pairs"),
+    "bert": NewFamily(_bert, _draw_normal, BERT, "masked"),
+    "t5": NewFamily(_t5, _draw_t5, T5, "spans"),
+    "seq2seq": NewFamily(_seq2seq, _draw_recurrent, TRANSLATION, "pairs", layers=1, has_heads=False),
+    "lstm": NewFamily(_lstm, _draw_lstm, TEXT, "causal", layers=3, has_heads=False),
 }
-RECURRENT = ("seq2seq", "lstm")
-LAYERS = {"seq2seq": 1, "lstm": 3}  # of a new model; 4 of other families
+RECURRENT = tuple(name for name, family in FAMILIES.items() if not family.has_heads)
 # options that some families alone have
 OWN_OPTIONS: dict[str, tuple[str, ...]] = {
-    "heads": tuple(family for family in CONFIGS if family not in RECURRENT),
+    "heads": tuple(family for family in FAMILIES if family not in RECURRENT),
     "weight_drop": RECURRENT,
 } | dict.fromkeys(RecurrentChoices._fields, ("seq2seq",))
 
