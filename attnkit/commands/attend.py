@@ -49,7 +49,7 @@ REQUIRES = [
     ("align", "causal|window|model"),
     ("offset", "causal|window|partial|model"),
 ]
-ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to hand back
+ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to return
 
 
 def needs_no_record(flags: Mapping[str, Any]) -> bool:

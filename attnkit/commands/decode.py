@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def list_candidates(record: Record, config: model.Config | None, count: int) -> list[display.Candidates]:
     """The most probable words of x (..., T, V) at each position but padding.
 
-    config  that of the model that computed x, None for none; count  words a position
+    config  of the model that computed x, if there is one; count  words for each position
     """
     from attnkit import display, model
 

@@ -96,7 +96,7 @@ def read_lines(blocks: Iterator[Iterator[str]]) -> Iterator[list[Line]]:
 def encode_lines(blocks: Iterator[Iterator[str]], values: Mapping[str, Any], finish: Finish) -> Iterator[Line]:
     """Yield the lines of blocks in order, with results as far as computed together.
 
-    values  those of the parameters of encode
+    values  the parameters of encode, by name
     finish  makes the result of an encoding and its hidden states
     """
     for lines in read_lines(blocks):

@@ -271,7 +271,7 @@ def present_exercise(exercise: Exercise, seed: int | None) -> str:
 
 
 def present_tensors(tensors: Mapping[str, Any]) -> list[str]:
-    """Write each tensor in a line, those of a file of parameters each by its own name."""
+    """Write each tensor in a line, parameters of a file by their own names."""
     lines = []
     for name, value in tensors.items():
         parts = value if isinstance(value, dict) else {name: value}

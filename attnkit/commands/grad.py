@@ -178,8 +178,8 @@ def grad(
     STAGE.TOOL.NAME: 2.attend.x is the x that the second stage returns, 2.attend.wq a weight of it, 2.attend.weights
     an intermediate, 2.attend.memory the file of its --memory; 0.input.x is what the first stage read. The parameters
     of a --model, and the intermediates of encode, have its own names, as decoder.0.self.wq. What is used more than
-    once, as a table that embeds and decodes, has one gradient, the sum. `x` is that of the pipeline. With --attribute,
-    x is a number for each token, and `output` that of the pipeline. `attnkit help gradients` says more.
+    once, as a table that embeds and decodes, has one gradient, the sum. `x` is the result of the pipeline. With
+    --attribute, x is a number for each token, and `output` the result. `attnkit help gradients` says more.
 
     \b
     Example:

@@ -201,12 +201,12 @@ def heads(
     query's own (self), earlier tokens that are the same (duplicate), and the tokens after these (induction); then the
     mean entropy of the weights, their mean span |query − key|, and the largest weight of a query with several keys,
     with its words. Several texts are read one at a time: their scores are averaged, and the largest weight is
-    that of all. The scores of targets equal detect_head of TransformerLens. Padding is left out.
+    the largest of all. The scores of targets equal detect_head of TransformerLens. Padding is left out.
 
-    The kind of a head compares the weight w on a target with that of even attention, e: the target with the largest
-    (w − e) / (1 − e) is the kind, if this is at least 0.4. Only queries that have the target count, and there must be
-    3 or more. Without such a target, a head is broad if its entropy is at least 0.7 of that of even attention, else
-    other. `-f csv` lists this number as `measure`.
+    The kind of a head compares the weight w on a target with the weight e of even attention: the target with the
+    largest (w − e) / (1 − e) is the kind, if this is at least 0.4. Only queries that have the target count, and there
+    must be 3 or more. Without such a target, a head is broad if its entropy is at least 0.7 of the entropy of even
+    attention, else other. `-f csv` lists this number as `measure`.
 
     With --model alone, what the weights say: copying is Σ λ / Σ |λ| of a head's circuit from words to words,
     W_E W_V W_O W_U, where it has one; q, k and v are its largest composition scores |W_OV W| / (|W_OV| |W|) with a head

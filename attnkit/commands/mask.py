@@ -209,7 +209,7 @@ def make_batch_rules(
 
 
 def read_masks(record: Record | None, own: Record | None, polarity: str, cross: bool) -> list[Rule]:
-    """The mask of --with and the one that the record carries as rules."""
+    """The masks of --with and of the record as rules."""
     rules = []
     if own is not None:
         cells = model.to_boolean(own["x"])

@@ -48,8 +48,8 @@ def run_layer_of_model(
 ) -> Record:
     """Run a recurrent layer of a model on x of a record.
 
-    The last states of an encoder's layers travel in the record as `memory_state` and `memory_cell`; a decoder begins
-    with those of --memory.
+    The record keeps the last states of an encoder's layers as `memory_state` and `memory_cell`; a decoder begins with
+    the states of --memory.
     """
     layer = layers.find_layer(checkpoint, layer, "rnn")
     config = layers.require_recurrent(checkpoint)
@@ -123,7 +123,7 @@ def memory_fields(memory: AttendedTensor | None, config: model.RecurrentConfig, 
 
 
 def stack_rows(rows: Sequence[tuple[model.State, ...]]) -> tuple[model.State, ...]:
-    """The states of the layers of one batch, from those of its rows.
+    """Join the states of the rows of a batch.
 
     >>> one = model.State(np.zeros((1, 4)))
     >>> [state.hidden.shape for state in stack_rows([(one, one), (one, one)])]

@@ -234,7 +234,7 @@ def run(
     """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
 
     Stages are separated by |; quotes and # comments work as in a shell. Tensors stay in memory between the stages. The
-    result is byte for byte the same as that of a shell pipe. The pipeline may also be in a FILE: an operand that
+    result is byte for byte the result of a shell pipe. The pipeline may also be in a FILE: an operand that
     names a file, without | and blanks, or that is a path (./my layer). A file that begins with #!/usr/bin/env -S
     attnkit run is a command of its own. INPUT is the input of the first stage. --trace writes one record for each
     result: `attnkit help traces` says how its tensors are named.

@@ -115,7 +115,7 @@ def scan(
     scan runs the corrupted text of --against again and again, each time with one intermediate replaced by that of TEXT,
     the clean text (activation patching): a layer's, or with --positions and --heads one position or head of it. x is
     how much of the difference of the scores it restores, (patched − corrupted) / (clean − corrupted): 0 as for the
-    corrupted text, 1 as for the clean one. The score is the logit of --score, less that of --minus, after the last
+    corrupted text, 1 as for the clean one. The score is the logit of --score, less the logit of --minus, after the last
     token, in place of the mask token of a model that has one, or as the first word that an encoder-decoder model, whose
     encoder is patched, makes of the text. `patched`, `clean` and `corrupted` are the scores.
 
@@ -225,7 +225,7 @@ class PrefixCache(model.KVCache):
 
     @property
     def length(self) -> int:
-        """The number of tokens before those of the batch."""
+        """The number of tokens before the batch."""
         return self._size
 
     def append(self, layer: str, k: Array, v: Array) -> tuple[Array, Array, int]:

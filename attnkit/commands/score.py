@@ -239,7 +239,7 @@ def score(
     as its tokens less one, as on the page "Perplexity of fixed-length models" of transformers. `loss` is the mean
     over all tokens, `bits_per_byte` the sum of −log₂ p for each byte of the text in UTF-8; neither depends on such
     weights. The first token is not predicted. For an encoder-decoder model, the input is lines of source, tab,
-    target: the perplexity is that of the targets with their end tokens.
+    target: the perplexity is of the targets with their end tokens.
 
     With --references, the input is translations, a line each: BLEU and chrF as sacrebleu computes and signs them.
 

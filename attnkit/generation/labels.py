@@ -1,6 +1,6 @@
 """Spans of a text: entities from the labels of its tokens, and answers from the logits of their ends.
 
-The rules are those of transformers' TokenClassificationPipeline and QuestionAnsweringPipeline.
+The rules follow transformers' TokenClassificationPipeline and QuestionAnsweringPipeline.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,8 +50,8 @@ def find_entities(probs: Array, places: TokenPlaces, labels: Sequence[str], stra
     probs  (T, C), of each token
 
     none: each token by itself. simple: neighbors of one label are one span, but a label B- begins a new one. first,
-    average, max: so, once all tokens of a word have the label of its first token, that of their mean probabilities,
-    or that of the token with the largest probability.
+    average, max: the same, once all tokens of a word have one label: the label of the first token, of their mean
+    probabilities, or of the token with the largest probability.
 
     >>> places = TokenPlaces([(0, 3), (3, 6)], [(0, 6), (0, 6)], [0, 0], [False, True])
     >>> probs = np.array([[0.25, 0.75], [0.75, 0.25]])
@@ -86,7 +86,7 @@ def group_words(tokens: Sequence[int], places: TokenPlaces) -> list[list[int]]:
 
 
 def word_scores(probs: Array, strategy: str) -> Array:
-    """The probabilities of a word, from those of its tokens, (T, C) -> (C,)."""
+    """Join the probabilities of the tokens of a word, (T, C) -> (C,)."""
     if strategy == "average":
         mean: Array = probs.mean(axis=0)
         return mean
@@ -130,7 +130,7 @@ def find_answers(logits: Array, places: TokenPlaces, text: str, count: int) -> l
     """The best answers to a question, with the scores of equal answers added.
 
     logits  (T, 2), of each token as the start and the end of the answer
-    places  those of the question and the text; the first token, which the tokenizer adds, means no answer
+    places  of the tokens of question and text; the first token, which the tokenizer adds, means no answer
 
     The score of an answer is the product of the probabilities of its ends, which are made whole words. It has at most
     15 tokens.

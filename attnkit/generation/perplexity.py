@@ -71,7 +71,7 @@ class Window(NamedTuple):
 def slide_window(tokens: int, size: int, stride: int) -> Iterator[Window]:
     """Yield windows over a text that predict each token once.
 
-    The first token of the text is not predicted, and without overlap that of no window.
+    The first token of the text is not predicted; without overlap, the first of no window is.
 
     >>> [*slide_window(10, 6, 3)]
     [Window(begin=0, end=6, first=1), Window(begin=3, end=9, first=6), Window(begin=6, end=10, first=9)]
@@ -91,7 +91,7 @@ def score_long_text(
 ) -> TextScore:
     """Score the tokens of a text in sliding windows of so many tokens.
 
-    The perplexity is that of the page "Perplexity of fixed-length models" of transformers: the mean of each window
+    As on the page "Perplexity of fixed-length models" of transformers, the mean of each window
     is weighted by the number of tokens that it adds, less one.
 
     window  tokens that the model reads at a time [default: all its positions]

@@ -133,7 +133,7 @@ def find_mask(
     """The mask of attention if no option names one; warn if it is not used.
 
     queries, keys  what they come from; None: x of the record
-    past           keys before those of the record
+    past           number of keys before the record
     is_by_hand     whether flags, not a model, say what is attended to
     """
     if not is_own(keys, record):
@@ -224,7 +224,7 @@ def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) 
 def merge_layer_options(
     options: model.MultiHeadOptions, inputs: AttentionInputs, layer: Mapping[str, Any], offset: int | None
 ) -> model.MultiHeadOptions:
-    """Complete the options by those of a model's layer; biases are added.
+    """Complete the options by the rules of a model's layer; biases are added.
 
     UsageError if a flag moves queries that the model places.
     """
@@ -270,7 +270,7 @@ def select_weights(
 
 
 def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Split the parameters of a file into those of the score and the projections.
+    """Split the parameters of a file into parameters of the score and projections.
 
     DataError names the missing parameters, or one that is not of a layer.
 

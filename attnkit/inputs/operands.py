@@ -127,7 +127,7 @@ def reduce_to_one_row(record: Record, keys: Array) -> Record | None:
 def select_mask(record: Record, name: str, tensor: Array) -> Record:
     """Select a mask over the rows of a tensor as `x`, with names of its axes.
 
-    (B, S) and (B, 1, S) without names are those of a padded batch of B rows, as encode and decode read them.
+    (B, S) and (B, 1, S) without names belong to a padded batch of B rows, as encode and decode read them.
     """
     mask, axes = record[name], record.tensors[name].axes or ()
     batch = len(tensor) if tensor.ndim > 2 else -1

@@ -141,7 +141,7 @@ def random_recurrent_weights(
 def read_recurrent_weights(params: Mapping[str, Array], cell: str) -> RecurrentWeights:
     """Read the layers of a file in PyTorch's or ONNX's layout.
 
-    DataError names the layout and the order of gates that the file has, if they are not those of the cell.
+    DataError names the layout and the order of gates that the file has, if the cell has others.
 
     >>> one = np.ones((1, 1))
     >>> read_recurrent_weights({"weight_ih_l0": one, "weight_hh_l0": one}, "tanh").layers[0].forward["input"]
@@ -415,7 +415,7 @@ def states_record(states: Sequence[States], texts: Texts, position: int) -> Reco
 
 
 def expand_names(keep: Collection[str], cell: str, steps: bool, is_state_x: bool) -> tuple[str, ...]:
-    """The names of intermediates for those of --keep, all of them for --steps.
+    """Expand the groups of --keep to names of intermediates; --steps requests all.
 
     is_state_x  whether x is the state, so that --steps does not add it too
 

@@ -32,9 +32,9 @@ def find_logits(record: Record) -> tuple[Array, tuple[str, ...], list[str]]:
 def find_targets(target: str | Array, shape: tuple[int, ...], words: Sequence[str], ignore: int) -> Array:
     """Find the id of each target: words, ids in text, or an array of ids.
 
-    shape  that of the logits, (..., T, N) -> (..., T) int64
+    shape  of the logits, (..., T, N) -> (..., T) int64
 
-    Fewer targets than rows are those of the last rows, and the rows before are ignored.
+    Fewer targets than rows belong to the last rows; the rows before are ignored.
     DataError for more targets than rows, for ids of another shape, or outside 0..N-1; UsageError for a word that the
     vocabulary lacks.
 

@@ -214,7 +214,7 @@ def warn_unknown(unknown: int, tokens: int, name: str = "") -> None:
 
 
 def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenizer) -> list[Tokens]:
-    """The tokens of texts, those of too many cut, with a warning."""
+    """The tokens of texts, cut to a maximum length with a warning."""
     most = source.most or 0
     long = [len(one.spellings) for one in encoded if len(one.spellings) > most]
     if not long:

@@ -223,7 +223,7 @@ class Pair:
     traces: bool = False
 
     def names(self) -> list[str]:
-        """The names to compare, in order: of traces those of both, else those of either."""
+        """The names to compare in order: of traces the shared ones, otherwise all."""
         if self.traces:
             return [name for name in self.a if name in self.b]
         return [*self.a, *(name for name in self.b if name not in self.a)]

@@ -193,7 +193,7 @@ def make_edits(
     means: Mapping[str, Array] | None,
     counts: Mapping[str, int],
 ) -> list[Edit]:
-    """The edits of --patch, {target: values}, and after them those of --ablate.
+    """The edits of --patch, {target: values}, and after them the edits of --ablate.
 
     means   LAYER.heads -> (H, K), what --mean puts in place of 0
     counts  attention layer -> its heads: UsageError for an ablated layer or head that is not among them

@@ -115,7 +115,7 @@ def explain_weight(record: Record, place: Sequence[int | str], score: str) -> Ex
 
 
 def name_lead(record: Record, cell: WeightCell) -> list[str]:
-    """The axes before the query with their indices, without those of size 1."""
+    """The axes before the query with their indices, without axes of size 1."""
     axes, shape = record.axes_of("weights"), record["weights"].shape
     return [f"{axes[at]} {one}" for at, one in enumerate(cell.lead) if shape[at] > 1]
 
@@ -193,7 +193,7 @@ def explain_output(record: Record, cell: WeightCell, weights: Array, values: Arr
 
 
 def choose_keys(cell: WeightCell, weights: Array) -> list[int]:
-    """Choose the keys to write: all, or the cell's key and those of large weights."""
+    """Choose the keys to write: all, or the cell's key and keys of large weights."""
     if len(weights) <= MOST:
         return [*range(len(weights))]
     largest = np.argsort(-weights, kind="stable")[:MOST]

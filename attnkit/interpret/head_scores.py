@@ -20,7 +20,7 @@ def score_records(records: Iterable[Record]) -> Record:
     Beside x: `kind` (head), the measure of the kind of each head, whose labels are the kinds; `pair` (head, 3), the
     text, query and key of its largest weight, whose labels are their words; `texts`, how many there are.
 
-    DataError if no record has a token, or the heads of one are not those of the first.
+    DataError if no record has a token, or a record has other heads than the first.
     """
     totals: dict[str, HeadScores] = {}
     words: dict[str, list[str]] = {}

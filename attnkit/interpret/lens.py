@@ -169,7 +169,7 @@ def take_labels(record: Record, places: Sequence[int] | None) -> Any:
 
 
 def compare_logits(record: Record, logits: Array, places: Sequence[int] | None) -> None:
-    """Warn if the logits of a trace are not those of its last states."""
+    """Warn if the logits of a trace do not follow from its last states."""
     if "logits" not in record or record["logits"].shape[:-2] != logits.shape[:-2]:
         return
     theirs = take_places(record["logits"], places)
@@ -357,7 +357,7 @@ def read_direction(core: "model.Model", ids: Sequence[int]) -> tuple[Array, dict
 def find_rest(total: float, added: dict[str, float], parts: Parts, direction: Array, dtype: np.dtype[Any]) -> float:
     """What the parts lack of the logit; 0 if that is rounding.
 
-    added  what each part adds to the logit; dtype that of the logit
+    added  what each part adds to the logit; dtype of the logit
 
     >>> parts, direction = {"a": np.array([2.0, -1.0])}, np.array([1.0, 1.0])
     >>> [find_rest(total, {"a": 1.0}, parts, direction, np.dtype("float32")) for total in (1.0000001, 1.5)]
