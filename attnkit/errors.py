@@ -30,6 +30,18 @@ class DataError(AttnkitError):
     """The data are invalid: syntax, dtype, shape, range, a limit exceeded."""
 
     exit_code = 3
+    operand = ""  # the parameter, tensor or symbol of a formula at fault, whose file a tool names
+
+    @classmethod
+    def about(cls, operand: str, problem: str) -> "DataError":
+        """Make the error of one operand, with which its message begins.
+
+        >>> DataError.about("lengths", "(2): expected one for each row").operand
+        'lengths'
+        """
+        error = cls(f"{operand} {problem}")
+        error.operand = operand
+        return error
 
 
 class NotFiniteError(DataError):

@@ -548,15 +548,15 @@ def require_record(item: Result) -> Record:
     return item
 
 
-# first word of an error of the arithmetic -> the options whose file it may be
+# the operand of an error of the arithmetic -> the options whose file it may be
 ERROR_OPERANDS = {
-    "length": ("lengths",),
+    **dict.fromkeys(("length", "lengths"), ("lengths",)),
     "parameter": ("params",),
     "Q": ("query",),
     "K": ("key", "memory"),
     "V": ("value", "key", "memory"),
-    "token": ("ids", "vocab"),
-    "position": ("positions", "table"),
+    **dict.fromkeys(("token", "token id", "token ids"), ("ids", "vocab")),
+    **dict.fromkeys(("position", "positions"), ("positions", "table")),
     "residual": ("add",),
 }
 
@@ -565,7 +565,7 @@ ERROR_OPERANDS = {
 def error_context(stage: Any) -> Iterator[None]:
     """Attribute the errors of a `with` block to a stage, unless an earlier one has claimed them.
 
-    A DataError without a name gets that of the file whose tensor it begins with, or of the only file in use. A
+    A DataError without a name gets that of the file of its operand, or of the only file in use. A
     missing input gets a hint at what was probably meant.
     """
     files: OperandFiles = stage.files
@@ -598,14 +598,14 @@ def hint_at_missing(stage: Any, name: str) -> str:
 
 
 def file_of_error(files: OperandFiles, error: DataError) -> str:
-    """Return the file of the option or weight that an error begins with, else the only one read, else ""."""
-    first = error.problem.split(" ")[0]
+    """Name the file of the option or weight that an error is about, or the only one read; "" for none."""
+    operand = error.operand
     for flag, content in files.loaded.items():
-        is_named = first == flag or flag in ERROR_OPERANDS.get(first, ())
-        if is_named or (isinstance(content, dict) and first in content):
+        is_named = flag in (operand, *ERROR_OPERANDS.get(operand, ()))
+        if is_named or (isinstance(content, dict) and operand in content):
             return operand_name(files.values[flag])
-    if str(files.values.get(first, "")).startswith(":"):
-        return str(files.values[first])
+    if str(files.values.get(operand, "")).startswith(":"):
+        return str(files.values[operand])
     names = [*files.digests] if files.source is None else [files.source.name, *files.digests]
     names += [operand_name(files.values[flag]) for flag in files.loaded if is_stdin(files.values.get(flag))]
     return names[0] if len(names) == 1 else ""

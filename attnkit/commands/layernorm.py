@@ -151,7 +151,7 @@ def check_parameter(name: str, parameter: Array | None, x: Array, axis: int) -> 
         return
     expected = x.shape[axis % x.ndim :]
     if parameter.shape != expected:
-        raise DataError(f"{name} {parameter.shape}: expected {expected}, the normalized axes of x {x.shape}")
+        raise DataError.about(name, f"{parameter.shape}: expected {expected}, the normalized axes of x {x.shape}")
 
 
 def compute_variance(normalized: model.Normalized, x: Array, axis: int, kind: str, running: Array | None) -> Array:

@@ -39,7 +39,7 @@ def self_weights(record: Record, layers: str = "") -> dict[str, Array]:
     shape = record[names[first]].shape
     for name, array in weights.items():
         if array.shape[:-3] + array.shape[-2:] != shape[:-3] + shape[-2:]:
-            raise DataError(f"{name} {array.shape}: expected the tokens of {names[first]} {shape}")
+            raise DataError.about(name, f"{array.shape}: expected the tokens of {names[first]} {shape}")
     return weights
 
 
@@ -55,7 +55,7 @@ def find_layers(record: Record) -> tuple[str, list[int]]:
     stack = layers[0][0]
     if stack != layers[-1][0]:
         keeps = "`attnkit show FILE --only 'encoder.*' -f npz` keeps those of the encoder"
-        raise DataError(f"weights of an encoder and of a decoder (expected those of one); {keeps}")
+        raise DataError.about("weights", f"of an encoder and of a decoder (expected those of one); {keeps}")
     return stack, [number for _, number in layers]
 
 
@@ -76,7 +76,9 @@ def read_square(record: Record, name: str) -> Array:
     weights = read_weights(record, name).reshape(record[name].shape)
     queries, keys = weights.shape[-2:]
     if queries != keys:
-        raise DataError(f"{name} {weights.shape}: {queries} queries for {keys} keys (expected as many: a whole text)")
+        raise DataError.about(
+            name, f"{weights.shape}: {queries} queries for {keys} keys (expected as many: a whole text)"
+        )
     return weights
 
 

@@ -61,7 +61,9 @@ def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:
 
     memory, mask, source = find_memory(record, options.memory)
     if memory is not None and (memory.ndim != x.ndim or memory.shape[-1] != config.width):
-        raise DataError(f"memory {memory.shape} for x {x.shape}: expected the same batch, and width {config.width}")
+        raise DataError.about(
+            "memory", f"{memory.shape} for x {x.shape}: expected the same batch, and width {config.width}"
+        )
     if memory is not None and memory is record.get("memory") and np.array_equal(x, memory):
         raise DataError("x is the memory itself: the target comes as x, as in decode --memory FILE < target.npz")
     tracer = options.tracer()

@@ -171,8 +171,8 @@ def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
     if mask is None:
         return np.ones(shape, bool)
     if mask.dtype != bool or mask.shape not in (shape, (shape[0], 1, shape[1])):
-        raise DataError(
-            f"mask {mask.shape} for tokens {shape}: expected that of a padded batch, {(shape[0], 1, shape[1])}"
+        raise DataError.about(
+            "mask", f"{mask.shape} for tokens {shape}: expected that of a padded batch, {(shape[0], 1, shape[1])}"
         )
     return mask.reshape(shape)
 
@@ -190,7 +190,7 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
         check_own_memory(source, options)
     width = options.model_.config.memory_width
     if memory.ndim not in (2, 3) or memory.shape[-1] != width:
-        raise DataError(f"memory {memory.shape}: expected (S, {width}) or (B, S, {width})")
+        raise DataError.about("memory", f"{memory.shape}: expected (S, {width}) or (B, S, {width})")
     batch = memory if memory.ndim == 3 else memory[None]
     real = token_mask(mask, batch.shape[:2])
     check_sources(real)

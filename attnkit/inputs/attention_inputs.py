@@ -312,7 +312,7 @@ def random_attention_weights(q: Array, k: Array, v: Array, heads: int, groups: i
         model.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
         raise DataError(f"x {q.shape}: --seed makes weights for (T, D) or (B, T, D)")
     if not (k.ndim and v.ndim):
-        raise DataError(f"K {k.shape} and V {v.shape}: a single number (expected (S, D) or (B, S, D))")
+        raise DataError.about("K", f"{k.shape} and V {v.shape}: a single number (expected (S, D) or (B, S, D))")
     rng, width = np.random.default_rng(seed), q.shape[-1] // heads
     shapes = {
         "wq": (q.shape[-1], heads * width),
@@ -346,7 +346,7 @@ def check_split_heads(q: Array, k: Array, heads: int, groups: int | None) -> Non
     """Raise DataError if options contradict tensors that are already split."""
     for name, x, count, flag in (("x", q, None if heads == 1 else heads, "--heads"), ("K", k, groups, "--kv-heads")):
         if x.ndim == 4 and count not in (None, x.shape[1]):
-            raise DataError(f"{name} {x.shape} has {x.shape[1]} heads, {flag} says {count}")
+            raise DataError.about(name, f"{x.shape} has {x.shape[1]} heads, {flag} says {count}")
 
 
 def warn_of_zeros_and_ones(mask: Record | None) -> None:
@@ -417,7 +417,7 @@ def weigh_values(
     if weights.ndim > len(shape) or weights.shape[-1] != x.shape[-2] or not broadcasts(weights.shape, shape):
         expected = f"({','.join(map(str, lead))},T,{x.shape[-2]})"
         stated = f"weights {as_text(weights_from['x'].shape)} for values {as_text(x.shape)}"
-        raise DataError(f"{stated} and --heads {heads}: expected (T,{x.shape[-2]}) or {expected}")
+        raise DataError.about(stated, f"and --heads {heads}: expected (T,{x.shape[-2]}) or {expected}")
     weights = np.broadcast_to(weights.astype(model.working(v, weights), copy=False), shape)
     summed = product(weights, v)
     output = model.linear(model.merge_heads(summed), projections.get("wo"), projections.get("bo"))

@@ -102,7 +102,7 @@ def prepare_encoding(
         inputs, base = text_inputs.model_inputs(model_, stack, read)
         length = count_prompt(opening, modules, tokenizer, model_)
     if not inputs.ndim:
-        raise DataError("ids (): a single number (expected (T) or (B, T))")
+        raise DataError.about("ids", "(): a single number (expected (T) or (B, T))")
     return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length)
 
 

@@ -192,7 +192,7 @@ def normalize_mask(record: Record) -> Record:
         return record
     batch, tokens = ids.shape[:2]
     if mask.ndim and mask.shape[-1] != tokens:
-        raise DataError(f"mask {mask.shape} for {tokens} tokens: expected ({batch}, 1, {tokens})")
+        raise DataError.about("mask", f"{mask.shape} for {tokens} tokens: expected ({batch}, 1, {tokens})")
     if mask.dtype.kind == "f" or mask.shape not in ((batch, tokens), (batch, 1, tokens), (batch, 1, 1, tokens)):
         return record
     padding = model.to_boolean(mask).reshape(batch, 1, tokens)

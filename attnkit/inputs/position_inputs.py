@@ -82,7 +82,7 @@ def token_angles(
 def select_angles(cos: Array, sin: Array, positions: Array) -> tuple[Array, Array]:
     """Select cosines and sines by position from (P, R/2); (B, T, R/2) stay unchanged."""
     if cos.shape != sin.shape:
-        raise DataError(f"cos {cos.shape} and sin {sin.shape} differ in shape")
+        raise DataError.about("cos", f"{cos.shape} and sin {sin.shape} differ in shape")
     if cos.ndim == 2:
         return model.learned_positions(positions, cos), model.learned_positions(positions, sin)
     return cos, sin

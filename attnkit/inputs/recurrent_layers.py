@@ -349,7 +349,7 @@ def find_lengths(record: Record, x: Array) -> Array | None:
     try:
         is_token = np.broadcast_to(is_token, x.shape[:2])
     except ValueError:
-        raise DataError(f"mask {as_text(mask.shape)} does not broadcast to {as_text(x.shape[:2])}") from None
+        raise DataError.about("mask", f"{as_text(mask.shape)} does not broadcast to {as_text(x.shape[:2])}") from None
     counts: Array = is_token.sum(-1)
     if (is_token != (np.arange(x.shape[1]) < counts[:, None])).any():
         raise DataError("mask: padding must follow the tokens of a text")

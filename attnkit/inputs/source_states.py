@@ -65,7 +65,7 @@ def read_states(
         if name not in arrays:
             raise DataError(f"the record has a memory and no {name}, which the decoder begins with")
         if arrays[name].shape not in (shape, shape[1:] if rows == 1 else shape):
-            raise DataError(f"{name} {arrays[name].shape}: expected {shape}")
+            raise DataError.about(name, f"{arrays[name].shape}: expected {shape}")
         parts.append(arrays[name].reshape(shape).astype(dtype, copy=False))
     return [
         tuple(model.State(*(part[row, number][None] for part in parts)) for number in range(stack.layers))

@@ -280,7 +280,7 @@ def check_vocabulary(
         known = words[id] if 0 <= id < len(words) else ""
         if known and name not in ("", str(id), known, *tokenizers.PADDING):
             place = f"[{at[1]}]" if ids.ndim == 1 else f"[{at[0]}][{at[1]}]"
-            raise DataError(f"token {name!r} at {place} is id {id}, which this model spells {known!r}")
+            raise DataError.about("token", f"{name!r} at {place} is id {id}, which this model spells {known!r}")
 
 
 QUIET = ("mask", "peek", "show")  # tools that leave x as it is

@@ -119,9 +119,9 @@ def find_weights(record: Record) -> list[str]:
 def read_weights(record: Record, name: str) -> Array:
     weights = record[name]
     if weights.ndim not in (3, 4) or not is_float(weights.dtype):
-        raise DataError(f"{name} {weights.dtype} {weights.shape}: expected weights (head, query, key)")
+        raise DataError.about(name, f"{weights.dtype} {weights.shape}: expected weights (head, query, key)")
     if record.axes_of(name)[-1] != OTHER_TEXT and weights.shape[-2] > weights.shape[-1]:
-        raise DataError(f"{name} {weights.shape}: {weights.shape[-2]} queries for {weights.shape[-1]} keys")
+        raise DataError.about(name, f"{weights.shape}: {weights.shape[-2]} queries for {weights.shape[-1]} keys")
     return weights if weights.ndim == 4 else weights[None]
 
 

@@ -103,12 +103,12 @@ def read_trace_states(record: Record, names: Mapping[str, str], checkpoint: "Che
         states = record[name]
         if states.ndim not in (2, 3) or states.shape[-1] != width or states.dtype.kind != "f":
             expected = f"expected (T, {width}) or (B, T, {width}), the width of the model"
-            raise DataError(f"{name} {states.dtype} {states.shape}: {expected}")
+            raise DataError.about(name, f"{states.dtype} {states.shape}: {expected}")
     first = next(iter(names.values()))
     for name in names.values():
         if record[name].shape != record[first].shape or not record[name].size:
             problem = f"expected the shape of {first} {record[first].shape}, of at least one token"
-            raise DataError(f"{name} {record[name].shape}: {problem}")
+            raise DataError.about(name, f"{record[name].shape}: {problem}")
     return {layer: record[name] for layer, name in names.items()}
 
 
@@ -320,7 +320,7 @@ def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.Sta
     array, (*row, token) = find_tensor(record, name), at
     is_there = array.ndim == len(row) + 3 and all(i < n for i, n in zip((*row, 0, token), array.shape, strict=False))
     if not is_there or array.shape[-3::2] != (stack.heads, stack.head_dim):
-        raise DataError(f"{name} {array.shape}: expected ({stack.heads}, T, {stack.head_dim}) for each text")
+        raise DataError.about(name, f"{array.shape}: expected ({stack.heads}, T, {stack.head_dim}) for each text")
     return require_finite(array[tuple(row)][:, token].astype(np.float64), name, at)
 
 
@@ -329,7 +329,7 @@ def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> A
     array = find_tensor(record, name)
     is_there = array.ndim == len(at) + 1 and all(index < size for index, size in zip(at, array.shape, strict=False))
     if not is_there or array.shape[-1] != width:
-        raise DataError(f"{name} {array.shape}: expected a vector of {width} for each token, as the model has")
+        raise DataError.about(name, f"{array.shape}: expected a vector of {width} for each token, as the model has")
     return require_finite(array[at].astype(np.float64), name, at)
 
 

@@ -272,8 +272,8 @@ def prepend_past(
     options.check_ranges()
     past_key, past_value = options.past_key, options.past_value
     if past_key is not None and past_value is not None and past_key.shape[-2] != past_value.shape[-2]:
-        pair = f"past_key {as_text(past_key.shape)} and past_value {as_text(past_value.shape)}"
-        raise DataError(f"{pair}: {past_key.shape[-2]} keys but {past_value.shape[-2]} values")
+        pair = f"{as_text(past_key.shape)} and past_value {as_text(past_value.shape)}"
+        raise DataError.about("past_key", f"{pair}: {past_key.shape[-2]} keys but {past_value.shape[-2]} values")
     lengths = None if options.lengths is None else _batch_lengths(options.lengths, q, keys.shape[-2])
     past = options.past + keys.shape[-2] - k.shape[-2]
     resolved = {"scale": options.scale_for(q.shape[-1]), "lengths": lengths, "past": past}
@@ -287,15 +287,15 @@ def _prepend(past: Array | None, x: Array, past_name: str, name: str) -> Array:
     if past is None:
         return x
     if past.ndim != x.ndim or past.shape[:-2] != x.shape[:-2] or past.shape[-1] != x.shape[-1]:
-        pair = f"{past_name} {as_text(past.shape)} and {name} {as_text(x.shape)}"
-        raise DataError(f"{pair}: they differ in more than length")
+        pair = f"{as_text(past.shape)} and {name} {as_text(x.shape)}"
+        raise DataError.about(past_name, f"{pair}: they differ in more than length")
     return np.concatenate([cast(past, x.dtype), x], axis=-2)
 
 
 def _batch_lengths(lengths: ArrayLike, q: Array, keys: int) -> Array:
     valid, batch = check_ids(lengths, keys + 1, "length"), q.shape[:-3]
     if valid.shape != batch and not (valid.size == 1 and math.prod(batch) == 1 and valid.ndim < 2):
-        raise DataError(f"lengths {as_text(valid.shape)} for Q {as_text(q.shape)}: expected {as_text(batch)}")
+        raise DataError.about("lengths", f"{as_text(valid.shape)} for Q {as_text(q.shape)}: expected {as_text(batch)}")
     return valid.reshape(batch)
 
 
@@ -360,7 +360,7 @@ def check_parameters(query: Array, params: Mapping[str, Array]) -> None:
     """
     unknown = [name for name in params if name not in PARAMETERS]
     if unknown:
-        raise DataError(f"parameter {unknown[0]!r} is not one of {', '.join(PARAMETERS)}")
+        raise DataError.about("parameter", f"{unknown[0]!r} is not one of {', '.join(PARAMETERS)}")
     if query.ndim == 4 and params:
         raise UsageError(f"x {as_text(query.shape)} is already split into heads: no projection applies")
 
@@ -400,8 +400,10 @@ def project_heads(
         is_dot = options.score in ("scaled-dot", "dot")
         check_shapes(q, k, v, trailing=2, same_width=heads == groups and is_dot)
         if is_dot and q.shape[-1] * groups != k.shape[-1] * heads:
-            parts = f"Q {as_text(q.shape)} in {heads} heads and K {as_text(k.shape)} in {groups}"
-            raise DataError(f"{parts}: {q.shape[-1] / heads:g} and {k.shape[-1] / groups:g} dimensions per head")
+            parts = f"{as_text(q.shape)} in {heads} heads and K {as_text(k.shape)} in {groups}"
+            raise DataError.about(
+                "Q", f"{parts}: {q.shape[-1] / heads:g} and {k.shape[-1] / groups:g} dimensions per head"
+            )
         return split_and_rotate(k, groups), view_heads(v, groups)
 
     q = project(query, "q", "x")

@@ -15,10 +15,12 @@ def as_text(shape: tuple[int, ...]) -> str:
     return str(shape).replace(" ", "")
 
 
-def fit(x: Array, shape: tuple[int, ...], name: str, target: str) -> Array:
+def fit(x: Array, shape: tuple[int, ...], name: str, target: str, given: Array | None = None) -> Array:
     """Broadcast x to a shape, or raise DataError with both names.
 
-    >>> fit(np.array([1, 2]), (3, 2), "bias (2,)", "scores (3,2)").shape
+    given  the array whose shape the error states, if it is not x
+
+    >>> fit(np.array([1, 2]), (3, 2), "bias", "scores (3,2)").shape
     (3, 2)
     """
     if x.shape == shape:
@@ -26,7 +28,8 @@ def fit(x: Array, shape: tuple[int, ...], name: str, target: str) -> Array:
     try:
         return np.broadcast_to(x, shape)
     except ValueError:
-        raise DataError(f"{name} does not broadcast to {target}") from None
+        stated = as_text((x if given is None else given).shape)
+        raise DataError.about(name, f"{stated} does not broadcast to {target}") from None
 
 
 def index(where: Array) -> str:
@@ -49,21 +52,21 @@ def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: boo
     """
     for name, x in (("Q", q), ("K", k), ("V", v)):
         if x.ndim not in (trailing, trailing + 1):
-            raise DataError(
-                f"{name} {as_text(x.shape)}: rank {x.ndim} (expected {' or '.join(map(str, range(trailing, 5)))})"
+            raise DataError.about(
+                name, f"{as_text(x.shape)}: rank {x.ndim} (expected {' or '.join(map(str, range(trailing, 5)))})"
             )
     for name, x, other, y in (("Q", q, "K", k), ("K", k, "V", v)):
-        pair = f"{name} {as_text(x.shape)} and {other} {as_text(y.shape)}"
+        pair = f"{as_text(x.shape)} and {other} {as_text(y.shape)}"
         if x.ndim != y.ndim:
-            raise DataError(f"{pair}: rank {x.ndim} != {y.ndim}")
+            raise DataError.about(name, f"{pair}: rank {x.ndim} != {y.ndim}")
         if x.shape[:-trailing] != y.shape[:-trailing]:
-            raise DataError(f"{pair}: batch {x.shape[0]} != {y.shape[0]}")
+            raise DataError.about(name, f"{pair}: batch {x.shape[0]} != {y.shape[0]}")
     if same_width and q.shape[-1] != k.shape[-1]:
-        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
-        raise DataError(f"{pair}: last dimension {q.shape[-1]} != {k.shape[-1]}")
+        pair = f"{as_text(q.shape)} and K {as_text(k.shape)}"
+        raise DataError.about("Q", f"{pair}: last dimension {q.shape[-1]} != {k.shape[-1]}")
     if k.shape[-2] != v.shape[-2]:
-        pair = f"K {as_text(k.shape)} and V {as_text(v.shape)}"
-        raise DataError(f"{pair}: {k.shape[-2]} keys but {v.shape[-2]} values")
+        pair = f"{as_text(k.shape)} and V {as_text(v.shape)}"
+        raise DataError.about("K", f"{pair}: {k.shape[-2]} keys but {v.shape[-2]} values")
     if trailing == 3:
         _check_head_counts(q, k, v)
 
@@ -71,10 +74,10 @@ def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: boo
 def _check_head_counts(q: Array, k: Array, v: Array) -> None:
     heads, groups = q.shape[-3], k.shape[-3]
     if v.shape[-3] != groups:
-        raise DataError(f"K {as_text(k.shape)} and V {as_text(v.shape)}: heads {groups} != {v.shape[-3]}")
+        raise DataError.about("K", f"{as_text(k.shape)} and V {as_text(v.shape)}: heads {groups} != {v.shape[-3]}")
     if heads < 1 or groups < 1 or heads % groups:
-        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
-        raise DataError(f"{pair}: {heads} heads are not a multiple of {groups}")
+        pair = f"{as_text(q.shape)} and K {as_text(k.shape)}"
+        raise DataError.about("Q", f"{pair}: {heads} heads are not a multiple of {groups}")
 
 
 def check_gradient(grad_output: Array, shape: tuple[int, ...], name: str) -> None:

@@ -96,9 +96,9 @@ def broadcast_mask(
     if mask is not None:
         mask = mask.astype(dtype, copy=False) if is_float(mask.dtype) else masks.to_boolean(mask)
         until = mask.shape[-1] if mask.ndim and mask.shape[-1] != 1 else keys
-        mask = fit(mask, (*shape[:-1], min(until, keys)), f"mask {as_text(mask.shape)}", target)
+        mask = fit(mask, (*shape[:-1], min(until, keys)), "mask", target)
     if bias is not None:
-        bias = fit(bias.astype(dtype, copy=False), shape, f"bias {as_text(bias.shape)}", target)
+        bias = fit(bias.astype(dtype, copy=False), shape, "bias", target)
     return mask, bias
 
 
@@ -114,11 +114,11 @@ def mask_scores(scores: Array, mask: Array | None, bias: Array | None = None, al
     """
     target = f"scores {as_text(scores.shape)}"
     if bias is not None:
-        scores = scores + fit(cast(bias, scores.dtype), scores.shape, f"bias {as_text(bias.shape)}", target)
+        scores = scores + fit(cast(bias, scores.dtype), scores.shape, "bias", target)
     if mask is not None:
         added = cast(mask, scores.dtype) if is_float(mask.dtype) else None
         unblocked = masks.to_boolean(mask) if added is None else ~np.isneginf(added)
-        unblocked = fit(_pad_mask(unblocked, scores.shape[-1]), scores.shape, f"mask {as_text(mask.shape)}", target)
+        unblocked = fit(_pad_mask(unblocked, scores.shape[-1]), scores.shape, "mask", target, mask)
         allowed = unblocked if allowed is None else unblocked & allowed
         scores = scores if added is None else scores + _pad_mask(added, scores.shape[-1])
     return scores if allowed is None else masks.mask_block(scores, allowed)

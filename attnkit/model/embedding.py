@@ -23,17 +23,14 @@ def check_ids(ids: ArrayLike, size: int, noun: str = "token id") -> Array:
     """
     array = np.asarray(ids)
     if array.dtype.kind not in "iu" and not is_float(array.dtype):
-        raise DataError(f"{noun}s are {array.dtype} (expected whole numbers)")
+        raise DataError.about(f"{noun}s", f"are {array.dtype} (expected whole numbers)")
     values = array.astype(working(array)) if is_float(array.dtype) else array
-    _reject(array, values != np.floor(values), f"{noun} {{}}{{}} is not a whole number")
-    _reject(array, (values < 0) | (values >= size), f"{noun} {{}}{{}} outside 0..{size - 1}")
+    fractions, outside = values != np.floor(values), (values < 0) | (values >= size)
+    for bad, problem in ((fractions, "is not a whole number"), (outside, f"outside 0..{size - 1}")):
+        if bad.any():
+            place = index(bad)
+            raise DataError.about(noun, f"{array[bad][0]}{f' at {place}' if place else ''} {problem}")
     return array.astype(np.int64)
-
-
-def _reject(values: Array, bad: Array, message: str) -> None:
-    if bad.any():
-        place = index(bad)
-        raise DataError(message.format(values[bad][0], f" at {place}" if place else ""))
 
 
 def one_hot(ids: ArrayLike, size: int, dtype: DTypeLike = np.float32) -> Array:
@@ -63,7 +60,7 @@ def embed(ids: ArrayLike, table: Array) -> Array:
            [1., 2.]])
     """
     if table.ndim != 2:
-        raise DataError(f"table {as_text(table.shape)}: rank {table.ndim}, expected 2 (vocab, model)")
+        raise DataError.about("table", f"{as_text(table.shape)}: rank {table.ndim}, expected 2 (vocab, model)")
     return np.ascontiguousarray(table[check_ids(ids, len(table))])
 
 

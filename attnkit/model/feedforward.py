@@ -110,6 +110,6 @@ def check_gate(params: Mapping[str, Array]) -> None:
     """
     w1, w3 = params["w1"], params.get("w3")
     if w3 is not None and w3.shape != w1.shape:
-        raise DataError(f"w3 {as_text(w3.shape)} and w1 {as_text(w1.shape)}: shapes differ")
+        raise DataError.about("w3", f"{as_text(w3.shape)} and w1 {as_text(w1.shape)}: shapes differ")
     if "b2" in params and "w2" not in params:
-        raise DataError("b2 needs w2")
+        raise DataError.about("b2", "needs w2")

@@ -127,7 +127,9 @@ def score_tokens(logits: Array, ids: ArrayLike) -> Array:
     """
     words = check_ids(ids, logits.shape[-1])
     if words.shape != logits.shape[:-1]:
-        raise DataError(f"ids {as_text(words.shape)} for logits {as_text(logits.shape)}: expected one for each row")
+        raise DataError.about(
+            "ids", f"{as_text(words.shape)} for logits {as_text(logits.shape)}: expected one for each row"
+        )
     return np.take_along_axis(log_probabilities(logits), words[..., None], axis=-1)[..., 0]
 
 

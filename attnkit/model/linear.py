@@ -38,7 +38,7 @@ def linear(
         y = products.matrix(y, np.asarray(weight, dtype))
     if bias is not None:
         if bias.shape != y.shape[-1:]:
-            raise DataError(f"{names[2]} {as_text(bias.shape)}: expected {as_text(y.shape[-1:])}")
+            raise DataError.about(names[2], f"{as_text(bias.shape)}: expected {as_text(y.shape[-1:])}")
         y = np.add(y, cast(bias, dtype), out=None if weight is None else y)
     return y.astype(output_dtype(x), copy=False)
 
@@ -141,12 +141,12 @@ def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
     """Raise DataError unless x (..., D) can be multiplied by weight (D, E)."""
     if weight.ndim == 2 and x.ndim and weight.shape[0] == x.shape[-1]:
         return
-    pair = f"{names[1]} {as_text(weight.shape)} for {names[0]} {as_text(x.shape)}"
+    pair = f"{as_text(weight.shape)} for {names[0]} {as_text(x.shape)}"
     if weight.ndim != 2:
-        raise DataError(f"{pair}: rank {weight.ndim}, expected 2 (in, out)")
+        raise DataError.about(names[1], f"{pair}: rank {weight.ndim}, expected 2 (in, out)")
     if x.ndim == 0:
-        raise DataError(f"{pair}: a single number has no axis to multiply")
-    raise DataError(f"{pair}: first dimension {weight.shape[0]} != {x.shape[-1]}")
+        raise DataError.about(names[1], f"{pair}: a single number has no axis to multiply")
+    raise DataError.about(names[1], f"{pair}: first dimension {weight.shape[0]} != {x.shape[-1]}")
 
 
 def to_column_major(weight: Array) -> Array:
@@ -181,7 +181,7 @@ def add(x: Array, y: Array) -> Array:
     [[11.0, 22.0]]
     """
     dtype = working(x, y)
-    other = y if y.shape == x.shape else fit(y, x.shape, f"residual {as_text(y.shape)}", f"x {as_text(x.shape)}")
+    other = y if y.shape == x.shape else fit(y, x.shape, "residual", f"x {as_text(x.shape)}")
     return (cast(x, dtype) + cast(other, dtype)).astype(output_dtype(x), copy=False)
 
 

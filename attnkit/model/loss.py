@@ -200,7 +200,9 @@ def _check_options(options: LossOptions, size: int) -> None:
     if options.reduction not in REDUCTIONS:
         raise UsageError(f"reduction {options.reduction!r} (expected one of {', '.join(REDUCTIONS)})")
     if options.weight is not None and options.weight.shape != (size,):
-        raise DataError(f"weights {as_text(options.weight.shape)}: expected {as_text((size,))}, one for each class")
+        raise DataError.about(
+            "weights", f"{as_text(options.weight.shape)}: expected {as_text((size,))}, one for each class"
+        )
 
 
 def _run_blocks(work: Callable[[Iterator[slice]], None], rows: Array) -> None:

@@ -103,7 +103,7 @@ def padding_mask(lengths: ArrayLike, keys: int) -> Array:
     """
     valid = check_ids(lengths, keys + 1, "length")
     if valid.ndim > 1:
-        raise DataError(f"lengths {as_text(valid.shape)}: expected one for each row of the batch, (B)")
+        raise DataError.about("lengths", f"{as_text(valid.shape)}: expected one for each row of the batch, (B)")
     allowed: Array = np.arange(keys) < valid[..., None, None]
     return allowed
 
@@ -122,7 +122,7 @@ def segment_mask(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
     """
     queries, keys = np.asarray(query_ids), np.asarray(key_ids)
     if not (queries.ndim and keys.ndim):
-        raise DataError("segments (): a single number (expected one for each token)")
+        raise DataError.about("segments", "(): a single number (expected one for each token)")
     same: Array = queries[..., :, None] == keys[..., None, :]
     return same
 
@@ -155,12 +155,12 @@ def to_boolean(mask: Array) -> Array:
     array([ True, False])
     """
     if mask.dtype.kind not in "iub":
-        raise DataError(f"mask is {mask.dtype} (expected booleans, or whole numbers 0 and 1)")
+        raise DataError.about("mask", f"is {mask.dtype} (expected booleans, or whole numbers 0 and 1)")
     bad = (mask != 0) & (mask != 1)
     if bad.any():
         place = index(bad)
         where = f" at {place}" if place else ""
-        raise DataError(f"mask value {mask[bad][0]}{where} (expected 0 or 1, or a float mask to add)")
+        raise DataError.about("mask", f"value {mask[bad][0]}{where} (expected 0 or 1, or a float mask to add)")
     return mask.astype(bool)
 
 
@@ -197,10 +197,10 @@ def mask_lengths(mask: Array) -> Array:
     array([1, 2])
     """
     if mask.ndim < 2:
-        raise DataError(f"mask {as_text(mask.shape)}: rank {mask.ndim}, expected 2 or more (query, key)")
+        raise DataError.about("mask", f"{as_text(mask.shape)}: rank {mask.ndim}, expected 2 or more (query, key)")
     allowed = to_boolean(mask)
     lengths: Array = np.asarray(allowed.all(axis=-2).sum(axis=-1))
     different = allowed != padding_mask(lengths, mask.shape[-1])
     if different.any():
-        raise DataError(f"mask is not a padding mask: {index(different)} breaks a run of leading keys")
+        raise DataError.about("mask", f"is not a padding mask: {index(different)} breaks a run of leading keys")
     return lengths.astype(np.int64)

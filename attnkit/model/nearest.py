@@ -75,7 +75,7 @@ def check_queries(queries: Array, metric: str) -> Array:
     _check_finite(queries, lengths, 0, "query")
     if metric == "cosine" and not lengths.all():
         at = int(np.argmin(lengths))
-        raise DataError(f"query {at} is all zeros, which has no cosine; --metric euclidean takes it")
+        raise DataError.about("query", f"{at} is all zeros, which has no cosine; --metric euclidean takes it")
     return lengths
 
 
@@ -242,4 +242,4 @@ def _check_finite(rows: Array, lengths: Array, start: int, kind: str) -> None:
     at = int(np.argmin(np.isfinite(lengths)))
     value = rows[at].astype(np.float64)
     value = value[~np.isfinite(value)]
-    raise DataError(f"{kind} {start + at} {f'has {value[0]}' if value.size else 'is too long for float64'}")
+    raise DataError.about(kind, f"{start + at} {f'has {value[0]}' if value.size else 'is too long for float64'}")

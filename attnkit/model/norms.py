@@ -408,7 +408,7 @@ def _flat(parameter: Array | None, shape: tuple[int, ...], name: str, x: Array) 
         return None
     if parameter.shape != shape:
         target = f"the normalized axes {as_text(shape)} of x {as_text(x.shape)}"
-        parameter = fit(parameter, shape, f"{name} {as_text(parameter.shape)}", target)
+        parameter = fit(parameter, shape, name, target)
     return cast(parameter, np.dtype(np.float64)).ravel()
 
 

@@ -20,7 +20,9 @@ def normalize_pixels(pixels: Array, mean: Sequence[float], std: Sequence[float],
     array([-1.,  1.], dtype=float32)
     """
     if pixels.ndim != 3:
-        raise DataError(f"image {as_text(pixels.shape)}: rank {pixels.ndim}, expected 3 (height, width, channel)")
+        raise DataError.about(
+            "image", f"{as_text(pixels.shape)}: rank {pixels.ndim}, expected 3 (height, width, channel)"
+        )
     for name, values in (("means", mean), ("deviations", std)):
         if len(values) != pixels.shape[-1]:
             raise DataError(f"{len(values)} {name} for image {as_text(pixels.shape)}: expected {pixels.shape[-1]}")
@@ -43,11 +45,15 @@ def extract_patches(image: Array, patch_height: int, patch_width: int) -> Array:
            [2, 3, 6, 7]])
     """
     if image.ndim < 3:
-        raise DataError(f"image {as_text(image.shape)}: rank {image.ndim}, expected 3 or more (channel, height, width)")
+        raise DataError.about(
+            "image", f"{as_text(image.shape)}: rank {image.ndim}, expected 3 or more (channel, height, width)"
+        )
     *lead, channels, height, width = image.shape
     if min(patch_height, patch_width) < 1 or height % patch_height or width % patch_width:
         size = f"{patch_height} x {patch_width}"
-        raise DataError(f"image {as_text(image.shape)}: {height} x {width} is not divisible by patches of {size}")
+        raise DataError.about(
+            "image", f"{as_text(image.shape)}: {height} x {width} is not divisible by patches of {size}"
+        )
     rows, columns = height // patch_height, width // patch_width
     cut = image.reshape(*lead, channels, rows, patch_height, columns, patch_width)
     ordered = np.moveaxis(cut, (-4, -2), (-5, -4))  # (..., rows, columns, C, patch_height, patch_width)
@@ -90,7 +96,9 @@ def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, 
     array([ 9.    , -0.4219,  0.9062,  3.0938,  4.4219])
     """
     if table.ndim != 2 or len(table) != 1 + rows * columns or min(rows, columns) < 1:
-        raise DataError(f"position table {as_text(table.shape)}: expected 1 + {rows} x {columns} rows, as the grid has")
+        raise DataError.about(
+            "position", f"table {as_text(table.shape)}: expected 1 + {rows} x {columns} rows, as the grid has"
+        )
     if min(new_rows, new_columns) < 1:
         raise DataError(f"grid of {new_rows} x {new_columns} patches (expected 1 or more)")
     if (rows, columns) == (new_rows, new_columns):

@@ -89,7 +89,7 @@ def learned_positions(positions: ArrayLike, table: Array) -> Array:
            [0.5 ]])
     """
     if table.ndim != 2:
-        raise DataError(f"position table {as_text(table.shape)}: expected rank 2 (position, model)")
+        raise DataError.about("position", f"table {as_text(table.shape)}: expected rank 2 (position, model)")
     return np.ascontiguousarray(table[check_ids(positions, len(table), "position")])
 
 
@@ -173,7 +173,7 @@ def t5_bias(buckets: ArrayLike, table: Array) -> Array:
            [[5.  , 2.5 ]]])
     """
     if table.ndim != 2:
-        raise DataError(f"bias table {as_text(table.shape)}: rank {table.ndim}, expected 2 (bucket, head)")
+        raise DataError.about("bias", f"table {as_text(table.shape)}: rank {table.ndim}, expected 2 (bucket, head)")
     return np.ascontiguousarray(np.moveaxis(table[check_ids(buckets, len(table), "bucket")], -1, 0))
 
 

@@ -180,7 +180,7 @@ def check_sequences(x: Array, lengths: Array | None) -> None:
     if lengths is None:
         return
     if lengths.shape != x.shape[:1] or lengths.dtype.kind not in "iu":
-        raise DataError(f"lengths {as_text(lengths.shape)} {lengths.dtype}: expected {len(x)} whole numbers")
+        raise DataError.about("lengths", f"{as_text(lengths.shape)} {lengths.dtype}: expected {len(x)} whole numbers")
     if len(lengths) and not (lengths.min() >= 0 and lengths.max() <= x.shape[1]):
         worst = next(int(one) for one in lengths if not 0 <= one <= x.shape[1])
         raise DataError(f"lengths: {worst} is not between 0 and {x.shape[1]}, the number of tokens")

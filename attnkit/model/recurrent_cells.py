@@ -310,7 +310,7 @@ def prepare_state(
         raise DataError(f"state with {len(parts)} of hidden and cell: a cell {cell} needs {expected}")
     for name, part, shape in zip(State._fields, parts, shapes, strict=False):
         if part.shape != shape:
-            raise DataError(f"{name} state {as_text(part.shape)}: expected {as_text(shape)}")
+            raise DataError.about(name, f"state {as_text(part.shape)}: expected {as_text(shape)}")
     return State(*(cast(part, dtype) for part in parts))
 
 
@@ -339,6 +339,6 @@ def check_parameters(cell: str, parameters: Parameters, width: int) -> None:
         if name not in shapes:
             raise DataError(f"a cell {cell} has no {name} (it has {', '.join(shapes)})")
         if array.shape != shapes[name]:
-            raise DataError(
-                f"{name} {as_text(array.shape)}: expected {as_text(shapes[name])}, as input is {as_text(weight.shape)}"
+            raise DataError.about(
+                name, f"{as_text(array.shape)}: expected {as_text(shapes[name])}, as input is {as_text(weight.shape)}"
             )

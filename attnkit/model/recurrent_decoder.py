@@ -124,7 +124,7 @@ def run_decoder(
     """Run a decoder as `attend_and_recur` does; return its carries and tapes, too."""
     has_cached_memory = context.cache is not None and any(name == CROSS for name, _ in context.cache)
     if context.memory is None and not has_cached_memory:
-        raise DataError(f"{CROSS} needs a memory to attend to, but none is given")
+        raise DataError.about(CROSS, "needs a memory to attend to, but none is given")
     batch = x if x.ndim == 3 else x[None]
     decoder = make_decoder(model, batch)
     attended = find_attended(decoder, context)

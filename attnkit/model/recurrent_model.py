@@ -116,7 +116,7 @@ def first_state(model: Model, layer: str, rows: int, context: Context) -> State 
     if stack != "decoder" or config_of(model).decoding.bridge == "none":
         return None
     if context.source_states is None:
-        raise DataError(f"{layer} begins with the last states of the encoder, but none are given")
+        raise DataError.about(layer, "begins with the last states of the encoder, but none are given")
     state = bridge(model, number or 0, context.source_states[number or 0], context.hook)
     return map_state(lambda part: np.repeat(part, rows // len(part), axis=0), state)
 
@@ -173,8 +173,8 @@ def order_tokens(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | No
     if mask is None or mask.all():
         return None, None
     if mask.shape != (shape[0], 1, shape[1]) or mask.dtype != bool:
-        raise DataError(
-            f"mask {mask.shape} for a recurrent layer: expected that of a padded batch, {(shape[0], 1, shape[1])}"
+        raise DataError.about(
+            "mask", f"{mask.shape} for a recurrent layer: expected that of a padded batch, {(shape[0], 1, shape[1])}"
         )
     real = mask[:, 0]
     order = np.argsort(~real, axis=-1, kind="stable")

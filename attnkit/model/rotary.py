@@ -31,7 +31,7 @@ def angles(positions: ArrayLike, dim: int, base: float, kind: str) -> Array:
 
 def _periods(dim: int, base: float, kind: str) -> Array:
     if dim < 0 or dim % 2:
-        raise DataError(f"{kind} width {dim} is not even (sines and cosines come in pairs)")
+        raise DataError.about(kind, f"width {dim} is not even (sines and cosines come in pairs)")
     if not 0 < base < math.inf:
         raise UsageError(f"base {base} (expected a positive number)")
     periods: Array = base ** (np.arange(0, dim, 2) / max(dim, 1))
@@ -92,7 +92,7 @@ def _number(rope: Rope, name: str, default: float | None = None) -> float:
     if value is None:
         raise DataError(f"rope_type {rope.get('rope_type', rope.get('type'))!r} needs {name!r}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise DataError(f"{name} {repr(value)[:40]} (expected a positive number)")
+        raise DataError.about(name, f"{repr(value)[:40]} (expected a positive number)")
     return float(value)
 
 
@@ -209,13 +209,17 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Ar
 
 def _check_rotation(x: Array, cos: Array, sin: Array) -> None:
     if cos.shape != sin.shape:
-        raise DataError(f"cos {as_text(cos.shape)} and sin {as_text(sin.shape)}: shapes differ")
+        raise DataError.about("cos", f"{as_text(cos.shape)} and sin {as_text(sin.shape)}: shapes differ")
     if x.ndim == 0 or cos.ndim == 0:
-        raise DataError(f"cos {as_text(cos.shape)} for x {as_text(x.shape)}: a single number cannot be rotated")
+        raise DataError.about(
+            "cos", f"{as_text(cos.shape)} for x {as_text(x.shape)}: a single number cannot be rotated"
+        )
     if 2 * cos.shape[-1] > x.shape[-1]:
         width = 2 * cos.shape[-1]
-        raise DataError(f"cos {as_text(cos.shape)} for x {as_text(x.shape)}: rotary width {width} is too large")
+        raise DataError.about(
+            "cos", f"{as_text(cos.shape)} for x {as_text(x.shape)}: rotary width {width} is too large"
+        )
     lead, rows = x.shape[:-1], cos.shape[:-1]
     same = all(size in (1, full) for size, full in zip(reversed(rows), reversed(lead), strict=False))
     if len(rows) > len(lead) or not same:
-        raise DataError(f"cos {as_text(cos.shape)} for x {as_text(x.shape)}: leading axes do not broadcast")
+        raise DataError.about("cos", f"{as_text(cos.shape)} for x {as_text(x.shape)}: leading axes do not broadcast")

@@ -105,7 +105,7 @@ def segments(ids: Array, context: Context) -> Array:
     """
     kinds = np.zeros(np.shape(ids), np.int64) if context.segment_ids is None else context.segment_ids
     if kinds.shape not in (np.shape(ids), np.shape(ids)[-1:]):
-        raise DataError(f"segments {kinds.shape} for tokens {np.shape(ids)}: expected one for each token")
+        raise DataError.about("segments", f"{kinds.shape} for tokens {np.shape(ids)}: expected one for each token")
     return kinds
 
 
@@ -113,7 +113,7 @@ def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> 
     """Class token and vectors of the patches of an image, and their grid."""
     if config.patches is None or image.ndim < 3 or image.shape[-3] != config.patches.channels:
         channels = config.patches.channels if config.patches else 0
-        raise DataError(f"image {image.shape}: expected ({channels}, height, width)")
+        raise DataError.about("image", f"{image.shape}: expected ({channels}, height, width)")
     height, width = config.patches.patch_height, config.patches.patch_width
     rows = linear(extract_patches(image, height, width), params["w"], params.get("b"))
     first = np.broadcast_to(params["cls"], (*rows.shape[:-2], 1, rows.shape[-1]))
@@ -236,7 +236,7 @@ def attention_source(layer: str, x: Array, context: Context) -> Array:
     if not layer.endswith(".cross"):
         return x
     if context.memory is None:
-        raise DataError(f"{layer} needs a memory to attend to, but none is given")
+        raise DataError.about(layer, "needs a memory to attend to, but none is given")
     return context.memory
 
 

@@ -87,7 +87,7 @@ def tokens_to_ids(tokens: Sequence[str], vocabulary: Mapping[str, int]) -> list[
     ids = [vocabulary.get(token, unknown) for token in tokens]
     if None in ids:
         at = ids.index(None)
-        raise DataError(f"token {tokens[at]!r} at [{at}] is not in the vocabulary (which has no {UNKNOWN[0]})")
+        raise DataError.about("token", f"{tokens[at]!r} at [{at}] is not in the vocabulary (which has no {UNKNOWN[0]})")
     return ids  # type: ignore[return-value]  # no id is None
 
 

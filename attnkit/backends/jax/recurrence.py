@@ -114,7 +114,7 @@ def first_state(run: Pass, layer: str, parameters: Parameters, x: JaxArray, *, i
     (stack, number, _), state = parse_layer_name(layer), None if is_reverse else run.caches.get(layer)
     if state is None and stack == "decoder" and config.decoding.bridge != "none":
         if "source" not in run.inputs:
-            raise DataError(f"{layer} begins with the last states of the encoder, but none are given")
+            raise DataError.about(layer, "begins with the last states of the encoder, but none are given")
         parts = [run.inputs[name][number or 0] for name in ("source", "source_cell") if name in run.inputs]
         state = bridge(run, number or 0, State(*parts))
         state = map_state(lambda part: jnp.repeat(part, len(x) // len(part), axis=0), state)
