@@ -190,11 +190,7 @@ def sampling_config(special: model.SpecialTokens, options: GenerationOptions, li
         forced_bos=special.forced_bos,
         forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
         repetition_penalty=options.repetition_penalty or 1.0,
-        sampled=options.sampling.is_sampled,
-        temperature=options.sampling.temperature or 1.0,
-        top_k=options.sampling.top_k,
-        top_p=options.sampling.top_p,
-        min_p=options.sampling.min_p,
+        sampling=options.sampling,
     )
 
 

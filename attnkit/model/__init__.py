@@ -57,6 +57,7 @@ from attnkit.model.feedforward import feed_forward
 from attnkit.model.attention_options import AttentionOptions, MultiHeadOptions
 from attnkit.model.hooks import Hook, no_hook, parse_weight_summary
 from attnkit.model.sampling import (
+    Sampling,
     candidates,
     greedy,
     log_probabilities,
@@ -65,7 +66,6 @@ from attnkit.model.sampling import (
     probabilities,
     repetition_penalty,
     sample_word,
-    sampling_filters,
     apply_temperature,
     top_k,
     top_p,

@@ -142,7 +142,7 @@ def _check_beams(beams: int, returned: int, settings: SamplingConfig) -> None:
         raise UsageError(f"beams {beams} (expected 1 or more)")
     if not 1 <= returned <= beams:
         raise UsageError(f"{returned} texts of {beams} beams (expected 1 to {beams})")
-    if settings.sampled:
+    if settings.sampling.is_sampled:
         raise UsageError("a beam search does not sample")
 
 

@@ -6,6 +6,7 @@ A model is a NextTokenModel, which caches earlier tokens itself. Steps are count
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,12 +18,13 @@ from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.embedding import check_ids
 from attnkit.model.masks import mask_block
 from attnkit.model.sampling import (
+    GREEDY,
+    Sampling,
     check_finite,
     log_probabilities,
     probabilities,
     repetition_penalty,
     sample_word,
-    sampling_filters,
 )
 from attnkit.model.softmax import shifted
 
@@ -49,8 +51,7 @@ class SamplingConfig:
     forced_bos           first new token after a prompt of a single token
     forced_eos           last token at the limit
     repetition_penalty   of tokens that are in the prompt or were chosen before
-    sampled              sample the token, else choose the most likely one
-    temperature, top_k, top_p, min_p   filters before sampling, applied in this order
+    sampling             filters and choice of a token at random; by default the most likely one is chosen
     """
 
     limit: int = 20
@@ -60,11 +61,7 @@ class SamplingConfig:
     forced_bos: int | None = None
     forced_eos: int | None = None
     repetition_penalty: float = 1.0
-    sampled: bool = False
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
+    sampling: Sampling = GREEDY
 
 
 class Filtered(NamedTuple):
@@ -156,7 +153,7 @@ def generate(
     (1, 2, 3)
     """
     sequences, filters = start_generation(prompt, settings)
-    if settings.sampled and rng is None:
+    if settings.sampling.is_sampled and rng is None:
         raise UsageError("nothing to sample with (expected a random generator)")
     tokens, result = sequences, GeneratedText(finish_reason="limit")
     for step in range(settings.limit):
@@ -164,7 +161,7 @@ def generate(
         check_logits(logits, step, settings)
         filtered = tuple(_filtered(filters, logits, sequences))
         scores = filtered[-1].after if filtered else logits[0]
-        chosen = _choice(scores, step, rng if settings.sampled else None)
+        chosen = _choice(scores, step, rng if settings.sampling.is_sampled else None)
         logprob = _logprob(logits[0], chosen)
         result = append_token(result, chosen, logprob, result.score + logprob)
         if on_step:
@@ -205,13 +202,12 @@ def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter
     if settings.forced_eos is not None:
         last = start + settings.limit - 1
         yield "forced end", lambda scores, ids: _only(scores, settings.forced_eos) if ids.shape[1] == last else scores
-    if settings.sampled:
-        for name, change in sampling_filters(settings.temperature, settings.top_k, settings.top_p, settings.min_p):
-            yield name, _ignore_ids(change)
+    for name, change in settings.sampling.filters():
+        yield name, partial(_ignore_ids, change)
 
 
-def _ignore_ids(change: Callable[[Array], Array]) -> Filter:
-    return lambda scores, ids: change(scores)
+def _ignore_ids(change: Callable[[Array], Array], scores: Array, ids: Array) -> Array:
+    return change(scores)
 
 
 def _without(scores: Array, ids: tuple[int, ...]) -> Array:

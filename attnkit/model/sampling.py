@@ -5,6 +5,7 @@ The random generator's type is quoted in annotations: importing numpy.random cos
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -230,26 +231,6 @@ def min_p(logits: Array, p: float) -> Array:
     return _filter(logits, lambda scores: np.exp(shifted(scores)) >= p)
 
 
-def sampling_filters(
-    temperature: float = 1.0, k: int | None = None, p: float | None = None, least: float | None = None
-) -> Iterator[tuple[str, Callable[[Array], Array]]]:
-    """Yield the filters that are set, by name, in the order they apply.
-
-    Each maps logits (..., N) -> (..., N). Errors are raised when they are applied.
-
-    >>> [name for name, _ in sampling_filters(0.5, k=3)]
-    ['temperature', 'top-k']
-    """
-    if temperature != 1:
-        yield "temperature", lambda logits: apply_temperature(logits, temperature)
-    if k is not None:
-        yield "top-k", lambda logits: top_k(logits, k)
-    if p is not None:
-        yield "top-p", lambda logits: top_p(logits, p)
-    if least is not None:
-        yield "min-p", lambda logits: min_p(logits, least)
-
-
 @quiet
 def check_finite(logits: Array, start: int = 0) -> Array:
     """Convert logits to float64; NotFiniteError for a row that cannot be used.
@@ -342,9 +323,26 @@ class Sampling(NamedTuple):
         """The temperature, 1 if it is not set."""
         return self.temperature or 1.0
 
+    def filters(self) -> Iterator[tuple[str, Callable[[Array], Array]]]:
+        """Yield the filters that are set, by name, in the order they apply.
+
+        Each maps logits (..., N) -> (..., N). Errors are raised when they are applied.
+
+        >>> [name for name, _ in Sampling(0.5, top_k=3).filters()]
+        ['temperature', 'top-k']
+        """
+        if self.tau != 1:
+            yield "temperature", partial(apply_temperature, temperature=self.tau)
+        if self.top_k is not None:
+            yield "top-k", partial(top_k, k=self.top_k)
+        if self.top_p is not None:
+            yield "top-p", partial(top_p, p=self.top_p)
+        if self.min_p is not None:
+            yield "min-p", partial(min_p, p=self.min_p)
+
     def filter(self, logits: Array) -> Array:
         """Apply temperature, top-k, top-p and min-p to logits (..., V) -> (..., V)."""
-        for _, apply in sampling_filters(self.tau, self.top_k, self.top_p, self.min_p):
+        for _, apply in self.filters():
             logits = apply(logits)
         return logits
 
@@ -381,3 +379,6 @@ class Sampling(NamedTuple):
         if self.limits:
             steps["filtered"] = f"{[*steps][-1]}, −∞ but for the words of {self.limits}"
         return steps | {"probs": f"softmax({[*steps][-1]})"}
+
+
+GREEDY = Sampling()

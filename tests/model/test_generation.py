@@ -199,7 +199,7 @@ def test_forced_and_banned_tokens():
 
 def test_on_step_receives_every_filter():
     table = np.tile(np.log([0.4, 0.3, 0.2, 0.06, 0.04]), (5, 1))
-    settings = SamplingConfig(limit=2, sampled=True, temperature=2.0, top_k=4, top_p=0.7, min_p=0.8)
+    settings = SamplingConfig(limit=2, sampling=model.Sampling(2.0, 4, 0.7, 0.8))
     told = []
     text = generate(Chain(table), [0], settings, np.random.default_rng(0), on_step=told.append)
     assert [info.step for info in told] == [0, 1]
@@ -224,7 +224,7 @@ def test_on_step_receives_running_and_finished_beams():
 
 
 def test_draws_follow_the_odds_and_the_seed():
-    settings = SamplingConfig(limit=4000, sampled=True)
+    settings = SamplingConfig(limit=4000, sampling=model.Sampling(seed=0))
     text = generate(Chain(np.tile(np.log([0.1, 0.6, 0.3]), (3, 1))), [0], settings, np.random.default_rng(0))
     np.testing.assert_allclose(np.bincount(text.ids) / 4000, [0.1, 0.6, 0.3], atol=0.03)
     again = generate(Chain(np.tile(np.log([0.1, 0.6, 0.3]), (3, 1))), [0], settings, np.random.default_rng(0))
@@ -267,7 +267,7 @@ def test_invalid_settings_are_refused(search):
     with pytest.raises(UsageError, match="repetition penalty 0"):
         search(chain, [0], SamplingConfig(repetition_penalty=0.0))
     with pytest.raises(UsageError, match="sample"):
-        search(chain, [0], SamplingConfig(sampled=True))
+        search(chain, [0], SamplingConfig(sampling=model.Sampling(seed=0)))
 
 
 def test_invalid_numbers_of_beams_are_refused():
