@@ -106,34 +106,23 @@ def run_model(
 
 
 @single_blas()
-def model_backward(
-    model: Model,
-    recorded: RecordedPass,
-    grad_output: Array,
-    *,
-    gradients: ModelGradients | None = None,
-    hook: Hook = no_hook,
-) -> PassGradients:
+def model_backward(model: Model, recorded: RecordedPass, grad_output: Array, *, hook: Hook = no_hook) -> PassGradients:
     """Gradients of all parameters and inputs of a recorded pass, from the gradient of its output.
 
     grad_output like the output of the pass -> {layer: {parameter: its shape}}, {stack: its input's shape}
 
-    Gradients are added to `gradients` of earlier passes, if there are any, in place of which the result is to
-    be used. `hook` receives the gradient of every intermediate under its name in the forward pass. A parameter that
-    the output does not depend on has no entry. DataError if shapes do not match.
+    `hook` receives the gradient of every intermediate under its name in the forward pass. A parameter that the output
+    does not depend on has no entry. DataError if shapes do not match.
     """
-    own, reverse = Reverse(hook=hook), Reverse({} if gradients is None else gradients)
-    inputs: dict[str, Array] = {}
+    reverse, inputs = Reverse(hook=hook), dict[str, Array]()
     mask = list(recorded.tapes.values())[-1].context.mask
-    dx: Array | None = OUTPUTS[recorded.output].undo(model, recorded.hidden, grad_output, own, mask)
+    dx: Array | None = OUTPUTS[recorded.output].undo(model, recorded.hidden, grad_output, reverse, mask)
     for stack in reversed(list(recorded.tapes)):
         if dx is not None:
-            own.memory = None
-            inputs[stack] = run_backward(model, recorded.tapes[stack], dx, own)
-            dx = memory_gradient(recorded.tapes[stack].context, own)
-    for layer, parts in sum_tied(own.gradients, model.params).items():
-        reverse.add(layer, parts)
-    return PassGradients(reverse.gradients, inputs)
+            reverse.memory = None
+            inputs[stack] = run_backward(model, recorded.tapes[stack], dx, reverse)
+            dx = memory_gradient(recorded.tapes[stack].context, reverse)
+    return PassGradients(sum_tied(reverse.gradients, model.params), inputs)
 
 
 def memory_gradient(context: Context, reverse: Reverse) -> Array | None:

@@ -166,14 +166,15 @@ def test_gradients_of_several_batches_add_up():
     model, inputs, recorded, dy = gpt2()
     once = model_backward(model, recorded, dy).params
     rows = [slice(0, 1), slice(1, 3)]
-    total = None
+    total = Reverse()
     for row in rows:
         x, mask = inputs["decoder"].x[row], inputs["decoder"].mask[row]
         _, part = run_model(model, {"decoder": StackInputs(x, mask)})
-        total = model_backward(model, part, dy[row], gradients=total).params
+        for layer, parts in model_backward(model, part, dy[row]).params.items():
+            total.add(layer, parts)
     for layer, names in once.items():
         for name, gradient in names.items():
-            np.testing.assert_allclose(total[layer][name], gradient, rtol=1e-9, atol=1e-11)
+            np.testing.assert_allclose(total.gradients[layer][name], gradient, rtol=1e-9, atol=1e-11)
 
 
 def test_padding_has_no_gradient_and_no_effect():
