@@ -10,7 +10,7 @@ from attnkit.checkpoints.mapping import TensorSpec
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import DataError
 from attnkit.model.config import Config
-from attnkit.model.dtypes import Array
+from attnkit.model.dtypes import FLOATS, Array
 from attnkit.model.linear import to_column_major
 
 BUFFER = re.compile(  # tensors of some files that are not parameters
@@ -56,9 +56,6 @@ def name_pattern(name: str) -> str:
     'h.#.ln_1.weight'
     """
     return NUMBER.sub("#", name, count=1)
-
-
-FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 class Parameters(Mapping[str, Mapping[str, Array]]):

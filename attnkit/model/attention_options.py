@@ -8,7 +8,7 @@ from typing import Any, Self
 from numpy.typing import ArrayLike
 
 from attnkit.errors import UsageError
-from attnkit.model.dtypes import ROUNDINGS, Array
+from attnkit.model.dtypes import FLOATS, Array
 from attnkit.model.kernels.products import PLAIN, Products
 from attnkit.model.masks import causal_offset
 from attnkit.model.relative import RelativePositions
@@ -82,8 +82,8 @@ class AttentionOptions:
             raise UsageError("lengths and past keys are mutually exclusive")
         if not 0 <= self.softcap < math.inf:
             raise UsageError(f"softcap {self.softcap} (expected a positive number, or 0 for none)")
-        if self.softmax_dtype not in (None, *ROUNDINGS):
-            raise UsageError(f"softmax dtype {self.softmax_dtype!r} (expected one of {', '.join(ROUNDINGS)})")
+        if self.softmax_dtype not in (None, *FLOATS):
+            raise UsageError(f"softmax dtype {self.softmax_dtype!r} (expected one of {', '.join(FLOATS)})")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -78,7 +78,7 @@ def cast_matrices(x: Array, dtype: DType) -> Array:
     return x if x.strides[-2:] == (x.shape[-1] * x.itemsize, x.itemsize) else cast(x, dtype)
 
 
-ROUNDINGS = ("float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @quiet
