@@ -1,4 +1,4 @@
-"""Records to bytes and back: one file a format; streams, strict readers, atomic files.
+"""Records to bytes and back: one file for each format.
 
     streams.py      byte sources, read once from front to back
     atomic.py       sinks: standard output, devices, files that are replaced as a whole
@@ -8,11 +8,9 @@
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
     csv.py          tables of numbers, separated by commas, tabs or blanks, read only
     pytorch.py      files of torch.save, read only
-    pytorch_values.py what their pickle may refer to: storages and tensors
     pickle_reader.py that pickle, read without executing it
     json_text.py    JSON syntax: documents of a stream, errors with their place
-    zip.py          the ZIP container of npz: its layout, writing it
-    zip_reader.py   ZIP archives read from front to back
+    zip.py          the ZIP container of npz, written, and read from front to back
 
 A format is imported when a file needs it: a stage of a pipe pays only for its own.
 """
@@ -110,7 +108,7 @@ class Stream:
 
 
 def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True, maps: bool = False) -> Stream:
-    """Return the records of a source, its format detected by its first bytes; DataError names the source.
+    """The records of a source, its format detected by its first bytes. DataError names the source.
 
     bfloat16   read 2-byte void elements of NPY, as which NumPy saves bfloat16, as bfloat16
     lone_is_x  rename the only tensor of a record to `x`
@@ -128,7 +126,7 @@ def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True, maps: b
 
 
 def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
-    """Return a record as the bytes of a file; DataError where the format cannot hold it.
+    """A record as the bytes of a file. DataError if the format cannot hold it.
 
     indent  write JSON on several lines, one matrix row per line
 
@@ -141,7 +139,7 @@ def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
 
 
 def load(path: str) -> Record:
-    """Read the one record of a file; DataError where it holds several."""
+    """Read the one record of a file. DataError if it holds several."""
     with open_source(path) as source:
         records = list(read(source))
     if len(records) != 1:
@@ -157,7 +155,7 @@ def save(record: Record, path: str) -> None:
 
 
 def round_trip(record: Record, format: str, bfloat16: bool = False) -> Record:
-    """Return the record as `read` would return it after `encode`, without encoding; DataError where that would fail.
+    """The record as `read` would return it after `encode`, without encoding. DataError if that would fail.
 
     >>> import numpy as np
     >>> round_trip(Record({"x": np.ones(2), "ids": np.arange(2)}, labels={"model": ["a", "b"]}), "npy")
@@ -174,7 +172,7 @@ def round_trip(record: Record, format: str, bfloat16: bool = False) -> Record:
 
 
 def suffix_format(path: str) -> str | None:
-    """Return the format of a file name by its suffix, None where it has none.
+    """The format of a file name by its suffix, or None if it has none.
 
     >>> suffix_format("out.jsonl"), suffix_format("out.txt")
     ('json', None)
@@ -183,7 +181,7 @@ def suffix_format(path: str) -> str | None:
 
 
 def file_format(path: str) -> str:
-    """Return the format that a file is written in by its name: JSON without a suffix; UsageError for an unknown one.
+    """The format that a file is written in by its name: JSON without a suffix. UsageError for an unknown one.
 
     >>> file_format("out.npz"), file_format("/dev/fd/3")
     ('npz', 'json')
@@ -200,7 +198,7 @@ def _module(format: str) -> Any:
 
 
 def _lone_as_x(record: Record) -> Record:
-    """Return the record with its only tensor renamed to `x`, so that a file of one array is an input by any name."""
+    """The record with its only tensor renamed to `x`, so that a file of one array is an input by any name."""
     if len(record) != 1 or "x" in record:
         return record
     [tensor] = record.tensors.values()
@@ -224,7 +222,7 @@ def _sniff(source: Source) -> str:
 
 
 def _text_format(source: Source, start: bytes) -> str:
-    """Return the format of a text, by its first bytes or lines; "" where it holds no tensors."""
+    """The format of a text, by its first bytes or lines, or "" if it holds no tensors."""
     if start.lstrip()[:1] not in (b"{", b"[") and _module("csv").is_table(source):
         return "csv"
     return "json" * (start[0] in JSON_STARTS or start.startswith((*JSON_WORDS, b"\xef\xbb\xbf")))
@@ -244,13 +242,13 @@ def _other_format(source: Source) -> str:
 
 
 def _archive_format(source: Source) -> str:
-    """Return the format of a ZIP archive: the files of torch.save are in a folder, and are not NPY."""
+    """The format of a ZIP archive: the files of torch.save are in a folder, and are not NPY."""
     name = source.peek(30 + int.from_bytes(source.peek(30)[26:28], "little"))[30:]
     return "pytorch" if b"/" in name and not name.endswith(b".npy") else "npz"
 
 
 def _describe_start(head: bytes) -> str:
-    """Return what a file that holds no tensors looks like, by its first bytes; "" where they are of no known kind."""
+    """Return what a file that holds no tensors looks like, by its first bytes, or "" if they are of no known kind."""
     if re.match(rb"\x80[\x02-\x05][^\x00]", head):  # its version, and the first of its instructions
         return "pickle"
     signature = next((name for mark, name in SIGNATURES.items() if head.startswith(mark)), "")
@@ -258,6 +256,6 @@ def _describe_start(head: bytes) -> str:
 
 
 def _is_text(head: bytes) -> bool:
-    """Return whether bytes are UTF-8 (the last character perhaps cut) without control characters."""
+    """Whether bytes are UTF-8 (the last character perhaps cut) without control characters."""
     text = head.decode("utf-8", "ignore")
     return len(text.encode()) > len(head) - 4 and all(c.isprintable() or c in "\t\r\n\f" for c in text)

@@ -99,7 +99,7 @@ class Sink:
             self._is_new = isinstance(error, FileNotFoundError)
 
     def needs_rename(self) -> bool:
-        """Return whether the file still has its temporary name."""
+        """Whether the file still has its temporary name."""
         return bool(self._temporary) and not self._is_renamed
 
     def rename(self) -> None:
@@ -118,7 +118,7 @@ class Sink:
                     os.unlink(self._target)
 
     def is_terminal(self) -> bool:
-        """Return whether the output is a terminal."""
+        """Whether the output is a terminal."""
         return os.isatty(self._descriptor)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -187,7 +187,7 @@ class Sink:
 
 
 def open_sink(path: str | None) -> Sink:
-    """Return the sink of a path, for a `with` block; None and "-" are standard output."""
+    """The sink of a path, for a `with` block; None and "-" are standard output."""
     return Sink(path)
 
 
@@ -232,7 +232,7 @@ def _sync(descriptor: int) -> None:
 
 
 def _standard_descriptor(name: str) -> int | None:
-    """Return the descriptor that a name such as /dev/stdout means: opened anew it would start at its front."""
+    """The descriptor that a name such as /dev/stdout means: opened anew it would start at its front."""
     standard = {"<stdout>": 1, "/dev/stdout": 1, "/dev/stderr": 2}
     match = re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,9})", name)
     return int(match[1]) if match else standard.get(name)

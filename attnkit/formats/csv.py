@@ -43,7 +43,7 @@ class Row(NamedTuple):
     mark: bytes = b","
 
     def fields(self) -> list[bytes]:
-        r"""Return its fields without the blanks around them and without quotes (RFC 4180); DataError for a stray quote.
+        r"""Return its fields without the blanks around them and without quotes (RFC 4180). DataError for a stray quote.
 
         >>> Row(b'"a, b", 1', 1).fields(), Row(b"  1  2 ", 1, b" ").fields()
         ([b'a, b', b'1'], [b'1', b'2'])
@@ -56,16 +56,16 @@ class Row(NamedTuple):
         return [piece.strip(b" ") for piece in pieces] if b" " in self.text else pieces
 
     def error(self, problem: str, field: int = 0) -> DataError:
-        """Return an error at the start of a field."""
+        """An error at the start of a field."""
         at = [start for start, _ in self._pieces()][field]
         return self.error_at(problem, at)
 
     def error_at(self, problem: str, at: int) -> DataError:
-        """Return an error at a byte."""
+        """An error at a byte."""
         return DataError(f"line {self.number} column {len(self.text[:at].decode('utf-8', 'replace')) + 1}: {problem}")
 
     def _pieces(self) -> list[tuple[int, bytes]]:
-        """Return where each field begins, and its text; DataError for a stray quote."""
+        """Return where each field begins, and its text. DataError for a stray quote."""
         at, pieces, end = 0, list[tuple[int, bytes]](), len(self.text.rstrip(b" " if self.mark == b" " else b""))
         while True:
             match = FIELD[self.mark].match(self.text, at, end)
@@ -86,7 +86,7 @@ def _unquote(piece: bytes) -> bytes:
 
 
 def is_number(text: bytes) -> bool:
-    """Return whether a field is a number, or true or false.
+    """Whether a field is a number, or true or false.
 
     >>> [is_number(text) for text in (b"-1.5e3", b".5", b"NaN", b"true", b"1_0", b"cat", b"")]
     [True, True, True, True, False, False, False]
@@ -103,7 +103,7 @@ def _is_axis(text: bytes) -> bool:
 
 
 def find_separator(line: bytes) -> bytes:
-    r"""Return the separator of a line: a tab, else a comma, else blanks.
+    r"""The separator of a line: a tab, else a comma, else blanks.
 
     >>> find_separator(b'"a\tb",1'), find_separator(b"1 2")
     (b',', b' ')
@@ -113,7 +113,7 @@ def find_separator(line: bytes) -> bytes:
 
 
 def is_table(source: Source) -> bool:
-    r"""Return whether a text is a table of numbers, and not JSON or prose: by its first line, or its first three.
+    r"""Whether a text is a table of numbers, and not JSON or prose: by its first line, or its first three.
 
     A single number is JSON, and so are numbers on lines of their own.
 
@@ -142,7 +142,7 @@ def is_table(source: Source) -> bool:
 
 
 def _has_row(source: Source, mark: bytes, top: Sequence[bytes]) -> bool:
-    """Return whether a row of numbers follows a heading; none needs to follow one that begins with an axis."""
+    """Whether a row of numbers follows a heading; none needs to follow one that begins with an axis."""
     head = source.peek_lines(HEAD_LINES, LONGEST_HEADING).split(b"\n")
     second, third, *_ = [*(line.removesuffix(b"\r") for line in head[1:]), b"", b""]
     if not second:
@@ -160,7 +160,7 @@ def _has_row(source: Source, mark: bytes, top: Sequence[bytes]) -> bool:
 
 
 def _is_label(text: bytes) -> bool:
-    """Return whether a text may be the first word of a table, and not the start of JSON."""
+    """Whether a text may be the first word of a table, and not the start of JSON."""
     return not text.startswith((b"[", b"{"))
 
 
@@ -191,13 +191,13 @@ def read(source: Source) -> Iterator[Record]:
 
 
 def _is_heading(top: Sequence[bytes], row: Sequence[bytes]) -> bool:
-    """Return whether the first row of a table is its heading; `row` is the second one."""
+    """Whether the first row of a table is its heading; `row` is the second one."""
     is_stub_heading = not top[0] or _is_axis(top[0]) or (bool(row) and _is_word(top[0]) and not _is_word(row[0]))
     return is_stub_heading or not all(map(is_number, top[1:]))
 
 
 def _element_axes(heads: Sequence[str]) -> list[str]:
-    """Return the axes of the heading of a row an element: head, query, query_label, value; [] for that of a matrix."""
+    """The axes of the heading of a row an element: head, query, query_label, value; [] for that of a matrix."""
     axes: list[str] = []
     for head in heads[:-1]:
         if is_axis_name(head):
@@ -208,7 +208,7 @@ def _element_axes(heads: Sequence[str]) -> list[str]:
 
 
 def _physical_lines(source: Source) -> Iterator[Row]:
-    """Yield each line as soon as it has arrived; DataError for a very long one."""
+    """Yield each line as soon as it has arrived. DataError for a very long one."""
     number, parts, size = 1, list[bytes](), 0
     while chunk := source.read_available():
         start, *others = bytes(chunk).split(b"\n")
@@ -224,7 +224,7 @@ def _physical_lines(source: Source) -> Iterator[Row]:
 
 
 def _rows(source: Source) -> Iterator[Row]:
-    """Yield each row, whose quoted fields may hold line ends; DataError for an empty line that is not at the end."""
+    """Yield each row, whose quoted fields may hold line ends. DataError for an empty line that is not at the end."""
     lines, mark, empty = _physical_lines(source), b"", 0
     for line in lines:
         line = line._replace(text=line.text.removeprefix(BYTE_ORDER_MARK)) if line.number == 1 else line
@@ -241,7 +241,7 @@ def _rows(source: Source) -> Iterator[Row]:
 
 
 def _join_quoted(line: Row, lines: Iterator[Row]) -> Row:
-    """Return a line with those after it, up to the end of its quotes."""
+    """A line with those after it, up to the end of its quotes."""
     parts, size = [line.text], len(line.text)
     for more in lines:
         parts.append(more.text)
@@ -284,7 +284,7 @@ class _Rows:
         self._add(pending)
 
     def array(self, part: int) -> Array:
-        """Return the numbers of a part, (rows, columns)."""
+        """The numbers of a part, (rows, columns)."""
         blocks = self._blocks[part]
         if {block.dtype.name for block in blocks} == {"int64", "uint64"} and min(block.min() for block in blocks) >= 0:
             blocks = [block.astype("uint64") for block in blocks]
@@ -329,7 +329,7 @@ class _Rows:
         return line.error(problem, -1)
 
     def _word_error(self, rows: Sequence[tuple[Row, list[bytes]]], part: slice) -> DataError:
-        """Return the error for the first field of a block that is no number, or of another kind."""
+        """The error for the first field of a block that is no number, or of another kind."""
         for line, fields in rows:
             for at in range(self._width)[part]:
                 if not is_number(fields[at]):
@@ -338,14 +338,14 @@ class _Rows:
         return self._mixed_error(rows, part, bool(ONE["bool"].fullmatch(rows[0][1][part][0])))
 
     def _mixed_error(self, rows: Sequence[tuple[Row, list[bytes]]], part: slice, is_bool: bool) -> DataError:
-        """Return the error for the first boolean among numbers, or the first number among booleans."""
+        """The error for the first boolean among numbers, or the first number among booleans."""
         places = ((line, at, fields[at]) for line, fields in rows for at in range(self._width)[part])
         line, at, text = next(place for place in places if bool(ONE["bool"].fullmatch(place[2])) != is_bool)
         return line.error(f"{_quote(text)} among {'true and false' if is_bool else 'numbers'}", at)
 
 
 def _kind_of(fields: Sequence[bytes]) -> str:
-    """Return the kind of numbers that all fields are, "" where they are not of one kind."""
+    """The kind of numbers that all fields are, or "" if they are not of one kind."""
     joined = b"\0".join(fields)
     kind = next((kind for kind, pattern in ALL.items() if pattern.fullmatch(joined)), "")
     return kind if joined.count(b"\0") == len(fields) - 1 else ""
@@ -369,12 +369,12 @@ def _quote(text: bytes) -> str:
 
 
 def _counts(texts: Sequence[object]) -> bool:
-    """Return whether texts are 0, 1, 2, …"""
+    """Whether texts are 0, 1, 2, …"""
     return bool(texts) and all(text == str(at) for at, text in enumerate(texts))
 
 
 def _read_matrix(heads: Sequence[str], first: Row, rows: Iterator[Row], row: Sequence[bytes]) -> Record:
-    """Return a matrix with its labels; a vector or a single number, where it is written as attnkit writes them.
+    """A matrix with its labels; a vector or a single number, where it is written as attnkit writes them.
 
     row  the fields of the first row of numbers
     """
@@ -392,12 +392,12 @@ def _read_matrix(heads: Sequence[str], first: Row, rows: Iterator[Row], row: Seq
 
 
 def _may_be_index(heads: Sequence[str]) -> bool:
-    """Return whether the first column is the index of the rows, if it counts: by the headings."""
+    """Whether the first column is the index of the rows, if it counts: by the headings."""
     return bool(heads) and (is_axis_name(heads[0]) or (len(heads) > 1 and (not heads[0] or _counts(heads[1:]))))
 
 
 def _make_matrix(x: Array, heads: Sequence[str], stubs: Sequence[str]) -> Record:
-    """Return a matrix whose rows have labels or indices; a vector below one heading."""
+    """A matrix whose rows have labels or indices; a vector below one heading."""
     axis, names = "token", heads[1:]
     if heads and is_axis_name(heads[0]):
         axis = heads[0]
@@ -408,14 +408,14 @@ def _make_matrix(x: Array, heads: Sequence[str], stubs: Sequence[str]) -> Record
 
 
 def _make_unlabelled(x: Array, heads: Sequence[str]) -> Record:
-    """Return a matrix whose columns may have labels; a single number below a single heading."""
+    """A matrix whose columns may have labels; a single number below a single heading."""
     if len(heads) == 1 and x.shape == (1, 1):
         return _make_record(heads[0], x[0, 0], [], [])
     return _make_record("x", x, ["token", "model"], [[], heads])
 
 
 def _read_elements(heads: Sequence[str], axes: Sequence[str], first: Row, rows: Iterator[Row]) -> Record:
-    """Return a tensor of which each row is an element: its index on each axis, with its label, and its value."""
+    """A tensor of which each row is an element: its index on each axis, with its label, and its value."""
     places = [heads.index(axis) for axis in axes]
     labelled = [axis for axis, at in zip(axes, places, strict=True) if heads[at + 1] == f"{axis}_label"]
     parts = [*(slice(at, at + 1) for at in places), slice(len(heads) - 1, None)]
@@ -434,7 +434,7 @@ def _read_elements(heads: Sequence[str], axes: Sequence[str], first: Row, rows: 
 
 
 def _element_labels(words: Sequence[str], axes: Sequence[str], axis: str, shape: Sequence[int]) -> Labels:
-    """Return the labels of an axis from those of every element: one list, or one a batch row."""
+    """The labels of an axis from those of every element: one list, or one a batch row."""
     by_index: Array = np.moveaxis(np.array(words, object).reshape(shape), axes.index(axis), -1)
     if "batch" in axes and axis != "batch":
         batch = [name for name in axes if name != axis].index("batch")
@@ -445,7 +445,7 @@ def _element_labels(words: Sequence[str], axes: Sequence[str], axis: str, shape:
 
 
 def _make_record(name: str, array: Array, axes: Sequence[str], labels: Sequence[Sequence[str] | Labels]) -> Record:
-    """Return a record of one tensor; labels that only count are none, and axes without labels are the default ones."""
+    """A record of one tensor; labels that only count are none, and axes without labels are the default ones."""
     named = {axis: [*one] for axis, one in zip(axes, labels, strict=True) if one and not _counts(one)}
     is_default = not named and tuple(axes) == default_axes(np.ndim(array))
     array = np.ascontiguousarray(array) if np.ndim(array) else np.asarray(array)

@@ -33,7 +33,7 @@ LARGEST_EMPTY = 1 << 24  # limit of the product of the other dimensions of a ten
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the NumPy dtype of that name; DataError where it is not supported.
+    """The NumPy dtype of that name. DataError if it is not supported.
 
     >>> dtype_of("float32")
     dtype('float32')
@@ -50,7 +50,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 @cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype of any byte order; DataError where it is not supported.
+    """The name of a dtype of any byte order. DataError if it is not supported.
 
     >>> name_of(np.dtype(">f4"))
     'float32'
@@ -61,13 +61,13 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def unsupported_dtype(name: str, hint: str = "") -> DataError:
-    """Return the error for a dtype that is not supported."""
+    """The error for a dtype that is not supported."""
     return DataError(f"dtype {name} not supported (use float16/32/64, bfloat16, ints, bool){hint}")
 
 
 @cache
 def is_float_dtype(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype is one of the four float dtypes (bfloat16 is no `np.floating`).
+    """Whether a dtype is one of the four float dtypes (bfloat16 is no `np.floating`).
 
     >>> is_float_dtype(np.dtype("float16")), is_float_dtype(np.dtype("int8"))
     (True, False)
@@ -90,7 +90,7 @@ def check_shape(dimensions: Sequence[object]) -> tuple[int, ...]:
 
 
 def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
-    """Return the size in bytes of an array; DataError where no array, or no array on this machine, can be so large.
+    """The size in bytes of an array. DataError if no array, or no array on this machine, can be so large.
 
     >>> byte_count((3, 4), 8)
     96
@@ -128,7 +128,7 @@ def check_empty(shape: tuple[int, ...]) -> None:
 
 
 def physical_memory() -> int:
-    """Return the bytes of memory this machine has; without limit where the system does not say."""
+    """The bytes of memory this machine has; without limit where the system does not say."""
     try:
         pages = os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -137,7 +137,7 @@ def physical_memory() -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Return a number of bytes in the unit that is easiest to read.
+    """A number of bytes in the unit that is easiest to read.
 
     >>> format_bytes(1536), format_bytes(4 * 10**12)
     ('1.5 KB', '4.0 TB')
@@ -165,7 +165,7 @@ def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortra
 
 
 def to_contiguous(array: Array) -> Array:
-    """Return the array as files hold it, little-endian and in C order; DataError for a dtype or shape that none holds.
+    """The array as files hold it, little-endian and in C order. DataError for a dtype or shape that none holds.
 
     >>> to_contiguous(np.ones((2, 3), ">f4").T).flags.c_contiguous
     True
@@ -177,7 +177,7 @@ def to_contiguous(array: Array) -> Array:
 
 
 def byte_view(array: Array) -> memoryview:
-    """Return the bytes of an array, copied only where it is not contiguous.
+    """The bytes of an array, copied only where it is not contiguous.
 
     >>> bytes(byte_view(np.array([1, 2], ">i2")))
     b'\\x01\\x00\\x02\\x00'
@@ -204,7 +204,7 @@ def round_to(doubles: Array, name: str) -> Array:
 
 
 def cast_array(array: Array, name: str) -> Array:
-    """Convert an array to the dtype of that name; DataError names the first element that it cannot hold.
+    """Convert an array to the dtype of that name. DataError names the first element that it cannot hold.
 
     >>> cast_array(np.array([1.0, 2.0]), "uint8")
     array([1, 2], dtype=uint8)
@@ -222,7 +222,7 @@ def cast_array(array: Array, name: str) -> Array:
 
 
 def _fits(array: Array, result: Array) -> Array:
-    """Return which elements a conversion preserved: floats may lose digits but not become infinite."""
+    """Which elements a conversion preserved: floats may lose digits but not become infinite."""
     if is_float_dtype(result.dtype):
         return np.isfinite(result) | ~np.isfinite(array) if is_float_dtype(array.dtype) else np.isfinite(result)
     if is_float_dtype(array.dtype):
@@ -233,7 +233,7 @@ def _fits(array: Array, result: Array) -> Array:
 
 
 def integer_bounds(name: str) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer dtype.
+    """The least and the greatest value of an integer dtype.
 
     >>> integer_bounds("uint8")
     (0, 255)
@@ -242,12 +242,12 @@ def integer_bounds(name: str) -> tuple[int, int]:
 
 
 def out_of_range(path: str, value: object, name: str) -> DataError:
-    """Return the error for an element that a dtype cannot hold."""
+    """The error for an element that a dtype cannot hold."""
     return DataError(f"{f'element {path}' if path else 'the value'} is {value}, outside {name}")
 
 
 def first_non_finite(x: Array) -> str:
-    """Return the first NaN or infinity of a float tensor with its index, "" where there is none.
+    """The first NaN or infinity of a float tensor with its index, or "" if there is none.
 
     >>> first_non_finite(np.array([[0.0, np.nan]]))
     'nan at [0][1]'

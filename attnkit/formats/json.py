@@ -224,7 +224,7 @@ def check_nested(value: Any, name: str, path: str) -> tuple[int, ...]:
 
 
 def ragged_error(path: str, index: int, first: tuple[int, ...], other: tuple[int, ...]) -> DataError:
-    """Return the error for a row that is not as long as the first."""
+    """The error for a row that is not as long as the first."""
     for depth, (expected, got) in enumerate(zip(first, other, strict=False)):
         if expected != got:
             rows = [f"{path}[{row}]" + "[0]" * depth for row in (index, 0)]
@@ -256,7 +256,7 @@ def is_float_name(name: str) -> bool:
 
 
 def format_value(value: object) -> str:
-    """Return a JSON value for an error message."""
+    """A JSON value for an error message."""
     if isinstance(value, dict):
         return "an object"
     text = dumps(value).decode() if not isinstance(value, int) or isinstance(value, bool) else str(value)
@@ -264,7 +264,7 @@ def format_value(value: object) -> str:
 
 
 def encode(record: Record, indent: bool = False) -> list[Buffer]:
-    """Return a record as one line of JSON, or indented with one matrix row per line.
+    """A record as one line of JSON, or indented with one matrix row per line.
 
     >>> b"".join(encode(Record({"x": np.array([0.1, np.inf], np.float32)})))
     b'{"tensors":{"x":{"dtype":"float32","shape":[2],"data":[0.1,"Infinity"]}},"labels":{},"history":[]}\\n'
@@ -281,7 +281,7 @@ def encode(record: Record, indent: bool = False) -> list[Buffer]:
 
 
 def normalize_nan(array: Array) -> Array:
-    """Return the array as it is read back from JSON: every NaN is the positive quiet one.
+    """The array as it is read back from JSON: every NaN is the positive quiet one.
 
     >>> np.signbit(normalize_nan(np.array([-np.nan]))).tolist()
     [False]
@@ -322,7 +322,7 @@ def _block(opening: bytes, items: list[bytes], closing: bytes, depth: int | None
 
 
 def format_array(array: Array) -> bytes:
-    """Return the elements as nested JSON lists."""
+    """The elements as nested JSON lists."""
     import orjson
 
     if array.size == 0:
@@ -356,7 +356,7 @@ def _non_finite_name(value: float) -> str:
 
 
 def _format_halves(array: Array) -> bytes:
-    """Return the elements of a 16-bit float array as nested lists, each of the at most 65,536 values formatted once."""
+    """The elements of a 16-bit float array as nested lists, each of the at most 65,536 values formatted once."""
     bits, places = np.unique(array.reshape(-1).view(np.uint16), return_inverse=True)
     texts = _shortest_decimals(bits.view(array.dtype))
     level: list[str] = [texts[place] for place in places.tolist()]

@@ -49,7 +49,7 @@ def map_file(path: str) -> mmap.mmap:
 
 
 def truncated_file() -> str:
-    """Return the mapped file that is now shorter than when it was mapped (reading it is a SIGBUS); "" for none."""
+    """The mapped file that is now shorter than when it was mapped (reading it is a SIGBUS); "" for none."""
     for path, size in _sizes.items():
         with contextlib.suppress(OSError):
             if os.stat(path).st_size < size:

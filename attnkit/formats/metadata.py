@@ -14,7 +14,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def dumps(value: object) -> bytes:
-    """Return compact JSON; DataError for text that is not Unicode, such as a file name in another encoding.
+    """Return compact JSON. DataError for text that is not Unicode, such as a file name in another encoding.
 
     >>> dumps({"token": ["a"]})
     b'{"token":["a"]}'
@@ -28,13 +28,13 @@ def dumps(value: object) -> bytes:
 
 
 def to_metadata(record: Record) -> dict[str, Any]:
-    """Return the axes, labels and history of a record as JSON values."""
+    """The axes, labels and history of a record as JSON values."""
     axes = {name: list(one.axes) for name, one in record.tensors.items() if one.axes is not None}
     return {"axes": axes, "labels": record.labels, "history": record.history}
 
 
 def loads(text: bytes) -> dict[str, Any]:
-    """Return the object in a JSON text; DataError with the position of the first error."""
+    """The object in a JSON text; DataError with the position of the first error."""
     value = parse_json(text)
     if not isinstance(value, dict):
         raise DataError("axes, labels and history are not a JSON object")
@@ -42,7 +42,7 @@ def loads(text: bytes) -> dict[str, Any]:
 
 
 def with_metadata(record: Record, values: dict[str, Any]) -> Record:
-    """Return the record with axes, labels and history from JSON; DataError where they do not fit it."""
+    """The record with axes, labels and history from JSON. DataError if they do not fit it."""
     check_keys(values, PARTS)
     axes = values.get("axes", {})
     if not isinstance(axes, dict):
@@ -79,7 +79,7 @@ def check_labels(value: object) -> dict[str, Labels]:
 
 
 def check_history(value: object) -> list[dict[str, Any]]:
-    """Return the history from JSON, a list of objects: each a command, its version, the SHA-256 of its input files.
+    """The history from JSON, a list of objects: each a command, its version, the SHA-256 of its input files.
 
     `beside` is the side file that the command wrote the record to, where it is not its main result.
     """

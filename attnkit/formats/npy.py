@@ -51,7 +51,7 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def encode(record: Record) -> list[Buffer]:
-    """Return x of a record as NPY, the same bytes as `numpy.save`; DataError where requested tensors would be lost.
+    """Return x of a record as NPY, the same bytes as `numpy.save`. DataError if requested tensors would be lost.
 
     >>> len(b"".join(encode(Record({"x": np.zeros(3), "ids": np.arange(3)}))))
     152
@@ -60,7 +60,7 @@ def encode(record: Record) -> list[Buffer]:
 
 
 def only_tensor(record: Record) -> Array:
-    """Return x of a record, or its only tensor; DataError names the tensors that must not be lost."""
+    """Return x of a record, or its only tensor. DataError names the tensors that must not be lost."""
     if len(record) == 1:
         return record[next(iter(record))]
     if "x" not in record:
@@ -73,7 +73,7 @@ def only_tensor(record: Record) -> Array:
 
 
 def encode_array(array: Array) -> list[Buffer]:
-    """Return an array as NPY version 1.0, its data not copied."""
+    """An array as NPY version 1.0, its data not copied."""
     array = to_contiguous(array)
     name = name_of(array.dtype)
     descr = "<V2" if name == "bfloat16" else array.dtype.str
@@ -84,7 +84,7 @@ def encode_array(array: Array) -> list[Buffer]:
 
 
 def read_array(source: Source, bfloat16: bool = False) -> Array:
-    """Return the next array of a source; DataError where it is not one."""
+    """The next array of a source. DataError if it is not one."""
     dtype, shape, fortran = read_header(source, bfloat16)
     count = byte_count(shape, dtype.itemsize)
     data = source.read_uint8(count)
@@ -94,7 +94,7 @@ def read_array(source: Source, bfloat16: bool = False) -> Array:
 
 
 def length(source: Source) -> int:
-    """Return the size in bytes of the array at the front of a source, of which only the header is read.
+    """The size in bytes of the array at the front of a source, of which only the header is read.
 
     >>> length(Source.of(b"".join(encode_array(np.zeros(3))) + b"more"))
     152
@@ -107,7 +107,7 @@ def length(source: Source) -> int:
 
 
 def trailing(source: Source) -> DataError:
-    """Return the error for bytes after an array that are not another one."""
+    """The error for bytes after an array that are not another one."""
     count = source.count_rest()
     return DataError(f"{count} after the array {'is' if count == '1 byte' else 'are'} not a tensor")
 
@@ -193,5 +193,5 @@ def _bad_descr(text: str, name: str) -> DataError:
 
 
 def _printable(text: str) -> str:
-    """Return the first 40 printable characters of a text."""
+    """The first 40 printable characters of a text."""
     return "".join(character for character in text if character.isprintable()).strip()[:40]

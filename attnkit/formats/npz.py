@@ -9,8 +9,7 @@ from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
-from attnkit.formats.zip import STORED, Member, encode_archive, read_member
-from attnkit.formats.zip_reader import DESCRIPTOR_MARK, read_archives
+from attnkit.formats.zip import DESCRIPTOR_MARK, STORED, Member, encode_archive, read_archives, read_member
 from attnkit.record import Array, Record
 
 META = "meta.json"
@@ -32,7 +31,7 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def _to_record(members: dict[str, Member], bfloat16: bool) -> Record:
-    """Return the record of the members of one archive."""
+    """The record of the members of one archive."""
     metadata = _metadata(members.pop(META)) if META in members else {}
     if not members:
         raise DataError("no tensors in this NPZ file")
@@ -45,7 +44,7 @@ def _to_record(members: dict[str, Member], bfloat16: bool) -> Record:
 
 
 def _measure(name: str, source: Source) -> int:
-    """Return the size of the file at the front of a source: an array's header has it; JSON ends at a mark of ZIP."""
+    """The size of the file at the front of a source: an array's header has it; JSON ends at a mark of ZIP."""
     with prefix_errors(f"member {name[:100]!r}"):
         if name != META:
             _check_name(name)
@@ -74,7 +73,7 @@ def map_tensors(path: str) -> Mapped:
 
 
 def encode(record: Record) -> list[Buffer]:
-    """Return a record as NPZ, which `numpy.load` reads without pickle; equal records are equal bytes.
+    """A record as NPZ, which `numpy.load` reads without pickle; equal records are equal bytes.
 
     >>> import numpy as np
     >>> b"".join(encode(Record({"x": np.eye(2)})))[:4]

@@ -50,7 +50,7 @@ class Names(NamedTuple):
 
 
 def read_pickle(data: bytes, names: Names) -> tuple[Any, int]:
-    r"""Return the value of the pickle at the front of some bytes, and how many of them it takes.
+    r"""The value of the pickle at the front of some bytes, and how many of them it takes.
 
     The value consists of None, bool, int, float, str, tuple, list, Dict, and what `names` has. DataError for every
     other instruction or name, and for a pickle that is cut or longer than 8 MB.
@@ -87,7 +87,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Return the value on the stack where the pickle stops."""
+        """The value on the stack where the pickle stops."""
         while True:
             self.start = self.at
             code = self.take(1)[0]
@@ -103,7 +103,7 @@ class _Machine:
             operation(self)
 
     def take(self, count: int) -> bytes:
-        """Return the next bytes; DataError where the pickle has fewer."""
+        """The next bytes. DataError if the pickle has fewer."""
         data = self.data[self.at : self.at + count]
         self.at += len(data)
         if len(data) < count:
@@ -111,7 +111,7 @@ class _Machine:
         return data
 
     def number(self, layout: str) -> int:
-        """Return the next number, of a layout of `struct`."""
+        """The next number, of a layout of `struct`."""
         value: int = struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
         return value
 

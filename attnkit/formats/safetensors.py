@@ -79,7 +79,7 @@ def map_tensors(path: str) -> Mapped:
 
 
 def encode(record: Record, metadata: Mapping[str, str] | None = None) -> list[Buffer]:
-    """Return a record as safetensors, its tensors in order and not copied; `metadata` is added to that of the record.
+    """A record as safetensors, its tensors in order and not copied; `metadata` is added to that of the record.
 
     >>> import numpy as np
     >>> len(encode(Record({"x": np.eye(2), "mask": np.eye(2) > 0})))
@@ -136,7 +136,7 @@ def _check_metadata(value: object) -> dict[str, str]:
 
 
 def _check_entry(name: str, entry: object) -> Entry:
-    """Return an entry of the header, checked."""
+    """An entry of the header, checked."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise DataError(f"tensor {name[:100]!r}: expected the keys dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -163,7 +163,7 @@ def _check_entry(name: str, entry: object) -> Entry:
 
 
 def _sort_by_offset(entries: dict[str, Entry]) -> list[str]:
-    """Return the tensors in the order of their bytes; DataError for holes and overlaps."""
+    """The tensors in the order of their bytes. DataError for holes and overlaps."""
     order, reached = sorted(entries, key=lambda name: entries[name][2:]), 0
     for name in order:
         begin, end = entries[name][2:]

@@ -78,18 +78,18 @@ class Source:
 
     @classmethod
     def of(cls, data: Buffer, name: str = "<memory>") -> "Source":
-        """Return a source of bytes that are in memory already."""
+        """A source of bytes that are in memory already."""
         source = cls(-1, name)
         source._ahead, source._ended = memoryview(data), True
         return source
 
     def peek(self, count: int) -> bytes:
-        """Return the next bytes without consuming them; fewer only where the source ends."""
+        """The next bytes without consuming them; fewer only where the source ends."""
         self._fetch(count)
         return bytes(self._ahead[:count])
 
     def peek_lines(self, count: int, limit: int) -> bytes:
-        """Return the bytes up to the end of that many lines without consuming them, no more than `limit`."""
+        """The bytes up to the end of that many lines without consuming them, no more than `limit`."""
         head = self.peek(1)
         while head.count(b"\n") < count and len(head) < limit and not (self._ended and len(head) == len(self._ahead)):
             self._fetch(min(len(head) + 1, limit))
@@ -102,12 +102,12 @@ class Source:
         return bytes(self._ahead[:count])
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes; fewer only where the source ends."""
+        """The next bytes; fewer only where the source ends."""
         self._fetch(count)
         return bytes(self._consume(count))
 
     def read_available(self) -> Buffer:
-        """Return the bytes that are there, waiting only while there are none; empty where the source ends."""
+        """The bytes that are there, waiting only while there are none; empty where the source ends."""
         self._fetch(1)
         return self._consume(len(self._ahead))
 
@@ -124,7 +124,7 @@ class Source:
         return count
 
     def read_uint8(self, count: int) -> Array:
-        """Return the next bytes as a uint8 array, a view where they are in memory; fewer where the source ends.
+        """The next bytes as a uint8 array, a view where they are in memory; fewer where the source ends.
 
         No more than the first block is allocated before that much has been read.
         """
@@ -142,7 +142,7 @@ class Source:
         return whole[: BLOCK + self.readinto(whole.data[BLOCK:])]
 
     def read_all(self) -> bytearray:
-        """Return all bytes left; DataError where they are more than half of this machine's memory."""
+        """All bytes left. DataError if they are more than half of this machine's memory."""
         whole, limit = bytearray(), physical_memory() // 2
         while chunk := self.read_available():
             whole += chunk
@@ -151,12 +151,12 @@ class Source:
         return whole
 
     def count_rest(self) -> str:
-        """Return how many bytes are left, for an error message; not counted beyond 64 KB."""
+        """How many bytes are left, for an error message; not counted beyond 64 KB."""
         count = len(self.peek(1 << 16))
         return counted(count, "byte") if count < 1 << 16 else "more than 64 KB"
 
     def empty_error(self, expected: str) -> DataError:
-        """Return the error for a source without a byte; an empty pipe is likely a failure of the command before."""
+        """The error for a source without a byte; an empty pipe is likely a failure of the command before."""
         with contextlib.suppress(OSError):
             if stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
                 return DataError(f"empty input (expected {expected}) (did the command before it fail?)", self.name)
@@ -171,7 +171,7 @@ class Source:
         self._unhashed = [] if self._hash else None
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that was consumed, in hexadecimal; "" where it is not computed."""
+        """The SHA-256 of all that was consumed, in hexadecimal, or "" if it is not computed."""
         deferred, self._unhashed = self._unhashed or [], None
         for data in deferred:
             self._update_hash(data)
@@ -182,7 +182,7 @@ class Source:
         self._captured = []
 
     def take_captured(self) -> list[Buffer]:
-        """Return the buffers consumed since the last call, and forget them."""
+        """The buffers consumed since the last call, and forget them."""
         buffers, self._captured = self._captured or [], []
         return buffers
 
@@ -227,7 +227,7 @@ class Source:
             self._hash.update(data)
 
     def _retry(self, call: Callable[[Operand], Result], operand: Operand) -> Result:
-        """Return the result of a system call that reads, repeated while no bytes are there yet."""
+        """The result of a system call that reads, repeated while no bytes are there yet."""
         while True:
             try:
                 return call(operand)
@@ -252,12 +252,12 @@ def regular_files_only() -> Iterator[None]:
 
 
 def is_missing(error: FileError) -> bool:
-    """Return whether a file could not be opened because it does not exist, not for another reason."""
+    """Whether a file could not be opened because it does not exist, not for another reason."""
     return getattr(error.__cause__, "errno", None) in MISSING
 
 
 def exists(path: str) -> bool:
-    """Return whether a file or a folder of that name exists; FileError where that cannot be known.
+    """Whether a file or a folder of that name exists. FileError if that cannot be known.
 
     >>> exists("/"), exists("/no/such/file")
     (True, False)

@@ -2,14 +2,15 @@
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.formats.dtypes import format_bytes
 from attnkit.formats.mapped import release_pages
-from attnkit.formats.streams import Buffer
+from attnkit.formats.streams import Buffer, Source
 
 LOCAL = struct.Struct("<4s5H3L2H")
 CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -41,7 +42,7 @@ class Member(NamedTuple):
 
 
 def read_member(member: Member) -> memoryview:
-    """Return the bytes of a member, a view where it is stored; DataError where size or checksum differ."""
+    """The bytes of a member, a view where it is stored. DataError if size or checksum differ."""
     content = member.packed if member.method == STORED else _inflate(member)
     if len(content) != member.size or checksum(content) != member.checksum:
         raise DataError("damaged: its size or checksum differs")
@@ -49,7 +50,7 @@ def read_member(member: Member) -> memoryview:
 
 
 def checksum(content: memoryview) -> int:
-    """Return the CRC-32 of some bytes; those of a large mapped file do not stay in memory.
+    """The CRC-32 of some bytes; those of a large mapped file do not stay in memory.
 
     >>> checksum(memoryview(b"hello"))
     907060870
@@ -64,7 +65,7 @@ def checksum(content: memoryview) -> int:
 
 
 def encode_archive(files: Iterable[tuple[str, list[Buffer]]]) -> list[Buffer]:
-    """Return an archive of stored files: no compression, fixed timestamps, so that equal files are equal bytes.
+    """An archive of stored files: no compression, fixed timestamps, so that equal files are equal bytes.
 
     >>> data = b"".join(encode_archive([("a.txt", [b"hello"])]))
     >>> data[:4], data[64:69]
@@ -91,7 +92,7 @@ def _inflate(member: Member) -> memoryview:
 
 
 def _headers(name: str, content: list[Buffer], offset: int) -> tuple[bytes, bytes]:
-    """Return the header before a file, and its entry in the directory."""
+    """The header before a file, and its entry in the directory."""
     try:
         raw = name.encode()
     except UnicodeEncodeError as error:
@@ -118,10 +119,284 @@ def _headers(name: str, content: list[Buffer], offset: int) -> tuple[bytes, byte
 
 
 def _end_record(count: int, size: int, start: int) -> bytes:
-    """Return the end of the archive, after its directory."""
+    """The end of the archive, after its directory."""
     wide = b""
     if start >= WIDE or count >= 0xFFFF:
         wide = END64.pack(END64_MARK, END64.size - 12, 3 << 8 | 45, 45, 0, 0, count, count, size, start)
         wide += LOCATOR.pack(LOCATOR_MARK, 0, start + size, 1)
     few = min(count, 0xFFFF)
     return wide + END.pack(END_MARK, 0, 0, few, few, size, min(start, WIDE), 0)
+
+
+INFLATED = 64 << 20  # the size that the compressed members of an archive may have together: so much,
+INFLATED_RATIO = 100  # or so many times the bytes of the archive that have been read
+METHODS = {12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
+ENCRYPTED = 1  # flag
+DESCRIBED = 8  # flag: checksum and sizes follow the content, as they do where a writer cannot seek
+DESCRIPTORS = ("<4sL2Q", "<L2Q", "<4s3L", "<3L")  # how they are laid out; the mark and the wide sizes are optional
+DESCRIPTOR_MARK = b"PK\x07\x08"
+LONGEST_DESCRIPTOR = 24
+NEWEST = 63  # version of the ZIP format, 6.3
+STEP = 1 << 16  # compressed bytes read, and 16 times as many inflated, at a time
+
+Measure = Callable[[str, Source], int]
+
+
+class Local(NamedTuple):
+    """The header before a file; `at` is its offset in the archive."""
+
+    at: int
+    name: str
+    raw: bytes
+    flags: int
+    method: int
+    checksum: int
+    packed: int
+    size: int
+
+
+class Entry(NamedTuple):
+    """The entry of a file in the directory; `at` is the offset of its header."""
+
+    at: int
+    name: str
+    raw: bytes
+    method: int
+    checksum: int
+    packed: int
+    size: int
+
+
+def read_archives(source: Source, measure: Measure) -> Iterator[list[Member]]:
+    """Yield the members of each archive of a source, in order. DataError for contradictions and bombs.
+
+    An archive is compared with its directory before its members are returned. The bytes after it are not read
+    before the next archive is requested.
+
+    measure  (name, source) -> the size of a stored file at the front of the source, where its header has none
+
+    >>> from attnkit.formats.zip import encode_archive, read_member
+    >>> two = b"".join(encode_archive([("a", [b"1"])]) + encode_archive([("b", [b"2"])]))
+    >>> [bytes(read_member(member)) for [member] in read_archives(Source.of(two), lambda name, source: 0)]
+    [b'1', b'2']
+    """
+    before = 0
+    while True:
+        reader = _Reader(source, before, measure)
+        yield reader.members()
+        before += reader.at
+        rest = source.peek(4)
+        if not rest:
+            return
+        if rest not in (LOCAL_MARK, END_MARK):
+            raise DataError(f"{source.count_rest()} after the ZIP archive")
+
+
+class _Reader:
+    """A reader of one archive.
+
+    before    how many bytes of the source come before it
+    at        how many of its bytes have been read
+    inflated  the size of its compressed members, all together
+    """
+
+    def __init__(self, source: Source, before: int, measure: Measure) -> None:
+        self._source, self._before, self._measure = source, before, measure
+        self.at = self.inflated = 0
+
+    def members(self) -> list[Member]:
+        """Return its members. DataError if they differ from its directory, repeat a name or grow too much."""
+        files: dict[int, tuple[Entry, Member]] = {}
+        while self._source.peek(4) == LOCAL_MARK:
+            local = self._local()
+            files[local.at] = self._described(local) if local.flags & DESCRIBED else self._plain(local)
+        start, entries = self.at, []
+        while self._source.peek(4) == CENTRAL_MARK:
+            entries.append(self._entry())
+        shift = self._end(start, len(entries))
+        self._compare({at: entry for at, (entry, _) in files.items()}, entries, start, shift)
+        self._check_inflated()
+        members = [member for _, member in files.values()]
+        _check_names(members)
+        return members
+
+    def _read(self, count: int, problem: str) -> bytes:
+        """The next `count` bytes. DataError names the problem where there are fewer."""
+        data = self._source.read(count)
+        self.at += len(data)
+        if len(data) < count:
+            raise DataError(f"truncated ZIP archive: {problem}")
+        return data
+
+    def _local(self) -> Local:
+        """The header of the next file."""
+        at, problem = self.at, "the header of a member is cut"
+        fields = LOCAL.unpack(self._read(LOCAL.size, problem))
+        _, version, flags, method, _, _, checksum, packed, size, name_size, extra_size = fields
+        if version & 0xFF > NEWEST:
+            raise DataError("bad ZIP archive: no header where a member begins")
+        raw, extra = self._read(name_size, problem), self._read(extra_size, problem)
+        size, packed = _apply_zip64(extra, [size, packed])
+        name = _decode_name(raw, flags)
+        _check_method(name, flags, method)
+        if method == STORED and packed != size and not flags & DESCRIBED:
+            raise DataError(f"member {name[:100]!r}: declared size {size}, stored in {packed} bytes, does not fit")
+        return Local(at, name, raw, flags, method, checksum, packed, size)
+
+    def _plain(self, local: Local) -> tuple[Entry, Member]:
+        """A file whose header has its size, and the entry that the directory must have."""
+        member = Member(local.name, local.method, local.checksum, local.size, self._content(local.name, local.packed))
+        self.inflated += local.size if local.method == DEFLATED else 0
+        return Entry(local.at, local.name, local.raw, local.method, *local[5:]), member
+
+    def _content(self, name: str, size: int) -> memoryview:
+        """The next `size` bytes, a view where they are in memory."""
+        if size >= 1 << 62:
+            raise DataError(f"member {name[:100]!r}: declared size {size} does not fit")
+        content = self._source.read_uint8(size)
+        self.at += content.size
+        if content.size < size:
+            raise DataError(f"truncated ZIP archive: member {name[:100]!r} needs {size} bytes, got {content.size}")
+        return content.data
+
+    def _described(self, local: Local) -> tuple[Entry, Member]:
+        """A file with checksum and sizes after it, and the entry that the directory must have."""
+        start = self.at
+        if local.method == DEFLATED:
+            content = self._inflated(local.name)
+        else:
+            content = self._content(local.name, self._measure(local.name, self._source))
+        packed = self.at - start
+        checksum = self._descriptor(local.name, packed, len(content))
+        entry = Entry(local.at, local.name, local.raw, local.method, checksum, packed, len(content))
+        return entry, Member(local.name, STORED, checksum, len(content), content)
+
+    def _inflated(self, name: str) -> memoryview:
+        """The content of a compressed file of unknown size: deflated data mark their own end."""
+        content, unpacker = bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
+        while not unpacker.eof:
+            ahead = self._source.peek_available(STEP)
+            try:
+                more = unpacker.decompress(ahead, 16 * STEP)
+            except zlib.error as error:
+                raise DataError(f"member {name[:100]!r}: damaged: {error}") from error
+            content += more
+            left = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+            self._read(len(ahead) - len(left), "")
+            if not (ahead or more):
+                raise DataError(f"truncated ZIP archive: member {name[:100]!r} does not end")
+            self.inflated += len(more)
+            self._check_inflated("more than ")
+        return memoryview(content)
+
+    def _check_inflated(self, more: str = "") -> None:
+        """Raise DataError where the compressed members read so far grow to too many bytes."""
+        allowed = max(INFLATED, INFLATED_RATIO * self.at)
+        if self.inflated > allowed:
+            problem = f"{format_bytes(self.at)} compressed would become {more}{format_bytes(self.inflated)}"
+            raise DataError(f"{problem} (limit {format_bytes(allowed)}); save it uncompressed")
+
+    def _descriptor(self, name: str, packed: int, size: int) -> int:
+        """The checksum after a file, before its sizes, in any of their layouts. DataError for other sizes."""
+        ahead = self._source.peek(LONGEST_DESCRIPTOR)
+        if len(ahead) < LONGEST_DESCRIPTOR:  # the directory follows
+            raise DataError(f"truncated ZIP archive: member {name[:100]!r} is cut")
+        for layout in DESCRIPTORS:
+            *mark, checksum, stated_packed, stated = struct.unpack_from(layout, ahead)
+            if mark in ([], [DESCRIPTOR_MARK]) and (stated_packed, stated) == (packed, size):
+                self._read(struct.calcsize(layout), "")
+                return int(checksum)
+        raise DataError(f"member {name[:100]!r}: damaged: its size differs")
+
+    def _entry(self) -> Entry:
+        """The next entry of the directory."""
+        problem = "the end of its directory is missing"
+        fields = CENTRAL.unpack(self._read(CENTRAL.size, problem))
+        _, _, _, flags, method, _, _, checksum, packed, size, name_size, extra_size, comment = fields[:13]
+        raw, extra = self._read(name_size, problem), self._read(extra_size, problem)
+        self._read(comment, problem)
+        size, packed, at = _apply_zip64(extra, [size, packed, fields[16]])
+        name = _decode_name(raw, flags)
+        _check_method(name, flags, method)
+        return Entry(at, name, raw, method, checksum, packed, size)
+
+    def _end(self, start: int, entries: int) -> int:
+        """Read the end of the archive; return the shift to subtract from its offsets.
+
+        An archive that was appended to others may count its offsets from the start of the file.
+        """
+        problem, length = "the end of its directory is missing", self.at - start
+        wide: tuple[int, ...] = ()
+        if self._source.peek(4) == END64_MARK:
+            wide = END64.unpack(self._read(END64.size, problem))
+            if wide[1] != END64.size - 12:
+                raise DataError("bad ZIP directory: its end has a wrong size")
+            if self._read(LOCATOR.size, problem)[:4] != LOCATOR_MARK:
+                raise DataError("bad ZIP directory")
+        if len(self._source.peek(4)) < 4:
+            raise DataError(f"truncated ZIP archive: {problem}")
+        if self._source.peek(4) != END_MARK:
+            raise DataError("bad ZIP archive: expected a member or the directory")
+        _, disk, first, here, count, size, at, comment = END.unpack(self._read(END.size, problem))
+        self._read(comment, problem)
+        if wide:
+            disk, first, here, count, size, at = wide[4:]
+        if disk or first or here != count:
+            raise DataError("bad ZIP directory (several disks)")
+        if count != entries or size != length or at not in (start, start + self._before):
+            raise DataError("bad ZIP directory: its size or place differs")
+        return int(at - start)
+
+    def _compare(self, local: dict[int, Entry], entries: list[Entry], limit: int, shift: int) -> None:
+        """Raise DataError unless the directory has every file once, as its header has it."""
+        rest = dict(local)
+        for entry in entries:
+            at = entry.at - shift
+            if not 0 <= at < limit:
+                raise DataError(f"member {entry.name[:100]!r} is outside the archive")
+            if at in local and at not in rest:
+                raise DataError("members of the ZIP archive overlap")
+            if at not in rest or rest[at].raw != entry.raw:
+                raise DataError(f"member {entry.name[:100]!r} is not where the directory says")
+            if rest.pop(at)[3:] != entry[3:]:
+                raise DataError(
+                    f"member {entry.name[:100]!r}: damaged: its size or checksum differs from the directory's"
+                )
+        if rest:
+            raise DataError(f"member {next(iter(rest.values())).name[:100]!r} is missing from the ZIP directory")
+
+
+def _check_names(members: list[Member]) -> None:
+    """Raise DataError where two members have one name."""
+    names: set[str] = set()
+    for member in members:
+        if member.name in names:
+            raise DataError(f"duplicate member {member.name[:100]!r}")
+        names.add(member.name)
+
+
+def _decode_name(raw: bytes, flags: int) -> str:
+    """The name of a member, decoded as its flags require."""
+    return raw.decode("utf-8" if flags & UTF8 else "cp437", "replace")
+
+
+def _check_method(name: str, flags: int, method: int) -> None:
+    """Raise DataError where a member is encrypted, or compressed by a method that NPZ does not use."""
+    if flags & ENCRYPTED:
+        raise DataError(f"member {name[:100]!r} is encrypted")
+    if method not in (STORED, DEFLATED):
+        raise DataError(f"member {name[:100]!r} is compressed with {METHODS.get(method, f'method {method}')}")
+
+
+def _apply_zip64(extra: bytes, values: list[int]) -> list[int]:
+    """Return sizes and offset, those that do not fit 32 bits replaced from the ZIP64 field."""
+    at = 0
+    while WIDE in values and at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        if kind == 1:
+            if at + 4 + length > len(extra):
+                raise DataError("bad ZIP archive: an extra field does not fit")
+            wide = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
+            return [next(wide, WIDE) if value == WIDE else value for value in values]
+        at += 4 + length
+    return values

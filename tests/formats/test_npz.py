@@ -10,7 +10,7 @@ import pytest
 
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, npz, read, zip
-from attnkit.formats.zip_reader import read_archives
+from attnkit.formats.zip import read_archives
 from attnkit.record import Tensor
 
 
