@@ -1,4 +1,4 @@
-"""Bytes of a command's output as lines of text: tensors, figures and long texts in short, all else as it is."""
+"""The output of a command as lines of text: tensors, figures and long texts shortened, other text unchanged."""
 
 import hashlib
 import html
@@ -16,7 +16,7 @@ LONG_JSON, LONG_TEXT = 4_000, 12_000  # the most bytes of a text that is given i
 
 
 def normalized(text, folder):
-    """Text without what changes from run to run or from version to version."""
+    """Text without folders, digests and versions, which change from run to run."""
     text = text.replace(f"{folder}/", "").replace(str(folder), ".")
     text = re.sub(r"\b[0-9a-f]{64}\b", "<sha256>", text)
     text = re.sub(r"\b[0-9a-f]{12}…", "<sha256>…", text)
@@ -24,7 +24,7 @@ def normalized(text, folder):
 
 
 def rendered(data, folder):
-    """Bytes as text: tensors, pictures and what is long in short, with the SHA-256 of all."""
+    """Bytes as text; tensors, figures and long texts are shortened and followed by the SHA-256 of all."""
     brief = None
     if data.startswith(b"\x93NUMPY"):
         brief = [described("npy", {"x": array}, {}) for array in npy_arrays(data)]
@@ -51,7 +51,7 @@ def npy_arrays(data):
 
 
 def npz_arrays(data):
-    """The arrays of an NPZ, and what its member meta.json says."""
+    """The arrays of an NPZ, and its member meta.json."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     about = json.loads(members.pop("meta.json", b"{}"))
@@ -59,7 +59,7 @@ def npz_arrays(data):
 
 
 def safetensors_arrays(data):
-    """The arrays of a safetensors file, and what its metadata say."""
+    """The arrays of a safetensors file, and its metadata."""
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
     about = json.loads(header.pop("__metadata__", {}).get("attnkit", "{}"))
@@ -73,7 +73,7 @@ def safetensors_arrays(data):
 
 
 def json_records(data):
-    """The records of a stream of JSON: arrays, and what stands beside them."""
+    """The records of a stream of JSON: arrays, and the rest of each record."""
     text, decoder, at = data.decode(), json.JSONDecoder(), 0
     while at < len(text):
         record, at = decoder.raw_decode(text, at)
@@ -87,14 +87,14 @@ def json_records(data):
 
 
 def flat(value):
-    """The numbers in nested lists; NaN and infinity are words there."""
+    """The numbers in nested lists, in which NaN and infinity are words."""
     if isinstance(value, list):
         return [number for one in value for number in flat(one)]
     return [float(value) if isinstance(value, str) else value]
 
 
 def described(form, arrays, about):
-    """A record in short: a line for each tensor, its labels, its history."""
+    """A short description of a record: a line for each tensor, its labels and its history."""
     axes = about.get("axes", {})
     lines = [f"{form} record"]
     lines += [f"  {name} {figures(array, axes.get(name, []))}" for name, array in arrays.items()]
@@ -108,9 +108,9 @@ def described(form, arrays, about):
 
 
 def figures(array, axes):
-    """A tensor in short: dtype, shape, axes, the first numbers, and sums in which every number and place counts.
+    """A short description of a tensor: dtype, shape, axes, sums over all its numbers, and the first numbers.
 
-    dot is the sum of x[i] · cos(i), over that of |x[i]|: the same to 5 places on every processor.
+    dot is the sum of x[i] · cos(i) over the sum of |x[i]|, which is the same to 5 places on every processor.
     """
     dtype = "bfloat16" if array.dtype == np.dtype("V2") else str(array.dtype)
     place = f"{dtype} {array.shape} [{', '.join(axes)}]"
@@ -130,7 +130,7 @@ def figures(array, axes):
 
 
 def visible(markup):
-    """The text of a picture or a page, a line for each piece."""
+    """The text of a figure or a page, a line for each piece."""
     text = re.sub(r"<(style|script|defs)\b.*?</\1>", "", markup, flags=re.DOTALL)
     text = html.unescape(re.sub(r"<[^>]*>", "\n", text)).replace("\xa0", " ")
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The command `attnkit` of the tests: it has tests/server.py run its command line, in place of an interpreter.
+"""The command `attnkit` of the tests, which asks tests/server.py to run its command line instead of an interpreter.
 
 `tests/process.py` makes a script of this file, with a call of `main` at its end; `-IS` and few imports start it fast.
 """
@@ -22,7 +22,7 @@ def limits():
 
 
 def at_start(environment, names):
-    """The variables that act when an interpreter or a library starts: those whose names begin with one of names."""
+    """The variables that act when an interpreter or a library starts: their names begin with one of names."""
     return {item for item in environment.items() if item[1] and item[0].startswith(names)}
 
 
@@ -44,13 +44,13 @@ def send(connection, request, descriptors):
 
 
 def received(connection):
-    """How the process ended: its exit code, or -N where signal N ended it."""
+    """How the process ended: its exit code, or -N if signal N ended it."""
     answer = connection.recv(4)
     return int.from_bytes(answer, "little", signed=True) if answer else LOST
 
 
 def main(python, command, path, names, expected, given):
-    """Run the command line of this process by the server at path, or alone where it would differ from its server."""
+    """Run the command line of this process by the server at path, or alone if its limits or variables differ."""
     numbers = [number for number in map(int, os.listdir("/dev/fd")) if is_open(number)]
     connection = socket(AF_UNIX)
     try:

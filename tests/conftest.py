@@ -1,4 +1,4 @@
-"""The tests run the command of the environment they run in, wherever the shell would find another."""
+"""Set-up of all tests: the command of this environment, settings of JAX and Hypothesis, an end for tests that hang."""
 
 import faulthandler
 import os
@@ -55,7 +55,7 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_runtest_setup(item):
-    """Skip elsewhere what only Linux has: tests of the marker `linux`, and parameters with /dev/full."""
+    """Skip what only Linux supports on other systems: the marker `linux`, and parameters with /dev/full."""
     parameters = str(getattr(item, "callspec", None) and item.callspec.params)
     if sys.platform != "linux" and (item.get_closest_marker("linux") or "/dev/full" in parameters):
         pytest.skip("only on Linux")

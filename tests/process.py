@@ -1,11 +1,11 @@
 """Command lines of attnkit, as the tests run them.
 
-`call` and `run` are for what a command line reads and writes: in this process, with descriptors, a folder and an
-environment of its own, in 3 ms. `bash` and every `attnkit` on the PATH of the tests are processes: forks of one that
-has imported attnkit (tests/server.py), in 20 ms in place of 250. What acts when an interpreter starts is another
-matter: where a line changes variables of START, limits of resources or whether standard streams are open, it gets an
-interpreter; and so do all tests that use ALONE (signals, memory, start-up), and every command line of every test
-where ATTNKIT_TESTS=alone is set.
+`call` and `run` run a command line in this process, with descriptors, a folder and an environment of its own, in 3 ms.
+`bash` and every `attnkit` on the PATH of the tests are processes. They are forks of a process that has imported attnkit
+(tests/server.py), and take 20 ms instead of 250.
+
+A command line gets an interpreter if it changes variables of START, limits of resources, or whether standard streams
+are open. So do all tests that use ALONE (signals, memory, start-up), and all command lines if ATTNKIT_TESTS is `alone`.
 """
 
 import atexit
@@ -34,7 +34,7 @@ OWN = ("ATTNKIT_", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHON", "TERM", "LC_"
 ALL_ALONE = os.environ.get("ATTNKIT_TESTS") == "alone"
 ALONE = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # a PATH on which attnkit starts an interpreter
 
-FEW_THREADS = {"OPENBLAS_NUM_THREADS": "2"}  # each of which has buffers of its own, where a test measures memory
+FEW_THREADS = {"OPENBLAS_NUM_THREADS": "2"}  # for tests that measure memory: each thread has buffers of its own
 LOOPS = {
     "Prescott": "SSE3",
     "Sandybridge": "AVX",
@@ -52,10 +52,10 @@ def has_loops(name):
 
 
 def default_signals():
-    """Have the processes that tests start begin with the default action of signals that this one ignores.
+    """Start the processes of tests with the default action of the signals that this process ignores.
 
     Under nohup and in the background of some shells a process ignores SIGHUP or SIGINT, and so would its children. A
-    handler that does nothing is the same for this process, and not inherited.
+    handler that does nothing has the same effect here, and is not inherited.
     """
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -116,7 +116,7 @@ def server():
 
 
 def run(*arguments, stdin=b"", env=None, cwd=None) -> Run:
-    """Run `attnkit` to its end, in this process where that is the same; stdin is bytes, in a file."""
+    """Run `attnkit` to its end, in this process if that makes no difference; stdin is bytes, in a file."""
     if not client.at_start(env or {}, START) <= client.at_start(os.environ, START):
         return run_command(["attnkit", *arguments], stdin, env, cwd=cwd)
     with contextlib.ExitStack() as files:
@@ -147,7 +147,7 @@ def call(arguments, folder, environment, *files):
 
 @contextlib.contextmanager
 def replaced(number, file):
-    """A standard stream of this process is a file: its descriptor, and what sys has."""
+    """Replace a standard stream of this process by a file: its descriptor, and its name in sys."""
     name, mode, unknown = (("stdin", "r", None), ("stdout", "w", None), ("stderr", "w", "backslashreplace"))[number]
     kept = os.dup(number)
     os.dup2(file.fileno(), number)
@@ -163,7 +163,7 @@ def replaced(number, file):
 
 
 def bash(line, **options) -> Run:
-    """Run a line of bash to its end; it fails where a stage of it fails."""
+    """Run a line of bash to its end; it fails if one of its stages fails."""
     return run_command(["bash", "-c", f"set -o pipefail; {line}"], **options)
 
 

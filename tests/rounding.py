@@ -1,7 +1,7 @@
 """Compare texts with numbers in them, as they are printed on one processor and on another.
 
-Libraries add in another order on each processor, so that the last digits of a number differ: whole numbers are the
-same or not, others within a tolerance, relative to the largest number of their tensor or their column of a table.
+Libraries add in an order that depends on the processor, so the last digits of a number differ. Whole numbers must be
+equal. Other numbers are equal within a tolerance, relative to the largest number of their tensor or column.
 """
 
 import difflib
@@ -26,7 +26,7 @@ def value(number):
 
 
 def last_place(a, b, scale):
-    """What rounding of both to one last place, of three digits of the scale or of four decimals, adds to a difference.
+    """The difference that rounding to the last printed place may add, for three digits of the scale or four decimals.
 
     >>> last_place("0.1234", "0.1235", 0) < 1.1e-4, last_place("249", "249.1", 249) < 0.11, last_place("0.1", "0.2", 9)
     (True, True, 0.0)
@@ -39,7 +39,7 @@ def last_place(a, b, scale):
 
 
 def same_number(a, b, scale):
-    """Whether two numbers, as they are printed, are equal: whole ones exactly, others up to rounding at a scale.
+    """Whether two printed numbers are equal: whole numbers exactly, others up to rounding at a scale.
 
     >>> same_number("3", "4", 9), same_number("0.12345", "0.12346", 1), same_number("0.12345", "0.1239", 1)
     (False, True, False)
@@ -78,7 +78,7 @@ def scales(lines):
 
 
 def same_line(a, b, scale):
-    """Whether two lines are equal, but for the rounding of numbers; scale has one of each number of a."""
+    """Whether two lines are equal but for rounding; scale contains the scale of each number of a."""
     if a == b or (a.startswith("sha256 ") and b.startswith("sha256 ")):
         return True
     same = NUMBER.sub("#", a) == NUMBER.sub("#", b)
@@ -86,7 +86,7 @@ def same_line(a, b, scale):
 
 
 def difference(expected, found, name="out", exact=False):
-    """What differs between two texts, "" where nothing does but the rounding of numbers."""
+    """The differences between two texts, "" if only the rounding of numbers differs."""
     if expected == found:
         return ""
     a, b = expected.splitlines(), found.splitlines()

@@ -41,7 +41,7 @@ def preload():
 
 
 def received(connection):
-    """The request of a client, and its descriptors: the first bytes of a message have its length."""
+    """The request of a client and its descriptors; the first bytes of a message are its length."""
     head, descriptors, _, _ = socket.recv_fds(connection, 4, MOST)
     length, body = int.from_bytes(head, "little"), b""
     while len(body) < length:
