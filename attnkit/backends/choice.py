@@ -28,7 +28,7 @@ class EngineOptions(NamedTuple):
 
 
 def choose_options(values: Mapping[str, Any]) -> EngineOptions:
-    """Return the options of an engine among the values of flags; without --engine that of ATTNKIT_ENGINE.
+    """The options of an engine among the values of flags, or of ATTNKIT_ENGINE.
 
     UsageError for an option that needs an engine.
 
@@ -49,7 +49,7 @@ def choose_options(values: Mapping[str, Any]) -> EngineOptions:
 
 
 def choose_engine(values: Mapping[str, Any]) -> Engine | None:
-    """Return the engine of the values of flags, None for NumPy; UsageError where its library is not installed."""
+    """The engine that the flags choose, None for NumPy. UsageError if not installed."""
     options = choose_options(values)
     if options.engine == "numpy":
         return None
@@ -96,7 +96,7 @@ def reuse_freed_memory() -> None:
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Return the sizes of the axes of a mesh: data (texts), model (heads and features), seq (tokens).
+    """Read the axes of a mesh: data (texts), model (heads and features), seq (tokens).
 
     >>> parse_mesh("data=2,model=4")
     {'data': 2, 'model': 4}

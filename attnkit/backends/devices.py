@@ -11,7 +11,7 @@ from attnkit.backends.choice import name_start_failures
 
 
 def list_engines() -> list[dict[str, Any]]:
-    """Return every engine: its name, its version (None: not installed), how to install it, and its devices.
+    """Every engine: name, version (None: not installed), installation and devices.
 
     UsageError where JAX is installed, but does not start.
 
@@ -31,27 +31,27 @@ def list_engines() -> list[dict[str, Any]]:
 
 
 def processor() -> dict[str, Any]:
-    """Return the cores that this process may use, and the memory of the machine."""
+    """The cores that this process may use, and the memory of the machine."""
     with contextlib.suppress(AttributeError):
         return {"kind": "CPU", "count": len(os.sched_getaffinity(0)), "memory": machine_memory()}
     return {"kind": "CPU", "count": os.cpu_count() or 1, "memory": machine_memory()}
 
 
 def machine_memory() -> int | None:
-    """Return the bytes of memory of this machine, None where it does not say."""
+    """The bytes of memory of this machine; None if unknown."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return None
 
 
 def kind_of(device: Any) -> str:
-    """Return the platform of a device of JAX, and its model where that is not the same."""
+    """The platform of a device of JAX, and its model if that differs."""
     platform = str(device.platform).upper()
     return platform if device.device_kind.upper() == platform else f"{platform} {device.device_kind}"
 
 
 def memory(device: Any) -> int | None:
-    """Return the bytes of memory of a device of JAX, None where it does not say."""
+    """The bytes of memory of a device of JAX; None if unknown."""
     statistics = None
     with contextlib.suppress(Exception):  # a device of another process, or one without statistics
         statistics = device.memory_stats()

@@ -28,7 +28,7 @@ class DrawKey(NamedTuple):
 
 
 def draw_uniform(count: int, key: DrawKey) -> Array:
-    """Return numbers in [0, 1), each a multiple of 2^-53.
+    """Draw numbers in [0, 1), each a multiple of 2^-53.
 
     -> (count,) float64
 
@@ -48,7 +48,7 @@ def draw_uniform(count: int, key: DrawKey) -> Array:
 
 
 def draw_integers(below: int, count: int, key: DrawKey) -> Array:
-    """Return integers from 0 to below - 1.
+    """Draw integers from 0 to below - 1.
 
     -> (count,) int64
 
@@ -59,7 +59,7 @@ def draw_integers(below: int, count: int, key: DrawKey) -> Array:
 
 
 def draw_permutation(count: int, key: DrawKey) -> Array:
-    """Return 0 to count - 1 in random order.
+    """Draw the numbers 0 to count - 1 in random order.
 
     -> (count,) int64
 
@@ -70,7 +70,7 @@ def draw_permutation(count: int, key: DrawKey) -> Array:
 
 
 def mask_words(ids: Array, mask: int, size: int, excluded: Sequence[int], key: DrawKey) -> tuple[Array, Array]:
-    """Return ids with 15 % of the words replaced, and the original words as targets there, IGNORE_INDEX elsewhere.
+    """Replace 15 % of the words; the targets are the original words there.
 
     ids (B, T) -> (B, T), (B, T)
 
@@ -92,7 +92,7 @@ def mask_words(ids: Array, mask: int, size: int, excluded: Sequence[int], key: D
 
 
 def noise_spans(length: int, key: DrawKey) -> Array:
-    """Return which tokens of a text are noise: 15 % of them, in spans of 3 on average, the first span after a token.
+    """Choose 15 % of the tokens of a text as noise, in spans of 3 on average.
 
     -> (length,) boolean
 
@@ -114,13 +114,13 @@ def noise_spans(length: int, key: DrawKey) -> Array:
 
 
 def _split_randomly(items: int, parts: int, key: DrawKey) -> Array:
-    """Return the sizes of non-empty parts of some items, every split equally probable: (parts,)."""
+    """The sizes (parts,) of non-empty parts, every split equally probable."""
     cuts = np.sort(draw_permutation(items - 1, key)[: parts - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [items]]))
 
 
 def corrupt_spans(ids: Array, is_noise: Array, sentinels: Sequence[int], eos: int) -> tuple[Array, Array]:
-    """Return the text with a sentinel for each span of noise, and the noise with a sentinel for each span between.
+    """Replace each span of noise by a sentinel; in the targets, each span between.
 
     ids (L,), is_noise (L,) -> (S,), (T,), both ended by `eos`
 
@@ -188,7 +188,7 @@ def check_length(ids: Array, block: int, name: str) -> None:
 
 
 def draw_rows(ids: Array, rows: int, length: int, key: DrawKey) -> Array:
-    """Return parts of a text that start at random places: ids (N,) -> (rows, length).
+    """Parts of a text from random places: ids (N,) -> (rows, length).
 
     >>> draw_rows(np.arange(100), 2, 3, DrawKey(0, "blocks")).shape
     (2, 3)
@@ -199,7 +199,7 @@ def draw_rows(ids: Array, rows: int, length: int, key: DrawKey) -> Array:
 
 
 def block_batch(ids: Array, batch: int, block: int, seed: int, step: int) -> Batch:
-    """Return random blocks of a text, and as targets the ids one place later.
+    """Random blocks of a text; the targets are the ids one place later.
 
     ids (N,) with N > T -> ids (B, T), targets (B, T)
 
@@ -212,7 +212,7 @@ def block_batch(ids: Array, batch: int, block: int, seed: int, step: int) -> Bat
 
 
 def consecutive_blocks(ids: Array, batch: int, block: int) -> Iterator[Batch]:
-    """Yield batches of consecutive blocks in which each token after the first is a target once.
+    """Batches of consecutive blocks: each token after the first is a target once.
 
     The last block may be shorter, and is then a batch by itself.
 
@@ -242,7 +242,7 @@ class LengthSampler:
         self._epoch, self._batches = -1, list[Array]()
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step, counted from 1."""
+        """The batch of a step, counted from 1."""
         epoch, number = divmod(step - 1, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, group_by_length(self._lengths, self._size, self._seed, epoch)
@@ -264,7 +264,7 @@ class PairSampler(LengthSampler):
 
 
 def group_by_length(lengths: Array, size: int, seed: int, epoch: int) -> list[Array]:
-    """Return the items of each batch of an epoch, in random order, with similar lengths in a batch.
+    """The items of each batch of an epoch, of similar lengths, in random order.
 
     lengths (N, 2) or (N, 1) -> arrays of at most `size` numbers of items
 
@@ -284,7 +284,7 @@ def group_by_length(lengths: Array, size: int, seed: int, epoch: int) -> list[Ar
 
 
 def pad_pairs(pairs: Sequence[SentencePair], special: SpecialIds) -> Batch:
-    """Return padded pairs for teacher forcing: the decoder's ids are the start token and all targets but the last.
+    """Pad pairs for teacher forcing: the decoder reads all targets but the last.
 
     >>> one = pad_pairs([SentencePair([5, 2], [6, 7, 2]), SentencePair([5, 5, 2], [6, 2])], SpecialIds(pad=0, start=0))
     >>> one.ids.tolist(), one.targets.tolist()
@@ -299,7 +299,7 @@ def pad_pairs(pairs: Sequence[SentencePair], special: SpecialIds) -> Batch:
 
 
 def shift_right(targets: Array, special: SpecialIds) -> Array:
-    """Return the ids that a decoder reads to predict targets: each one place later, after the start token.
+    """The ids that a decoder reads: targets one place later, after the start token.
 
     >>> shift_right(np.array([[6, 2, -100]]), SpecialIds(pad=0, start=9)).tolist()
     [[9, 6, 2]]
@@ -310,7 +310,7 @@ def shift_right(targets: Array, special: SpecialIds) -> Array:
 
 
 def pad_ids(rows: Sequence[Sequence[int]], value: int) -> Array:
-    """Return rows as one array, shorter ones ended by a value.
+    """Pad rows at their ends with a value to one array.
 
     >>> pad_ids([[5, 6], [7]], 0).tolist()
     [[5, 6], [7, 0]]
@@ -320,7 +320,7 @@ def pad_ids(rows: Sequence[Sequence[int]], value: int) -> Array:
 
 
 def masked_batch(ids: Array, batch: int, block: int, special: SpecialIds, seed: int, step: int, *, size: int) -> Batch:
-    """Return blocks of a text between [CLS] and [SEP], with words masked as for BERT; `size` is that of the vocabulary.
+    """Blocks of a text between [CLS] and [SEP], with words masked for BERT.
 
     ids (N,) with N > T - 2 -> ids (B, T), targets (B, T)
 
@@ -341,7 +341,7 @@ def masked_batch(ids: Array, batch: int, block: int, special: SpecialIds, seed: 
 
 
 def span_batch(ids: Array, batch: int, block: int, special: SpecialIds, seed: int, step: int) -> Batch:
-    """Return blocks of a text with spans replaced by sentinels, and the spans as targets, as for T5.
+    """Blocks of a text with spans replaced by sentinels for T5; they are the targets.
 
     ids (N,) with N > block -> source (B, S), ids (B, T), targets (B, T)
 

@@ -84,7 +84,7 @@ def corpus_kind(config: Config, pairs: bool) -> str:
 
 
 def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
-    """Return the batches of a text; DataError where it is empty, too short, or has a token that is unknown.
+    """The batches of a text. DataError if it is empty, too short or not of its tokens.
 
     name  the file of the text
     """
@@ -96,7 +96,7 @@ def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe:
 
 
 def fit_block(recipe: Recipe, count: int, name: str) -> Recipe:
-    """Return the recipe with a block that so many tokens fill, where it has the default one, which is longer; note it.
+    """Shorten a default block that is longer than the text, with a note.
 
     >>> fit_block(Recipe(), 1000, "tales.txt").block
     64
@@ -109,7 +109,7 @@ def fit_block(recipe: Recipe, count: int, name: str) -> Recipe:
 
 
 def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> tuple[Array, Array, float, Recipe]:
-    """Return the ids of a text without its end, those of its end, which is held out, and the bytes of a token there.
+    """Split a text: ids to train on, held-out ids, and bytes of a held-out token.
 
     The recipe comes back with the block of `fit_block`.
     """
@@ -135,7 +135,7 @@ def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> 
 
 
 def causal_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
-    """Return blocks of a text whose targets are the next tokens, from random places."""
+    """Blocks of a text from random places; the targets are the next tokens."""
     ids, last, size, recipe = split_text(text, name, vocabulary, recipe)
     rows = recipe.batch * recipe.accumulate
 
@@ -151,7 +151,7 @@ def causal_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) 
 
 
 def masked_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
-    """Return blocks of a text with 15 % of the words to be restored."""
+    """Blocks of a text with 15 % of the words to be restored."""
 
     def draw(ids: Array, rows: int, block: int, step: int) -> Batch:
         special, size = vocabulary.special, vocabulary.size
@@ -161,7 +161,7 @@ def masked_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) 
 
 
 def span_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
-    """Return blocks of a text with spans to be restored."""
+    """Blocks of a text with spans to be restored."""
 
     def draw(ids: Array, rows: int, block: int, step: int) -> Batch:
         return batches.span_batch(ids, rows, block, vocabulary.special, recipe.seed, step)
@@ -173,7 +173,7 @@ Draw = Callable[[Array, int, int, int], Batch]
 
 
 def corrupted_corpus(draw: Draw, parts: tuple[Array, Array, float, Recipe], around: int = 0) -> Corpus:
-    """Return a corpus of blocks that `draw` corrupts; those held out are corrupted the same way every time.
+    """A corpus of blocks that `draw` corrupts; held-out blocks are always the same.
 
     parts   of `split_text`
     around  special tokens that a block has around the words of the text
@@ -193,7 +193,7 @@ def corrupted_corpus(draw: Draw, parts: tuple[Array, Array, float, Recipe], arou
 
 
 def pair_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
-    """Return batches of sentence pairs of similar lengths, every pair once an epoch."""
+    """Batches of sentence pairs of similar lengths, every pair once an epoch."""
     special, share = vocabulary.special, parse_share(recipe.valid)
     pairs = encode_pairs(vocabulary.tokenizers, parse_pairs(text, name), special.eos, name)
     train, last = hold_out_every(pairs, share)
@@ -210,12 +210,11 @@ def pair_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) ->
 
 
 def longest_pair(pairs: list[SentencePair]) -> int:
-    """Return the length of the longest source or target."""
     return max(max(len(pair.source), len(pair.target)) for pair in pairs)
 
 
 def steps_per_epoch(tokens: int, rows: int, recipe: Recipe) -> int:
-    """Return in how many steps as many tokens are drawn as the text has.
+    """The number of steps that draw as many tokens as the text has.
 
     >>> steps_per_epoch(1000, 12, Recipe(block=64))
     2
@@ -242,7 +241,7 @@ class LabelledLine(NamedTuple):
 
 
 def parse_labelled(text: str, name: str) -> list[LabelledLine]:
-    """Return the lines of a file of labelled texts; errors are those of `parse_columns`.
+    """Read lines of labelled texts; errors are those of `parse_columns`.
 
     >>> parse_labelled("good\\tI liked it\\n\\nbad\\tI did not\\n", "labels.tsv")[1]
     LabelledLine(number=3, label='bad', text='I did not')
@@ -253,7 +252,7 @@ def parse_labelled(text: str, name: str) -> list[LabelledLine]:
 def read_labels(
     recipe: Recipe, family: str, known: tuple[str, ...], text: str, name: str
 ) -> tuple[tuple[str, ...], str]:
-    """Return the labels of a classifier and the texts that have them, line by line; no labels and the text otherwise.
+    """The labels of a classifier and its texts, line by line; else () and the text.
 
     DataError for a family that is not trained as a classifier.
     """
@@ -266,7 +265,7 @@ def read_labels(
 
 
 def find_labels(lines: Sequence[LabelledLine], known: Sequence[str], name: str) -> tuple[str, ...]:
-    """Return the labels of a model: those that it knows, else those of the lines, sorted.
+    """The labels of a model: those that it knows, or those of the lines, sorted.
 
     DataError for a label that the model does not know, and for lines that all have one label.
 
@@ -286,7 +285,7 @@ def find_labels(lines: Sequence[LabelledLine], known: Sequence[str], name: str) 
 def encode_labelled(
     tokenizer: Tokenizer, lines: Sequence[LabelledLine], labels: Sequence[str], name: str
 ) -> list[LabelledText]:
-    """Return the ids of texts, and the numbers of their labels.
+    """Encode texts as ids with the numbers of their labels.
 
     DataError names the line of a character that the vocabulary lacks.
     """
@@ -299,7 +298,7 @@ def encode_labelled(
 
 
 def pad_labelled(texts: Sequence[LabelledText], pad: int) -> Batch:
-    """Return padded texts, and as targets the numbers of their labels.
+    """Pad texts; the targets are the numbers of their labels.
 
     >>> one = pad_labelled([LabelledText([5, 6], 1), LabelledText([7], 0)], 0)
     >>> one.ids.tolist(), one.targets.tolist(), one.mask.tolist()
@@ -312,7 +311,7 @@ def pad_labelled(texts: Sequence[LabelledText], pad: int) -> Batch:
 
 
 def labelled_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
-    """Return batches of labelled texts of similar lengths, every text once an epoch."""
+    """Batches of labelled texts of similar lengths, every text once an epoch."""
     share, pad = parse_share(recipe.valid), vocabulary.special.pad
     texts = encode_labelled(vocabulary.tokenizers[0], parse_labelled(text, name), vocabulary.labels, name)
     train, last = hold_out_every(texts, share)

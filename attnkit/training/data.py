@@ -22,7 +22,7 @@ class SentencePair(NamedTuple):
 
 
 def encode_text(tokenizer: Tokenizer, text: str, name: str, first_line: int = 1) -> Array:
-    """Return the ids of a text, without the special tokens that the tokenizer adds around each text.
+    """The ids of a text without the special tokens that the tokenizer adds.
 
     -> (T,) int64
 
@@ -39,7 +39,7 @@ def encode_text(tokenizer: Tokenizer, text: str, name: str, first_line: int = 1)
 
 
 def encode_line(tokenizer: Tokenizer, text: str, number: int, name: str, *, added: bool = False) -> list[int]:
-    """Return the ids of a line of a file, with or without the special tokens that the tokenizer adds.
+    """The ids of a line of a file, with or without added special tokens.
 
     DataError names the line of a character that the vocabulary lacks.
     """
@@ -50,7 +50,7 @@ def encode_line(tokenizer: Tokenizer, text: str, number: int, name: str, *, adde
 
 
 def encode_words(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of a text without the tokens that the tokenizer adds before and after each text."""
+    """The ids of a text without the tokens that the tokenizer adds around it."""
     ids = _encode(tokenizer, text)
     added = _encode(tokenizer, "")
     starts = {tokenizer.special.get("bos"), tokenizer.special.get("cls")}
@@ -72,7 +72,7 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def parse_pairs(text: str, name: str) -> list[tuple[int, str, str]]:
-    """Return line number, source and target of each line of tab-separated pairs; errors are those of `parse_columns`.
+    """Read tab-separated pairs: line number, source and target of each line.
 
     >>> parse_pairs("je dors\\tI sleep\\n\\noui\\tyes\\n", "pairs.tsv")
     [(1, 'je dors', 'I sleep'), (3, 'oui', 'yes')]
@@ -81,7 +81,7 @@ def parse_pairs(text: str, name: str) -> list[tuple[int, str, str]]:
 
 
 def parse_columns(text: str, name: str, content: str, columns: tuple[str, str]) -> list[tuple[int, str, str]]:
-    """Return line number and both columns of each line of a tab-separated text; lines of spaces are skipped.
+    """Read a tab-separated text: line number and both columns of each line.
 
     `content` and `columns` name the lines and their columns in errors. DataError names the line that has no tab, more
     than one, or nothing on a side; and a file without such lines.
@@ -105,7 +105,7 @@ def parse_columns(text: str, name: str, content: str, columns: tuple[str, str]) 
 def encode_pairs(
     tokenizers: tuple[Tokenizer, Tokenizer], pairs: Sequence[tuple[int, str, str]], eos: int, name: str
 ) -> list[SentencePair]:
-    """Return the ids of pairs of `parse_pairs` by the tokenizers of source and target, each ended by `eos`.
+    """Encode pairs of `parse_pairs` by their tokenizers, each side ended by `eos`.
 
     DataError names the line of a character that the vocabulary lacks.
     """
@@ -119,7 +119,7 @@ def encode_pairs(
 
 
 def parse_share(text: str) -> float:
-    """Return the share of the data that is held out, from a percentage or a number below 1.
+    """Read the held-out share of the data from a percentage or a number below 1.
 
     UsageError for anything else.
 
@@ -137,7 +137,7 @@ def parse_share(text: str) -> float:
 
 
 def hold_out_end(text: Piece, share: float) -> tuple[Piece, Piece]:
-    """Return a text, as characters or ids, without its last part, and that part, which is held out.
+    """Split characters or ids into what is trained on and the held-out end.
 
     >>> train, held_out = hold_out_end(np.arange(10), 0.2)
     >>> train.tolist(), held_out.tolist()
@@ -148,7 +148,7 @@ def hold_out_end(text: Piece, share: float) -> tuple[Piece, Piece]:
 
 
 def hold_out_every(items: Sequence[Item], share: float) -> tuple[list[Item], list[Item]]:
-    """Return all items but every n-th, and those, which are held out; n is 1/share, rounded.
+    """Hold out every n-th item; n is 1/share, rounded.
 
     >>> hold_out_every("abcdefg", 1 / 3)
     (['a', 'b', 'd', 'e', 'g'], ['c', 'f'])

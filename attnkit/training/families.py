@@ -75,7 +75,7 @@ Values = dict[str, Any]
 
 
 def new_config(family: str, sizes: ModelSizes, vocabulary: int, special: Mapping[str, int]) -> Values:
-    """Return the values of config.json for a model of a family, as such models are published.
+    """The values of config.json of a model of a family, as published.
 
     vocabulary  number of tokens
     special     the ids of its special tokens by name: bos, eos, pad
@@ -102,7 +102,7 @@ def new_config(family: str, sizes: ModelSizes, vocabulary: int, special: Mapping
 
 
 def stated_sizes(path: str) -> Values:
-    """Return the family, the sizes and the choices of a published config.json, by the names of the options of training.
+    """The family, sizes and choices of a config.json, by the names of train's options.
 
     FileError where it cannot be read, DataError where it is malformed.
     """

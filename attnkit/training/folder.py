@@ -30,7 +30,7 @@ FORMAT = {"format": "pt"}  # the layout of the tensors, which transformers requi
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return a value as indented JSON that ends its last line.
+    """A value as indented JSON with a final line break.
 
     >>> json_bytes({"n_layer": 2})
     b'{\\n  "n_layer": 2\\n}\\n'
@@ -43,7 +43,7 @@ def json_bytes(value: Any) -> bytes:
 def model_files(
     raw: Mapping[str, Any], tensors: Mapping[str, Array], dtype: str = "float32"
 ) -> dict[str, list[Buffer]]:
-    """Return the buffers of config.json and of model.safetensors.
+    """The buffers of config.json and of model.safetensors.
 
     raw      the values of config.json
     tensors  by their published names
@@ -139,7 +139,7 @@ def create_folder(folder: str) -> None:
 
 
 def recorded_steps(folder: str) -> dict[int, str]:
-    """Return the names of the recorded steps of a folder by their numbers, ascending."""
+    """The files of the recorded steps of a folder by their numbers, ascending."""
     steps = {int(match[1]): match[0] for match in map(STEP.fullmatch, os.listdir(folder)) if match}
     return dict(sorted(steps.items()))
 

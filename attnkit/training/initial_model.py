@@ -34,7 +34,7 @@ DEPTHS = (
 
 
 def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.json") -> dict[str, Array]:
-    """Return the tensors of a new model by their published names, float32; `name` is the path of its configuration.
+    """Draw the tensors of a new model, float32, by their published names.
 
     Norms are 1 and 0, biases 0, and the row of the padding token in the embeddings 0. Each tensor has a generator of
     its own, seeded with [seed, SHA-256 of its name as eight big-endian 32-bit numbers].
@@ -73,7 +73,6 @@ def check_model_size(raw: Mapping[str, Any], name: str) -> None:
 
 
 def count_parameters(raw: Mapping[str, Any], name: str) -> int:
-    """Return the number of parameters of the model of a configuration."""
     return sum(map(prod, published_tensors(raw, name).shapes.values()))
 
 
@@ -124,7 +123,7 @@ class InitialModel(NamedTuple):
 
 
 def prepare_model(recipe: Recipe, text: str, name: str) -> InitialModel:
-    """Return what a recipe makes of a text, `name` being its file.
+    """Prepare the model and the corpus of a recipe and a text.
 
     Errors are those of the text, the tokenizer, the configuration and the folders that the recipe names.
     """
@@ -180,7 +179,7 @@ def check_positions(raw: Mapping[str, Any], longest: int, name: str) -> None:
 
 
 def new_tokenizers(recipe: Recipe, family: str, text: str, name: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:
-    """Return the tokenizers of source and target and their files: trained on the text, or those of a folder."""
+    """Tokenizers of source and target with their files: trained, or of a folder."""
     if recipe.tokens and os.path.isdir(recipe.tokens):
         return folder_tokenizers(recipe.tokens)
     if not text.strip():
@@ -196,7 +195,7 @@ def new_tokenizers(recipe: Recipe, family: str, text: str, name: str) -> tuple[t
 
 
 def folder_tokenizers(folder: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:
-    """Return the tokenizers of source and target of a folder, and the content of their files."""
+    """Load the tokenizers of source and target of a folder, and read their files."""
     source, target = load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
     names = {os.path.basename(path) for path in (*source.files, *target.files)} - {CONFIG}
     names |= {name for name in COMPANIONS if os.path.exists(os.path.join(folder, name))}
@@ -210,7 +209,7 @@ def folder_tokenizers(folder: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:
 def describe_vocabulary(
     kind: str, tokenizers: tuple[Tokenizer, Tokenizer], config: Config | None, name: str
 ) -> Vocabulary:
-    """Return the vocabulary of tokenizers, with the special tokens of a configuration where there is one.
+    """The vocabulary of tokenizers, with special tokens of the configuration if given.
 
     DataError where a special token is missing that this kind of training needs.
     """
@@ -237,7 +236,7 @@ def describe_vocabulary(
 
 
 def prepare_published(recipe: Recipe, text: str, name: str) -> InitialModel:
-    """Return what a recipe makes of a text and a published model."""
+    """Prepare a published model and the corpus of a recipe and a text."""
     folder = recipe.from_ or ""
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
@@ -273,7 +272,7 @@ def check_head(config: Config, folder: str) -> None:
 
 
 def published_floats(checkpoint: Checkpoint) -> dict[str, Array]:
-    """Return the tensors of a model by the names under which a configuration publishes them, float32."""
+    """The tensors of a model, float32, by the names of its configuration."""
     table = published_tensors(checkpoint.raw, os.path.join(checkpoint.folder, CONFIG))
     tensors = publish_parameters(table, checkpoint.params)
     return {name: np.asarray(array, np.float32) for name, array in tensors.items()}

@@ -75,7 +75,7 @@ class RunProgress:
     best: ParameterBuffer | None = field(default=None, repr=False)
 
     def evaluated(self, held_out: float | None, parameters: ParameterBuffer) -> "RunProgress":
-        """Return the progress after a report with a held-out loss, if there is one, of some parameters."""
+        """The progress after a report, with a held-out loss if there is one."""
         after = replace(self, loss_sum=0.0, loss_count=0)
         if held_out is None:
             return after
@@ -143,7 +143,7 @@ class Run:
         return 0
 
     def speed(self) -> Speed:
-        """Return how fast this process trains, and the time that it needs yet where its end is known."""
+        """The speed of this process, and the time left if the end is known."""
         seconds = time.monotonic() - self._clock
         steps, tokens = self.progress.step - self._first[0], self.progress.tokens - self._first[1]
         total = self.trainer.total
@@ -180,14 +180,14 @@ class Run:
             warnings.warn(note, AttnkitNote, stacklevel=2)
 
     def _earlier_steps(self) -> list[str]:
-        """Return the names of the recorded steps of the run whose model a save replaces."""
+        """The recorded steps of the run whose model a save replaces."""
         if not exists(os.path.join(self.folder, ORIGIN)):
             return []
         steps = recorded_steps(self.folder).items()
         return [name for number, name in steps if number not in self._recorded]
 
     def continue_text(self, text: str) -> str:
-        """Return what the model of the last step makes of a text, as `attnkit decode --model` does.
+        """Continue a text by the model of the last step, as `attnkit decode --model`.
 
         A classifier gives its most probable label, and the probability.
         """
@@ -202,7 +202,7 @@ class Run:
             return str(run_decode([text], GenerationOptions(model_=checkpoint, emit="text")))
 
     def summary(self) -> dict[str, Any]:
-        """Return what the run has made: its folder, its steps, its parameters, and the best held-out loss."""
+        """The folder, the steps, the parameters and the best held-out loss of the run."""
         losses = [report.held_out_loss for report in self.curve if report.held_out_loss is not None]
         sizes = map(math.prod, self.trainer.table.shapes.values())
         best = {"held_out_loss": min(losses)} if losses else {}
@@ -234,7 +234,7 @@ class Run:
         return bool(is_late) or is_stale or (total is not None and self.progress.step >= total)
 
     def _highest(self, number: int) -> int:
-        """Return the highest of the numbers of all processes, which stop after the same step."""
+        """The highest number of all processes, which stop after the same step."""
         return self._engine.highest(number) if self._engine else number
 
     def _report(self, monitor: Monitor) -> None:
@@ -271,7 +271,7 @@ class Run:
         return os.path.join(self.folder, name)
 
     def _explain(self, error: NotFiniteError, number: int) -> DataError:
-        """Return an error that names the first stage of a step that is not finite, whose record is written."""
+        """Record a step that is not finite, and name the first such stage in the error."""
         record = record_step(self.trainer, number)
         path = self._write_record(record, number)
         stage = first_non_finite_stage(record)
@@ -279,7 +279,7 @@ class Run:
 
 
 def best_label(output: OutputLogits) -> str:
-    """Return the most probable label of one text, and its probability.
+    """The most probable label of one text, and its probability.
 
     >>> import numpy as np
     >>> best_label(OutputLogits(Record({}), np.array([0.0, np.log(3)]), ["bad", "good"], None))
@@ -294,7 +294,6 @@ NUMBERS = [one.name for one in fields(RunProgress) if one.name != "best"]
 
 
 def pack_state(trainer: Trainer, progress: RunProgress) -> dict[str, Array]:
-    """Return the state of a run as named tensors."""
     state = trainer.state.fetch()
     tensors = {PARAMETERS + name: array for name, array in state.parameters.items()}
     tensors |= {OPTIMIZER + name: array for name, array in state.optimizer.state().items()}

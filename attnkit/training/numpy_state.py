@@ -45,13 +45,13 @@ class StepPlan(NamedTuple):
         return int((self.batch.targets != IGNORE_INDEX).sum())
 
     def dropout(self, rate: float, seed: int) -> list[Dropout | None]:
-        """Return the dropout of each pass, None at a rate of 0."""
+        """The dropout of each pass, None at a rate of 0."""
         numbers = range(self.first, self.first + len(self.passes))
         return [Dropout(rate, seed, number) if rate else None for number in numbers]
 
 
 def split_rows(count: int, parts: int) -> list[slice]:
-    """Return the rows of each part of a batch; there are fewer parts where there are fewer rows.
+    """The rows of each part of a batch; a short batch has fewer parts.
 
     >>> split_rows(5, 2)
     [slice(0, 2, None), slice(2, 5, None)]
@@ -61,7 +61,7 @@ def split_rows(count: int, parts: int) -> list[slice]:
 
 
 def take_rows(batch: Batch, rows: slice) -> Batch:
-    """Return some rows of a batch.
+    """Take some rows of a batch.
 
     >>> import numpy as np
     >>> take_rows(Batch(np.eye(2), np.ones((2, 2))), slice(1, 2)).ids.tolist()
@@ -71,7 +71,7 @@ def take_rows(batch: Batch, rows: slice) -> Batch:
 
 
 def stack_inputs(config: Config, batch: Batch) -> dict[str, StackInputs]:
-    """Return what each stack of a model computes from, of a batch."""
+    """The inputs of each stack of a model from a batch."""
     inputs = {config.stacks[-1]: StackInputs(batch.ids, batch_mask(batch.mask))}
     if batch.source is not None:
         inputs["encoder"] = StackInputs(batch.source, batch_mask(batch.source_mask))
@@ -79,7 +79,7 @@ def stack_inputs(config: Config, batch: Batch) -> dict[str, StackInputs]:
 
 
 def batch_mask(real: Array | None) -> Array | None:
-    """Return which tokens of a batch are no padding as a mask (B, 1, T), None where all are: real (B, T)."""
+    """A mask (B, 1, T) from tokens that are not padding (B, T); None if all are real."""
     return None if real is None or real.all() else real[:, None, :]
 
 
@@ -87,7 +87,7 @@ BLOCK = 1 << 16  # elements that are worked on at a time, which stay in a core's
 
 
 def gradient_norm(gradients: Array) -> float:
-    """Return the Euclidean norm of gradients, added up in float64 in an order that threads do not change.
+    """The Euclidean norm of gradients, summed in float64 in a fixed order.
 
     >>> gradient_norm(np.array([3.0, 4.0], np.float32))
     5.0
@@ -186,7 +186,7 @@ class NumpyState:
         return total / count
 
     def gradient_of(self, parameter: str) -> Array:
-        """Return the gradient of a parameter, as decoder.0.self.wq, of the last batch."""
+        """The gradient of a parameter, such as decoder.0.self.wq, for the last batch."""
         layer, _, name = parameter.rpartition(".")
         return self._gradient_views[layer][name]
 
@@ -197,7 +197,7 @@ class NumpyState:
         return float(loss), int((logits.argmax(axis=-1) == batch.targets).sum())
 
     def fetch(self) -> "NumpyState":
-        """Return this state itself."""
+        """This state itself."""
         return self
 
     def load(self, state: "NumpyState") -> None:
@@ -229,7 +229,7 @@ class NumpyState:
     def _differentiate(
         self, batch: Batch, count: int, dropouts: tuple[Dropout | None, Dropout | None], hooks: Hooks
     ) -> tuple[float, ModelGradients]:
-        """Return the sum of the losses of some rows, and the gradients of that sum divided by `count`.
+        """The sum of the losses of some rows, and its gradients divided by `count`.
 
         The first dropout is that of intermediates, the second that of weights.
         """
@@ -256,7 +256,7 @@ class NumpyState:
 
 
 def drop_weights(model: Model, dropping: Dropout | None) -> Model:
-    """Return a model with dropout on the weights between the states of its recurrent layers (Merity et al. 2018)."""
+    """Drop weights between the states of recurrent layers (Merity et al. 2018)."""
     if dropping is None:
         return model
     params = {layer: dict(parts) for layer, parts in model.params.items()}
@@ -267,7 +267,7 @@ def drop_weights(model: Model, dropping: Dropout | None) -> Model:
 
 
 def drop_weight_gradients(gradients: ModelGradients, dropping: Dropout | None) -> ModelGradients:
-    """Return gradients of the weights of `drop_weights` as those of the weights that it took: its adjoint."""
+    """The adjoint of `drop_weights`: drop the same gradients."""
     if dropping is not None:
         for layer, parts in gradients.items():
             for name in (name for name in parts if is_state_weight(layer, name)):
@@ -276,6 +276,6 @@ def drop_weight_gradients(gradients: ModelGradients, dropping: Dropout | None) -
 
 
 def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:
-    """Return the model of a configuration whose parameters are views of a buffer of published tensors."""
+    """A model whose parameters are views of a buffer of published tensors."""
     checkpoint = assemble_checkpoint(raw, buffer)
     return Model(checkpoint.config, {layer: dict(checkpoint.params[layer]) for layer in checkpoint.params})

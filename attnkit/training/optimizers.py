@@ -39,7 +39,7 @@ class ParameterBuffer(Mapping[str, Array]):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], dtype: DTypeLike = np.float32) -> Self:
-        """Return a buffer with copies of some arrays.
+        """Copy arrays to a new buffer.
 
         >>> ParameterBuffer.of({"w": np.eye(2)})["w"].tolist()
         [[1.0, 0.0], [0.0, 1.0]]
@@ -50,15 +50,15 @@ class ParameterBuffer(Mapping[str, Array]):
         return buffer
 
     def zeros(self) -> "ParameterBuffer":
-        """Return a buffer of zeros for arrays of the same names, shapes and dtype."""
+        """A buffer of zeros with the same names, shapes and dtype."""
         return ParameterBuffer(self.shapes(), self.flat.dtype)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each array."""
+        """The shape of each array."""
         return {name: view.shape for name, view in self._views.items()}
 
     def layers(self) -> dict[str, dict[str, Array]]:
-        """Return the views by layer and parameter, as `attnkit.model` takes parameters.
+        """The views by layer and parameter, as `attnkit.model` expects them.
 
         >>> list(ParameterBuffer({"decoder.0.ffn.w1": (1, 1), "decoder.0.ffn.b1": (1,)}).layers()["decoder.0.ffn"])
         ['w1', 'b1']
@@ -80,7 +80,7 @@ class ParameterBuffer(Mapping[str, Array]):
 
 
 def _aligned_zeros(size: int, dtype: np.dtype[np.generic]) -> Array:
-    """Return zeros (size,) that start on a cache line."""
+    """Zeros (size,) that start on a cache line."""
     width = ALIGNMENT // dtype.itemsize
     room = np.zeros(size + width, dtype)
     start = -room.ctypes.data % ALIGNMENT // dtype.itemsize
@@ -188,7 +188,7 @@ DEFAULTS = {
 
 
 def optimizer_options(name: str, **changes: Any) -> OptimizerOptions:
-    """Return the options of an optimizer: the defaults of torch.optim but for some changes.
+    """The options of an optimizer: the defaults of torch.optim with some changes.
 
     UsageError for an unknown name, and for a number out of range.
 
@@ -208,7 +208,7 @@ def optimizer_options(name: str, **changes: Any) -> OptimizerOptions:
 
 
 def optimizer_state_names(options: OptimizerOptions) -> tuple[str, ...]:
-    """Return the names of what an optimizer keeps of every parameter.
+    """The names of the arrays that an optimizer keeps for every parameter.
 
     >>> optimizer_state_names(optimizer_options("adamw")), optimizer_state_names(optimizer_options("sgd"))
     (('exp_avg', 'exp_avg_sq'), ())
@@ -234,7 +234,7 @@ class UpdateNumbers:
         self._options, self._groups = options, groups or {}
 
     def of(self, names: Iterable[str], factor: float) -> dict[str, Update]:
-        """Return the numbers of the next update of some parameters; `factor` is that of the schedule."""
+        """The numbers of the next update; `factor` comes from the schedule."""
         updates = {}
         for name in names:
             group = self._groups.get(name, ParameterGroup())
@@ -301,7 +301,7 @@ class Optimizer:
         run_parallel(work, tasks)
 
     def state(self) -> dict[str, Array]:
-        """Return the state as named tensors, to be written to a file: views, and the steps of each parameter."""
+        """The state as named tensors: views, and the steps of each parameter."""
         views = {f"{state}.{name}": view for state, buffer in self.buffers.items() for name, view in buffer.items()}
         return {**views, "step": np.array(list(self.numbers.steps.values()), np.int64)}
 
@@ -322,7 +322,7 @@ class Optimizer:
         self.numbers.steps = {name: int(step) for name, step in zip(self.numbers.steps, expected["step"], strict=True)}
 
     def _merge(self, updates: Mapping[str, Update]) -> list[tuple[int, int, Update]]:
-        """Return start, stop and update of as few ranges of the buffer as have one update each."""
+        """Merge neighbours with equal updates: start, stop and update of each range."""
         merged: list[tuple[int, int, Update]] = []
         order = {name: index for index, name in enumerate(self.parameters)}
         last = -2

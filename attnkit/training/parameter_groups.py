@@ -17,7 +17,7 @@ class ParameterGroup(NamedTuple):
 
 
 def has_weight_decay(name: str, shape: Sequence[int]) -> bool:
-    """Return whether weight decay applies to a parameter: not to biases, norms, and the position bias of T5.
+    """Whether a parameter decays: biases, norms and the position bias of T5 do not.
 
     >>> has_weight_decay("decoder.0.ffn.w1", (4, 8)), has_weight_decay("decoder.0.norm1.gamma", (4,))
     (True, False)
@@ -26,7 +26,7 @@ def has_weight_decay(name: str, shape: Sequence[int]) -> bool:
 
 
 def layer_depth(name: str, config: Config) -> int:
-    """Return the height of a parameter in its stack: 0 for embeddings, n + 1 for layer n, one more for what follows.
+    """The height of a parameter: 0 for embeddings, n + 1 for layer n, then one more.
 
     In a stack of fewer layers than the other one, layers count from the top.
 
@@ -44,14 +44,14 @@ def layer_depth(name: str, config: Config) -> int:
 
 
 def last_depth(config: Config) -> int:
-    """Return the largest `layer_depth` of a model: that of the norm and the head above all layers."""
+    """The largest `layer_depth` of a model: the norm and head above all layers."""
     return max(config.stack(name).layers for name in config.stacks) + 1
 
 
 def parameter_groups(
     shapes: Mapping[str, Sequence[int]], config: Config, layer_decay: float = 1.0
 ) -> dict[str, ParameterGroup]:
-    """Return the group of each parameter; `layer_decay` is the factor on the learning rate from a layer to that below.
+    """The group of each parameter; `layer_decay` scales the rate from layer to layer.
 
     Source: discriminative fine-tuning (Howard and Ruder 2018, section 3.2), where it is 1/2.6.
     UsageError for a factor that is not above 0, up to 1.
@@ -72,7 +72,7 @@ def parameter_groups(
 
 
 def tensor_groups(published: PublishedTensors, layer_decay: float = 1.0) -> dict[str, ParameterGroup]:
-    """Return the group of each tensor by its published name: that of the first parameter that it holds.
+    """The group of each tensor by its published name, from its first parameter.
 
     >>> from attnkit.checkpoints.publishing import published_tensors
     >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
@@ -87,7 +87,7 @@ def tensor_groups(published: PublishedTensors, layer_decay: float = 1.0) -> dict
 
 
 def tensors_of(published: PublishedTensors, parameters: Iterable[str]) -> set[str]:
-    """Return the published names of the tensors that hold some parameters.
+    """The published names of the tensors that hold some parameters.
 
     >>> from attnkit.checkpoints.publishing import published_tensors
     >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
@@ -98,7 +98,7 @@ def tensors_of(published: PublishedTensors, parameters: Iterable[str]) -> set[st
 
 
 def match_parameters(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
-    """Return the parameters that a shell pattern matches, by their own name or by that of their layer.
+    """The parameters whose name, or layer's name, matches a shell pattern.
 
     UsageError for a pattern that matches none.
 
@@ -116,13 +116,13 @@ def match_parameters(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
 
 
 def _levels(name: str) -> list[str]:
-    """Return a name and those of the layers that it is in: decoder.0.ffn.w1, decoder.0.ffn, decoder.0, decoder."""
+    """A name and its layers: decoder.0.ffn.w1, decoder.0.ffn, decoder.0, decoder."""
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
 def unfrozen_parameters(names: Iterable[str], config: Config, step: int, every: int) -> set[str]:
-    """Return the parameters that are trained in a step, from 1, when a lower layer joins after every so many steps.
+    """The parameters trained in a step if one more layer joins every few steps.
 
     The last layer and what follows it come first, then one layer at a time, the embeddings at the end.
     Source: gradual unfreezing (Howard and Ruder 2018, section 3.3). UsageError for `every` below 1.

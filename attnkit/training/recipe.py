@@ -73,13 +73,13 @@ class Recipe:
     record: tuple[int, ...] = ()
 
     def sizes(self, positions: int) -> ModelSizes:
-        """Return the sizes of a new model of so many positions."""
+        """The sizes of a new model with so many positions."""
         layers = self.layers or FAMILIES[self.family].layers
         decoding = RecurrentChoices(self.cell, self.attention, self.input_feeding, self.bidirectional)
         return ModelSizes(layers, self.heads, self.dim, positions, self.hidden, self.dropout, decoding)
 
     def optimizer_options(self) -> OptimizerOptions:
-        """Return the options of the optimizer; UsageError for those that it cannot have."""
+        """The options of the optimizer. UsageError if they do not fit it."""
         if self.momentum and self.optimizer != "sgd":
             raise UsageError(f"momentum {self.momentum:g} is of sgd, not of {self.optimizer}")
         decay: dict[str, Any] = {} if self.weight_decay is None else {"weight_decay": self.weight_decay}
@@ -87,7 +87,7 @@ class Recipe:
         return optimizer_options(self.optimizer, lr=self.lr, **decay, **momentum)
 
     def total_steps(self, steps_per_epoch: int) -> int | None:
-        """Return after how many steps the run ends at the latest; None where only time or patience ends it.
+        """The last step of the run; None if only time or patience ends it.
 
         >>> Recipe(epochs=2).total_steps(50), Recipe().total_steps(50), Recipe(minutes=3).total_steps(50)
         (100, 1000, None)
@@ -98,13 +98,13 @@ class Recipe:
         return min(limits) if limits else None if is_open else DEFAULT_STEPS
 
     def schedule_options(self, total: int | None) -> ScheduleOptions:
-        """Return the options of the schedule; UsageError for those that it cannot have."""
+        """The options of the schedule. UsageError if they do not fit it."""
         options = ScheduleOptions(total or 0, self.warmup)
         check_schedule(self.schedule, options)
         return options
 
     def check(self) -> "Recipe":
-        """Return the recipe; UsageError for options that no run can have."""
+        """Check the options, and return the recipe. UsageError for impossible ones."""
         self.optimizer_options()
         rates = {"dropout": self.dropout, "weight drop": self.weight_drop, "label smoothing": self.smoothing}
         for name, rate in rates.items():
@@ -116,7 +116,7 @@ class Recipe:
 
 
 def changed_values(recipe: Recipe) -> dict[str, Any]:
-    """Return the values of a recipe that differ from its defaults, by name.
+    """The values of a recipe that differ from its defaults, by name.
 
     >>> changed_values(Recipe(layers=2, freeze=("decoder.embed",)))
     {'layers': 2, 'freeze': ('decoder.embed',)}
@@ -126,7 +126,7 @@ def changed_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def to_json(recipe: Recipe) -> dict[str, Any]:
-    """Return the changed values of a recipe for a JSON file.
+    """The changed values of a recipe for a JSON file.
 
     >>> to_json(Recipe(layers=2, freeze=("decoder.embed",)))
     {'layers': 2, 'freeze': ['decoder.embed']}
@@ -135,7 +135,7 @@ def to_json(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any], name: str) -> Recipe:
-    """Return the recipe that `to_json` gave these values of; DataError for others, `name` being their file.
+    """Read the values of `to_json`. DataError for others, in the file `name`.
 
     >>> from_json({"layers": 2, "record": [1]}, "training.json").record
     (1,)
@@ -151,7 +151,7 @@ def from_json(values: Mapping[str, Any], name: str) -> Recipe:
 
 
 def _is_value(key: str, value: Any, kind: Any) -> bool:
-    """Return whether a field of a type can have a value: numbers are above 0, or at least 0."""
+    """Whether a value fits the type of a field: numbers are above 0, or at least 0."""
     if get_origin(kind) is tuple:
         return isinstance(value, tuple) and all(_is_value(key, one, get_args(kind)[0]) for one in value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -56,7 +56,7 @@ class Speed(NamedTuple):
 
 
 def report_values(report: Report, speed: Speed | None = None) -> dict[str, Any]:
-    """Return the values of a report for a JSON line, without those that it has not; the speed only where it is.
+    """The known values of a report for a JSON line, with the speed if given.
 
     >>> report_values(Report(10, 2.5, None, None, 1.0, 0.001, 640))["loss"]
     2.5
@@ -68,14 +68,14 @@ def report_values(report: Report, speed: Speed | None = None) -> dict[str, Any]:
 
 
 def parse_report(values: Mapping[str, Any]) -> Report:
-    """Return the report that `report_values` gave these values of; KeyError or TypeError for others."""
+    """Read the values of `report_values`. KeyError or TypeError for others."""
     optional: Any = {name: values.get(name) for name in OPTIONAL}
     others: Any = {name: values[name] for name in Report._fields if name not in optional}
     return Report(**optional, **others)
 
 
 def table_rows(report: Report, speed: Speed, width: int) -> tuple[str, str]:
-    """Return a report as a row of a table, below the headings: without the last columns where the width is too small.
+    """Headings and a row of a table; the last columns go if the width is too small.
 
     >>> for line in table_rows(Report(10, 2.5, 2.75, 3.968, 1.0, 0.001, 640), Speed(4321.0, 2.0), 70):
     ...     print(line)
@@ -101,7 +101,7 @@ def table_rows(report: Report, speed: Speed, width: int) -> tuple[str, str]:
 
 
 def bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:
-    """Return a loss of a token, in nats, as bits for each byte of the text.
+    """Convert a loss per token in nats to bits per byte of the text.
 
     >>> bits_per_byte(math.log(2), 2.0)
     0.5
@@ -110,7 +110,7 @@ def bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time as minutes and seconds.
+    """A time in hours, minutes and seconds.
 
     >>> time_text(75.2), time_text(3700)
     ('1:15', '1:01:40')
@@ -130,7 +130,7 @@ class Origin(NamedTuple):
 
 
 def read_curve(path: str) -> list[Report]:
-    """Return the reports of a file of JSON lines; DataError names the line that is none."""
+    """Read a file of JSON lines. DataError names the line that is not a report."""
     reports = []
     with open_source(path) as source:
         lines = bytes(source.read_all()).splitlines()
@@ -143,7 +143,7 @@ def read_curve(path: str) -> list[Report]:
 
 
 def read_origin(folder: str) -> tuple[Origin, Recipe]:
-    """Return how the model of a folder was made, and by which recipe.
+    """Read how the model of a folder was made, and by which recipe.
 
     FileError where the folder has no such file, DataError where it is malformed.
     """
@@ -162,7 +162,7 @@ def read_origin(folder: str) -> tuple[Origin, Recipe]:
 
 
 def training_script(folder: str) -> str:
-    """Return the command that made the model of a folder as a shell script, with the SHA-256 of its text."""
+    """A shell script that made the model of a folder, with the SHA-256 of its text."""
     origin, _ = read_origin(folder)
     comments = [f"# made by attnkit {escaped(origin.version)}", f"# {escaped(f'{origin.digest}  {origin.text}')}"]
     return "\n".join(["#!/bin/sh", *comments, escaped(origin.command)])
@@ -172,7 +172,7 @@ GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorc
 
 
 def record_step(trainer: Trainer, number: int) -> Record:
-    """Return every intermediate of a step, and the gradients of intermediates and parameters as NAME.grad.
+    """Record the intermediates of a step, and gradients as NAME.grad.
 
     Of a batch in several passes they are those of the last; gradients of parameters are those of all. The step itself
     computes large passes in parts at once, which rounds the last bits in another way.
@@ -199,7 +199,7 @@ def record_step(trainer: Trainer, number: int) -> Record:
 
 
 def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array]]:
-    """Return a hook that copies every intermediate to a dictionary, in their order."""
+    """A hook that copies every intermediate to a dictionary, in order."""
 
     def visit(name: str) -> Callable[[Array], Array]:
         def keep(array: Array) -> Array:
@@ -212,7 +212,7 @@ def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array
 
 
 def first_non_finite_stage(record: Record) -> str:
-    """Return the name and the value of the first tensor that is not finite, "" where all are.
+    """The name and value of the first tensor that is not finite, or "".
 
     >>> first_non_finite_stage(Record({"a": np.ones(2), "b": np.array([1.0, np.inf]), "c": np.array([np.nan])}))
     'b is inf'
@@ -224,7 +224,7 @@ def first_non_finite_stage(record: Record) -> str:
 
 
 def is_masked(name: str) -> bool:
-    """Return whether an intermediate has -inf where a query may not attend.
+    """Whether an intermediate contains -inf for keys that a query may not attend to.
 
     >>> is_masked("decoder.0.self.masked"), is_masked("decoder.0.self.weights")
     (True, False)
@@ -236,7 +236,7 @@ POINTS = 2000  # most reports of a curve
 
 
 def find_steps(folder: str) -> dict[int, str]:
-    """Return the files of the recorded steps of a folder by their numbers, ascending; DataError where it has none."""
+    """The recorded steps of a folder: number -> path. DataError if there are none."""
     try:
         steps = {number: os.path.join(folder, name) for number, name in recorded_steps(folder).items()}
     except OSError as error:
@@ -249,7 +249,7 @@ def find_steps(folder: str) -> dict[int, str]:
 
 
 def thin(steps: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of some numbers, evenly, the first and the last among them.
+    """At most so many of some numbers, evenly spaced, with the first and the last.
 
     >>> thin([1, 2, 3, 4, 5], 3), thin([1, 2], 3)
     ([1, 3, 5], [1, 2])
@@ -260,7 +260,7 @@ def thin(steps: Sequence[int], most: int) -> list[int]:
 
 
 def read_reports(folder: str) -> list[dict[str, Any]]:
-    """Return the reports of a run, at most POINTS of them; none where the folder has no curve."""
+    """At most POINTS reports of a run; [] if the folder has no curve."""
     path = os.path.join(folder, CURVE)
     reports = [report_values(one) for one in read_curve(path)] if exists(path) else []
     return [reports[at] for at in thin(range(len(reports)), POINTS)]
@@ -292,7 +292,7 @@ def read_losses(path: str) -> Record:
 
 
 def describe_step(record: Record, folder: str) -> Record:
-    """Return the record of a step with the words of its ids and the command of its run, as far as a folder has them."""
+    """Label the record of a step with the words of its ids and its run's command."""
     labels: dict[str, Labels] = dict(record.labels)
     of_ids = "target" if "source" in record else "source"
     for name, side, axes in (("ids", of_ids, ("token", "query", "key")), ("source", "source", ("source",))):
@@ -307,7 +307,7 @@ def describe_step(record: Record, folder: str) -> Record:
 
 
 def read_words(folder: str, side: str) -> list[str]:
-    """Return the vocabulary of a side of the model of a folder; [] where it has no tokenizer."""
+    """The vocabulary of one side of the model of a folder; [] without a tokenizer."""
     try:
         return load_tokenizer(folder, side).vocabulary
     except AttnkitError:
@@ -315,7 +315,7 @@ def read_words(folder: str, side: str) -> list[str]:
 
 
 def spell_ids(ids: Array, words: Sequence[str]) -> list[list[str]]:
-    """Return the token strings of ids (B, T); of one that is none of the words its number.
+    """The token strings of ids (B, T); the number of an id outside of the words.
 
     >>> import numpy as np
     >>> spell_ids(np.array([[1, 2]]), ["a", "b"])

@@ -27,7 +27,7 @@ Schedule = Callable[[int, ScheduleOptions], float]
 
 
 def constant_factor(step: int, options: ScheduleOptions) -> float:
-    """Return min(1, step/warmup).
+    """min(1, step/warmup).
 
     >>> [constant_factor(step, ScheduleOptions(warmup=4)) for step in (1, 2, 4, 9)]
     [0.25, 0.5, 1.0, 1.0]
@@ -36,7 +36,7 @@ def constant_factor(step: int, options: ScheduleOptions) -> float:
 
 
 def linear_factor(step: int, options: ScheduleOptions) -> float:
-    """Return the warm-up, and then a line from 1 in the first step after it to `final` one step after the last.
+    """The warm-up, then a line from 1 to `final` one step after the last.
 
     Source: torch.optim.lr_scheduler.LinearLR.
 
@@ -47,7 +47,7 @@ def linear_factor(step: int, options: ScheduleOptions) -> float:
 
 
 def cosine_factor(step: int, options: ScheduleOptions) -> float:
-    """Return the warm-up, and then half a cosine from 1 to `final`.
+    """The warm-up, then half a cosine from 1 to `final`.
 
     Source: Loshchilov and Hutter 2017, equation 5, without restarts; torch.optim.lr_scheduler.CosineAnnealingLR.
 
@@ -58,7 +58,7 @@ def cosine_factor(step: int, options: ScheduleOptions) -> float:
 
 
 def inverse_sqrt_factor(step: int, options: ScheduleOptions) -> float:
-    """Return min(step/warmup, sqrt(warmup/step)): that of the paper over its largest, which is `paper_rate(warmup)`.
+    """min(step/warmup, sqrt(warmup/step)): `paper_rate` divided by its largest value.
 
     Source: Attention Is All You Need, equation 3.
 
@@ -69,7 +69,7 @@ def inverse_sqrt_factor(step: int, options: ScheduleOptions) -> float:
 
 
 def slanted_triangular_factor(step: int, options: ScheduleOptions) -> float:
-    """Return (1 + p (ratio - 1)) / ratio, where p grows to 1 in total cut_frac steps and then falls to 0.
+    """(1 + p (ratio - 1)) / ratio: p grows to 1 in total cut_frac steps, then falls.
 
     Source: Howard and Ruder 2018, equation 3.
 
@@ -107,7 +107,7 @@ def check_schedule(name: str, options: ScheduleOptions) -> None:
 
 
 def paper_rate(step: int, warmup: int, width: int) -> float:
-    """Return the learning rate width^-0.5 min(step^-0.5, step warmup^-1.5).
+    """The learning rate width^-0.5 min(step^-0.5, step warmup^-1.5).
 
     Source: Attention Is All You Need, equation 3.
 
@@ -118,10 +118,10 @@ def paper_rate(step: int, warmup: int, width: int) -> float:
 
 
 def _progress(step: int, options: ScheduleOptions) -> float:
-    """Return the part of the steps after the warm-up that are done: 0 in the first of them."""
+    """The part of the steps after the warm-up that is done: 0 in the first of them."""
     return min((step - 1 - options.warmup) / (options.total - options.warmup), 1)
 
 
 def _decay(step: int, options: ScheduleOptions, part: float) -> float:
-    """Return the warm-up, and then `part` of the way from `final` to 1."""
+    """The warm-up, then `part` of the way from `final` to 1."""
     return step / options.warmup if step <= options.warmup else options.final + (1 - options.final) * part

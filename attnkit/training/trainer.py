@@ -59,7 +59,7 @@ class EngineState:
         return float(loss), int(hits)
 
     def fetch(self) -> NumpyState:
-        """Return the state in NumPy, which is a copy of that on the devices."""
+        """Copy the state from the devices to NumPy."""
         if self._fetched is None:
             zeros = {name: np.zeros(shape, self._dtype) for name, shape in self._table.shapes.items()}
             self._fetched = NumpyState(self._recipe, self._raw, zeros)
@@ -73,7 +73,7 @@ class EngineState:
         self._devices.load(self._buffers(state))
 
     def _buffers(self, state: NumpyState) -> list[Mapping[str, Mapping[str, Array]]]:
-        """Return the parameters of a state by layer, and in the same way what its optimizer has of them."""
+        """The parameters of a state by layer, then the arrays of its optimizer."""
         others = [views_as_model(self._raw, buffer).params for buffer in state.optimizer.buffers.values()]
         return [state.model.params, *others]
 
@@ -104,10 +104,10 @@ class TrainState(Protocol):
         """
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """Return the sum of the losses of a batch, and how many of its targets are the most probable ones."""
+        """The sum of the losses of a batch, and the number of targets that rank first."""
 
     def fetch(self) -> NumpyState:
-        """Return the same state in NumPy; it may be changed only to be loaded."""
+        """The same state in NumPy; change it only to load it."""
 
     def load(self, state: NumpyState) -> None:
         """Go on from what `fetch` returned, which was changed since."""
@@ -136,14 +136,14 @@ class Trainer:
         self.state: TrainState = state(recipe, model.raw, model.tensors)
 
     def trainable(self, step: int) -> set[str]:
-        """Return the tensors that are changed in a step, by their published names."""
+        """The published names of the tensors that a step changes."""
         if self.recipe.unfreeze_every is None:
             return self._free
         names = unfrozen_parameters(self.table.names, self.config, step, self.recipe.unfreeze_every)
         return self._free & tensors_of(self.table, names)
 
     def plan(self, number: int) -> StepPlan:
-        """Return what a step does, from 1: its batch is worked on in `accumulate` passes."""
+        """Plan a step, from 1: its batch is computed in `accumulate` passes."""
         batch, passes = self.corpus.batch(number), self.recipe.accumulate
         rows, first = split_rows(len(batch.ids), passes), (number - 1) * passes + 1
         return StepPlan(batch, rows, first, self.trainable(number), self._factor(number))
@@ -161,7 +161,7 @@ class Trainer:
         return StepResult(loss, norm, self.recipe.lr * plan.factor, plan.targets if mask is None else int(mask.sum()))
 
     def evaluate(self) -> Evaluation | None:
-        """Return the numbers of the held-out part, None where there is none."""
+        """Evaluate the held-out part; None if there is none."""
         if self.corpus.held_out is None:
             return None
         total, count, correct = 0.0, 0, 0

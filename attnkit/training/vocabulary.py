@@ -29,7 +29,7 @@ class TokenizerKind(NamedTuple):
 
 
 def parse_kind(text: str) -> TokenizerKind:
-    """Return the kind of tokenizer that `chars`, `words`, `bpe:N` or `unigram:N` names; UsageError for anything else.
+    """Read `chars`, `words`, `bpe:N` or `unigram:N`; UsageError for others.
 
     >>> parse_kind("bpe:500"), parse_kind("chars")
     (TokenizerKind(kind='bpe', size=500), TokenizerKind(kind='chars', size=0))
@@ -43,7 +43,7 @@ def parse_kind(text: str) -> TokenizerKind:
 
 
 def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name: str) -> dict[str, list[Buffer]]:
-    """Return tokenizer.json and tokenizer_config.json of a tokenizer trained on some texts, for a family.
+    """Train a tokenizer on texts for a family, as the files of its folder.
 
     BPE and unigram tokenizers of a Marian have the files of `train_sentencepiece_models` instead. The special tokens
     of the family are no part of a text. The same texts give the same bytes. DataError for texts without a character,
@@ -82,7 +82,6 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
 
 
 def _train_chars(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
-    """Return a tokenizer of the characters of the texts, sorted, after the special tokens."""
     characters = sorted(set().union(*texts))
     vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*special.tokens, *characters]))}
     tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=special.names["unk"]))
@@ -92,7 +91,7 @@ def _train_chars(library: Any, size: int, special: FamilyTokens, texts: Sequence
 
 
 def _train_words(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
-    """Return a tokenizer of the words and single other characters of the texts, sorted, without blanks."""
+    """A tokenizer of the words and other characters of the texts, without blanks."""
     words = sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]", text)})
     vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*special.tokens, *words]))}
     tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=special.names["unk"]))
@@ -101,7 +100,7 @@ def _train_words(library: Any, size: int, special: FamilyTokens, texts: Sequence
 
 
 def _train_bpe(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
-    """Return a byte-level BPE as that of GPT-2: the special tokens, 256 bytes, merges."""
+    """A byte-level BPE like GPT-2's: the special tokens, 256 bytes, merges."""
     alphabet = sorted(library.pre_tokenizers.ByteLevel.alphabet())
     least = len(special.tokens) + len(alphabet)
     if size < least:
@@ -117,7 +116,7 @@ def _train_bpe(library: Any, size: int, special: FamilyTokens, texts: Sequence[s
 
 
 def _train_unigram(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
-    """Return a unigram model: words start with a mark in place of the space before them.
+    """A unigram model: words start with a mark in place of the space before them.
 
     The sentencepiece library trains it, since the tokenizers library gives another result in every run.
     """
@@ -143,7 +142,7 @@ def _train_unigram(library: Any, size: int, special: FamilyTokens, texts: Sequen
 
 
 def _sentence_pieces(lines: Sequence[str], count: int) -> dict[str, float]:
-    """Return so many pieces of a unigram model and their log-probabilities, every character among them."""
+    """Train pieces of a unigram model with their log-probabilities."""
     options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "eos_id": -1}
     model = _train_sentencepiece("unigram", lines, vocab_size=count + 1, unk_id=0, **options)  # its own unknown token
     processor = import_library("sentencepiece", "text", "--tokens").SentencePieceProcessor(model_proto=model)
@@ -151,7 +150,7 @@ def _sentence_pieces(lines: Sequence[str], count: int) -> dict[str, float]:
 
 
 def _train_sentencepiece(kind: str, lines: Sequence[str], **options: Any) -> bytes:
-    """Return the file of a model that the sentencepiece library trains on lines; kind is bpe or unigram."""
+    """Train a model (bpe or unigram) on lines by the sentencepiece library."""
     from io import BytesIO
 
     model = BytesIO()
@@ -170,7 +169,7 @@ def _train_sentencepiece(kind: str, lines: Sequence[str], **options: Any) -> byt
 
 
 def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dict[str, list[Buffer]]:
-    """Return the files of the tokenizers of a Marian, trained on sentence pairs: those that MarianTokenizer opens.
+    """Train the tokenizers of a Marian on sentence pairs, as MarianTokenizer's files.
 
     source.spm and target.spm have at most `kind.size` pieces each, vocab.json numbers the pieces of both: </s> and
     <unk> first, <pad> last. DataError for a line that is no pair, `name` being the file of the text.
@@ -202,7 +201,7 @@ _TRAINERS = {"chars": _train_chars, "words": _train_words, "bpe": _train_bpe, "u
 
 
 def _cut_long_words(texts: Sequence[str], name: str) -> list[str]:
-    """Return texts whose words longer than LONGEST_WORD are cut into parts of that length; a note names the file."""
+    """Cut words longer than LONGEST_WORD into parts; a note names the file."""
     parts, count = [], 0
     for text in texts:
         at = 0
@@ -219,7 +218,7 @@ def _cut_long_words(texts: Sequence[str], name: str) -> list[str]:
 
 
 def _parts(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the texts line by line with their line ends: a trainer counts words, which no line end is within."""
+    """The lines of the texts with their line ends, which no word crosses."""
     for text in texts:
         yield from text.splitlines(keepends=True)
 

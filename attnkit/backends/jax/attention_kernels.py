@@ -48,7 +48,7 @@ class Rules(NamedTuple):
         return self.bias is None and not (self.softcap or self.rounding or self.has_infinite)
 
     def is_plain(self, queries: int, keys: int) -> bool:
-        """Return whether causality from the first key on, or in a window before the query, is all that masks scores."""
+        """Whether only causality, perhaps in a window, masks the scores."""
         is_from_start = isinstance(self.offset, int) and self.offset == 0 and queries == keys
         return is_from_start and self.causal and self.window[1] <= 0 and self.mask is None
 
@@ -57,7 +57,7 @@ Kernel = Callable[[JaxArray, JaxArray, JaxArray, Rules, See], JaxArray]
 
 
 def allowed_cells(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
-    """Return which keys queries may attend to by causality and window, None for all.
+    """The keys that causality and window allow to queries; None for all.
 
     i (T,) numbers of queries, j (S,) numbers of keys -> (T, S), or (B, 1, T, S) where each row has its offset
 
@@ -74,7 +74,7 @@ def allowed_cells(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
 
 
 def position_bias(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
-    """Return what the distances of queries and keys add to the scores, (H, T, S), or None."""
+    """The bias of the distances between queries and keys, (H, T, S), or None."""
     if rules.distances is None:
         return None
     distance = j - i[:, None] - jnp.asarray(rules.offset)
@@ -82,7 +82,7 @@ def position_bias(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
 
 
 def mask_scores(scores: JaxArray, rules: Rules, i: JaxArray, j: JaxArray, mask: JaxArray | None) -> JaxArray:
-    """Return scores with the biases of the rules added, and -inf where a key is blocked: (..., H, T, S)."""
+    """Add the biases to scores, with -inf for blocked keys: (..., H, T, S)."""
     for bias in (rules.bias, position_bias(rules, i, j)):
         scores = scores if bias is None else scores + bias.astype(scores.dtype)
     for allowed in (allowed_cells(rules, i, j), mask):
@@ -91,7 +91,7 @@ def mask_scores(scores: JaxArray, rules: Rules, i: JaxArray, j: JaxArray, mask: 
 
 
 def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
-    """Return the softmax of each row, zeros for a row of only -inf, and its log-sum-exp: (..., S) -> (..., S), (...).
+    """Softmax and log-sum-exp of rows (..., S); zeros for a row of only -inf.
 
     >>> [part.tolist() for part in softmax(jnp.array([[0.0, 0.0], [-jnp.inf, -jnp.inf]]))]
     [[[0.5, 0.5], [0.0, 0.0]], [0.6931471824645996, -inf]]
@@ -107,7 +107,7 @@ def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
 def dense_attention(
     q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See = see_nothing, score: Any = dot
 ) -> JaxArray:
-    """Return the heads, from all scores at once; `see` may read and replace every intermediate.
+    """Compute the heads from all scores at once; `see` may replace intermediates.
 
     >>> x = jnp.array([[[1.0, 0], [0, 1]]])
     >>> dense_attention(x, x, x, Rules(0.0, causal=True)).tolist()
@@ -119,7 +119,7 @@ def dense_attention(
 def dense_with_lse(
     q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See = see_nothing, score: Any = dot
 ) -> tuple[JaxArray, JaxArray]:
-    """Return what `dense_attention` does, and the log-sum-exp of each query's scores, (..., H, T)."""
+    """`dense_attention` with the log-sum-exp of each query's scores, (..., H, T)."""
     i, j = jnp.arange(q.shape[-2]), jnp.arange(k.shape[-2])
     scores = see("scores", wide(score(q, k)))
     scaled = see("scaled", scores * rules.scale)
@@ -134,7 +134,7 @@ def dense_with_lse(
 
 
 def score_function(name: str, params: Mapping[str, JaxArray]) -> Callable[[JaxArray, JaxArray], JaxArray]:
-    """Return the function of queries and keys that gives their scores: see model/scores.py."""
+    """The function of queries and keys that computes scores: see model/scores.py."""
     score = SCORES[name]
     if not score.parameters:
         return score.score
@@ -142,7 +142,7 @@ def score_function(name: str, params: Mapping[str, JaxArray]) -> Callable[[JaxAr
 
 
 def projected_scores(name: str, q: JaxArray, k: JaxArray, params: Mapping[str, JaxArray]) -> JaxArray:
-    """Return the scores of queries and keys that a score function has projected.
+    """The scores of queries and keys after their projection by a score function.
 
     >>> one = jnp.ones((1, 1, 1))
     >>> projected_scores("additive", one, -one, {"va": jnp.array([2.0])}).tolist()
@@ -155,7 +155,7 @@ def projected_scores(name: str, q: JaxArray, k: JaxArray, params: Mapping[str, J
 
 
 def weighted_values(weights: JaxArray, v: JaxArray) -> JaxArray:
-    """Return the weighted sum of values that may not be finite, where 0 x NaN is 0.
+    """The weighted sum of values that may not be finite: 0 x NaN is 0.
 
     >>> weighted_values(jnp.array([[[1.0, 0.0]]]), jnp.array([[[3.0], [jnp.nan]]])).tolist()
     [[[3.0]]]
@@ -168,7 +168,7 @@ def weighted_values(weights: JaxArray, v: JaxArray) -> JaxArray:
 
 
 def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See = see_nothing) -> JaxArray:
-    """Return the heads by `jax.nn.dot_product_attention`, on a GPU and in 16 bits by the kernel of cuDNN.
+    """Compute the heads by `jax.nn.dot_product_attention`, or cuDNN in 16 bits.
 
     By blocks where there are many scores and the kernel would hold them all; by `dense_attention` in float64, whose
     scores the kernel would round, and in float16 on a CPU, which it does not know.
@@ -198,7 +198,7 @@ def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: Se
 
 
 def has_cudnn(q: JaxArray, rules: Rules, is_plain: bool, keys: int) -> bool:
-    """Return whether cuDNN's kernel takes queries: on a GPU of NVIDIA, in 16 bits, of sizes that it knows.
+    """Whether cuDNN's kernel accepts queries: an NVIDIA GPU, 16 bits, known sizes.
 
     A mask it takes as an array of all scores of a head, so not where these are many.
     """
@@ -212,7 +212,7 @@ def has_cudnn(q: JaxArray, rules: Rules, is_plain: bool, keys: int) -> bool:
 
 
 def grids(q: JaxArray, k: JaxArray, rules: Rules, is_plain: bool) -> tuple[JaxArray | None, JaxArray | None]:
-    """Return all that is added to scores, and all that masks them, (B, H, T, S) or broadcast to it; None for nothing.
+    """The sum of biases and the mask of scores, broadcast to (B, H, T, S), or None.
 
     is_plain  whether the kernel has a flag for causal attention
     """
@@ -227,7 +227,7 @@ def grids(q: JaxArray, k: JaxArray, rules: Rules, is_plain: bool) -> tuple[JaxAr
 
 
 def merge_parts(first: tuple[JaxArray, JaxArray], second: tuple[JaxArray, JaxArray]) -> tuple[JaxArray, JaxArray]:
-    """Return attention over two parts of the keys put together: heads (..., T, V) and log-sum-exps (..., T) of both.
+    """Join attention over two parts of the keys: heads (..., T, V), sums (..., T).
 
     >>> part = jnp.array([[1.0]]), jnp.array([0.0])
     >>> [one.round(4).tolist() for one in merge_parts(part, (jnp.array([[3.0]]), jnp.array([0.0])))]
@@ -242,7 +242,7 @@ def merge_parts(first: tuple[JaxArray, JaxArray], second: tuple[JaxArray, JaxArr
 def part_attention(
     q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, i: JaxArray, j: JaxArray
 ) -> tuple[JaxArray, JaxArray]:
-    """Return heads and log-sum-exps of queries with the numbers i over keys with the numbers j, in float32 at least."""
+    """Heads and log-sum-exps of queries i over keys j, in float32 at least."""
     mask = rules.mask
     if mask is not None:
         mask = mask if mask.shape[-1] == 1 else mask[..., j]
@@ -253,7 +253,7 @@ def part_attention(
 
 
 def block_size(count: int) -> int:
-    """Return the largest size of equal blocks of at most BLOCK.
+    """The largest size of equal blocks of at most BLOCK.
 
     >>> block_size(1536), block_size(7)
     (768, 7)
@@ -264,7 +264,7 @@ def block_size(count: int) -> int:
 def block_attention(
     q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, first_query: Any = 0, first_key: Any = 0
 ) -> tuple[JaxArray, JaxArray]:
-    """Return heads and log-sum-exps, in blocks of queries and keys: memory grows with T + S, not with T · S.
+    """Heads and log-sum-exps in blocks: memory grows with T + S, not with T · S.
 
     first_query, first_key  the numbers of the first query and key, where these are a part of all
     """
@@ -294,7 +294,7 @@ def block_attention(
 
 
 def ring_attention(mesh: Mesh, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
-    """Return heads and log-sum-exps where queries and keys are split over the axis `seq` of a mesh.
+    """Heads and log-sum-exps of queries and keys split over the axis `seq` of a mesh.
 
     q (B, H, T, K), k (B, G, S, K), v (B, G, S, V); T and S are divisible by the size of `seq`
 

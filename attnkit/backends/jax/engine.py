@@ -75,11 +75,11 @@ class JaxEngine:
         return is_first()
 
     def highest(self, number: int) -> int:
-        """Return the highest of the numbers of all processes."""
+        """The highest of the numbers of all processes."""
         return highest(number)
 
     def run(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> Array:
-        """Return what `transformer.run` does."""
+        """Compute what `transformer.run` does."""
         if not steps:
             return x
         check_supported(model, self.mesh)
@@ -104,7 +104,7 @@ class JaxEngine:
         segments: Sequence[Array] | None,
         dtype: str | None,
     ) -> list[Array] | None:
-        """Return the hidden states of several texts, (T, D) of each, computed as one padded batch.
+        """The hidden states (T, D) of several texts, computed as one padded batch.
 
         None where one is not finite.
         """
@@ -122,7 +122,7 @@ class JaxEngine:
         return None if flaws else [x[at, : len(one)] for at, one in enumerate(ids)]
 
     def head_logits(self, model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
-        """Return what `output_head.head_logits` does."""
+        """Compute what `output_head.head_logits` does."""
         config, pooled = model.config, model.config.is_head_pooled
         layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or pooled)]
         dtype = self.compute or str(working(x, *empty_parameters(model.params, "head")).name)
@@ -142,7 +142,7 @@ class JaxEngine:
         return y if pooled else y[: x[..., 0].size].reshape(*x.shape[:-1], y.shape[-1])
 
     def pool_first(self, model: Model, x: Array, hook: Hook = no_hook) -> Array:
-        """Return what `output_head.pool_first` does."""
+        """Compute what `output_head.pool_first` does."""
         dtype = self.compute or str(working(x, *empty_parameters(model.params, "pooler")).name)
 
         def compute(params: Any, x: JaxArray, real: None, see: See = see_nothing) -> JaxArray:
@@ -154,17 +154,17 @@ class JaxEngine:
             return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
 
     def train_state(self, model: Model, **options: Any) -> JaxTrainState:
-        """Return a model in training, on devices."""
+        """A model in training, on devices."""
         return JaxTrainState(self, model, **options)
 
     def attention(
         self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: MultiHeadOptions, **request: Any
     ) -> dict[str, Array]:
-        """Return what `attention.multi_head_attention` does; request: its summary and keep."""
+        """Compute what `attention.multi_head_attention` does; request: summary and keep."""
         return attend_record(self, (q, k, v), params, options, **request)
 
     def placed(self, model: Model, dtype: str) -> PlacedParameters:
-        """Return the parameters of a model on devices, in a dtype."""
+        """The parameters of a model on devices, in a dtype."""
         key = id(model.params), dtype
         known = self._placed.get(key)
         if known is None or known[0]() is not model.params:
@@ -174,7 +174,7 @@ class JaxEngine:
         return known[1]
 
     def dtypes(self, model: Model, first: Step, x: Array, dtype: str | None) -> tuple[str, DType]:
-        """Return the dtype to compute steps in, and that of their result."""
+        """The dtype to compute steps in, and the dtype of their result."""
         layers = (layer for layer in (first.layer, *model.params) if layer in model.params)
         own = next(one.dtype for layer in layers for one in empty_parameters(model.params, layer))
         if first.op == "embed":
@@ -186,7 +186,7 @@ class JaxEngine:
         return self.compute or str(usual.name), result
 
     def kernel(self) -> Kernel:
-        """Return the kernel of attention of a pass without hooks."""
+        """The kernel of attention of a pass without hooks."""
         mesh = self.mesh
         if mesh is None or mesh.shape["seq"] == 1:
             return fused_attention
@@ -202,7 +202,7 @@ class JaxEngine:
         return ring
 
     def layout(self) -> Callable[[JaxArray], JaxArray]:
-        """Return the function that places hidden states (B, T, D) on the devices of a mesh."""
+        """The function that places hidden states (B, T, D) on the devices of a mesh."""
         mesh = self.mesh
         if mesh is None:
             return keep_layout
@@ -210,7 +210,7 @@ class JaxEngine:
         return lambda x: jax.lax.with_sharding_constraint(x, sharding) if x.ndim == 3 else x
 
     def put_inputs(self, prepared: Prepared, dtype: str, has_rows: bool = True) -> tuple[JaxArray, dict[str, Any]]:
-        """Return the inputs of a program on devices."""
+        """Put the inputs of a program on devices."""
         arrays: dict[str, Any] = {"x": prepared.x, **prepared.arrays}
         placed = {
             name: tuple(self._put(name, part, dtype, has_rows) for part in one)
@@ -229,12 +229,12 @@ class JaxEngine:
         return put(array, kind, self.mesh, spec)
 
     def sizes(self, capacity: int | None = None, memory: int = 0) -> Sizes:
-        """Return the multiples that inputs are padded to, for a cache of some places, with the keys of a memory."""
+        """The sizes that inputs are padded to, given the places of a cache and a memory."""
         shape = {"data": 1, "seq": 1} if self.mesh is None else self.mesh.shape
         return Sizes(True, shape["data"], shape["seq"], capacity, memory)
 
     def decoder(self, model: Model, cache: KVCache | None, **context: Any) -> CachedDecoder:
-        """Return a decoder that predicts the next token, compiled unless there is a hook."""
+        """A decoder that predicts the next token, compiled unless there is a hook."""
         check_supported(model, self.mesh)
         if self.mesh and self.mesh.shape["seq"] > 1:
             raise UsageError("splits one long text, not the tokens that follow it; data and model do", "--mesh seq")
@@ -243,7 +243,7 @@ class JaxEngine:
         return CompiledDecoder(self, model, cache, **context)
 
     def spread(self, caches: Caches, rows: int) -> Caches:
-        """Return the caches of a batch of one text as those of so many rows, split over the mesh."""
+        """Repeat the caches of one text for so many rows, split over the mesh."""
         if self.mesh is None:
             return caches
         spec, count = PartitionSpec("data"), round_up(rows, self.sizes().rows)
@@ -255,7 +255,7 @@ class JaxEngine:
     def _run_compiled(
         self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str
     ) -> tuple[JaxArray, Prepared]:
-        """Return the hidden states of padded inputs; a cache of the context gets the keys and values of its tokens."""
+        """Run padded inputs; the cache of the context receives their keys and values."""
         sizes = self.sizes()
         if context.cache is not None:
             tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]

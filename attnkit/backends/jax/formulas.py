@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[JaxArray], JaxArray]] = {
 
 
 def see_nothing(name: str, x: JaxArray) -> JaxArray:
-    """Return an intermediate unchanged, where no hook reads it.
+    """Leave an intermediate that no hook reads as it is.
 
     >>> see_nothing("encoder.0.self.weights", 1)
     1
@@ -41,7 +41,7 @@ def see_nothing(name: str, x: JaxArray) -> JaxArray:
 
 
 def wide(x: JaxArray) -> JaxArray:
-    """Return x in float32 at least.
+    """Widen x to float32 at least.
 
     >>> wide(jnp.ones(2, jnp.bfloat16)).dtype.name
     'float32'
@@ -50,7 +50,7 @@ def wide(x: JaxArray) -> JaxArray:
 
 
 def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
-    """Return x W + b, where a missing weight is the identity and a missing bias zero: see model/linear.py.
+    """x W + b; W is the identity and b zero if missing: see model/linear.py.
 
     x (..., D), weight (D, E), bias (E,) -> (..., E)
 
@@ -62,7 +62,7 @@ def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = 
 
 
 def linear_rows(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
-    """Return what `linear` does, of all tokens as rows of one matrix, whose gradients are computed with fewer copies.
+    """`linear` of all tokens as rows of one matrix: its gradients need fewer copies.
 
     >>> linear_rows(jnp.array([[[1.0, 2.0]]]), jnp.eye(2)).tolist()
     [[[1.0, 2.0]]]
@@ -73,7 +73,7 @@ def linear_rows(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | No
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def standardize(x: JaxArray, is_centered: bool, eps: float) -> JaxArray:
-    """Return x, less its mean if it is centered, divided by the root of its mean square + eps: x (..., D) -> (..., D).
+    """Center x if asked, and divide by the root of mean square + eps: (..., D).
 
     Its gradient is that of model/norms.py: what JAX derives takes one more pass over x.
 
@@ -84,7 +84,7 @@ def standardize(x: JaxArray, is_centered: bool, eps: float) -> JaxArray:
 
 
 def _standardize(x: JaxArray, is_centered: bool, eps: float) -> tuple[JaxArray, tuple[JaxArray, JaxArray]]:
-    """Return the result, and what its gradient needs: the result, and what x was multiplied by."""
+    """The result with what its gradient needs: the result and the scale of x."""
     y = x - x.mean(axis=-1, keepdims=True) if is_centered else x
     scale = 1 / jnp.sqrt(jnp.square(y).mean(axis=-1, keepdims=True) + eps)
     return y * scale, (y * scale, scale)
@@ -102,7 +102,7 @@ standardize.defvjp(_standardize, _standardize_backward)
 
 
 def normalize(config: Config, x: JaxArray, params: Params) -> JaxArray:
-    """Return the layer norm of x, or its RMS norm: see model/norms.py.
+    """The layer norm or RMS norm of x: see model/norms.py.
 
     x (..., D), gamma, beta (D,) -> (..., D)
 
@@ -118,7 +118,7 @@ def normalize(config: Config, x: JaxArray, params: Params) -> JaxArray:
 def feed_forward(
     x: JaxArray, params: Params, activation: str, see: See = see_nothing, linear: Linear = linear
 ) -> JaxArray:
-    """Return activation(x W1 + b1) W2 + b2, gated by x W3 + b3 if there is a w3: see model/feedforward.py.
+    """activation(x W1 + b1) W2 + b2, gated by x W3 + b3 if given.
 
     x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> (..., D)
 
@@ -164,7 +164,7 @@ def interpolate_positions(table: JaxArray, rows: int, columns: int, new_rows: in
 def head_logits(
     config: Config, params: Mapping[str, Params], x: JaxArray, real: JaxArray | None, see: See = see_nothing
 ) -> JaxArray:
-    """Return the logits of hidden states: see model/heads.py.
+    """The logits of hidden states: see model/output_head.py.
 
     x (..., T, D), real (..., T) which tokens are no padding -> (..., T, N), or (..., C) for classes of the whole
     """
@@ -185,7 +185,7 @@ def head_logits(
 
 
 def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: JaxArray | None, see: See) -> JaxArray:
-    """Return the vector that a head of whole texts or images reads: x (..., T, D), real (..., T) -> (..., 1, D)."""
+    """Pool for a head of whole texts: x (..., T, D), real (..., T) -> (..., 1, D)."""
     if config.pooling == "pooler":
         return pool_first(params, x, see)[..., None, :]
     if config.pooling == "first":

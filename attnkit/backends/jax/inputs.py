@@ -59,13 +59,13 @@ class Sizes(NamedTuple):
     memory: int = 0
 
     def padded(self, count: int) -> int:
-        """Return how many tokens a text of so many is padded to."""
+        """The padded length of a text."""
         is_single = self.capacity is not None and count == 1
         return round_up(bucket(count), self.tokens) if self.is_padded and not is_single else count
 
 
 def bucket(count: int) -> int:
-    """Return the first of the sizes 16, 20, 24, 28, 32, 40, 48 … that is not less than a number.
+    """The least size of 16, 20, 24, 28, 32, 40, 48 … that holds so many.
 
     >>> [bucket(count) for count in (1, 17, 33, 1025)]
     [16, 20, 40, 1280]
@@ -75,7 +75,7 @@ def bucket(count: int) -> int:
 
 
 def round_up(count: int, step: int) -> int:
-    """Return the least multiple of a step that is not less than a number.
+    """The least multiple of a step that is not below a number.
 
     >>> round_up(5, 4)
     8
@@ -84,7 +84,7 @@ def round_up(count: int, step: int) -> int:
 
 
 def pad_axis(x: Array, axis: int, size: int, filler: Any = 0) -> Array:
-    """Return an array with a filler after its entries along an axis, up to a size; of size 1 it is left to broadcast.
+    """Pad an axis to a size with a filler; an axis of size 1 is left to broadcast.
 
     >>> pad_axis(np.array([[1, 2]]), -1, 3).tolist(), pad_axis(np.array([[1]]), -1, 3).tolist()
     ([[1, 2, 0]], [[1]])
@@ -97,14 +97,14 @@ def pad_axis(x: Array, axis: int, size: int, filler: Any = 0) -> Array:
 
 
 def fill(x: Array, axis: int, size: int) -> Array:
-    """Return an array with zeros after its entries along an axis, up to a size, also where it has one entry."""
+    """Pad an axis to a size with zeros, also if it has one entry."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = 0, size - x.shape[axis]
     return np.pad(x, widths) if x.shape[axis] < size else x
 
 
 def prepare_inputs(model: Model, steps: Sequence[Step], x: Array, context: Context, sizes: Sizes) -> Prepared:
-    """Return the inputs of the steps of a model for ids, hidden states or images.
+    """Prepare the inputs of the steps of a model for ids, hidden states or images.
 
     Errors are those of `transformer.run`.
     """
@@ -127,7 +127,7 @@ def prepare_inputs(model: Model, steps: Sequence[Step], x: Array, context: Conte
 def token_arrays(
     config: Config, steps: Sequence[Step], x: Array, widths: tuple[int, int], context: Context
 ) -> dict[str, Array]:
-    """Return the segments and the absolute positions of tokens; widths: their number, without and with padding."""
+    """The segments and absolute positions of tokens; widths: without and with padding."""
     arrays = {}
     if steps[0].op == "embed" and config.types:
         arrays["types"] = fill(check_ids(segments(x, context), config.types), -1, widths[1])
@@ -139,7 +139,7 @@ def token_arrays(
 def attention_arrays(
     config: Config, steps: Sequence[Step], shape: tuple[int, ...], width: int, context: Context, sizes: Sizes
 ) -> dict[str, Any]:
-    """Return the masks, the relative positions, the memory and the number of earlier tokens that attention reads.
+    """What attention reads: masks, relative positions, memory, number of past tokens.
 
     shape  of the scores, (..., H, T, S); width: T with padding
     """
@@ -157,7 +157,7 @@ def attention_arrays(
 
 
 def recurrent_arrays(steps: Sequence[Step], shape: tuple[int, ...], width: int, context: Context) -> dict[str, Any]:
-    """Return which tokens recurrent layers read, and the last states of the encoder where their own are not cached.
+    """What recurrent layers read: real tokens, and the encoder's states if not cached.
 
     shape (..., T) of the tokens; width: T with padding
 
@@ -176,7 +176,7 @@ def recurrent_arrays(steps: Sequence[Step], shape: tuple[int, ...], width: int, 
 
 
 def check_first_input(config: Config, step: Step, x: Array, context: Context) -> tuple[Array, tuple[int, ...], int]:
-    """Return the input of the first step, checked, the number of texts (or ()), and of tokens of each."""
+    """Check the first input; return it, the batch shape () or (B,), and its tokens."""
     if step.op != "embed":
         return x.astype(context.dtype or x.dtype, copy=False), x.shape[:-2], x.shape[-2]
     if config.patches:
@@ -194,7 +194,7 @@ def check_first_input(config: Config, step: Step, x: Array, context: Context) ->
 def mask_arrays(
     prefix: str, mask: Array | None, shape: tuple[int, ...], padded: tuple[int, int], is_masked: bool
 ) -> dict[str, Array]:
-    """Return the mask of scores, True = may attend, and what a mask of floats adds, padded; DataError for its shape.
+    """The padded mask of scores, True = may attend, and a mask of floats as bias.
 
     shape      of the scores (..., H, T, S); padded: T and S with padding
     is_masked  whether padded keys are masked, and not left to causality
@@ -221,7 +221,7 @@ def mask_arrays(
 def relative_arrays(
     config: Config, name: str, tokens: int, width: int, keys: int, context: Context
 ) -> dict[str, Array | tuple[Array, Array]]:
-    """Return what rotary positions and the distances of tokens need: angles, T5 buckets, rows of a table."""
+    """Angles of rotary positions, T5 buckets, and rows of a table of distances."""
     positions, arrays = config.positions, dict[str, Any]()
     if positions.kind == "rotary":
         for rules in config.attention_rules.values():
@@ -242,7 +242,7 @@ def relative_arrays(
 def absolute_arrays(
     config: Config, context: Context, tokens: int, width: int, grid: tuple[int, int] | None
 ) -> dict[str, Array]:
-    """Return the positions of tokens, or the encodings of sinusoidal ones; DataError for more than the model has."""
+    """The positions of tokens or sinusoidal encodings; DataError beyond the model's."""
     positions = config.positions
     where = absolute_positions(np.empty((tokens, 0)), context)
     if not changed_grid(config, grid):
@@ -256,7 +256,7 @@ def absolute_arrays(
 
 
 def memory_arrays(layer: str, context: Context, shape: tuple[int, ...], sizes: Sizes) -> dict[str, Array]:
-    """Return the memory of a layer of cross-attention, and its mask; DataError where there is none."""
+    """The memory of cross-attention and its mask; DataError if there is none."""
     memory = np.empty((sizes.memory, 0)) if sizes.memory else attention_source(layer, np.empty(0), context)
     count = memory.shape[-2]
     width = sizes.padded(count)
@@ -273,7 +273,7 @@ BATCHED |= dict.fromkeys(("mask", "bias", "memory", "memory_mask", "memory_bias"
 
 
 def repeat_first(x: Array, arrays: dict[str, Any], rows: int, padded: int) -> tuple[Array, dict[str, Any]]:
-    """Return inputs of a batch with copies of its first text after the others."""
+    """Append copies of the first text of a batch."""
 
     def longer(one: Any, axes: int) -> Any:
         if isinstance(one, tuple):
@@ -286,7 +286,7 @@ def repeat_first(x: Array, arrays: dict[str, Any], rows: int, padded: int) -> tu
 
 
 def narrow(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return arrays with whole numbers in 32 bits."""
+    """Narrow whole numbers to 32 bits."""
     return {
         name: one.astype(np.int32) if isinstance(one, np.ndarray) and one.dtype.kind in "iu" else one
         for name, one in arrays.items()

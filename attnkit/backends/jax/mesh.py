@@ -23,7 +23,7 @@ ROWS = ("wo", "w2")  # of which each has some rows, whose products are added up
 
 
 def make_mesh(sizes: Mapping[str, int]) -> Mesh:
-    """Return a mesh of devices with the axes data, model and seq; UsageError where there are fewer devices."""
+    """A mesh of devices by data, model and seq; UsageError if there are too few."""
     shape = [sizes.get(axis, 1) for axis in AXES]
     count, devices = int(np.prod(shape)), jax.devices()
     if count > len(devices):
@@ -34,7 +34,7 @@ def make_mesh(sizes: Mapping[str, int]) -> Mesh:
 
 
 def are(count: int) -> str:
-    """Return how many there are, in words of a sentence.
+    """A count with its verb.
 
     >>> are(1), are(2)
     ('is 1', 'are 2')
@@ -63,7 +63,7 @@ def check_mesh(config: Config, mesh: Mesh) -> None:
 
 
 def parameter_spec(config: Config, mesh: Mesh, layer: str, name: str, shape: tuple[int, ...]) -> PartitionSpec:
-    """Return how a parameter is split: by heads and features, embeddings by width; others are whole everywhere."""
+    """How a parameter is split: by heads, features or width, or not at all."""
     parts = mesh.shape["model"]
     stack_name, _, part = parse_layer_name(layer)
     if part in ("self", "cross") and name[1:] in ("k", "v") and config.stack(stack_name).kv_heads % parts:
@@ -85,7 +85,7 @@ def parameter_spec(config: Config, mesh: Mesh, layer: str, name: str, shape: tup
 
 # the axes of an input that are split, by the number of its axes: (B, T, …), (B, 1, T, S) …
 def input_spec(name: str, array: Array, has_rows: bool) -> PartitionSpec:
-    """Return how an input is split: its texts over `data`, its tokens over `seq`."""
+    """How an input is split: texts over `data`, tokens over `seq`."""
     batched = {"x": 1, "types": 2, "positions": 2, "sinusoids": 3, "memory": 3, "rotary": 4, "local_rotary": 4}
     tokens = {"x": 1, "types": -1, "positions": -1, "sinusoids": -2, "memory": -2, "rotary": -2, "local_rotary": -2}
     masks = ("mask", "bias", "memory_mask", "memory_bias")
@@ -106,7 +106,7 @@ class Views(NamedTuple):
     layers: dict[str, dict[str, tuple[str, bool]]]
 
     def assemble(self, arrays: Mapping[str, JaxArray], layers: Sequence[str]) -> dict[str, dict[str, JaxArray]]:
-        """Return the parameters of some layers."""
+        """The parameters of some layers."""
         return {
             layer: {
                 name: arrays[key].T if turned else arrays[key] for name, (key, turned) in self.layers[layer].items()
@@ -115,12 +115,12 @@ class Views(NamedTuple):
         }
 
     def keys(self, layers: Sequence[str]) -> list[str]:
-        """Return the names of the arrays that some layers use."""
+        """The names of the arrays that some layers use."""
         return sorted({key for layer in layers for key, _ in self.layers[layer].values()})
 
 
 def used_layers(config: Config, steps: Sequence[Step], params: Mapping[str, Any]) -> list[str]:
-    """Return the layers that have parameters for some steps, those of relative positions among them."""
+    """The layers with parameters for some steps, relative positions included."""
     names = []
     for step in steps:
         stack, number, part = parse_layer_name(step.layer)
@@ -149,7 +149,7 @@ class PlacedParameters:
         self._owners: dict[tuple[Any, ...], str] = {}
 
     def arrays(self, layers: Sequence[str]) -> dict[str, JaxArray]:
-        """Return the arrays of some layers by name."""
+        """The arrays of some layers by name."""
         for layer in layers:
             if layer not in self.views.layers:
                 parts = stored_parameters(self._params, layer)
@@ -172,19 +172,19 @@ class PlacedParameters:
 
 
 def stored_parameters(params: Mapping[str, Mapping[str, Array]], layer: str) -> Mapping[str, Array]:
-    """Return the parameters of a layer: those of a file as views of it, which nothing has widened."""
+    """The parameters of a layer; those of a file are views in their stored dtype."""
     return params.stored(layer) if isinstance(params, Parameters) else params[layer]
 
 
 def empty_parameters(params: Mapping[str, Mapping[str, Array]], layer: str) -> list[Array]:
-    """Return an empty array for each parameter of a layer, of the dtype that NumPy computes with it in."""
+    """An empty array for each parameter of a layer, in the dtype that NumPy uses."""
     stored = stored_parameters(params, layer).values()
     is_widened = isinstance(params, Parameters)
     return [np.empty(0, np.float32 if is_widened and x.dtype.itemsize == 2 else x.dtype) for x in stored]
 
 
 def put(array: Array, dtype: Any, mesh: Mesh | None, spec: PartitionSpec) -> JaxArray:
-    """Return an array on devices, of which every process reads only the parts that its own devices hold."""
+    """Put an array on devices; every process reads only the parts that it holds."""
     if mesh is None:
         return jnp.array(array, dtype)
 

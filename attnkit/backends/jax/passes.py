@@ -31,7 +31,7 @@ from attnkit.model.softmax import log_sum_exp
 
 
 def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iterator[str]:
-    """Yield the names of the intermediates of a step, in the order of a pass.
+    """The names of the intermediates of a step, in the order of a pass.
 
     >>> [*step_names(Config("bert", 2), Step("ffn", "encoder.0.ffn", "input"), False, "full")][1:]
     ['encoder.0.ffn.activated', 'encoder.0.ffn.output', 'encoder.0.ffn.residual']
@@ -48,7 +48,7 @@ def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iter
 
 
 def head_names(config: Config) -> list[str]:
-    """Return the names of the intermediates of a head, in the order of a pass.
+    """The names of the intermediates of a head, in the order of a pass.
 
     >>> head_names(Config("gpt2", 2)), head_names(Config("bert", 2, transform=True))
     (['logits'], ['head.dense', 'head.norm', 'logits'])
@@ -58,7 +58,7 @@ def head_names(config: Config) -> list[str]:
 
 
 def is_seen(config: Config, gated: frozenset[str], steps: Sequence[Step], context: Context) -> bool:
-    """Return whether the hook of a context has a function for any intermediate of the steps; it is called for all.
+    """Whether the hook of a context reads any intermediate; it is asked for all.
 
     gated  the layers of feed-forward networks with a gate
     """
@@ -70,7 +70,7 @@ def is_seen(config: Config, gated: frozenset[str], steps: Sequence[Step], contex
 
 
 def hook_of_arrays(context: Context, dtype: DType) -> See:
-    """Return the function that hands intermediates to the hook of a context, as arrays of NumPy.
+    """A function that passes intermediates to the hook of a context as NumPy arrays.
 
     dtype  of floats among them
     """
@@ -102,7 +102,7 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
 
 
 def summarize_arrays(summary: str, arrays: dict[str, Array], past: int) -> dict[str, Array]:
-    """Return a summary of the weights of attention, from the weights and the masked scores."""
+    """A summary of attention from its weights and masked scores."""
     weights = arrays["weights"]
     position = query_positions(slice(0, weights.shape[-2]), past)
     return summarize_dense_weights(summary, weights, log_sum_exp(arrays["masked"]), position)
@@ -113,7 +113,7 @@ Caches = dict[str, Any]  # layer -> Pair, or the State of a recurrent layer
 
 
 def keep_layout(x: JaxArray) -> JaxArray:
-    """Return hidden states as they are: where nothing is split over devices."""
+    """Leave hidden states as they are if nothing is split over devices."""
     return x
 
 
@@ -147,7 +147,7 @@ class Pass:
     is_start: bool = False
 
     def see_in(self, layer: str) -> See:
-        """Return the function that reads the intermediates of one layer."""
+        """The function that reads the intermediates of one layer."""
         return lambda name, x: self.see(f"{layer}.{name}", x)
 
 
@@ -160,7 +160,7 @@ def precision(dtype: str) -> Iterator[None]:
 
 
 def wide_dtype(dtype: str) -> DType:
-    """Return the dtype of logits, and of what hooks see, where a model is computed in a dtype: float32 at least.
+    """The dtype of logits and of what hooks see: float32 at least.
 
     >>> wide_dtype("bfloat16").name, wide_dtype("float64").name
     ('float32', 'float64')
@@ -175,21 +175,21 @@ def check_supported(model: Model, mesh: Mesh | None) -> None:
 
 
 def x_has_rows(first: Step, x: Array, model: Model) -> bool:
-    """Return whether the input of a first step is a batch."""
+    """Whether the input of a first step is a batch."""
     if first.op == "embed":
         return x.ndim == (4 if model.config.patches else 2)
     return x.ndim > 2
 
 
 def with_rows(context: Context) -> Context:
-    """Return the context of one text as that of a batch of one."""
+    """The context of one text for a batch of one."""
     batch = replace(context, memory=None if context.memory is None else context.memory[None])
     batch.past, batch.final_states = context.past, context.final_states
     return batch
 
 
 def read_caches(cache: KVCache, sizes: Sizes, dtype: str) -> Caches:
-    """Return keys and values of a cache on devices, padded: those of self-attention have room for more; or states."""
+    """Put a cache on devices: padded keys and values, or recurrent states."""
     states = cache.states if isinstance(cache, StateCache) else {}
     caches: Caches = {layer: map_state(lambda part: jnp.array(part, dtype), one) for layer, one in states.items()}
     for layer, (k, v) in cache:
@@ -224,12 +224,12 @@ def write_caches(context: Context, caches: Caches, tokens: int, rows: int | None
 
 
 def gated_layers(model: Model, steps: Sequence[Step]) -> frozenset[str]:
-    """Return the layers of feed-forward networks with a gate."""
+    """The layers of feed-forward networks with a gate."""
     return frozenset(
         step.layer for step in steps if step.op == "ffn" and "w3" in stored_parameters(model.params, step.layer)
     )
 
 
 def memory_length(cache: KVCache | None) -> int:
-    """Return how many places of a memory have their keys in a cache."""
+    """The number of places of a memory whose keys are in a cache."""
     return next((k.shape[-2] for layer, (k, _) in cache or () if layer.endswith(".cross")), 0)

@@ -129,12 +129,12 @@ def spare_stdout() -> Iterator[None]:
 
 
 def is_first() -> bool:
-    """Return whether this is process 0, which writes results."""
+    """Whether this is process 0, which writes results."""
     return int(jax.process_index()) == 0
 
 
 def highest(number: int) -> int:
-    """Return the highest of the numbers of all processes.
+    """The highest of the numbers of all processes.
 
     >>> highest(7)
     7
@@ -146,7 +146,7 @@ def highest(number: int) -> int:
 
 
 def to_numpy(x: Any, dtype: Any = None) -> Array:
-    """Return an array of JAX in NumPy, with the parts that other processes hold, or raise why it was not computed.
+    """An array of JAX in NumPy, with the parts of other processes; or raise its error.
 
     >>> import jax.numpy as jnp
     >>> to_numpy(jnp.ones(2)).tolist()

@@ -44,7 +44,7 @@ def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
 
 
 def embed_tokens(run: Pass, layer: str, ids: JaxArray) -> JaxArray:
-    """Return the scaled embeddings of ids with those of their segments, or of the patches of an image."""
+    """Embed ids and their segments, scaled, or the patches of an image."""
     config, params = run.config, run.params[layer]
     if config.patches:
         cut = config.patches
@@ -97,7 +97,7 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
 
 
 def store(run: Pass, layer: str, k: JaxArray, v: JaxArray) -> Pair:
-    """Return all keys and values of a layer, the new ones written to their places in its cache if there is one.
+    """All keys and values of a layer; new ones go to their places in its cache.
 
     k, v (..., G, T, K) -> (..., G, C, K)
     """
@@ -112,7 +112,7 @@ def store(run: Pass, layer: str, k: JaxArray, v: JaxArray) -> Pair:
 
 
 def write_slice(cache: JaxArray, x: JaxArray, at: JaxArray) -> JaxArray:
-    """Return a cache (..., C, K) with x (..., T, K) at the places from `at` on.
+    """Write x (..., T, K) to a cache (..., C, K) from a place on.
 
     >>> write_slice(jnp.zeros((3, 1)), jnp.ones((1, 1)), 1).tolist()
     [[0.0], [1.0], [0.0]]
@@ -145,7 +145,7 @@ def self_rules(run: Pass, layer: str, attention: AttentionRules, q: JaxArray, k:
 
 
 def relative_scores(run: Pass, layer: str, q: JaxArray, k: JaxArray) -> JaxArray:
-    """Return the scores of queries and keys with the distances between them: see model/relative.py."""
+    """The scores of queries and keys by their distances: see model/relative.py."""
     config, (name, number, _) = run.config, parse_layer_name(layer)
     positions, shared = config.positions, run.params[f"{name}.relative"]
     own = run.params[layer if positions.shares_projections else f"{name}.{number}.relative"]
@@ -157,7 +157,7 @@ def relative_scores(run: Pass, layer: str, q: JaxArray, k: JaxArray) -> JaxArray
 
 
 def distance_scores(q: JaxArray, k: JaxArray, rows: JaxArray, places: JaxArray, params: Params) -> JaxArray:
-    """Return the scores of queries and of keys with the rows of a table that their distances have.
+    """The scores of queries and of keys with the rows of a table of distances.
 
     q (..., H, T, K), k (..., H, S, K), rows (R, D), places (T, S); wk, wq (D, H*K), bk, bq -> (..., H, T, S)
 

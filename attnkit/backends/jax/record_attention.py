@@ -55,7 +55,7 @@ def attend_record(
     summary: str,
     keep: Collection[str],
 ) -> dict[str, Array]:
-    """Return the intermediates of attention that are kept, and its output.
+    """Compute attention: the kept intermediates, and the output.
 
     inputs  query (..., T, D), key (..., S, D), value (..., S, D), or already split into heads (B, H, T, K)
     """
@@ -83,7 +83,7 @@ def attend_record(
 def project(
     arrays: list[JaxArray], params: Mapping[str, Array], options: MultiHeadOptions, inputs: tuple[Array, ...]
 ) -> list[JaxArray]:
-    """Return queries, keys and values projected, split into heads and rotated; errors of `project_heads`."""
+    """Project, split into heads and rotate; errors are those of `project_heads`."""
     heads, rotary = options.heads, options.rotary
     groups = heads if options.kv_heads is None else options.kv_heads
     if heads < 1 or groups < 1 or heads % groups:
@@ -121,7 +121,7 @@ def attend_heads(
     summary: str,
     keep: Collection[str],
 ) -> dict[str, Any]:
-    """Return the intermediates of attention of queries, keys and values that are split into heads."""
+    """The intermediates of attention of queries, keys and values split into heads."""
     score, params = find_score(options, own)
     check_shapes(*arrays, trailing=3, same_width=not score.parameters)
     q, k, v = arrays
@@ -147,14 +147,14 @@ def attend_heads(
 
 
 def every_step(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, scorer: Any) -> dict[str, JaxArray]:
-    """Return every intermediate of dense attention, and the log-sum-exps."""
+    """Every intermediate of dense attention, and the log-sum-exps."""
     steps: dict[str, JaxArray] = {}
     _, lse = dense_with_lse(q, k, v, rules, lambda name, x: steps.setdefault(name, x), scorer)
     return steps | {"lse": lse}
 
 
 def heads_alone(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
-    """Return heads and log-sum-exps: around the ring of a mesh, by blocks where there are many scores, or at once."""
+    """Heads and log-sum-exps: by the ring of a mesh, by blocks, or at once."""
     if engine.mesh is not None and engine.mesh.shape["seq"] > 1 and q.size and k.size:
         return split_attention(engine, q, k, v, rules)
     is_large = q.shape[-3] * q.shape[-2] * k.shape[-2] >= MANY
@@ -163,7 +163,7 @@ def heads_alone(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules
 
 
 def run_kernel(kernel: Callable[..., Any], q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> Any:
-    """Return what a kernel of attention does, compiled once for each of its rules and sizes."""
+    """Run a kernel of attention, compiled once for its rules and sizes."""
     arrays = {name: jnp.asarray(x) for name, x in rules._asdict().items() if hasattr(x, "shape")}
     fixed: dict[str, Any] = dict.fromkeys(arrays)
     return compile_kernel(kernel, rules._replace(**fixed))(q, k, v, arrays)
@@ -171,18 +171,18 @@ def run_kernel(kernel: Callable[..., Any], q: JaxArray, k: JaxArray, v: JaxArray
 
 @lru_cache(maxsize=64)
 def compile_kernel(kernel: Callable[..., Any], rules: Rules) -> Any:
-    """Return a program of queries, keys, values and the arrays of the rules, which `rules` is without."""
+    """Compile a kernel of queries, keys, values and the arrays taken out of `rules`."""
     return jax.jit(lambda q, k, v, arrays: kernel(q, k, v, rules=rules._replace(**arrays)))
 
 
 @lru_cache(maxsize=16)
 def ring_kernel(mesh: Any) -> Callable[..., Any]:
-    """Return attention around the ring of a mesh: one function of each mesh, which is compiled once."""
+    """Attention by the ring of a mesh: one function for each mesh, compiled once."""
     return partial(ring_attention, mesh)
 
 
 def split_attention(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
-    """Return heads and log-sum-exps of attention whose queries and keys are split over a mesh."""
+    """Heads and log-sum-exps of queries and keys split over a mesh."""
     mesh: Any = engine.mesh
     if q.shape[-3] % mesh.shape["model"]:
         raise UsageError(f"{q.shape[-3]} heads are not divisible by model={mesh.shape['model']}", "--mesh")
@@ -215,7 +215,7 @@ def split_attention(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: R
 
 
 def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, is_finite: bool) -> Rules:
-    """Return the rules of attention with these options; DataError for a mask or a bias that does not broadcast."""
+    """The rules of attention; DataError if mask or bias does not broadcast."""
     queries, keys = q.shape[-2], k.shape[-2]
     shape = (*q.shape[:-1], keys)
     broadcast_mask(None, options.bias, shape, np.dtype(np.float32))
@@ -240,7 +240,7 @@ def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, is_finite: b
 
 
 def distance_bias(options: MultiHeadOptions, q: JaxArray, k: JaxArray) -> Array:
-    """Return the scaled scores of relative positions, with the bias of the options added."""
+    """The scaled scores of relative positions, plus the bias of the options."""
     relative: Any = options.relative
     parts = {name: jnp.asarray(x, q.dtype) for name, x in relative._asdict().items()
              if x is not None and name not in ("places", "eps")}  # fmt: skip

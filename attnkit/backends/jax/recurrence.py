@@ -66,7 +66,7 @@ def recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
 def run_direction(
     run: Pass, layer: str, x: JaxArray, parameters: Parameters, first: State, *, is_reverse: bool
 ) -> DirectionRun:
-    """Return one direction of a layer, with its trace for a hook: x (B, T, D) -> outputs (B, T, P)."""
+    """Run one direction, traced for a hook: x (B, T, D) -> outputs (B, T, P)."""
     kind, real, is_seen = CELLS[cell_of(run, layer)], run.inputs.get("real"), hook_of(run) is not None
 
     def step(before: State, token: tuple[JaxArray, JaxArray | None]) -> Any:
@@ -95,7 +95,7 @@ def run_tokens(run: Pass, step: Callable[[Any, Any], Any], first: Any, tokens: A
 
 
 def select_new(is_new: JaxArray | None, new: Any, old: Any) -> Any:
-    """Return the new state of the texts where `is_new` (B,) is True, else the old one; None: of all.
+    """The new state of texts whose `is_new` (B,) is True, or else the old one.
 
     >>> select_new(jnp.array([True, False]), State(jnp.ones((2, 1))), State(jnp.zeros((2, 1)))).hidden.tolist()
     [[1.0], [0.0]]
@@ -104,12 +104,12 @@ def select_new(is_new: JaxArray | None, new: Any, old: Any) -> Any:
 
 
 def keep_real(real: JaxArray | None, x: JaxArray) -> JaxArray:
-    """Return x (B, T, ...), and 0 where `real` (B, T) is False."""
+    """Set x (B, T, ...) to 0 if `real` (B, T) is False."""
     return x if real is None else jnp.where(real[..., None], x, 0)
 
 
 def first_state(run: Pass, layer: str, parameters: Parameters, x: JaxArray, *, is_reverse: bool = False) -> State:
-    """Return the state that a layer begins with, of the cache, of the encoder or zeros, for texts x (B, T, D)."""
+    """The first state of a layer: from the cache, the encoder, or zeros."""
     config: Any = run.config
     (stack, number, _), state = parse_layer_name(layer), None if is_reverse else run.caches.get(layer)
     if state is None and stack == "decoder" and config.decoding.bridge != "none":
@@ -124,7 +124,7 @@ def first_state(run: Pass, layer: str, parameters: Parameters, x: JaxArray, *, i
 
 
 def last_states(run: Pass) -> dict[str, Any]:
-    """Return the last states of an encoder as the inputs of its decoder, those of its layers; {} of a Transformer."""
+    """The last states of a recurrent encoder as inputs of its decoder, or {}."""
     layers = (f"encoder.{number}.rnn" for number in range(run.config.stack("encoder").layers))
     states = [run.caches[layer] for layer in layers if layer in run.caches]
     parts = {"source": [state.hidden for state in states], "source_cell": [state.cell for state in states]}
@@ -132,7 +132,7 @@ def last_states(run: Pass) -> dict[str, Any]:
 
 
 def bridge(run: Pass, number: int, source: State) -> State:
-    """Return the first state of a layer of the decoder, made of the last one of that layer of the encoder."""
+    """The first state of a decoder layer from the last of that encoder layer."""
     config: Any = run.config
     if config.decoding.bridge == "identity":
         return source
@@ -170,7 +170,7 @@ def attend_and_recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
 def decode_token(
     decoder: AttentiveDecoder, x: JaxArray, product: JaxArray, carry: Carry, attended: Attended, visit: Visit
 ) -> tuple[JaxArray, Carry]:
-    """Return what a decoder computes of one token, and what it hands to the next: see model/recurrent_decoder.py."""
+    """Compute one token and the carry for the next: see model/recurrent_decoder.py."""
     decoding, before = decoder.config.decoding, carry.states[-1].hidden
     added = look(decoder, before, attended, visit) if decoding.asks_before else carry.fed
     states = advance_layers(decoder, product, added, carry.states, visit)
@@ -184,7 +184,7 @@ def decode_token(
 
 
 def look(decoder: AttentiveDecoder, state: JaxArray, attended: Attended, visit: Visit) -> JaxArray:
-    """Return the sum of the memory by the weights of attention: state (B, H) -> (B, M)."""
+    """Sum the memory by the weights of attention: state (B, H) -> (B, M)."""
     score, memory = decoder.config.score, attended.memory[:, None]  # (B, 1, S, M), one head
     left, _ = SCORES[score].project(state[:, None, None], memory[..., :0, :], decoder.cross)
     scores = wide(projected_scores(score, left, attended.keys[:, None], decoder.cross)[:, 0, 0])
@@ -196,14 +196,13 @@ def look(decoder: AttentiveDecoder, state: JaxArray, attended: Attended, visit: 
 
 
 def make_decoder(run: Pass) -> AttentiveDecoder:
-    """Return the decoder of a model."""
     config: Any = run.config
     layers = tuple(run.params[f"decoder.{number}.rnn"] for number in range(config.decoder.layers))
     return AttentiveDecoder(config, layers, run.params.get(CROSS, {}), run.params.get(READOUT, {}), JAX)
 
 
 def find_attended(run: Pass, decoder: AttentiveDecoder) -> Attended:
-    """Return the memory and its keys, of the cache or of the inputs, and which of it is no padding."""
+    """The memory and its keys, from the cache or the inputs, and its mask."""
     mask = run.inputs.get("memory_mask")
     allowed = None if mask is None else mask.reshape(-1, mask.shape[-1])
     if CROSS in run.caches:
@@ -214,7 +213,7 @@ def find_attended(run: Pass, decoder: AttentiveDecoder) -> Attended:
 
 
 def first_carry(run: Pass, decoder: AttentiveDecoder, x: JaxArray) -> Carry:
-    """Return what the first token finds: the states of the layers, and zeros or the readout of the cache."""
+    """The first carry: states of the layers, and zeros or the cached readout."""
     states = tuple(first_state(run, f"decoder.{number}.rnn", params, x) for number, params in enumerate(decoder.layers))
     if not decoder.config.decoding.input_feeding:
         return Carry(states)
@@ -223,12 +222,11 @@ def first_carry(run: Pass, decoder: AttentiveDecoder, x: JaxArray) -> Carry:
 
 
 def hook_of(run: Pass) -> Hook | None:
-    """Return what a pass lets see of its intermediates as a hook; None where nothing looks."""
+    """The hook of a pass; None if nothing reads its intermediates."""
     return None if run.see is see_nothing else lambda name: partial(run.see, name)
 
 
 def cell_of(run: Pass, layer: str) -> str:
-    """Return the name of the cell of a layer."""
     config: Any = run.config
     cell: str = config.recurrent_stack(parse_layer_name(layer)[0]).cell
     return cell

@@ -48,26 +48,26 @@ class Factors(NamedTuple):
 
 
 def adam_factors(options: Any, rate: float, weight_decay: float, step: int) -> Factors:
-    """Return the numbers of an update of adam: OptimizerOptions, and what `Update` has."""
+    """The numbers of an update of adam: OptimizerOptions, and those of `Update`."""
     beta1, beta2 = options.betas
     root = float((1 - beta2**step) ** 0.5)
     return Factors(1.0, weight_decay, rate * root / (1 - beta1**step), options.eps * root)
 
 
 def adamw_factors(options: Any, rate: float, weight_decay: float, step: int) -> Factors:
-    """Return those of adamw, whose parameters decay by themselves."""
+    """The numbers of adamw, whose parameters decay separately."""
     return adam_factors(options, rate, 0.0, step)._replace(keep=1 - rate * weight_decay)
 
 
 def sgd_factors(options: Any, rate: float, weight_decay: float, step: int) -> Factors:
-    """Return those of sgd, whose first update is not dampened."""
+    """The numbers of sgd, whose first update is not dampened."""
     return Factors(1.0, weight_decay, rate, 1 - options.dampening if step > 1 else 1.0)
 
 
 def adam_direction(
     gradient: JaxArray, state: State, options: Any, factors: Factors, choose: Any
 ) -> tuple[JaxArray, dict[str, JaxArray]]:
-    """Return the direction of an update, m/(sqrt(v) + eps), and the state after it.
+    """The direction m/(sqrt(v) + eps), and the state after it.
 
     options  OptimizerOptions; choose: gives the state after it, or that before where nothing is to change
 
@@ -88,7 +88,7 @@ def adam_direction(
 def sgd_direction(
     gradient: JaxArray, state: State, options: Any, factors: Factors, choose: Any
 ) -> tuple[JaxArray, dict[str, JaxArray]]:
-    """Return the direction of a step of gradient descent, with momentum if there is any, and the state after it."""
+    """The direction of gradient descent with momentum, and the state after it."""
     if not options.momentum:
         return gradient, {}
     velocity = options.momentum * state["momentum_buffer"] + factors.other * gradient
@@ -113,7 +113,7 @@ RULES = {
 def update_parameter(
     arrays: State, gradient: JaxArray, options: Any, factors: Factors, is_skipped: JaxArray
 ) -> dict[str, JaxArray]:
-    """Return a parameter, and what an optimizer has of it, after an update, or as they were where it is skipped.
+    """Update a parameter and its optimizer state, unless the update is skipped.
 
     arrays  PARAMETER and the names of the state -> their arrays
     """
@@ -210,7 +210,7 @@ class JaxTrainState:
             return float(loss), float(norm)
 
     def evaluate(self, inputs: Inputs, targets: Array) -> tuple[float, int]:
-        """Return the sum of the losses of targets, and how many of them are the most probable ones."""
+        """The sum of the losses of targets, and the number of targets that rank first."""
         with self._precision():
             placed = self._place(inputs, targets, [slice(0, len(targets))], ((), ()))
             loss, hits = self._evaluate(self._arrays[PARAMETER], placed)
@@ -241,7 +241,7 @@ class JaxTrainState:
         return put(array, array.dtype, self._engine.mesh, PartitionSpec(*axes))
 
     def _place(self, inputs: Inputs, targets: Array, passes: Sequence[slice], dropouts: Dropouts) -> PlacedBatch:
-        """Return a batch on devices, its tokens and its texts padded; what is added has no targets."""
+        """Put a padded batch on devices; what is added has no targets."""
         texts = round_up(max(rows.stop - rows.start for rows in passes), self._engine.sizes().rows)
         places = np.zeros((texts, len(passes)), np.int64)  # of each text in the batch, of added ones the first
         if targets.ndim > 1:
@@ -261,7 +261,7 @@ class JaxTrainState:
         return int(self._engine.sizes().padded(tokens))
 
     def _place_inputs(self, inputs: Inputs, places: Array) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what has an entry for each of some texts of a batch, and what all texts read, by stack."""
+        """The inputs of each stack that some texts have, and those that all texts share."""
         parts, shared, memory, mask = dict[str, Any](), dict[str, Any](), None, None
         for name, steps in self._steps.items():
             x = inputs[name].x[places]
@@ -281,7 +281,7 @@ class JaxTrainState:
     def _place_masks(
         self, inputs: Inputs, texts: int, passes: Sequence[slice], dropouts: Sequence[Dropout]
     ) -> dict[str, JaxArray]:
-        """Return the masks of dropout, those of NumPy, by the layers whose results they apply to."""
+        """The masks of dropout, drawn by NumPy, by the layers that they apply to."""
         masks = {}
         for name, steps in self._steps.items():
             tokens = inputs[name].x.shape[1]
@@ -296,7 +296,7 @@ class JaxTrainState:
         return masks
 
     def _place_weights(self, dropouts: Sequence[Dropout]) -> dict[str, JaxArray]:
-        """Return what the weights between states are multiplied by in each pass, (P, ...) by layer and parameter."""
+        """The factors of the weights between states, (P, ...) by layer and parameter."""
         factors, share = {}, np.asarray(1 - dropouts[0].rate, self._dtype)
         for layer in self._layers:
             for name in (one for one in self._views.layers[layer] if is_state_weight(layer, one)):
@@ -316,7 +316,7 @@ class JaxTrainState:
         passes: int,
         rate: float,
     ) -> tuple[dict[str, Arrays], JaxArray, JaxArray]:
-        """Return some parameters and their states after a step, its loss and the norm of its gradients.
+        """Do a step: new parameters and states, the loss and the norm of its gradients.
 
         numbers (N, 4) the Factors of the parameters by name
         """
@@ -334,13 +334,13 @@ class JaxTrainState:
         return changed, loss, norm
 
     def _split(self, name: str, array: JaxArray) -> JaxArray:
-        """Return an array split over the devices as a parameter is."""
+        """Split an array over the devices like a parameter."""
         return array if self._engine.mesh is None else jax.lax.with_sharding_constraint(array, self._shardings[name])
 
     def _compute_gradients(
         self, trained: Arrays, frozen: Arrays, scale: JaxArray, placed: PlacedBatch, passes: int, rate: float
     ) -> tuple[JaxArray, Arrays]:
-        """Return the sum of the losses times a scale, and its gradients, of one pass after another."""
+        """The scaled sum of the losses and its gradients, one pass after another."""
 
         def compute_loss(trained: Arrays, part: dict[str, Any]) -> JaxArray:
             logits = self._compute_logits(trained | frozen, PlacedBatch(part, placed.shared), rate)
@@ -360,20 +360,20 @@ class JaxTrainState:
         return result
 
     def _compute_evaluation(self, parameters: Arrays, placed: PlacedBatch) -> tuple[JaxArray, JaxArray]:
-        """Return the sum of the losses, and how many targets are the most probable ones."""
+        """The sum of the losses, and the number of targets that rank first."""
         logits, targets = self._compute_logits(parameters, placed, 0.0), placed.parts["targets"]
         hits = logits.argmax(axis=-1) == targets.reshape(logits.shape[:-1])
         return self._losses(logits, targets, 0.0).sum(), hits.sum()
 
     def _losses(self, logits: JaxArray, targets: JaxArray, smoothing: float) -> JaxArray:
-        """Return the loss of each target, 0 where there is none: logits (..., N) -> (...)."""
+        """The loss of each target, 0 if there is none: logits (..., N) -> (...)."""
         targets = targets.reshape(logits.shape[:-1])
         chosen = jnp.where(jnp.arange(logits.shape[-1]) == targets[..., None], logits, 0).sum(axis=-1)
         expected = (1 - smoothing) * chosen + (smoothing * logits.mean(axis=-1) if smoothing else 0)
         return jnp.where(targets == IGNORE_INDEX, 0, jax.nn.logsumexp(logits, axis=-1) - expected)
 
     def _compute_logits(self, parameters: Arrays, placed: PlacedBatch, rate: float) -> JaxArray:
-        """Return the logits of padded inputs, (..., N), with dropout where there are masks."""
+        """The logits (..., N) of padded inputs, with dropout if there are masks."""
         config, engine, masks = self._config, self._engine, placed.parts["masks"]
         kind = self._kind()
         params = self._views.assemble({name: x.astype(kind) for name, x in parameters.items()}, self._layers)
@@ -400,11 +400,10 @@ class JaxTrainState:
         return formulas.head_logits(config, params, rows, real)
 
     def _kind(self) -> str:
-        """Return the dtype to compute in."""
         return self._engine.compute or str(self._dtype.name)
 
     def _kernel(self) -> Any:
-        """Return the kernel of attention: on a CPU few scores are differentiated faster without the fused one."""
+        """The kernel of attention: a CPU differentiates few scores faster densely."""
         fused = self._engine.kernel()
         if jax.default_backend() != "cpu" or fused is not fused_attention:
             return fused
@@ -417,6 +416,6 @@ class JaxTrainState:
 
 
 def is_batched(name: str, array: Any, rows: int) -> bool:
-    """Return whether an input has an entry for each of some texts."""
+    """Whether an input has an entry for each of some texts."""
     first = array[0] if isinstance(array, tuple) else array
     return name in BATCHED and first.ndim >= BATCHED[name] and len(first) == rows
