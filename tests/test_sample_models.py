@@ -39,7 +39,9 @@ def recipe_of(line):
     [stage] = parse_stages(line)
     values = {name: value for name, value in stage.parameters.items() if value not in (None, False, ())}
     text, digest = stage.operands[0], "0" * 64
-    return choose_recipe(values, text, digest), text, values.get("output") or stage.common.get("output")
+    output = values.pop("output", None) or stage.common.get("output")
+    values.pop("sample", None)
+    return choose_recipe(values, values.pop("resume", None), text, digest), text, output
 
 
 @MODELS

@@ -211,19 +211,32 @@ def train(
       attnkit train labels.tsv --from my-lstm --classify -o my-critic
       attnkit decode --model my-gpt "Once upon"
     """
-    values = dict(locals())
-    text = values.pop("text")
-    return train_text(text, {name: value for name, value in values.items() if is_set(value)})
+    options_of_recipe = {
+        "family": family, "layers": layers, "heads": heads, "dim": dim, "hidden": hidden, "cell": cell,
+        "attention": attention, "input_feeding": input_feeding, "bidirectional": bidirectional,
+        "config": config, "from_": from_, "tokens": tokens, "pairs": pairs, "classify": classify,
+        "batch": batch, "block": block, "accumulate": accumulate, "optimizer": optimizer, "lr": lr,
+        "momentum": momentum, "weight_decay": weight_decay, "schedule": schedule, "warmup": warmup,
+        "clip": clip, "dropout": dropout, "weight_drop": weight_drop, "smoothing": smoothing,
+        "freeze": freeze, "unfreeze_every": unfreeze_every, "layer_decay": layer_decay, "valid": valid,
+        "steps": steps, "epochs": epochs, "minutes": minutes, "patience": patience, "every": every,
+        "dtype": dtype, "seed": seed, "record": record,
+    }  # fmt: skip
+    chosen = {name: value for name, value in options_of_recipe.items() if is_set(value)}
+    return train_text(text, chosen, output, resume, sample)
 
 
-def train_text(path: str, values: Mapping[str, Any]) -> str:
-    """Train on the text of a file; return a line that describes the result."""
+def train_text(path: str, chosen: Mapping[str, Any], output: str | None, resume: str | None, sample: str | None) -> str:
+    """Train on the text of a file; return a line that describes the result.
+
+    chosen  the options of the recipe that are set
+    """
     source = open_source(path, hash=True)
     with source:
         text = read_text(source).removeprefix("\ufeff")  # the mark of some editors
         digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    recipe = choose_recipe(values, source.name, digest)
-    folder = str(values.get("output", values.get("resume")))
+    recipe = choose_recipe(chosen, resume, source.name, digest)
+    folder = str(resume if output is None else output)
     engine = callbacks.current().engine
     is_writer = engine is None or engine.is_first
     if is_writer:
@@ -232,19 +245,19 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
     command = command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
     origin = Origin(to_unicode(command), to_unicode(source.name), digest, __version__)
     model = prepare_model(recipe, text, source.name)
-    if sample := values.get("sample"):
+    if sample:
         check_sample(model, sample, "--sample")
     run = Run(recipe, model, origin, folder, is_writer)
     del model  # with tensors that an engine holds from now on
     with lock_folder(folder) if is_writer else contextlib.nullcontext(), stop_signals() as stop_signal:
-        if "resume" in values:
-            run.resume(str(values["resume"]))
+        if resume is not None:
+            run.resume(resume)
         first = run.progress.step + 1
         stopped = run.train(Monitor(reporter(sample), show_progress, stop_signal))
     if stopped:
         words = shlex.join(["attnkit", "train", path, "--resume", folder])
         raise STOPPED[signal.Signals(stopped)](f"stopped after step {run.progress.step:,} and saved; {words} goes on")
-    if missed := [str(step) for step in values.get("record", ()) if not first <= step <= run.progress.step]:
+    if missed := [str(step) for step in chosen.get("record", ()) if not first <= step <= run.progress.step]:
         steps = f"steps {first:,} to {run.progress.step:,}"
         warnings.warn(f"--record: this run did {steps}, so there is none of {', '.join(missed)}", AttnkitWarning, 2)
     if stage := running_stage():
@@ -260,18 +273,17 @@ def closing_line(run: Run) -> str:
     return f"{result}; attnkit {tool} --model {shlex.quote(run.folder)} TEXT"
 
 
-def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
+def choose_recipe(chosen: Mapping[str, Any], resume: str | None, name: str, digest: str) -> Recipe:
     """The recipe of the options, or of the run to resume with another end.
 
     DataError if the text of a run to be resumed is another one.
     """
-    chosen = {name: value for name, value in values.items() if name not in ("output", "resume", "sample")}
-    if "resume" not in values:
+    if resume is None:
         check_sizes(chosen)
         return Recipe(**chosen).check()
-    origin, recipe = read_origin(str(values["resume"]))
+    origin, recipe = read_origin(resume)
     if digest != origin.digest:
-        raise DataError(f"another text than that of {values['resume']} (SHA-256 {origin.digest[:12]}… then)", name)
+        raise DataError(f"another text than that of {resume} (SHA-256 {origin.digest[:12]}… then)", name)
     ends: Any = dict.fromkeys(ENDS) if set(ENDS) & set(chosen) else {}
     return replace(recipe, **(ends | chosen)).check()
 
