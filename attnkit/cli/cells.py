@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def encode_cells(call: Stage, record: Record, format: str) -> bytes:
-    """Return a record as a table: the one of its tool, else the one tensor that it shows."""
+    """A record as a table: the one of its tool, else the one tensor that it shows."""
     last = call.extra.get("last", call)  # of `run` the last stage
     record = views.name_tokens(record, last.common.get("tokens") or "raw")
     cells = last.tool.views.cells(record, last) if last.tool.views.cells else computed_cells(record, last)
@@ -22,12 +22,12 @@ def encode_cells(call: Stage, record: Record, format: str) -> bytes:
 
 
 def computed_cells(record: Record, call: Stage) -> Cells:
-    """Return the tensor that a tool computed as a table; UsageError where it computed several."""
+    """The tensor that a tool computed as a table; UsageError if it computed several."""
     return one_tensor(record, views.computed_names(record, call))
 
 
 def one_tensor(record: Record, names: "Sequence[str]", part: str = "") -> Cells:
-    """Return the one tensor of that name as a table; UsageError for several."""
+    """The one tensor of that name as a table; UsageError for several."""
     if len(names) != 1:
         raise UsageError(
             f"{', '.join(CELL_FORMATS)} hold one table, and there is {join_names(names)}; name one tensor: "
@@ -37,7 +37,7 @@ def one_tensor(record: Record, names: "Sequence[str]", part: str = "") -> Cells:
 
 
 def view_cells(record: Record, call: Stage) -> Cells:
-    """Return what show draws as a table: statistics, a list of tensors, or one tensor."""
+    """What show draws as a table: statistics, a list of tensors, or one tensor."""
     refuse_view(call)
     view = views.requested_view(call)
     if view == ["stats"]:
@@ -57,19 +57,19 @@ def refuse_view(call: Stage) -> None:
 
 
 def select_cells(record: Record, call: Stage) -> Cells:
-    """Return the part of a record that the flags of peek select as a table."""
+    """The part of a record that the flags of peek select as a table."""
     part = views.select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
     return view_cells(part, call)
 
 
 def column_cells(record: Record, axis: str) -> Cells:
-    """Return vectors over one labelled axis as the columns of a table."""
+    """Vectors over one labelled axis as the columns of a table."""
     columns = [record.labels[axis], *record.arrays().values()]
     return Cells([axis, *record], [list(row) for row in zip(*columns, strict=True)])
 
 
 def list_cells(record: Record) -> Cells:
-    """Return the name, dtype, shape, axes and bytes of each tensor as a table.
+    """The name, dtype, shape, axes and bytes of each tensor as a table.
 
     >>> import numpy as np
     >>> list_cells(Record({"x": np.zeros((2, 3))})).rows

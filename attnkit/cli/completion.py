@@ -80,7 +80,7 @@ def complete_line(instruction: str) -> None:
 
 
 def completion_script(arguments: Sequence[str]) -> str:
-    """Return Typer's script of completion for SHELL; without SHELL, how to install it."""
+    """Typer's script of completion for SHELL; without SHELL, how to install it."""
     if not arguments or arguments[0] in ("-h", "--help"):
         return INSTALL
     shell, *more = arguments

@@ -39,7 +39,7 @@ class Constraints(NamedTuple):
     options: Mapping[str, Option] = MappingProxyType({})
 
     def check(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        """Raise UsageError where values break a table; it names the options. An option that repeats another is none."""
+        """Raise UsageError if values break a table; it names the options. An option that repeats another is none."""
         met = find_changed(values, defaults)
         sources = self._find_sources(met)
         met -= {*sources}
@@ -56,17 +56,17 @@ class Constraints(NamedTuple):
                 raise UsageError(f"needs {join_words([self.spell(term, metavar=True) for term in row], 'or')}")
 
     def _find_sources(self, met: set[str]) -> dict[str, str]:
-        """Return the options that a source among those met may state, each with the source."""
+        """The options that a source among those met may state, each with the source."""
         return {name: source for source, row in self.repeats.items() if source in met for name in row[0].split()}
 
     def _describe_need(self, needed: str, sources: Mapping[str, str]) -> str:
-        """Return why a needed term is not met: it was not passed, or only repeats a source."""
+        """Why a needed term is not met: it was not passed, or only repeats a source."""
         if needed in sources:
             return f"cannot be combined with {self.spell(sources[needed])}"
         return f"needs {self.spell(needed, metavar=True)}"
 
     def find_repeated(self, passed: Iterable[str], values: Mapping[str, Any], record: Any) -> set[str]:
-        """Return which of the passed options only repeat a source; UsageError for one that contradicts it.
+        """Which of the passed options only repeat a source; UsageError for one that contradicts it.
 
         values  of all options, with contents in place of files; record: the input
         """
@@ -87,7 +87,7 @@ class Constraints(NamedTuple):
         return INPUT if source == INPUT else self.spell(source)
 
     def describe(self) -> str:
-        """Return the tables as paragraphs of the help; "" where there are none."""
+        """The tables as paragraphs of the help; "" if there are none."""
         needs = group_by_key((self.spell(second), self.spell(first)) for first, second in self.requires)
         excludes = group_by_key((self.spell(row[0]), self.spell(row[1])) for row in self.exclusive if len(row) == 2)
         paragraphs = [
@@ -110,7 +110,7 @@ class Constraints(NamedTuple):
         return "\n\n".join(f"{'; '.join(rows)}.".replace("one of", "One of", 1) for rows in paragraphs if rows)
 
     def spell(self, term: str, metavar: bool = False) -> str:
-        """Return a term as it is written on a command line: `kind=alibi|t5` as `--kind alibi or t5`."""
+        """A term as it is written on a command line: `kind=alibi|t5` as `--kind alibi or t5`."""
         name, equals, allowed = term.partition("=")
         if equals:
             return f"{flag_name(name)} {join_words(allowed.split('|'), 'or')}"
@@ -132,7 +132,7 @@ def agree(value: Any, stated: Any) -> bool:
 
 
 def describe_value(value: Any) -> str:
-    """Return a value of an option, or of what an input states, as an error names it.
+    """A value of an option, or of what an input states, as an error names it.
 
     >>> describe_value(None), describe_value(True), describe_value(0.5), describe_value("rms")
     ('none', 'on', '0.5', 'rms')
@@ -155,7 +155,7 @@ def group_by_key(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def find_changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[str]:
-    """Return the names of values other than their default, without a last underscore.
+    """The names of values other than their default, without a last underscore.
 
     >>> sorted(find_changed({"heads": 1, "with_": "a", "seed": 0}, {"heads": 1}))
     ['seed', 'with']
@@ -190,7 +190,7 @@ def is_met(term: str, met: set[str], values: Mapping[str, Any]) -> bool:
 
 
 def join_words(words: Sequence[str], conjunction: str) -> str:
-    """Return words as a phrase.
+    """Words as a phrase.
 
     >>> join_words(["--params", "--model", "--hidden"], "or")
     '--params, --model or --hidden'

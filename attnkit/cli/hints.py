@@ -48,7 +48,7 @@ OF_TEXT = {
 
 
 def hint_at_tool(name: str) -> str:
-    """Return a hint for a tool that does not exist; "" where nothing is like it.
+    """A hint for a tool that does not exist; "" if nothing is like it.
 
     >>> hint_at_tool("perplexity"), hint_at_tool("atend"), hint_at_tool("xyz")
     ('; did you mean attnkit score FILE --model DIR?', '; did you mean attend?', '')
@@ -69,7 +69,7 @@ def hint_at_tool(name: str) -> str:
 
 
 def hint_at_option(tool: str, flag: str) -> str:
-    """Return a hint for a flag that a tool lacks; "" where nothing is like it. Without a tool, for any.
+    """A hint for a flag that a tool lacks; "" if nothing is like it. Without a tool, for any.
 
     What this tool calls it comes first, then the tools that have a flag of this name, what others call it, and a
     flag of almost the same letters.
@@ -96,7 +96,7 @@ def hint_at_option(tool: str, flag: str) -> str:
 
 
 def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
-    """Return a hint at a tool's own option: with two hyphens, what it is called here, or the one that begins so.
+    """A hint at a tool's own option: with two hyphens, what it is called here, or the one that begins so.
 
     >>> hint_at_own("head", ["heads"], []), hint_at_own("no-causal", ["causal"], [])
     ('; did you mean --heads?', '; it is off without --causal')
@@ -110,7 +110,7 @@ def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
 
 
 def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) -> str:
-    """Return a hint at what to type for a name from elsewhere that is of no use to this tool."""
+    """A hint at what to type for a name from elsewhere that is of no use to this tool."""
     first = min(known, key=lambda one: (not one.startswith("--"), one.split()[0] in commands.TOOLS))
     flag, *_ = first.split()
     if flag in owners:
@@ -119,7 +119,7 @@ def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) ->
 
 
 def list_owners() -> dict[str, list[str]]:
-    """Return the tools that have each flag, in the order of the tools."""
+    """The tools that have each flag, in the order of the tools."""
     owners: dict[str, list[str]] = {}
     for name in commands.TOOLS:
         for flag in list_flags(commands.find_tool(name)):
@@ -128,7 +128,7 @@ def list_owners() -> dict[str, list[str]]:
 
 
 def list_flags(tool: Any) -> dict[str, options.Option]:
-    """Return all options of a tool by their flags."""
+    """All options of a tool by their flags."""
     return {flag_name(name): option for name, option in tool.options.items()}
 
 
@@ -141,7 +141,7 @@ def suits(known: str, tool: str, owners: dict[str, list[str]]) -> bool:
 
 
 def spell_out(known: str, tool: str = "") -> str:
-    """Return what to type: the flag alone for its own tool, otherwise the command.
+    """What to type: the flag alone for its own tool, otherwise the command.
 
     >>> spell_out("posenc --kind rotary", "posenc"), spell_out("posenc --kind rotary"), spell_out("--dim")
     ('--kind rotary', 'attnkit posenc --kind rotary', '--dim')
@@ -153,7 +153,7 @@ def spell_out(known: str, tool: str = "") -> str:
 
 
 def describe_owners(flag: str, tools: list[str], tool: str) -> str:
-    """Return a hint at the tools that have a flag; at a pipe where it says how a tensor of this tool is shown.
+    """A hint at the tools that have a flag; at a pipe where it says how a tensor of this tool is shown.
 
     >>> describe_owners("--heatmap", ["show", "peek"], "attend")
     '; to see it so: attnkit attend … | attnkit show --heatmap'
@@ -165,7 +165,7 @@ def describe_owners(flag: str, tools: list[str], tool: str) -> str:
 
 
 def options_of_all() -> set[str]:
-    """Return the flags that all tools share."""
+    """The flags that all tools share."""
     return {flag_name(name) for name in options.COMMON}
 
 
@@ -181,7 +181,7 @@ def hint_at_value(tool: str, option: str, value: str) -> str:
 
 
 def hint_at_keyword(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a keyword that a tool lacks in Python.
+    """A hint for a keyword that a tool lacks in Python.
 
     >>> hint_at_keyword("num_heads", ["heads", "seed"]), hint_at_keyword("rms", ["kind"])
     ('; did you mean heads?', "; did you mean kind='rms'?")
@@ -221,7 +221,7 @@ def explain_word(word: str) -> str:
 
 
 def describe_command(line: str) -> str:
-    """Return what the tool of a command is for, after a colon; "" where it is no tool.
+    """What the tool of a command is for, after a colon; "" if it is no tool.
 
     >>> describe_command("ffn"), describe_command("completion")
     (': the position-wise feed-forward network', '')
@@ -248,7 +248,7 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
 
 
 def hint_at_input(stage: Any, operand: str) -> str:
-    """Return a hint for an input that is no file: a folder, a file of almost this name, a tensor, numbers or a text."""
+    """A hint for an input that is no file: a folder, a file of almost this name, a tensor, numbers or a text."""
     flags = {*stage.tool.flags, *stage.tool.extra}
     if os.path.isdir(operand):
         return hint_at_model("", [operand]) if "model_" in flags else ""
@@ -262,7 +262,7 @@ def hint_at_input(stage: Any, operand: str) -> str:
 
 
 def hint_at_typed_input(stage: Any, operand: str) -> str:
-    """Return a hint for an input that is itself numbers or a text, in place of a file; "" for another one."""
+    """A hint for an input that is itself numbers or a text, in place of a file; "" for another one."""
     if NUMBERS.fullmatch(operand):
         return f"; for numbers: echo {shlex.quote(operand)} | {stage.command_line(operands=())}"
     if not re.search(r"\s|^[\w'-]+[.,!?]?$", operand):
@@ -279,7 +279,7 @@ def hint_at_typed_input(stage: Any, operand: str) -> str:
 
 
 def hint_at_option_file(name: str, option: options.Option) -> str:
-    """Return a hint for the value of an option that is no file: a file of almost this name, a tensor, or numbers."""
+    """A hint for the value of an option that is no file: a file of almost this name, a tensor, or numbers."""
     if len(name) > LONG:
         return ""
     if os.path.isdir(name):
@@ -296,7 +296,7 @@ def hint_at_option_file(name: str, option: options.Option) -> str:
 
 
 def find_file(operand: str) -> str:
-    """Return the file whose name is that of an operand but for a suffix or a few letters; "" for none."""
+    """The file whose name is that of an operand but for a suffix or a few letters; "" for none."""
     folder, name = os.path.split(operand)
     try:
         files = [one.name for one in os.scandir(folder or os.curdir) if one.is_file()]
@@ -309,7 +309,7 @@ def find_file(operand: str) -> str:
 
 
 def hint_at_operands(operands: Sequence[str], parameters: Iterable[str]) -> str:
-    """Return a hint for too many operands: query, key and value, or a name that belongs to FILE:NAME."""
+    """A hint for too many operands: query, key and value, or a name that belongs to FILE:NAME."""
     if len(operands) == 3 and all(map(os.path.exists, operands)) and "query" in parameters:
         return f"; did you mean --query {operands[0]} --key {operands[1]} --value {operands[2]}?"
     first, second, *others = operands
@@ -327,7 +327,7 @@ def hint_at_operands(operands: Sequence[str], parameters: Iterable[str]) -> str:
 
 
 def hint_at_model(error: str, operands: Sequence[str]) -> str:
-    """Return a hint for a command line without --model: at the operand that is a folder, or what a model is."""
+    """A hint for a command line without --model: at the operand that is a folder, or what a model is."""
     from attnkit.checkpoints.auto import WHAT_A_MODEL_IS, is_model
 
     if folders := [one for one in operands if is_model(one)]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def word_vectors(checkpoint: "Checkpoint", layer: str | None = None) -> Record:
-    """Return what `embed --model` makes of each token of the vocabulary, x (V, D), labelled with the tokens.
+    """What `embed --model` makes of each token of the vocabulary, x (V, D), labelled with the tokens.
 
     layer  an embedding layer of the model; None: that of the first stack
 
@@ -53,7 +53,7 @@ class IndexRecord(Record):
     file: str = field(kw_only=True)
 
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of the file, by its path."""
+        """The SHA-256 of the file, by its path."""
         from attnkit.checkpoints.checkpoint import file_digest, file_stamp
 
         return {self.file: file_digest(self.file, *file_stamp(self.file))}
@@ -71,12 +71,12 @@ class WordIndex(Record):
         return self.checkpoint.folder
 
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of the files of the model, by their paths."""
+        """The SHA-256 of the files of the model, by their paths."""
         return self.checkpoint.digests()
 
 
 def find_model(path: str) -> tuple[str, str | None]:
-    """Return the folder of a model and the layer that DIR or DIR:LAYER names; ("", None) for anything else."""
+    """The folder of a model and the layer that DIR or DIR:LAYER names; ("", None) for anything else."""
     if os.path.isdir(path):
         return path, None
     folder, _, layer = path.rpartition(":")
@@ -84,7 +84,7 @@ def find_model(path: str) -> tuple[str, str | None]:
 
 
 def load_words(folder: str, layer: str | None) -> WordIndex:
-    """Return the vectors of the words of a model, as its embedding layer makes them."""
+    """The vectors of the words of a model, as its embedding layer makes them."""
     from attnkit.checkpoints import open_checkpoint
 
     checkpoint = open_checkpoint(folder)
@@ -113,7 +113,7 @@ def load_index(source: Source, name: str, bfloat16: bool) -> tuple[Record, dict[
 
 
 def stack_tensors(records: Iterable[Record], name: str, file: str, mapped: Array | None = None) -> Record:
-    """Return the tensor of that name of each record as the rows of one x (N, D).
+    """The tensor of that name of each record as the rows of one x (N, D).
 
     The vectors of one record stay where they are; those of several are copied to a temporary file, which is mapped, so
     that a long stream takes little memory. `mapped` are the bytes of a mapped file that the records are read from.
@@ -127,10 +127,10 @@ def stack_tensors(records: Iterable[Record], name: str, file: str, mapped: Array
 
 
 def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) -> Record:
-    """Return the vectors of many records as one x (N, D) in a temporary file, in the dtype of the first.
+    """The vectors of many records as one x (N, D) in a temporary file, in the dtype of the first.
 
     The pages of `mapped` are released after every BLOCK records. DataError for vectors of another width or a larger
-    dtype, FileError where there is no room for the file.
+    dtype, FileError if there is no room for the file.
     """
     labels, count, dtype, width = list[str](), 0, np.dtype(np.float32), 0
     with tempfile.TemporaryFile(buffering=0) as spool:
@@ -166,7 +166,7 @@ def _write(spool: IO[bytes], data: bytes) -> None:
 
 
 def stack_vectors(records: Sequence[Record], file: str) -> Record:
-    """Return the vectors of records, each x (N, D) or (D), as one x (N, D) with the labels of its rows.
+    """The vectors of records, each x (N, D) or (D), as one x (N, D) with the labels of its rows.
 
     >>> stack_vectors([Record({"x": np.ones(2)}), Record({"x": np.zeros((3, 2))})], "a.npy")["x"].shape
     (4, 2)
@@ -185,5 +185,5 @@ def stack_vectors(records: Sequence[Record], file: str) -> Record:
 
 
 def row_names(record: Record) -> list[str]:
-    """Return the labels of the rows of x, or the text of its one vector; [] where it has none."""
+    """The labels of the rows of x, or the text of its one vector; [] if it has none."""
     return shared_labels(record.labels_of("x", 0) if record["x"].ndim == 2 else record.labels.get("batch"))

@@ -200,7 +200,7 @@ def report_truncation() -> int:
 
 
 def overview() -> str:
-    """Return the text that `attnkit` without arguments prints."""
+    """The text that `attnkit` without arguments prints."""
     from attnkit import help as pages
 
     rows = "".join(f"  {name:<10} {summary}\n" for name, summary in commands.TOOLS.items())

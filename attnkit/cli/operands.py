@@ -38,14 +38,14 @@ class OperandFiles:
     digests: dict[str, str] = field(default_factory=dict)
 
     def load_values(self, item: Any, bfloat16: bool) -> dict[str, Any]:
-        """Return the values that a tool is called with for one item: contents in place of the names of files."""
+        """The values that a tool is called with for one item: contents in place of the names of files."""
         return {
             name: value if value is None or not self.options[name].load else self.load(name, item, bfloat16)
             for name, value in self.values.items()
         }
 
     def load(self, name: str, item: Any = None, bfloat16: bool = False) -> Any:
-        """Return the content of the file of an option, or of a tensor of the item where it is :NAME."""
+        """The content of the file of an option, or of a tensor of the item where it is :NAME."""
         value, load = self.values[name], self.options[name].load or "tensor"
         if not isinstance(value, str):
             value = check_operand(value, load, flag_name(name))
@@ -73,7 +73,7 @@ class OperandFiles:
             self.digests[source.name] = digest
 
     def compute_digests(self, with_input: bool) -> dict[str, str]:
-        """Return the SHA-256 of every file read, those of models among them, which are large."""
+        """The SHA-256 of every file read, those of models among them, which are large."""
         digests = dict(self.digests)
         if with_input and self.source is not None and (digest := self.source.digest()):
             digests[self.source.name] = digest
@@ -99,7 +99,7 @@ def stdin_uses(value: Any, load: Load | None) -> int:
 
 
 def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
-    """Open FILE or FILE:NAME; return its byte source, and NAME ("" where there is none).
+    """Open FILE or FILE:NAME; return its byte source, and NAME ("" if there is none).
 
     A file whose own name contains the colon takes precedence.
     """
@@ -121,7 +121,7 @@ def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
 
 
 def stdin_or_error(remedy: str = "name a file, or pipe into it ('-' reads it)") -> str:
-    """Return `-`, standard input, as the operand; UsageError with the remedy where it is a terminal."""
+    """`-`, standard input, as the operand; UsageError with the remedy where it is a terminal."""
     if os.isatty(0):
         raise UsageError(f"no input, and standard input is a terminal: {remedy}")
     return "-"
@@ -200,7 +200,7 @@ def load_large(path: str, load: Load, piped: list[Record | str] | None, bfloat16
 
 
 def names_a_file(text: str) -> bool:
-    """Return whether a value that may be words is the name of a file: `-`, a path from / or ./, a suffix of tensors.
+    """Decide whether a value that may be words is the name of a file: `-`, a path from / or ./, a suffix of tensors.
 
     >>> names_a_file("am I"), names_a_file("ids.json"), names_a_file("./am"), names_a_file("out.npz:ids")
     (False, True, True, True)
@@ -280,7 +280,7 @@ def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[
 
 
 def split_lines(text: str, name: str) -> list[str]:
-    r"""Split a text into lines, as a file of them is written; DataError where it is empty.
+    r"""Split a text into lines, as a file of them is written; DataError if it is empty.
 
     >>> split_lines("a\n\nb\r\n", "refs.txt"), split_lines("a", "refs.txt")
     (['a', '', 'b'], ['a'])
@@ -332,7 +332,7 @@ def select_ids(record: Record, name: str, file: str) -> Record:
 
 
 def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
-    """Return the content of an operand that is the results of the stage before: its record, or its text."""
+    """The content of an operand that is the results of the stage before: its record, or its text."""
     if load in ("words", "tokenizer"):
         text = "".join(f"{item}\n" for item in piped if isinstance(item, str))
         return parse_vocabulary(text, "<stdin>", load)
@@ -449,14 +449,14 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
 
 
 def check_single(value: Any, load: str, flag: str) -> Any:
-    """Return a record with x, of an image its array; UsageError for another value."""
+    """A record with x, of an image its array; UsageError for another value."""
     if not isinstance(value, Record) or "x" not in value:
         raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
     return value["x"] if load == "image" else check_numbers(value, flag)
 
 
 def check_kind(value: Any, load: str, flag: str) -> Any:
-    """Return a value of the kind that files of an option hold; UsageError for another one."""
+    """A value of the kind that files of an option hold; UsageError for another one."""
     fits, expected = CONTENTS[load]
     if not fits(value):
         raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
@@ -464,7 +464,7 @@ def check_kind(value: Any, load: str, flag: str) -> Any:
 
 
 def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
-    """Return the array of each NAME or NAME[SLICE]; of a record that is its tensor NAME, or its x.
+    """The array of each NAME or NAME[SLICE]; of a record that is its tensor NAME, or its x.
 
     >>> check_patches({"decoder.0.ffn[2]": Record({"decoder.0.ffn": np.ones((3, 1))})}, "--patch")
     {'decoder.0.ffn[2]': array([[1.],
@@ -483,7 +483,7 @@ def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
 
 
 def check_means(value: Any, flag: str) -> dict[str, Array]:
-    """Return the means of the heads of a record, or of a dict of arrays."""
+    """The means of the heads of a record, or of a dict of arrays."""
     from attnkit.interpret.edits import mean_heads
 
     if not isinstance(value, Mapping | Record):

@@ -448,25 +448,27 @@ Mean = Annotated[
         "'*.heads'",
     ),
 ]
-Image = Annotated[Array | None, file("image", "an image: PNG, JPEG, or a tensor (C, height, width)")]
+Image = Annotated[Array | None, file("image", "image: PNG, JPEG, or a tensor (C, height, width)")]
 Weights = Annotated[str | None, typer.Option(metavar="stats|topk:K|rows:I,J|full", help=WEIGHTS_HELP)]
 Ids = Annotated[Record | None, file("ids", "token ids (T) or (B, T), instead of text")]
 Pair = Annotated[str | None, typer.Option(help="second text of a pair, for models such as BERT")]
 Batch = Annotated[bool, typer.Option(help="make one padded batch of all texts, or of all lines of standard input")]
 Residual = Annotated[bool, typer.Option(help="add the input to the result (residual connection)")]
-Add = Annotated[Record | None, file("tensor", "add FILE to the result; in the pre-norm order :residual")]
+Add = Annotated[Record | None, file("tensor", "tensor to add to the result; in the pre-norm order :residual")]
 ShowHead = Annotated[
     Any,
     typer.Option(
         parser=parse_heads,
         metavar="N|all",
-        help="head whose tables --steps shows, or all [default: the first two]",
+        help="head whose tables --steps shows [default: the first two]",
     ),
 ]
 Steps = Annotated[bool, typer.Option(help="add every intermediate to the record and show a table of each")]
 Window = Annotated[
     tuple[int, int],
-    typer.Option(parser=parse_window, metavar="L,R", help="keys from L before the query to R after it; -1: no limit"),
+    typer.Option(
+        parser=parse_window, metavar="L,R", help="allow keys from L before the query to R after it; -1: no limit"
+    ),
 ]
 Lines = Annotated[bool, typer.Option(help="write a stream: one record for each line")]
 
@@ -491,14 +493,14 @@ ENGINE: dict[str, Any] = {
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="join processes on many hosts at this address of process 0; auto: as SLURM, MPI or Kubernetes say",
+            help="address of process 0, where processes on many hosts join; auto: from SLURM, MPI or Kubernetes",
         ),
     ],
     "process": Annotated[
         int,
-        typer.Option(min=0, metavar="I", help="the number of this process, from 0; process 0 writes the result"),
+        typer.Option(min=0, metavar="I", help="number of this process, from 0; process 0 writes the result"),
     ],
-    "processes": Annotated[int, typer.Option(min=1, help="how many processes are joined")],
+    "processes": Annotated[int, typer.Option(min=1, help="number of processes that are joined")],
 }
 ENGINE_SECTION = " ".join(ENGINE)
 ENGINE_KEYWORDS = ("engine", "compute", "mesh")

@@ -70,14 +70,14 @@ def write(call: Stage) -> int:
 
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:
-    """Return the bytes of the record just read where the stage passes them through, else None."""
+    """The bytes of the record just read where the stage passes them through, else None."""
     is_kept = chosen == call.input_format and (chosen == call.input_source or not call.format.requested())
     is_untouched = call.tool.passthrough and is_kept and not {"only", "dtype", "indent"} & set(call.common)
     return call.files.source.take_captured() if is_untouched and call.files.source else None
 
 
 def format_for(call: Stage, arriving: str | None) -> str:
-    """Return the format that a stage writes: text of a tool that returns text, else one of records."""
+    """The format that a stage writes: text of a tool that returns text, else one of records."""
     if call.gives == "page":
         return page_format(call.common)
     if call.returns_text:
@@ -102,7 +102,7 @@ def is_drawn(call: Stage, chosen: str) -> bool:
 
 
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
-    """Return the bytes of one result in a format; a text is written as it is, or as a figure."""
+    """The bytes of one result in a format; a text is written as it is, or as a figure."""
     result = call.format.convert(result, chosen)
     if is_drawn(call, chosen) and call.extra.get("last", call).gives != "page":
         from attnkit.cli import figures
@@ -168,7 +168,7 @@ def render(call: Stage, record: Record, style: "Style") -> str:
 
 
 def output_style(call: Stage, fd: int | None) -> "Style":
-    """Return the style of tables for a file descriptor: a terminal has colour and a width."""
+    """The style of tables for a file descriptor: a terminal has colour and a width."""
     from attnkit import display
 
     precision = call.common.get("precision")
@@ -179,7 +179,7 @@ def output_style(call: Stage, fd: int | None) -> "Style":
 
 
 def encoding() -> str:
-    """Return the encoding of standard output, which the locale sets."""
+    """The encoding of standard output, which the locale sets."""
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
@@ -214,7 +214,7 @@ def show_report(values: Mapping[str, Any], line: "Callable[[Style], str]") -> No
 
 
 def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
-    """Return values as JSON, or as a line where another format is requested: by a flag, a suffix or a terminal."""
+    """Values as JSON, or as a line where another format is requested: by a flag, a suffix or a terminal."""
     call = running_stage()
     if call is not None and requested_format(call.common, False) not in (None, "json"):
         return line(output_style(call, STDOUT))
@@ -282,7 +282,7 @@ PROGRESS = Progress()
 
 
 def colored(text: str, code: str) -> str:
-    """Return a text in the colour of an ANSI code where standard error is a terminal with colour."""
+    """A text in the colour of an ANSI code where standard error is a terminal with colour."""
     if not os.isatty(STDERR):
         return text
     from attnkit import display

@@ -106,7 +106,7 @@ def parse_stage(arguments: list[str], refused: tuple[str, ...] = ("run", "histor
 
 
 def give_record(first: Stage, record: Any, call: str) -> Records | None:
-    """Return the stream of a record that a caller in Python gives a pipeline; files become operands of its stage.
+    """The stream of a record that a caller in Python gives a pipeline; files become operands of its stage.
 
     call  how the record is given, for the error where the first stage reads one and there is none
     """

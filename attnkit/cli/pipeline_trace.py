@@ -83,7 +83,7 @@ class PipelineTrace:
         return record.select(names)
 
     def _history(self, calls: Sequence[TracedCall], counts: Mapping[int, int]) -> list[dict[str, Any]]:
-        """Return the history of the trace: that of the input, and the whole pipeline as one command."""
+        """The history of the trace: that of the input, and the whole pipeline as one command."""
         first, commands, files = {call.number: call for call in reversed(calls)}, list[str](), dict[str, str]()
         for number, call in sorted(first.items()):
             before = getattr(call.item, "history", [])
@@ -96,7 +96,7 @@ class PipelineTrace:
         return [*before, history_entry(command, files, self._path)]
 
     def _record_calls(self, stage: Stage, number: int) -> Callable[..., Result]:
-        """Return the function of a stage's tool, which also keeps what each of its calls computes."""
+        """The function of a stage's tool, which also keeps what each of its calls computes."""
         function = stage.tool.function
 
         @functools.wraps(function)
@@ -115,7 +115,7 @@ class PipelineTrace:
 
 
 def name_inputs(item: Item) -> dict[str, Tensor]:
-    """Return the tensors of the record that the first stage read, or of several: 0.input.x, 0.input.part2.x."""
+    """The tensors of the record that the first stage read, or of several: 0.input.x, 0.input.part2.x."""
     records = item if isinstance(item, list) else [item]
     return {
         f"{INPUT}.{part_prefix(part if len(records) > 1 else 0)}{name}": record.tensor(name)
@@ -160,7 +160,7 @@ def separate_axes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def computed_tensors(item: Item, result: Result) -> dict[str, Tensor]:
-    """Return the tensors of a result that the tool did not merely pass on."""
+    """The tensors of a result that the tool did not merely pass on."""
     if not isinstance(result, Record):
         return {}
     before = item[0] if isinstance(item, list) and item else item
@@ -171,7 +171,7 @@ def computed_tensors(item: Item, result: Result) -> dict[str, Tensor]:
 def trace_inside(
     function: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the intermediates of a tool, computed once more beside its result, and those named as in a model's trace.
+    """The intermediates of a tool, computed once more beside its result, and those named as in a model's trace.
 
     A tool that summarizes its weights, or that has none, computes nothing.
     """
@@ -201,7 +201,7 @@ def run_quietly(
 
 
 def name_layer(tool: str, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """Return the names that tensors of a layer of a model have in a trace of the model, by those in their stage."""
+    """The names that tensors of a layer of a model have in a trace of the model, by those in their stage."""
     if values.get("model_") is None or tool not in NAMES_OF_X:
         return {}
     layer = layers.find_layer(values["model_"], values["layer"], tool)

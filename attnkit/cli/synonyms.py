@@ -316,7 +316,7 @@ VALUES: Mapping[str, str] = {
 
 
 def squash(name: str) -> str:
-    """Return a name without what spellings differ in.
+    """A name without what spellings differ in.
 
     >>> squash("--n_embd"), squash("nEmbd")
     ('nembd', 'nembd')
@@ -326,7 +326,7 @@ def squash(name: str) -> str:
 
 @functools.cache
 def invert_table(table: str) -> dict[str, list[str]]:
-    """Return what to type by each name of a table."""
+    """What to type by each name of a table."""
     inverse: dict[str, list[str]] = {}
     for here, names in {"options": OPTIONS, "tools": TOOLS, "values": VALUES}[table].items():
         for name in names.split():
@@ -335,7 +335,7 @@ def invert_table(table: str) -> dict[str, list[str]]:
 
 
 def look_up(table: str, name: str) -> list[str]:
-    """Return what to type for a name that is known elsewhere, in the order of the table.
+    """What to type for a name that is known elsewhere, in the order of the table.
 
     >>> look_up("options", "--d_model"), look_up("tools", "generate"), look_up("values", "swish")
     (['--dim'], ['decode TEXT --model DIR'], ['silu'])

@@ -39,7 +39,7 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
 
 
 def divide_texts(call: Stage, blocks: Blocks) -> Records:
-    """Return the items of a tool for lines: one for each line with --lines, else one of all."""
+    """The items of a tool for lines: one for each line with --lines, else one of all."""
     if call.extra.get("lines"):
         together = call.tool.read_together
         items = together(call, blocks) if together else ((line,) for line in itertools.chain.from_iterable(blocks))
@@ -49,7 +49,7 @@ def divide_texts(call: Stage, blocks: Blocks) -> Records:
 
 
 def stdin_blocks() -> Blocks:
-    """Return the lines of standard input as they arrive; UsageError where it is a record of tensors."""
+    """The lines of standard input as they arrive; UsageError if it is a record of tensors."""
     source = open_source(stdin_or_error(TEXT_NEEDED))
     if looks_like_tensors(source.peek_available(16)):
         raise UsageError("expected text, got a record of tensors; --ids - takes its ids", source.name)
@@ -138,7 +138,7 @@ def is_pipe(name: str) -> bool:
 
 
 def find_tensor_file(text: str) -> str:
-    """Find the file of tensors, or the pipe, that a text names as FILE or as FILE:NAME; "" where it names none."""
+    """Find the file of tensors, or the pipe, that a text names as FILE or as FILE:NAME; "" if it names none."""
     for name in (text, text.rpartition(":")[0]):
         if is_pipe(name):  # `<(another pipeline)`
             return name
@@ -219,7 +219,7 @@ def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
 
 
 def check_prompt_sources(call: Stage, alone: bool) -> None:
-    """Raise UsageError where standard input is read twice, or text is given beside flags that give the prompt."""
+    """Raise UsageError if standard input is read twice, or text is given beside flags that give the prompt."""
     parameters = call.parameters
     if not alone and any(map(is_stdin, (parameters["ids"], parameters["cache_in"]))) and not call.operands:
         raise UsageError("only one operand can be '-' (standard input)")

@@ -212,7 +212,7 @@ _RUNNING: "contextvars.ContextVar[Stage | None]" = contextvars.ContextVar("stage
 
 
 def running_stage() -> "Stage | None":
-    """Return the running stage of this thread, which warnings and progress belong to."""
+    """The running stage of this thread, which warnings and progress belong to."""
     return _RUNNING.get()
 
 
@@ -279,7 +279,7 @@ class Stage:
         return name
 
     def open_stream(self, upstream: Records | None) -> Records:
-        """Return the stream of results for another stage's; for None the input is the operand or standard input."""
+        """The stream of results for another stage's; for None the input is the operand or standard input."""
         with error_context(self):
             if self.count_stdin() > 1:
                 raise UsageError("only one operand can be '-' (standard input)")
@@ -293,7 +293,7 @@ class Stage:
             yield from items
 
     def run_files(self) -> Result:
-        """Return the one result of the files it names; DataError where they hold more than one record."""
+        """The one result of the files it names; DataError if they hold more than one record."""
         with replace_together():
             results: list[Result] = list(self.open_stream(None).items)
         if len(results) != 1:
@@ -301,7 +301,7 @@ class Stage:
         return results[0]
 
     def read(self, path: str) -> Records:
-        """Return the stream of records in a file and its format; `-` after another stage is the stream of that one."""
+        """The stream of records in a file and its format; `-` after another stage is the stream of that one."""
         if path == "-" and self.upstream is not None:
             return Records(self.upstream.format, map(require_record, self.upstream.items))
         source, name = operands.open_operand(path, hash=path != "-")
@@ -316,7 +316,7 @@ class Stage:
         return records._replace(items=(select_tensor(record, name, path) for record in records.items), tensor=name)
 
     def read_stream(self, source: formats.Source, stream: formats.Stream) -> Records:
-        """Return the records of an opened stream and its format; the input is hashed where the history needs it."""
+        """The records of an opened stream and its format; the input is hashed where the history needs it."""
         if stream.format == "npy":
             self.format.set_hashing(source)
         self.files.source, self.input_source, self.input_format = source, stream.source, stream.format
@@ -347,7 +347,7 @@ class Stage:
             return self._post_process(item, result) if isinstance(result, Record) else result
 
     def _callbacks(self, item: Item) -> callbacks.Callbacks:
-        """Return what a run of the tool calls for one item: those of the process, and this stage's own."""
+        """What a run of the tool calls for one item: those of the process, and this stage's own."""
         return callbacks.current()._replace(
             on_text=self.on_text,
             on_non_finite=self._note_non_finite,
@@ -357,11 +357,11 @@ class Stage:
         )
 
     def _defaults_of_repeated(self) -> dict[str, Any]:
-        """Return the defaults of the options that only say what the input says."""
+        """The defaults of the options that only say what the input says."""
         return {name: self.tool.defaults[name] for name in self.repeated}
 
     def _post_process(self, item: Item, result: Record) -> Result:
-        """Return the result as --dtype, --only and flags of the tool change it, with its history."""
+        """The result as --dtype, --only and flags of the tool change it, with its history."""
         dtype, only = self.common.get("dtype"), self.common.get("only")
         if dtype and not isinstance(item, Record) and "x" in result:
             result = cast_x(result, dtype)
@@ -383,7 +383,7 @@ class Stage:
         return recorded
 
     def _mark_own(self, item: Item, result: Record) -> Record:
-        """Return the result with the names of its own tensors beside x: made by this tool, or named by a flag."""
+        """The result with the names of its own tensors beside x: made by this tool, or named by a flag."""
         first = item[0] if isinstance(item, list) and item else item
         before = first.arrays() if isinstance(first, Record) else {}
         own = [name for name in result if name != "x"]
@@ -393,7 +393,7 @@ class Stage:
         return replace(result, required=tuple(own))
 
     def _add_history(self, item: Item, result: Record, beside: str = "") -> Record:
-        """Return the result with its history entry; DataError where its axes or labels don't fit its shapes.
+        """The result with its history entry; DataError if its axes or labels don't fit its shapes.
 
         beside  the file that the result is written to, where it is not the output of the stage
         """
@@ -402,7 +402,7 @@ class Stage:
         return replace(result, history=[*before, history_entry(self.command_line(item), files, beside)]).check()
 
     def command_line(self, item: Item = None, operands: Sequence[str] | None = None) -> str:
-        """Return the command line that does this again: the texts, or the files of an input without a history.
+        """The command line that does this again: the texts, or the files of an input without a history.
 
         operands  those to write; None: those of the stage
         """
@@ -468,7 +468,7 @@ class Stage:
         self.non_finite_layer = self.non_finite_layer or layer
 
     def _is_output_file(self, path: str) -> bool:
-        """Return whether the stage writes its result to this file."""
+        """Decide whether the stage writes its result to this file."""
         output = self.common.get("output")
         return output is not None and os.path.realpath(output) == os.path.realpath(path)
 
@@ -542,7 +542,7 @@ def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | N
 
 
 def require_record(item: Result) -> Record:
-    """Return the item of a stream, which a stage that reads tensors needs to be a record; DataError for text."""
+    """The item of a stream, which a stage that reads tensors needs to be a record; DataError for text."""
     if not isinstance(item, Record):
         raise DataError("not a tensor file (looks like text)", "<stdin>")
     return item
@@ -587,7 +587,7 @@ def error_context(stage: Any) -> Iterator[None]:
 
 
 def hint_at_missing(stage: Any, name: str) -> str:
-    """Return a hint for an operand, or the value of an option, that is no file."""
+    """A hint for an operand, or the value of an option, that is no file."""
     from attnkit.cli import hints
 
     if name in stage.operands:
@@ -612,7 +612,7 @@ def file_of_error(files: OperandFiles, error: DataError) -> str:
 
 
 def check_range(item: Any, result: Record, files: OperandFiles, layer: str, is_strict: bool) -> None:
-    """Warn of an x that is not finite, that of the item, else that of the result; DataError where it is strict.
+    """Warn of an x that is not finite, that of the item, else that of the result; DataError if it is strict.
 
     layer  the first layer whose result is not finite
     """
@@ -630,7 +630,7 @@ def check_range(item: Any, result: Record, files: OperandFiles, layer: str, is_s
 
 
 def describe_flaw(item: Any) -> str:
-    """Return which tensor of a record is NaN or infinite, and where; "" for none.
+    """Which tensor of a record is NaN or infinite, and where; "" for none.
 
     >>> import numpy as np
     >>> describe_flaw(Record({"x": np.zeros(1), "weights": np.array([0.0, np.nan])}))
@@ -641,7 +641,7 @@ def describe_flaw(item: Any) -> str:
 
 
 def explain_non_finite(files: OperandFiles, layer: str, default: str = "") -> str:
-    """Return the first layer with a non-finite result and the parameter that caused it, else the default reason."""
+    """The first layer with a non-finite result and the parameter that caused it, else the default reason."""
     contents = (files.values | files.loaded).items()  # Python passes contents, not files
     flaws = (describe_non_finite(name, content, layer) for name, content in contents)
     reason = next(filter(None, flaws), default)
@@ -649,7 +649,7 @@ def explain_non_finite(files: OperandFiles, layer: str, default: str = "") -> st
 
 
 def describe_non_finite(name: str, content: Any, layer: str) -> str:
-    """Return which number of a parameter's content is not finite, "" where all are.
+    """Which number of a parameter's content is not finite, "" if all are.
 
     layer  the layer of a model whose weights are checked
     """
@@ -663,7 +663,7 @@ def describe_non_finite(name: str, content: Any, layer: str) -> str:
 
 
 def operand_name(operand: Any) -> str:
-    """Return an operand as an error names it.
+    """An operand as an error names it.
 
     >>> operand_name("a.npz:mask"), operand_name("-"), operand_name("-:mask")
     ('a.npz:mask', '<stdin>', '<stdin>:mask')
@@ -672,7 +672,7 @@ def operand_name(operand: Any) -> str:
 
 
 def command_line(tool: str, arguments: Sequence[str], values: Iterable[tuple[str, Any]]) -> str:
-    """Return the command line of a tool with these arguments, and these values of its parameters.
+    """The command line of a tool with these arguments, and these values of its parameters.
 
     >>> command_line("attend", ["x.json"], [("heads", 2), ("causal", True)]), command_line("embed", ["-a b"], [])
     ('attnkit attend x.json --heads 2 --causal', "attnkit embed -- '-a b'")
@@ -684,7 +684,7 @@ def command_line(tool: str, arguments: Sequence[str], values: Iterable[tuple[str
 
 
 def history_entry(command: str, files: Mapping[str, str], beside: str = "") -> dict[str, Any]:
-    """Return the history entry of a result: its command, the version, and the SHA-256 of every file read.
+    """The history entry of a result: its command, the version, and the SHA-256 of every file read.
 
     beside  the file that the result is written to, where it is not the output of the stage
     """
@@ -697,7 +697,7 @@ def history_entry(command: str, files: Mapping[str, str], beside: str = "") -> d
 
 
 def to_unicode(text: str) -> str:
-    r"""Return text of the command line as Unicode, with each undecodable byte of a file name as an escape.
+    r"""Text of the command line as Unicode, with each undecodable byte of a file name as an escape.
 
     >>> to_unicode("caf\udce9")
     'caf\\xe9'
@@ -706,7 +706,7 @@ def to_unicode(text: str) -> str:
 
 
 def to_flags(name: str, value: Any) -> list[str]:
-    """Return the words of a parameter on a command line.
+    """The words of a parameter on a command line.
 
     >>> to_flags("kv_heads", 2), to_flags("causal", True), to_flags("window", (-1, 0))
     (['--kv-heads', '2'], ['--causal'], ['--window', '-1,0'])
@@ -781,7 +781,7 @@ def check_constraints(stage: Stage) -> None:
 
 
 def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
-    """Return the tool with the values of its parameters and of the options of all tools; UsageError for other names."""
+    """The tool with the values of its parameters and of the options of all tools; UsageError for other names."""
     known = tool.python_options
     values = {name if name in known or f"{name}_" not in known else f"{name}_": values[name] for name in values}
     check_names(tool, values, known)
@@ -808,7 +808,7 @@ def check_names(tool: Tool, names: Iterable[str], known: Sequence[str]) -> None:
 
 
 def make_item(tool: Tool, item: Item) -> Item:
-    """Return the item that the function is called with for the first argument of a caller in Python."""
+    """The item that the function is called with for the first argument of a caller in Python."""
     is_list = isinstance(item, list) and not any(isinstance(element, Record) for element in item)
     if isinstance(item, str | list) and tool.operand != INPUT and all(isinstance(text, str) for text in item):
         return (item,) if isinstance(item, str) else tuple(item)
@@ -822,7 +822,7 @@ def make_item(tool: Tool, item: Item) -> Item:
 
 
 def named_files(tool: Tool, item: Item) -> tuple[str, ...]:
-    """Return the files that the first argument names; text names none where the tool takes text."""
+    """The files that the first argument names; text names none where the tool takes text."""
     items = item if isinstance(item, list | tuple) else [item]
     types = (str, os.PathLike) if tool.operand in (INPUT, PARTS, PAIR) else os.PathLike
     return tuple(map(os.fspath, items)) if items and all(isinstance(one, types) for one in items) else ()

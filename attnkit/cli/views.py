@@ -48,8 +48,8 @@ def parse_range(value: Any) -> tuple[float, float] | str:
 
 
 VIEW_FLAGS: dict[str, Any] = {
-    "heatmap": Annotated[bool, typer.Option(help="heat maps, one for each leading index")],
-    "heads": Annotated[bool, typer.Option(help="heat maps of all heads side by side")],
+    "heatmap": Annotated[bool, typer.Option(help="draw a heat map for each leading index")],
+    "heads": Annotated[bool, typer.Option(help="draw heat maps of all heads side by side")],
     "stats": Annotated[
         bool,
         typer.Option(
@@ -58,7 +58,7 @@ VIEW_FLAGS: dict[str, Any] = {
     ],
     "list": Annotated[bool, typer.Option(help="list the names, shapes and dtypes of all tensors")],
     "curves": Annotated[
-        bool, typer.Option(help="figure of curves: one per column, over the rows (such as positions), or one per head")
+        bool, typer.Option(help="draw curves: one per column, over the rows (such as positions), or one per head")
     ],
 }
 VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
@@ -72,8 +72,8 @@ LOOK_FLAGS: dict[str, Any] = {
         typer.Option(
             parser=parse_range,
             metavar="LOW,HIGH|each",
-            help="lowest and highest value of the colours or curves of a figure; each: a range for each map [default: "
-            "one range for all maps]",
+            help="lowest and highest value of the colours or curves of a figure; each: a range of its own for each map "
+            "[default: one range for all maps]",
         ),
     ],
     "cmap": Annotated[
@@ -92,7 +92,7 @@ def render_tables(record: Record, call: Stage, style: display.Style) -> str:
 
 
 def computed_names(record: Record, call: Stage) -> list[str]:
-    """Return the names of the tensors that a tool computed; x where it computed none, all where there is no x."""
+    """The names of the tensors that a tool computed; x where it computed none, all where there is no x."""
     computed = [name for name, one in record.tensors.items() if one.formula]
     computed.sort(key=lambda name: name == "x")
     return computed or (["x"] if "x" in record else list(record))
@@ -108,7 +108,7 @@ def render_tensor(
 def tensor_view(
     record: Record, name: str, style: display.Style = display.DEFAULT_STYLE, part: str = ""
 ) -> display.TensorView:
-    """Return the view of a tensor of a record, or of a slice of it, with its labels and its masked cells."""
+    """The view of a tensor of a record, or of a slice of it, with its labels and its masked cells."""
     array, axes = record[name], known_axes(record, name)
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     title = f"{name}[{part}]" if part else name
@@ -118,7 +118,7 @@ def tensor_view(
 
 
 def name_tokens(record: Record, spelling: str) -> Record:
-    """Return the record with its tokens spelled raw, as they are, or plain: `·fox` for Ġfox and ▁fox."""
+    """The record with its tokens spelled raw, as they are, or plain: `·fox` for Ġfox and ▁fox."""
     if spelling == "raw" or not record.labels:
         return record
     return replace(record, labels={axis: display.plain_labels(names) or [] for axis, names in record.labels.items()})
@@ -130,12 +130,12 @@ def are_losses(record: Record) -> bool:
 
 
 def requested_view(call: Stage) -> list[str]:
-    """Return the view that a flag requests, as a list of at most one name."""
+    """The view that a flag requests, as a list of at most one name."""
     return [name for name in VIEW_FLAGS if call.extra.get(name)]
 
 
 def derived(call: Stage) -> Callable[[Record], Record | str] | None:
-    """Return the function from a record to the data of the requested view, where the format holds data; else None.
+    """The function from a record to the data of the requested view, where the format holds data; else None.
 
     UsageError for a view that the format cannot hold.
     """
@@ -200,30 +200,30 @@ def render(record: Record, call: Stage, style: display.Style) -> str:
 
 
 def list_others(record: Record, names: Collection[str], style: display.Style) -> str:
-    """Return a line below the tables that names the tensors of the record which are not shown; "" for none."""
+    """A line below the tables that names the tensors of the record which are not shown; "" for none."""
     others = [name for name in record if name not in names]
     return "\n" + display.dim_then_bold(f"not shown: {join_names(others)}", "", style) if others else ""
 
 
 def viewed_names(record: Record, call: Stage) -> tuple[str, ...]:
-    """Return the tensors that a view draws one by one; none where they are many and no flag names them."""
+    """The tensors that a view draws one by one; none where they are many and no flag names them."""
     chosen, part = view_flag(call, "name"), slice_of(call)
     names = ("x",) if "x" in record and not chosen else tuple(record)
     return () if not (requested_view(call) or chosen or part) and len(names) > MANY else names
 
 
 def slice_of(call: Stage) -> str:
-    """Return the slice that a view draws, "" for the whole tensor."""
+    """The slice that a view draws, "" for the whole tensor."""
     return (view_flag(call, "slice") or "").replace(" ", "")
 
 
 def view_flag(call: Stage, name: str) -> Any:
-    """Return the value of a flag of views, a parameter of some tools."""
+    """The value of a flag of views, a parameter of some tools."""
     return call.parameters.get(name) or call.extra.get(name)
 
 
 def name_hint(record: Record, call: Stage) -> str:
-    """Return the line that states how to show single tensors of a record."""
+    """The line that states how to show single tensors of a record."""
     file = call.operands[0] if call.operands else "FILE"
     separator = "." if hasattr(record, "checkpoint") else ":"
     return f"attnkit show {file}{separator}NAME shows one of them, --name NAME,NAME several"
@@ -235,12 +235,12 @@ def list_tensors(record: Record, style: display.Style, last: str = "") -> str:
 
 
 def named_axes(record: Record) -> dict[str, tuple[Array, tuple[str, ...]]]:
-    """Return every array of a record with the names of its axes."""
+    """Every array of a record with the names of its axes."""
     return {name: (one.array, known_axes(record, name)) for name, one in record.tensors.items()}
 
 
 def known_axes(record: Record, name: str) -> tuple[str, ...]:
-    """Return the names of the axes of a tensor: of one without them, in a record without x, their numbers.
+    """The names of the axes of a tensor: of one without them, in a record without x, their numbers.
 
     >>> weights = Record({"w": np.zeros((2, 3))})
     >>> known_axes(weights, "w"), known_axes(weights.with_tensors({"x": np.zeros((2, 3))}), "x")
@@ -258,7 +258,7 @@ def check_slice(text: str) -> str:
 
 
 def place_index(record: Record, name: str, index: tuple[Index, ...], flag: str = "--slice") -> tuple[Place, ...]:
-    """Return an index of all dimensions of a tensor; UsageError as `fill_index` and `check_bound` raise it."""
+    """An index of all dimensions of a tensor; UsageError as `fill_index` and `check_bound` raise it."""
     axes, shape = known_axes(record, name), record[name].shape
     with name_errors(flag):
         placed = fill_index(index, axes, lambda at: record.labels_of(name, at), name, shape)
@@ -298,7 +298,7 @@ def select(record: Record, names: tuple[str, ...], part: str) -> Record:
 
 
 def slice_tensor(record: Record, name: str, index: tuple[Index, ...]) -> Record:
-    """Return a record of a slice of one tensor, with its remaining axes and labels; UsageError for an index outside."""
+    """A record of a slice of one tensor, with its remaining axes and labels; UsageError for an index outside."""
     tensor, axes = record[name], known_axes(record, name)
     whole = place_index(record, name, index)
     labels: dict[str, Labels] = {}
@@ -315,7 +315,7 @@ def slice_tensor(record: Record, name: str, index: tuple[Index, ...]) -> Record:
 
 
 def take_cells(array: Array, index: tuple[Place, ...]) -> Array:
-    """Return the cells of an array by an index of every axis; each list selects along its own axis.
+    """The cells of an array by an index of every axis; each list selects along its own axis.
 
     >>> take_cells(np.arange(9).reshape(3, 3), ([2, 0], slice(1, None)))
     array([[7, 8],
@@ -339,5 +339,5 @@ def slice_labels(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], 
 
 
 def pick_labels(labels: Any, at: Place) -> Any:
-    """Return the label at a number, or the labels of a range or a list of numbers."""
+    """The label at a number, or the labels of a range or a list of numbers."""
     return [labels[one] for one in at] if isinstance(at, list) else labels[at]

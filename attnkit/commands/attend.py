@@ -99,12 +99,15 @@ def attend(
         int | None,
         typer.Option(
             min=0,
-            help="random weights from this seed, those of --score alone where it has some [default: no weights, W = I]",
+            help="seed of random weights; for --score additive and general, of its weights alone [default: no "
+            "weights, W = I]",
         ),
     ] = None,
     memory: Annotated[
         AttendedTensor | None,
-        options.file("attended", "take keys and values from FILE (cross-attention); :memory is the record's memory"),
+        options.file(
+            "attended", "tensor that provides keys and values (cross-attention); :memory is the record's memory"
+        ),
     ] = None,
     query: Annotated[AttendedTensor | None, options.file("attended", "queries, instead of x")] = None,
     key: Annotated[AttendedTensor | None, options.file("attended", "keys, instead of x or the memory")] = None,
@@ -119,7 +122,7 @@ def attend(
             "its memory_mask, otherwise the padding in its mask]",
         ),
     ] = None,
-    causal: Annotated[bool, typer.Option(help="a query attends only to keys up to its own position")] = False,
+    causal: Annotated[bool, typer.Option(help="let a query attend only to keys up to its own position")] = False,
     align: Annotated[
         Literal["top-left", "bottom-right"] | None,
         typer.Option(
@@ -153,14 +156,14 @@ def attend(
     residual: options.Residual = False,
     add: options.Add = None,
     concat: Annotated[
-        bool, typer.Option(help="put the input beside the result, [result; x] (Luong et al. 2015, equation 5)")
+        bool, typer.Option(help="concatenate the result and the input, [result; x] (Luong et al. 2015, equation 5)")
     ] = False,
     emit: Annotated[str | None, options.choice(NAMES, "return this intermediate as x")] = None,
     keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", (*NAMES, *GROUPS))] = (),
     weights: options.Weights = None,
     partial: Annotated[
         bool,
-        typer.Option(help="attend to a part of the keys: x is the heads, lse their log-sum-exp, for attnkit merge"),
+        typer.Option(help="attend to a part of the keys, for attnkit merge: x is the heads, lse their log-sum-exp"),
     ] = False,
     weights_from: Annotated[
         Record | None,

@@ -439,7 +439,7 @@ def decode(
     *,
     model_: options.Model = None,
     layer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="head: apply only the LM head to hidden states")
+        str | None, typer.Option(metavar="NAME", help="head: apply only the output head of the model to hidden states")
     ] = None,
     ids: Annotated[
         Record | None,
@@ -475,12 +475,12 @@ def decode(
     score: Annotated[
         str | None,
         typer.Option(
-            help="the log-probability of each token of TEXT, after the prompt; a new word begins with its space"
+            help="compute the log-probability of each token of TEXT, after the prompt; a new word begins with its space"
         ),
     ] = None,
     beam: Annotated[int | None, typer.Option(min=1, help="beam search with N beams")] = None,
     best: Annotated[
-        int | None, typer.Option(min=1, help="return the N best texts of the beam search, best first")
+        int | None, typer.Option(min=1, help="return the N best texts of the beam search, the best one first")
     ] = None,
     length_penalty: Annotated[
         str | None,
@@ -530,7 +530,7 @@ def decode(
         str | None, typer.Option(metavar="FILE", help="write the KV cache (keys and values of all tokens) to FILE")
     ] = None,
     tokenizer: Annotated[
-        Tokenizer | None, options.file("tokenizer", "tokenizer.json, instead of the model's own")
+        Tokenizer | None, options.file("tokenizer", "tokenizer.json that replaces the tokenizer of the model")
     ] = None,
     trace: options.Trace = None,
     trace_only: options.TraceOnly = (),

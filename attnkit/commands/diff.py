@@ -168,7 +168,7 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
     derived=check_heatmap,
     sections={"Comparison": "rtol atol all_ heatmap", "Figures": "numbers no_numbers range cmap"},
     rules=Constraints(exclusive=[("numbers", "no_numbers")], requires=[(name, "heatmap") for name in views.LOOK_FLAGS]),
-    extra={"heatmap": Annotated[bool, typer.Option(help="a heat map of A − B for every tensor that differs")]}
+    extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map of A − B for every tensor that differs")]}
     | views.LOOK_FLAGS,
     without=("check_finite",),
     shows_table=True,

@@ -52,7 +52,7 @@ def ffn(
     hidden: Annotated[int | None, typer.Option(min=1, metavar="F", help="random weights of this hidden width")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
     activation: Annotated[str, options.choice(model.ACTIVATIONS, "activation function of the hidden layer")] = "relu",
-    gated: Annotated[bool, typer.Option(help="gated network (GLU): activation(x w1) · (x w3)")] = False,
+    gated: Annotated[bool, typer.Option(help="use a gated network (GLU): activation(x w1) · (x w3)")] = False,
     residual: options.Residual = False,
     add: options.Add = None,
     keep: Annotated[

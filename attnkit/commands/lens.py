@@ -149,7 +149,10 @@ def lens(
         ),
     ] = None,
     direct: Annotated[
-        str | None, typer.Option(metavar="WORD", help="what each part adds to the logit of this next word, one token")
+        str | None,
+        typer.Option(
+            metavar="WORD", help="attribute the logit of this next word, a single token, to the parts of the model"
+        ),
     ] = None,
     minus: Annotated[str | None, typer.Option(metavar="WORD", help="to that logit less the logit of this word")] = None,
     by: Annotated[

@@ -58,17 +58,19 @@ def mask(
             help="read no input; x is a mask of T queries and S keys",
         ),
     ] = None,
-    causal: Annotated[bool, typer.Option(help="keys up to the query's own position")] = False,
+    causal: Annotated[bool, typer.Option(help="allow keys up to the position of the query")] = False,
     align: Annotated[
         Literal["top-left", "bottom-right"], typer.Option(help="corner where the causal diagonal starts if T ≠ S")
     ] = "top-left",
     offset: Annotated[int | None, typer.Option(help="position of the first query among the keys")] = None,
-    padding: Annotated[bool, typer.Option(help="keys that are not padding, from the record's lengths or ids")] = False,
+    padding: Annotated[
+        bool, typer.Option(help="allow keys that are not padding, by the record's lengths or ids")
+    ] = False,
     pad_id: Annotated[
         int | None, typer.Option(min=0, help="id of the padding token [default: the id of [PAD] or <pad>]")
     ] = None,
     padded_queries: Annotated[
-        bool, typer.Option(help="with --padding or --lengths: a query that is padding attends to no key")
+        bool, typer.Option(help="with --padding or --lengths: let a query that is padding attend to no key")
     ] = False,
     lengths: Annotated[Record | None, options.file("tensor", "number of valid keys in each batch row, (B)")] = None,
     window: options.Window | None = None,
@@ -78,12 +80,18 @@ def mask(
             min=0, help="prefix-LM mask: causal, but all queries attend to the first N keys (not with --causal)"
         ),
     ] = None,
-    chunk: Annotated[int | None, typer.Option(min=1, help="keys in the same chunk of N tokens as the query")] = None,
-    segments: Annotated[
-        Record | None, options.file("tensor", "keys in the same segment as the query; segment ids (T) or (B, T)")
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="allow keys in the same chunk of N tokens as the query")
     ] = None,
-    with_: Annotated[Record | None, options.file("tensor", "your own mask, bool or 0 and 1")] = None,
-    cross: Annotated[bool, typer.Option(help="mask for cross-attention: the keys are the record's memory")] = False,
+    segments: Annotated[
+        Record | None, options.file("tensor", "allow keys in the same segment as the query; segment ids (T) or (B, T)")
+    ] = None,
+    with_: Annotated[
+        Record | None, options.file("tensor", "mask to combine with the other rules, bool or 0 and 1")
+    ] = None,
+    cross: Annotated[
+        bool, typer.Option(help="make a mask for cross-attention: the keys are the record's memory")
+    ] = False,
     any_: Annotated[bool, typer.Option(help="allow a key if one rule allows it, instead of all rules")] = False,
     invert: Annotated[bool, typer.Option(help="swap allowed and blocked keys in the final mask")] = False,
     polarity: Annotated[

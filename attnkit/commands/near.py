@@ -87,10 +87,12 @@ def near(
             "of another of its embedding layers",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="most of the nearest rows to return; of fewer rows, all")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="largest number of nearest rows to return")] = 5,
     metric: Annotated[
         str,
-        options.choice(METRICS, "what near means: a large cosine, a large dot product, or a small Euclidean distance"),
+        options.choice(
+            METRICS, "measure of nearness: a large cosine, a large dot product, or a small Euclidean distance"
+        ),
     ] = "cosine",
 ) -> Record:
     """Find the nearest of many vectors to each vector of x: sentences or words by meaning.

@@ -107,7 +107,7 @@ def posenc(
     kind: Annotated[str, options.choice(KINDS, "kind of positions")] = "sinusoidal",
     model_: options.Model = None,
     layer: options.Layer = None,
-    alone: Annotated[bool, typer.Option(help="return only the encoding, without x")] = False,
+    alone: Annotated[bool, typer.Option(help="return the encoding alone, without adding x")] = False,
     size: Annotated[
         tuple[int, ...] | None,
         typer.Option(
@@ -127,7 +127,7 @@ def posenc(
     table: Annotated[
         Record | None, options.file("tensor", "learned: table (positions, model); t5: table (buckets, heads)")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="learned: a random table from this seed")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="learned: seed of a random table")] = None,
     heads: Annotated[
         int, typer.Option(min=1, metavar="H", help="rotary: number of heads in x; alibi: number of heads of the bias")
     ] = 1,

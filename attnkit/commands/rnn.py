@@ -206,9 +206,11 @@ def rnn(
         ),
     ] = "tanh",
     hidden: Annotated[int | None, typer.Option(min=1, metavar="H", help="random weights of this hidden width")] = None,
-    layers: Annotated[int, typer.Option(min=1, help="number of layers, each of which reads the one before")] = 1,
+    layers: Annotated[
+        int, typer.Option(min=1, help="number of layers, each of which reads the results of the layer before it")
+    ] = 1,
     bidirectional: Annotated[
-        bool, typer.Option(help="read each text in both directions; the results are side by side")
+        bool, typer.Option(help="read each text in both directions, and concatenate the results")
     ] = False,
     reverse: Annotated[bool, typer.Option(help="read each text from its end to its start")] = False,
     projection: Annotated[

@@ -35,10 +35,8 @@ USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a sc
 def sample(
     name: str,
     *,
-    script: Annotated[bool, typer.Option(help="print the script, and do not run it")] = False,
-    copy: Annotated[
-        bool, typer.Option(help="copy the script and its data to the current folder, to change them")
-    ] = False,
+    script: Annotated[bool, typer.Option(help="print the script instead of running it")] = False,
+    copy: Annotated[bool, typer.Option(help="copy the script and its data to the current folder")] = False,
 ) -> str:
     """Run a sample, a short script of one idea; without a name, list the samples.
 

@@ -76,7 +76,7 @@ def draw_scan(record: Record, stage: Stage, figure_options: "FigureOptions") -> 
     operand=TEXT,
     reader=text_input.read_texts,
     views=ResultViews(table=render_scan, figure=draw_scan, options=lambda stage: ("heatmap",)),
-    extra={"heatmap": Annotated[bool, typer.Option(help="a heat map in place of a table")], **views.LOOK_FLAGS},
+    extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map instead of a table")], **views.LOOK_FLAGS},
 )
 def scan(
     source: Sequence[str] | str | Record | None,
@@ -84,7 +84,7 @@ def scan(
     model_: options.Model = None,
     against: Annotated[
         str | None,
-        typer.Option(help="the corrupted text, of as many tokens as TEXT, which is patched with states of TEXT"),
+        typer.Option(help="corrupted text with as many tokens as TEXT, which is patched with states of TEXT"),
     ] = None,
     score: Annotated[
         str | None,

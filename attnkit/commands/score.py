@@ -209,11 +209,14 @@ def score(
         ),
     ] = None,
     window: Annotated[
-        int | None, typer.Option(min=2, help="tokens that the model reads at a time [default: all its positions]")
+        int | None,
+        typer.Option(min=2, help="number of tokens that the model reads at a time [default: all its positions]"),
     ] = None,
     stride: Annotated[
         int | None,
-        typer.Option(min=1, help="tokens from one window to the next, which overlaps it [default: half a window]"),
+        typer.Option(
+            min=1, help="number of tokens from one window to the next, which overlap [default: half a window]"
+        ),
     ] = None,
     dtype: Annotated[str | None, options.choice(("float32", "float64"), "compute in this dtype")] = None,
     chrf_word_order: Annotated[

@@ -106,85 +106,95 @@ def present_run(line: str, stage: Stage) -> dict[str, Any]:
 def train(
     text: str,
     *,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="DIR", help="the folder of the model")] = None,
-    family: Annotated[str | None, options.choice(FAMILIES, "a new model of this family [default: gpt2]")] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="its layers [default: 4; seq2seq: 1, lstm: 3]")] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="its heads [default: 4]")] = None,
-    dim: Annotated[int | None, typer.Option(min=1, help="its width [default: 128]")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="DIR", help="folder of the model")] = None,
+    family: Annotated[str | None, options.choice(FAMILIES, "family of a new model [default: gpt2]")] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="number of layers [default: 4; seq2seq: 1, lstm: 3]")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="number of attention heads [default: 4]")] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, help="width of the embeddings and hidden states [default: 128]")
+    ] = None,
     hidden: Annotated[
-        int | None, typer.Option(min=1, help="the width of its feed-forward networks, or of its recurrent states")
+        int | None, typer.Option(min=1, help="width of the feed-forward networks, or of the recurrent states")
     ] = None,
-    cell: Annotated[str | None, options.choice(CELLS, "of a seq2seq [default: gru]")] = None,
+    cell: Annotated[str | None, options.choice(CELLS, "recurrent cell of a seq2seq [default: gru]")] = None,
     attention: Annotated[
-        str | None, options.choice(ATTENTIONS, "of the decoder of a seq2seq [default: additive]")
+        str | None, options.choice(ATTENTIONS, "attention of the decoder of a seq2seq [default: additive]")
     ] = None,
-    input_feeding: Annotated[bool, typer.Option(help="give the decoder of a seq2seq what it last attended to")] = False,
-    bidirectional: Annotated[bool, typer.Option(help="let the encoder of a seq2seq read both ways")] = False,
-    config: Annotated[str | None, typer.Option(metavar="FILE", help="a new model of this config.json")] = None,
-    from_: Annotated[str | None, typer.Option(metavar="DIR", help="go on with this published model")] = None,
+    input_feeding: Annotated[
+        bool, typer.Option(help="feed the last attention output to the decoder of a seq2seq")
+    ] = False,
+    bidirectional: Annotated[bool, typer.Option(help="bidirectional encoder of a seq2seq")] = False,
+    config: Annotated[str | None, typer.Option(metavar="FILE", help="config.json of a new model")] = None,
+    from_: Annotated[str | None, typer.Option(metavar="DIR", help="fine-tune this published model")] = None,
     tokens: Annotated[
         str | None,
         typer.Option(
-            metavar="chars|words|bpe:N|unigram:N|DIR", help="train a tokenizer on the text, or use that of DIR"
+            metavar="chars|words|bpe:N|unigram:N|DIR", help="tokenizer: trained on the text, or taken from DIR"
         ),
     ] = None,
-    pairs: Annotated[bool, typer.Option(help="the text of a t5 is source, tab, target, line by line")] = False,
-    classify: Annotated[
-        bool, typer.Option(help="learn to tell the labels of texts, from lines of label, tab, text (lstm)")
-    ] = False,
-    batch: Annotated[int | None, typer.Option(min=1, help="texts in a batch [default: 12]")] = None,
+    pairs: Annotated[bool, typer.Option(help="train a t5 on lines of source, tab, target")] = False,
+    classify: Annotated[bool, typer.Option(help="train a classifier on lines of label, tab, text (lstm)")] = False,
+    batch: Annotated[int | None, typer.Option(min=1, help="number of sequences in a batch [default: 12]")] = None,
     block: Annotated[
-        int | None, typer.Option(min=1, help="tokens in a text [default: 64; of a short text fewer]")
+        int | None, typer.Option(min=1, help="number of tokens in a sequence [default: 64; fewer if the text is short]")
     ] = None,
     accumulate: Annotated[
-        int | None, typer.Option(min=1, help="add up the gradients of N batches in each step [default: 1]")
+        int | None, typer.Option(min=1, help="number of batches whose gradients are added up in each step [default: 1]")
     ] = None,
-    optimizer: Annotated[str | None, options.choice(DEFAULTS, "[default: adamw]")] = None,
+    optimizer: Annotated[str | None, options.choice(DEFAULTS, "optimizer [default: adamw]")] = None,
     lr: Annotated[float | None, typer.Option(click_type=options.ABOVE_0, help="learning rate [default: 0.001]")] = None,
-    momentum: Annotated[float | None, typer.Option(min=0, help="of sgd [default: 0]")] = None,
+    momentum: Annotated[float | None, typer.Option(min=0, help="momentum of sgd [default: 0]")] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(min=0, help="not on norms and biases [default: 0.01 of adamw, else 0]")
+        float | None,
+        typer.Option(min=0, help="weight decay, not applied to norms and biases [default: adamw 0.01, otherwise 0]"),
     ] = None,
     schedule: Annotated[
-        str | None, options.choice(SCHEDULES, "of the learning rate, after the warm-up [default: constant]")
+        str | None, options.choice(SCHEDULES, "schedule of the learning rate after the warm-up [default: constant]")
     ] = None,
     warmup: Annotated[
-        int | None, typer.Option(min=0, help="steps in which the learning rate grows [default: 100]")
+        int | None, typer.Option(min=0, help="number of steps in which the learning rate rises [default: 100]")
     ] = None,
     clip: Annotated[
-        float | None, typer.Option(min=0, help="scale gradients to this norm at most; 0: never [default: 1]")
+        float | None,
+        typer.Option(
+            min=0, help="largest norm of the gradients, which are scaled down to it; 0: no limit [default: 1]"
+        ),
     ] = None,
-    dropout: Annotated[float | None, typer.Option(min=0, help="rate of dropout [default: 0]")] = None,
+    dropout: Annotated[float | None, typer.Option(min=0, help="dropout rate [default: 0]")] = None,
     weight_drop: Annotated[
-        float | None, typer.Option(min=0, help="rate of dropout on the weights between recurrent states [default: 0]")
+        float | None, typer.Option(min=0, help="dropout rate of the weights between recurrent states [default: 0]")
     ] = None,
-    smoothing: Annotated[float | None, typer.Option(min=0, metavar="E", help="label smoothing [default: 0]")] = None,
+    smoothing: Annotated[float | None, typer.Option(min=0, metavar="E", help="label smoothing ε [default: 0]")] = None,
     freeze: Annotated[
-        tuple[str, ...], options.names("parameters that stay as they are: decoder.embed*", metavar="PATTERNS")
+        tuple[str, ...], options.names("parameters that are not trained: decoder.embed*", metavar="PATTERNS")
     ] = (),
     unfreeze_every: Annotated[
-        int | None, typer.Option(min=1, help="begin with the last layer, and train one more after every N steps")
+        int | None, typer.Option(min=1, help="train the last layer first, and one more layer after every N steps")
     ] = None,
     layer_decay: Annotated[
         float | None,
-        typer.Option(click_type=options.SHARE, help="factor on the learning rate from a layer to that below it"),
+        typer.Option(
+            click_type=options.SHARE, help="factor of the learning rate from each layer to the layer below it"
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="of all random numbers [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="seed of all random numbers [default: 0]")] = None,
     steps: Annotated[
         int | None, typer.Option(min=0, help="end after N steps; 0: an untrained model [default: 1000]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="end when the text was read N times")] = None,
-    minutes: Annotated[float | None, typer.Option(click_type=options.ABOVE_0, help="end after so many minutes")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="end when the text has been read N times")] = None,
+    minutes: Annotated[float | None, typer.Option(click_type=options.ABOVE_0, help="end after X minutes")] = None,
     patience: Annotated[
         int | None, typer.Option(min=1, help="end after N reports without a better held-out loss")
     ] = None,
     valid: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="hold out this part of the text; 0: nothing [default: 5%]")
+        str | None, typer.Option(metavar="PERCENT", help="share of the text that is held out; 0: nothing [default: 5%]")
     ] = None,
-    resume: Annotated[str | None, typer.Option(metavar="DIR", help="go on with the run of this folder")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="DIR", help="resume the run in this folder")] = None,
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16"] | None,
-        typer.Option(help="of the tensors in model.safetensors [default: float32]"),
+        typer.Option(help="dtype of the tensors in model.safetensors [default: float32]"),
     ] = None,
     every: Annotated[int | None, typer.Option(min=1, help="report and save after every N steps [default: 100]")] = None,
     sample: Annotated[str | None, typer.Option(help="let the model continue TEXT at every report")] = None,
