@@ -699,7 +699,6 @@ def require_hidden_states(source: Sequence[str] | Record | None) -> Record:
 def label_input(
     source: Sequence[str] | Record | None, vocab: list[str] | None, keep: tuple[str, ...], settings: GenerationOptions
 ) -> Record | str:
-    """Label texts, tokens or hidden states by a model whose head gives labels."""
     from attnkit.generation.labels import label_inputs, labels_to_text, select_labels
 
     refuse_options("a model that predicts words", vocab=vocab, steps=settings.steps, keep=keep)
@@ -750,7 +749,6 @@ def apply_output_matrix(
 
 
 def replace_words(output: OutputLogits, vocab: list[str] | None) -> OutputLogits:
-    """Name the columns of the logits by --vocab, if it has words."""
     words, count = vocab or output.words, output.logits.shape[-1]
     if words and len(words) != count:
         problem = f"{counted(len(words), 'word')} for {counted(count, 'logit')}"

@@ -130,7 +130,6 @@ def draw_differences(report: Record, stage: Stage, figure_options: "FigureOption
 
 
 def spell_tokens(report: Record, spelling: str) -> DiffReport:
-    """The report with the tokens of its places and heat maps spelled raw or plain."""
     if not isinstance(report, DiffReport):
         raise UsageError(f"takes a report, not {type(report).__name__}")
     return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))

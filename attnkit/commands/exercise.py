@@ -94,7 +94,6 @@ def exercise(
 
 
 def read_exercises() -> list[Exercise]:
-    """Read the exercises of all chapters, in the order of the lecture."""
     texts = tomllib.loads((help.PAGES / "lecture" / "exercises.toml").read_text(encoding="utf-8"))
     return [
         Exercise(
@@ -117,7 +116,6 @@ def read_exercises() -> list[Exercise]:
 
 
 def find_exercise(number: str) -> Exercise:
-    """Find an exercise by its number; UsageError for another one."""
     exercises = {one.number: one for one in read_exercises()}
     if number not in exercises:
         chapter = help.find_chapter(number)
@@ -194,7 +192,6 @@ def read_answer(answer: str, tensor: str) -> Array:
 
 
 def is_right(answer: Array, right: Array) -> bool:
-    """Decide whether two arrays have one shape, and numbers within the tolerance."""
     return answer.shape == right.shape and not wrong_cells(answer, right).any()
 
 
@@ -255,7 +252,6 @@ def describe_mistake(answer: Array, right: Array) -> str:
 
 
 def present_exercise(exercise: Exercise, seed: int | None) -> str:
-    """Present the text of an exercise, its tensors, and how to answer."""
     again = f"attnkit exercise {exercise.number}" + (f" --seed {seed}" if seed is not None else "")
     return "\n".join(
         [

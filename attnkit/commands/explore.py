@@ -205,8 +205,6 @@ def choose_texts(traces: Sequence[Named], index: int | None) -> list[Named]:
 
 
 def choose_steps(traces: Sequence[Named], index: int) -> list[Named]:
-    """One text of the batch of each step of a training run, with the step in its name."""
-
     if len({(one.file, one.step is None) for one in traces}) > 1:
         raise UsageError("a folder of train is explored alone (expected one folder)", "TRACE")
     rows = [choose_record(split_texts(one.record), index, one.file)[0] for one in traces]
@@ -371,7 +369,6 @@ def spell(labels: Labels, is_raw: bool = False) -> list[str]:
 
 
 def spell_labels(record: Record, is_raw: bool) -> Record:
-    """A record of one text with the words of its text as a reader writes them, or raw."""
     words = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis in WORDED}
     return replace(record, labels={**record.labels, **words})
 

@@ -42,7 +42,6 @@ def run_recorded_pipeline(stage: Stage, upstream: Records | None) -> Records:
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Run the pipeline of a caller in Python, on a record if it is given one."""
     if not inputs or not isinstance(inputs[0], str):
         raise UsageError("one pipeline: attnkit.grad('attend | loss --target 1', record)")
     stage.operands = (inputs[0],)
@@ -79,7 +78,6 @@ def emit(stage: Stage, number: int, name: str) -> None:
 
 
 def choose_elements(record: Record, index: tuple[Index, ...]) -> Array:
-    """Which elements of x an index selects, booleans in its shape."""
     x = record["x"]
     places = views.take_cells(np.arange(x.size).reshape(x.shape), views.place_index(record, "x", index, "--of"))
     chosen: Array = np.zeros(x.size, bool)
@@ -90,7 +88,6 @@ def choose_elements(record: Record, index: tuple[Index, ...]) -> Array:
 def run_items(
     grad_stage: Stage, stages: list[Stage], calls: list[StageCall], results: Iterator[Result]
 ) -> Iterator[PipelineRun]:
-    """Yield the run of each record."""
     for result in results:
         numbered = number_parts(calls, len(stages))
         if not isinstance(result, Record):
@@ -123,7 +120,6 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..
 
 
 def render_gradients(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render a table of the gradients: their shapes and norms."""
     if stage.parameters["attribute"]:
         return render_attributions(record, stage, style)
     names = [name for name in record if name not in ("x", CHECKED)]

@@ -79,7 +79,6 @@ def layer_pattern(name: str) -> str:
 
 
 def table_title(record: Record, pattern: str) -> str:
-    """The title of a table: what its rows are, and of how many texts."""
     texts = int(record["texts"]) if "texts" in record else 0
     of = f", mean of {texts} texts" if texts > 1 else ""
     return f"heads N:H of {pattern}{of}" if "N" in pattern else f"heads{of}"
@@ -227,7 +226,6 @@ def heads(
 
 
 def order_rows(table: Record, column: str | None) -> list[int]:
-    """The rows in the order of a column, the largest first and NaN last."""
     columns = shared_labels(table.labels.get("score"))
     if column is None:
         return [*range(len(table["x"]))]
@@ -284,7 +282,6 @@ FORMULA = "Σ λ / Σ |λ| of W_E W_V W_O W_U, and the largest |W_OV W| / (|W_OV
 
 
 def find_attention_layers(checkpoint: "Checkpoint") -> list[str]:
-    """The layers of self-attention of a model."""
     config = checkpoint.config
     layers = [name for name in checkpoint.layers() if name.endswith(".self")]
     if isinstance(config, model.RecurrentConfig) or not layers:

@@ -102,7 +102,6 @@ def replay_history(record: Record, parts: list[Part]) -> str:
 
 
 def parse_history(record: Record) -> list[Part]:
-    """Parse the commands of a record into pipelines."""
     parts = [Part([], "")]
     for entry in record.history:
         stage, beside = parse_command(entry["command"]), entry.get("beside", "")
@@ -115,7 +114,6 @@ def parse_history(record: Record) -> list[Part]:
 
 
 def parse_command(command: str) -> Stage:
-    """Parse a command of the history into its stage."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -140,7 +138,6 @@ def parse_command(command: str) -> Stage:
 
 
 def first_stage(stage: Stage) -> Stage:
-    """The first stage of a pipeline that run traced, of another tool the call itself."""
     return pipeline.parse_stages(stage.operands[0])[0] if stage.tool.name == "run" and stage.operands else stage
 
 

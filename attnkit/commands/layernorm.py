@@ -127,7 +127,6 @@ def select_intermediates(
 
 
 def choose_parameters(gamma: Record | None, beta: Record | None) -> tuple[Array | None, Array | None]:
-    """Γ and β, as far as there are any."""
     return None if gamma is None else gamma["x"], None if beta is None else beta["x"]
 
 
@@ -140,7 +139,6 @@ def choose_norm(kind: str, eps: float, axis: int, statistics: dict[str, Array]) 
 
 
 def running_statistics(mean: Record | None, variance: Record | None) -> dict[str, Array]:
-    """The running mean and variance of batch normalization, as far as there are any."""
     records = {"mean": mean, "variance": variance}
     return {name: record["x"] for name, record in records.items() if record is not None}
 

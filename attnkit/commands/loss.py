@@ -82,7 +82,6 @@ def names_along(record: Record, name: str, row: int, length: int, default: list[
 def view_distributions(
     record: Record, row: int, tokens: list[str], words: list[str], counted: list[int], style: display.Style
 ) -> display.TensorView:
-    """The view of the expected distribution of each target above the model's."""
     size = record["expected"].shape[-1]
     pairs = [record[name].reshape(-1, len(tokens), size)[row, counted] for name in ("expected", "probs")]
     titles = [f"{tokens[at]} → {words[at]}" for at in counted]
@@ -159,7 +158,6 @@ def loss(
 
 
 def distributions(logits: Array, ids: Array, axes: tuple[str, ...], each: LossOptions) -> dict[str, Tensor]:
-    """The expected distribution of each target, and the model's."""
     expected = expected_distribution(ids, logits.shape[-1], each.ignore_index, each.label_smoothing)
     probabilities = model.probabilities(logits)
     return {

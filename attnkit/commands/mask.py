@@ -167,7 +167,6 @@ def make_position_rules(
     window: tuple[int, int] | None,
     chunk: int | None,
 ) -> list[Rule]:
-    """The rules that depend on the positions of query and key alone."""
     rules = []
     if causal:
         rules.append(Rule("causal", f"key ≤ {format_query_position(start)}", model.causal_mask(queries, keys, start)))
@@ -217,7 +216,6 @@ def make_batch_rules(
 
 
 def read_masks(record: Record | None, own: Record | None, polarity: str, cross: bool) -> list[Rule]:
-    """The masks of --with and of the record as rules."""
     rules = []
     if own is not None:
         cells = model.to_boolean(own["x"])
@@ -247,7 +245,6 @@ def holds_ids(record: Record, padding: bool, pad_id: int | None) -> bool:
 def count_queries_and_keys(
     record: Record | None, size: tuple[int, ...] | None, cross: bool, padding: bool, pad_id: int | None
 ) -> tuple[int, int]:
-    """The number of queries and of keys: of --size, of x, or of x and the memory."""
     if record is None:
         if size is None or len(size) > 2:
             raise UsageError("T or T,S", "--size")
@@ -297,7 +294,6 @@ def check_batch(record: Record | None, rule: Rule, has_ids: bool) -> None:
 
 
 def combine_rules(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:
-    """The intersection or the union of all rules as one mask (..., T, S)."""
     whole = np.broadcast_shapes(shape)
     for rule in rules:
         try:
@@ -355,7 +351,6 @@ def explain_cell(
 
 
 def quote_token(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
-    """The token at an index, quoted; "" if the record has no token strings."""
     row = token_words(record, axis, cell[0] if cell[2:] else None)
     return f" {row[at]!r}" if at < len(row) else ""
 

@@ -138,7 +138,6 @@ def near(
 
 
 def read_queries(record: Record, vectors: Array) -> Array:
-    """The vectors of x as queries (Q, D)."""
     if "x" not in record:
         raise DataError(f"no x, whose vectors are the queries; the record has {join_names(record.tensors)}")
     x = record["x"]

@@ -297,7 +297,6 @@ def add_sinusoid_steps(record: Record, positions: Array, dim: int, base: float) 
 
 
 def describe_angles(cos: Array, sin: Array, formulas: tuple[str, str]) -> dict[str, Tensor]:
-    """Cosines and sines, (T, R/2) or (B, T, R/2), with their axes and formulas."""
     axes = ("batch", "token", "pair")[3 - cos.ndim :]
     return {"cos": Tensor(cos, axes, formula=formulas[0]), "sin": Tensor(sin, axes, formula=formulas[1])}
 

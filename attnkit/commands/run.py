@@ -38,7 +38,6 @@ def names_pipeline_file(operand: str) -> bool:
 
 
 def read_pipeline(stage: Stage) -> str:
-    """Read the text of the pipeline: the first operand, or the file that it names."""
     if not stage.operands:
         raise UsageError(f"one pipeline in quotes, or its file: {EXAMPLE}; attnkit run FILE")
     operand = stage.operands[0]
@@ -110,7 +109,6 @@ def make_sheet(stage: Stage, calls: Sequence[Stage]) -> "Sheet | None":
 
 
 def give_options(last: Stage, values: Mapping[str, Any]) -> None:
-    """Give the last stage the options of run that apply to its result."""
     for name in values:
         if name in last.tool.without:
             raise UsageError(f"{last.tool.name}, the last stage, has no such option", flag_name(name))
@@ -160,7 +158,6 @@ def save_result(folder: str, at: int, count: int, stage: Stage, result: Result) 
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Run the pipeline of a caller in Python, on a record if it is given one."""
     if not inputs or not isinstance(inputs[0], str | os.PathLike):
         raise UsageError("one pipeline: attnkit.run('posenc | attend', record)")
     if isinstance(inputs[0], os.PathLike):

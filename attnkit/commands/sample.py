@@ -103,7 +103,6 @@ def draw_samples(rows: list[dict[str, Any]], style: display.Style) -> str:
 
 
 def find_sample(name: str) -> Path:
-    """Find the script of a sample by its name, its number or a part of its name."""
     scripts = {path.stem: path for path in sample_scripts()}
     stem = name.removesuffix(".sh")
     named = [one for one in scripts if stem in (one, one[3:], one[:2], one[:2].lstrip("0"))]

@@ -47,7 +47,6 @@ def score_name(stage: Stage) -> str:
 
 
 def render_scan(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render the map as a table or a heat map, and the scores of the texts."""
     draw = display.heatmap if stage.extra.get("heatmap") else display.tensor_table
     texts = [name for name in ("clean", "corrupted") if name in record]
     scores = ", ".join(f"{name} {record[name]:.{style.precision}f}" for name in texts)
@@ -177,7 +176,6 @@ class Scored(NamedTuple):
 
     @property
     def is_causal(self) -> bool:
-        """Whether a token attends to none after it."""
         return self.core.config.stack(self.core.config.stacks[0]).causal
 
     @property
@@ -380,7 +378,6 @@ def count_heads(base: SweepBase, name: str, by_head: bool, by_position: bool) ->
 
 
 def match_names(base: SweepBase, pattern: str) -> list[str]:
-    """The intermediates of a run that fit a shell pattern, in their order."""
     names = [*dict.fromkeys(name for names in base.names for name in names)]
     if matches := [name for name in names if name in base.states and fnmatch.fnmatchcase(name, pattern)]:
         return matches
@@ -494,7 +491,6 @@ def ablated_values(base: SweepBase, names: Sequence[str], means: Mapping[str, Ar
 
 
 def check_model(config: "model.Config") -> None:
-    """Raise UsageError for a model without the logit of a word at one position."""
     if isinstance(config, model.RecurrentConfig):
         raise UsageError(f"this {config.family} model is recurrent (expected a Transformer)", "--model")
     if not config.head or config.classes or config.task or not all(config.stack(name).vocab for name in config.stacks):
@@ -525,7 +521,6 @@ def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptio
 
 
 def find_start(checkpoint: "Checkpoint") -> int:
-    """The id that begins the target of an encoder-decoder model."""
     special = checkpoint.config.special
     start = special.bos if special.start is None else special.start
     if start is None:
@@ -534,7 +529,6 @@ def find_start(checkpoint: "Checkpoint") -> int:
 
 
 def find_place(checkpoint: "Checkpoint", text: TokenizedText, name: str) -> int:
-    """The position of the mask token of a text."""
     mask = text_inputs.tokenizer_of(checkpoint).special.get("mask")
     places = [at for at, id in enumerate(text.ids) if id == mask]
     if len(places) != 1:

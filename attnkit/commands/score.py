@@ -110,7 +110,6 @@ def bar_column(record: Record, name: str, width: int, style: display.Style) -> l
 
 
 def format_score(record: Record, name: str, value: float, style: display.Style) -> str:
-    """A number of a table: whole ones in groups of three digits."""
     if record[name].dtype.kind == "i":
         return f"{int(value):,}"
     return f"{value:.{style.precision}f}"

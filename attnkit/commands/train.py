@@ -59,7 +59,6 @@ def read_operand(stage: Stage, upstream: Records | None) -> Records:
 
 
 def read_name(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Take the name of the text from a caller in Python."""
     if not inputs or not isinstance(inputs[0], str | os.PathLike):
         raise UsageError("the name of a text file: attnkit.train('tales.txt', output='my-gpt')")
     return Records(None, iter([os.fspath(inputs[0])]))
@@ -73,7 +72,6 @@ def _stated_by_run(folder: str) -> dict[str, Any]:
 
 
 def present_run(line: str, stage: Stage) -> dict[str, Any]:
-    """What a run has made, and its reports, as the command line writes them in JSON."""
     return {**stage.extra["summary"], "reports": stage.extra.get("reports", [])}
 
 
@@ -348,7 +346,6 @@ def draw_report(
 
 
 def show_progress(run: Run, speed: Speed) -> None:
-    """Hand on how far a run is."""
     of = "" if run.trainer.total is None else f" of {run.trainer.total:,}"
     left = "" if speed.left is None else f", {time_text(speed.left)} left"
     callbacks.current().on_progress(f"step {run.progress.step:,}{of}{left}")

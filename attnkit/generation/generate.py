@@ -205,12 +205,10 @@ def length_penalty(text: str) -> Callable[[float, int], float]:
 
 
 def stop_condition(stops: Sequence[str], prompt: Prompt, detokenizer: Detokenizer) -> Callable[[list[int]], bool]:
-    """A function of the new ids: whether their text has one of the stop strings."""
     return lambda ids: truncate_at_stop(stops, *split_prompt(prompt, ids, detokenizer))[1]
 
 
 def split_prompt(prompt: Prompt, ids: Sequence[int], detokenizer: Detokenizer) -> tuple[str, str]:
-    """The text of the prompt, and the text that the new tokens add to it."""
     before, whole = detokenizer.text(prompt.ids), detokenizer.text([*prompt.ids, *ids])
     size = common_prefix_length(before, whole)
     return whole[:size], whole[size:]

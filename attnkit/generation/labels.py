@@ -184,7 +184,6 @@ def check_label_options(options: GenerationOptions) -> None:
 
 
 def make_labelled(output: OutputLogits, config: "Config") -> Record:
-    """The record of a head's logits, `probs` and x with the labels on the last axis."""
     record, logits = output.record, output.logits
     axes = (*record.axes_of("x")[: logits.ndim - 1], "label")
     values = model.label_probabilities(logits, config.label_function)
@@ -199,7 +198,6 @@ def make_labelled(output: OutputLogits, config: "Config") -> Record:
 
 
 def label_spans(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
-    """The labelled spans of each text, or the best answers in it, one after another."""
     flag = "--question" if options.question is not None else "--aggregate"
     if isinstance(source, Record) or not source or options.ids is not None:
         raise UsageError("needs TEXT, to find the places of tokens in it", flag)

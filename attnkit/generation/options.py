@@ -75,7 +75,6 @@ class GenerationOptions(NamedTuple):
 
     @property
     def candidates(self) -> int:
-        """How many candidates of a choice are shown and kept."""
         return self.top or CANDIDATES
 
     @property
@@ -85,7 +84,6 @@ class GenerationOptions(NamedTuple):
 
     @property
     def token_limit(self) -> int:
-        """The largest number of tokens to generate."""
         if self.max_tokens is not None:
             return self.max_tokens
         if asks_for_next_word(self.top, self.steps):
@@ -94,7 +92,6 @@ class GenerationOptions(NamedTuple):
 
     @property
     def compute_dtype(self) -> str:
-        """The dtype in which the model computes."""
         return self.dtype or str(self.model_.params["decoder.embed"]["table"].dtype.name)
 
     def tracer(self) -> "Tracer":

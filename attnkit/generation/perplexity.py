@@ -34,7 +34,6 @@ class TextScore(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """The mean of −log p."""
         return self.nll / self.tokens if self.tokens else math.nan
 
     @property
@@ -115,7 +114,6 @@ def score_long_text(
 
 
 def window_size(checkpoint: "Checkpoint", window: int | None, stride: int | None) -> tuple[int, int]:
-    """How many tokens a window has, and the distance of two."""
     config = checkpoint.config
     size = window or config.positions.size or WINDOW
     try:
@@ -138,7 +136,6 @@ def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
 
 
 def window_nll(core: model.Model, ids: Array, part: Window, dtype: str) -> float:
-    """The sum of −log p of the tokens that a window predicts."""
     context = layers.new_context(dtype=dtype)
     x = model.run(core, core.config.plan("decoder"), ids[part.begin : part.end], context)
     return targets_nll(core, x[part.first - part.begin - 1 : -1], ids[part.first : part.end])
@@ -189,7 +186,6 @@ def score_pair(core: model.Model, read: Array, ids: Array, dtype: str) -> float:
 
 
 def check_scorable(checkpoint: "Checkpoint") -> None:
-    """Raise UsageError for a model that does not predict a text token by token."""
     config = checkpoint.config
     if config.decoder is None or config.classes or not config.head or not config.stack("decoder").vocab:
         problem = "predicts no text token by token, so that a text has no perplexity"

@@ -68,7 +68,6 @@ class TokenRows(NamedTuple):
 def make_prompts(
     source: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
 ) -> tuple[list[Prompt], bool]:
-    """The prompt of each text, and whether they are a batch."""
     config = options.model_.config
     if config.encoder:
         return target_prompts(source, options)
@@ -98,7 +97,6 @@ def target_prompts(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def record_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
-    """The ids of --ids or of a record, without padding."""
     if options.ids is not None:
         return token_rows(layers.padded_ids(options.ids), "--ids")
     if not isinstance(source, Record) or "ids" not in source:
@@ -147,7 +145,6 @@ def make_prompt(
 
 
 def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
-    """The ids of a text; without the start token after a KV cache."""
     try:
         tokenizer = detokenizer.tokenizer or text_inputs.tokenizer_of(options.model_)
     except AttnkitError as error:
@@ -239,7 +236,6 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def source_rows(record: Record, options: GenerationOptions) -> tuple[list[list[int]], list[list[str] | None]]:
-    """The ids of each source of a record, without padding, and their token strings."""
     if "ids" not in record:
         raise DataError("the record has no ids and no memory (encode --model makes one)")
     text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
@@ -257,7 +253,6 @@ def token_names(names: Sequence[str], real: Array) -> list[str] | None:
 
 
 def find_memory(source: Any, memory: AttendedTensor | None) -> tuple[Array | None, Array | None, Labels | None]:
-    """The memory, its mask and its tokens: of --memory, else of the record."""
     record = source if isinstance(source, Record) else Record({})
     if memory is None:
         if "memory" not in record:

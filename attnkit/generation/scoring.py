@@ -92,7 +92,6 @@ def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | 
 
 
 def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer) -> tuple[list[int], int]:
-    """All tokens of a text, and the index of the first one to score."""
     if options.score is None:
         has_no_output = options.emit in (None, "text", "ids") and not (options.cache_out or options.inspection.trace)
         is_continued = options.model_.config.encoder or options.cache_in is not None

@@ -210,7 +210,6 @@ def warn_unused(problem: str, hint: str) -> None:
 
 
 def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) -> dict[str, Any]:
-    """The options of attention in one layer of a model, for the tokens of a record."""
     q = inputs.query["x"]
     if q.ndim not in (2, 3):
         raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")

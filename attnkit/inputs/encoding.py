@@ -182,7 +182,6 @@ def select_steps(config: model.Config, stack: str, first: int, last: int) -> lis
 
 
 def has_embeddings(config: model.Config, stack: str) -> bool:
-    """Whether a stack begins with the embedding of tokens or of image patches."""
     return bool(config.stack(stack).vocab or config.patches)
 
 
@@ -210,7 +209,6 @@ def read_inputs(
 
 
 def read_layer_input(config: model.Config, stack: str, first: int, record: Record) -> Array:
-    """Read x of a record: an image, or hidden states (T, D) or (B, T, D)."""
     x, width = record["x"], config.input_width(stack, first)
     is_image = config.patches and not first
     if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):

@@ -12,7 +12,6 @@ BIASES = ("alibi", "t5")  # the kinds of positions that are a bias on the scores
 
 
 def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Record | None) -> Record:
-    """The record of --size T[,S]: its x has the rows and the width of the encoding."""
     if len(size) > 2 or (len(size) == 2 and kind not in BIASES):
         raise UsageError("T, or T,S with alibi and t5", "--size")
     if dim is None and kind in ("sinusoidal", "rotary"):

@@ -82,7 +82,6 @@ def find_recurrent_weights(
     seed: int,
     params: Mapping[str, Array] | None,
 ) -> RecurrentWeights:
-    """Find the weights of rnn by its options, checked against the width of x."""
     if hidden is not None:
         return random_recurrent_weights(x, cell, hidden, layers, bidirectional, reverse, projection, peepholes, seed)
     weights = read_recurrent_weights(params or {}, cell)
@@ -215,7 +214,6 @@ def read_onnx(params: Mapping[str, Array]) -> RecurrentWeights:
 
 
 def check_onnx(params: Mapping[str, Array]) -> None:
-    """Raise DataError unless W, R, B and P have the shapes of one layer."""
     if unknown := [name for name in params if name not in ONNX]:
         raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(ONNX)}", "--params")
     w, r = params["W"], params["R"]

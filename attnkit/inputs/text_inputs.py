@@ -68,7 +68,6 @@ class EncodedInputs(NamedTuple):
 
 
 def table_words(table: Record | None) -> list[str]:
-    """The labels of the rows of a table, [] without labels."""
     return shared_labels(table.labels_of("x", 0)) if table is not None and table["x"].ndim else []
 
 
@@ -179,7 +178,6 @@ def read_known_texts(checkpoint: "Checkpoint", stack: str, source: ModelInput, t
 
 
 def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: str | None) -> list[Tokens]:
-    """Encode texts, each with a second text if there is one."""
     second = {} if pair is None else {"pair": pair}
     encoded = [tokenizer.encode(text, **second) for text in require_unicode(texts)]
     if any(one.ids is None for one in encoded):
@@ -214,7 +212,6 @@ def warn_unknown(unknown: int, tokens: int, name: str = "") -> None:
 
 
 def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenizer) -> list[Tokens]:
-    """The tokens of texts, cut to a maximum length with a warning."""
     most = source.most or 0
     long = [len(one.spellings) for one in encoded if len(one.spellings) > most]
     if not long:
@@ -328,7 +325,6 @@ def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
 
 
 def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None, size: int) -> list[str]:
-    """The token strings of a model by their ids; [] if its tokenizer cannot be read."""
     try:
         words = (tokenizer or tokenizer_of(checkpoint, side)).vocabulary
     except AttnkitError:

@@ -332,7 +332,6 @@ def listed_comparisons(report: DiffReport) -> list[Comparison]:
 
 
 def report_rows(report: DiffReport, precision: int) -> list[list[str]]:
-    """The table of a report, its headings first; [] if no tensor has a line."""
     rows = [row_cells(one, precision) for one in listed_comparisons(report)]
     return [list(HEADINGS), *rows] if rows else []
 

@@ -42,7 +42,6 @@ class PassTokens(NamedTuple):
         return tuple(self.size if axis in OF_TOKENS else size for size, axis in sizes)
 
     def offsets(self) -> tuple[int, ...]:
-        """The position in the whole text if each axis of the pass begins."""
         return tuple(whole - size for whole, size in zip(self.sizes(), self.shape, strict=True))
 
     def until(self, size: int) -> "PassTokens":

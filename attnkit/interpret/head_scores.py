@@ -40,7 +40,6 @@ def score_records(records: Iterable[Record]) -> Record:
 
 
 def check_layers(layers: Mapping[str, HeadScores], first: Mapping[str, HeadScores], number: int) -> None:
-    """Raise DataError if a record of a stream has other heads than the first."""
     ours, theirs = ({name: len(one.largest) for name, one in many.items()} for many in (layers, first))
     if ours and ours != theirs:
         has = [

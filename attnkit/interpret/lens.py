@@ -60,7 +60,6 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
 
 
 def find_stack(checkpoint: "Checkpoint") -> str:
-    """The stack whose states the head reads."""
     config = checkpoint.config
     if isinstance(config, model.RecurrentConfig):
         raise UsageError(
@@ -113,7 +112,6 @@ def read_trace_states(record: Record, names: Mapping[str, str], checkpoint: "Che
 
 
 def state_logits(core: "model.Model", stack: str, states: Array) -> Array:
-    """The logits of the states of any layer: (..., T, D) -> (..., T, N)."""
     if core.config.stack(stack).final_norm:
         states = model.normalize(core, f"{stack}.norm", states).y
     return model.head_logits(core, states)
@@ -325,7 +323,6 @@ def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.Sta
 
 
 def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> Array:
-    """One vector of a trace in float64; DataError if the trace does not hold it."""
     array = find_tensor(record, name)
     is_there = array.ndim == len(at) + 1 and all(index < size for index, size in zip(at, array.shape, strict=False))
     if not is_there or array.shape[-1] != width:
@@ -340,7 +337,6 @@ def require_finite(numbers: Array, name: str, at: tuple[int, ...]) -> Array:
 
 
 def find_tensor(record: Record, name: str) -> Array:
-    """A tensor of a trace; DataError names the option that keeps it."""
     if name not in record:
         raise DataError(f"no {name} in the trace; encode or decode --trace FILE keeps all that a run computes")
     return record[name]

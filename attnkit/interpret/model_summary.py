@@ -101,7 +101,6 @@ def name_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
 
 
 def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
-    """The axis names of the stored tensors that a layer uses."""
     axes_of: dict[str, tuple[str, ...]] = {}
     for layer, names in checkpoint.params.specs.items():
         for name, entry in names.items():
@@ -136,7 +135,6 @@ def tensor_rows(checkpoint: "Checkpoint", style: Style, fold: bool) -> str:
 
 
 def layer_table(checkpoint: "Checkpoint", style: Style) -> str:
-    """Render the names of the layers, the tool of each, its parameters."""
     named = {layer: (tool_of(layer), list_parameters(checkpoint, layer)) for layer in checkpoint.layers()}
     cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
     last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
@@ -189,7 +187,6 @@ def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
-    """The facts of a model as (name, text), without empty ones."""
     config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unused()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
     size = display.human_size(sum(map(os.path.getsize, files)))
@@ -222,7 +219,6 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
 
 
 def stack_text(config: Config, name: str) -> str:
-    """The sizes of a stack and what it attends to."""
     stack = config.stack(name)
     shared = f", {stack.kv_heads} of keys and values" if stack.kv_heads != stack.heads else ""
     parts = [
@@ -391,7 +387,6 @@ def describe_stack(stack: RecurrentStack) -> str:
 
 
 def attention_text(config: RecurrentConfig) -> str:
-    """The score of attention, and the state that it asks with."""
     decoding = config.decoding
     if decoding.score == "none":
         return ""
@@ -401,7 +396,6 @@ def attention_text(config: RecurrentConfig) -> str:
 
 
 def readout_text(config: RecurrentConfig) -> str:
-    """What the head reads, if that is not the state itself."""
     if not config.decoding.readout_width:
         return ""
     attends = config.decoding.score != "none"
@@ -411,7 +405,6 @@ def readout_text(config: RecurrentConfig) -> str:
 
 
 def bridge_text(config: RecurrentConfig) -> str:
-    """What the decoder begins with."""
     return "" if config.encoder is None else f"the decoder begins with {BRIDGES[config.decoding.bridge]}"
 
 

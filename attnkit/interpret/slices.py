@@ -84,7 +84,6 @@ def fill_index(
 
 
 def check_bound(part: Place, axis: str, size: int) -> None:
-    """Raise UsageError for an index outside an axis of that size."""
     for at in part if isinstance(part, list) else [part]:
         if isinstance(at, int) and not -size <= at < size:
             raise UsageError(f"index {at} is outside axis {axis} of size {size}")
