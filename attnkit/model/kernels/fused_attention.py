@@ -202,13 +202,12 @@ def fused_attention(
 def write_weights(inputs: ScoreInputs, block: ScoreBlock, weights: Array, workspace: Workspace) -> None:
     """Write the softmax of a block of queries with all keys to weights (B, H, T, S)."""
     scores, is_safe = exact_scores(inputs, block, workspace)
-    if is_safe:
-        np.exp(scores, out=scores)
-        fill_blocked(inputs, block, scores, 0)
-    else:
+    if not is_safe:
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
         scores -= np.where(top == -np.inf, 0, top)
-        np.exp(scores, out=scores)
+    np.exp(scores, out=scores)
+    if is_safe:
+        fill_blocked(inputs, block, scores, 0)
     total = scores @ np.ones(scores.shape[-1], scores.dtype)
     np.multiply(scores, 1 / np.where(total == 0, 1, total)[..., None], out=weights[block.cells], casting="same_kind")
     for rest in (slice(0, block.keys.start), slice(block.keys.stop, weights.shape[-1])):
@@ -267,7 +266,7 @@ def fused_attention_backward(
     added = _zeros_added(inputs, options)
     bands, parts = list(split_range(0, k.shape[-2], width)), split_parts(inputs, width, by_heads=bool(added))
     shares = 1 if added else min(len(bands), max(1, SHARES // len(parts)))  # no two tasks add to one number
-    operands = _make_operands(grad_output, v, inputs, saved, shares)._replace(added=added)
+    operands = _make_operands(grad_output, v, inputs, saved, shares, added)
 
     def work(task: tuple[list[BatchPart], int], workspace: Workspace) -> None:
         for part in task[0]:
@@ -295,7 +294,7 @@ def _zeros_added(inputs: ScoreInputs, options: AttentionOptions) -> dict[str, Ar
 
 
 def _make_operands(
-    grad_output: Array, v: Array, inputs: ScoreInputs, saved: Mapping[str, Array], shares: int
+    grad_output: Array, v: Array, inputs: ScoreInputs, saved: Mapping[str, Array], shares: int, added: dict[str, Array]
 ) -> Operands:
     """Operands with uninitialized gradients, in the order of merged heads."""
     grad, heads, v = batched(grad_output), batched(saved["heads"]), batched(v)
@@ -304,14 +303,9 @@ def _make_operands(
     lse = np.where(lse == -np.inf, 0, lse)  # of a query without keys, whose weights are set to 0
     batch, count, queries, width = inputs.q.shape
     dq = np.empty((shares, batch, queries, count, width), grad.dtype).swapaxes(2, 3)
-    dk, dv = (np.empty(_merged(x), grad.dtype).swapaxes(1, 2) for x in (inputs.k, v))
+    dk, dv = (np.empty_like(x.swapaxes(1, 2), grad.dtype, order="C").swapaxes(1, 2) for x in (inputs.k, v))
     products = np.einsum("...v,...v->...", grad, heads)
-    return Operands(inputs, v, grad, products, lse, weights, dq, dk, dv, {})
-
-
-def _merged(x: Array) -> tuple[int, ...]:
-    batch, heads, tokens, width = x.shape
-    return batch, tokens, heads, width
+    return Operands(inputs, v, grad, products, lse, weights, dq, dk, dv, added)
 
 
 def _add_keys(operands: Operands, part: BatchPart, keys: slice, share: tuple[int, bool], workspace: Workspace) -> None:
@@ -381,11 +375,8 @@ def _block_weights(operands: Operands, block: ScoreBlock, workspace: Workspace) 
         return operands.weights[block.cells], slope
     scores, is_safe = exact_scores(inputs, block, workspace)
     lse = operands.lse[block.queries][..., None].astype(scores.dtype)
+    scores -= lse
+    np.exp(scores, out=scores)
     if is_safe:
-        scores -= lse
-        np.exp(scores, out=scores)
         fill_blocked(inputs, block, scores, 0)
-    else:
-        scores -= lse
-        np.exp(scores, out=scores)
     return scores.astype(dtype, copy=False), slope

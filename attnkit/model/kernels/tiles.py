@@ -132,6 +132,10 @@ class QueryTile(NamedTuple):
             s[..., : mask.shape[-2], :] += mask
         return s
 
+    def masked_scores(self, keys: slice, workspace: Workspace) -> Array:
+        """Scores of these queries with a tile of keys, -inf if blocked: (..., n, m)."""
+        return self.apply_mask(self.scores(KeyTile(self, keys, workspace)), keys)
+
     def apply_mask(self, scores: Array, keys: slice, fill: float = -np.inf) -> Array:
         """Set blocked scores, or functions of them, to `fill`: (..., n, m), in place."""
         if self.mask is not None:
@@ -200,9 +204,9 @@ def make_query_tiles(inputs: TiledInputs, task: Task, size: int, dtype: DType, u
     ]
 
 
-def make_query_tile(inputs: TiledInputs, task: Task, dtype: DType) -> QueryTile:
-    """The queries of a task in a single tile."""
-    return make_query_tiles(inputs, task, task[2].stop - task[2].start, dtype)[0]
+def make_query_tile(inputs: TiledInputs, task: Task) -> QueryTile:
+    """The queries of a task in a single tile, with scores of the dtype that they need."""
+    return make_query_tiles(inputs, task, task[2].stop - task[2].start, score_dtype(inputs, task)[0])[0]
 
 
 @cache

@@ -12,7 +12,6 @@ from attnkit.model.embedding import check_ids
 from attnkit.model.hooks import WEIGHT_SUMMARIES, parse_weight_summary
 from attnkit.model.kernels.tiled_attention import update_running_max
 from attnkit.model.kernels.tiles import (
-    KeyTile,
     QueryTile,
     Task,
     TiledInputs,
@@ -20,7 +19,6 @@ from attnkit.model.kernels.tiles import (
     make_query_tile,
     prepare_tiles,
     run_tasks,
-    score_dtype,
     split_tasks,
 )
 from attnkit.model.sampling import largest
@@ -141,8 +139,7 @@ def weight_stats(
     stats["argmax"] = np.full(queries, -1)
 
     def compute(task: Task, workspace: Workspace) -> None:
-        exact, _ = score_dtype(inputs, task)
-        for name, stat in _stats(make_query_tile(inputs, task, exact), blocks[1], workspace).items():
+        for name, stat in _stats(make_query_tile(inputs, task), blocks[1], workspace).items():
             stats[name][task] = stat
 
     def receive(task: Task, workspace: Workspace) -> None:
@@ -164,7 +161,7 @@ def _stats(block: QueryTile, step: int, workspace: Workspace) -> dict[str, Array
     total, below, distance = np.zeros((3, len(top)))  # sums of e^d, -d e^d and |i - j| e^d; d is the score less the top
     best = np.full(len(top), -1)
     for keys in block.key_blocks(step):
-        scores = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys)  # (n, m)
+        scores = block.masked_scores(keys, workspace)  # (n, m)
         before = top
         top, base, decay = update_running_max(before, scores)
         rose = np.flatnonzero(top > before)
@@ -214,12 +211,11 @@ def _received(inputs: TiledInputs, task: Task, lse: Array, step: int, workspace:
         return received
     for first in range(queries[0] // step * step, queries[-1] + 1, step):
         part = batch, head, slice(first, min(first + step, inputs.q.shape[2]))
-        exact, _ = score_dtype(inputs, part)
-        block = make_query_tile(inputs, part, exact)
-        weights = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys)
-        weights -= np.where(np.isneginf(lse[part]), 0, lse[part]).astype(exact)
+        block = make_query_tile(inputs, part)
+        weights = block.masked_scores(keys, workspace)
+        weights -= np.where(np.isneginf(lse[part]), 0, lse[part]).astype(weights.dtype)
         np.exp(weights, out=weights)
-        received += weights @ np.ones(weights.shape[1], exact)
+        received += weights @ np.ones(weights.shape[1], weights.dtype)
     return received
 
 
@@ -254,8 +250,7 @@ def weight_topk(
     weights, keys = np.zeros(shape, result), np.full(shape, -1, np.int64)
 
     def compute(task: Task, workspace: Workspace) -> None:
-        exact, _ = score_dtype(inputs, task)
-        weights[task], top_keys = _largest(make_query_tile(inputs, task, exact), count, blocks[1], workspace)
+        weights[task], top_keys = _largest(make_query_tile(inputs, task), count, blocks[1], workspace)
         keys[task] = np.where((weights[task] == 0) | np.isnan(weights[task]), -1, top_keys)
 
     run_tasks(compute, inputs, split_tasks(inputs, shape[2], blocks[0]), threads)
@@ -268,7 +263,7 @@ def _largest(block: QueryTile, count: int, step: int, workspace: Workspace) -> t
     top, total = np.full(queries, -np.inf, block.columns.dtype), np.zeros(queries)
     best, where = np.full((queries, count), -np.inf, block.columns.dtype), np.full((queries, count), -1)
     for keys in block.key_blocks(step):
-        scores = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys)  # (n, m)
+        scores = block.masked_scores(keys, workspace)  # (n, m)
         least = floor = best[:, -1]
         if len(scores) > count and np.isneginf(floor).any():  # a first tile: only its own largest are candidates
             floor = np.maximum(floor, np.partition(scores, -count, axis=0)[-count])
@@ -323,11 +318,10 @@ def weight_rows(
     at_once = max(1, blocks[0] * blocks[1] // max(k.shape[-2], 1))
 
     def compute(task: Task, workspace: Workspace) -> None:
-        exact, _ = score_dtype(inputs, task)
-        block = make_query_tile(inputs, task, exact)
-        scores = np.full((len(block.low), shape[-1]), -np.inf, exact)
+        block = make_query_tile(inputs, task)
+        scores = np.full((len(block.low), shape[-1]), -np.inf, block.columns.dtype)
         for keys in block.key_blocks(blocks[1]):
-            scores[:, keys] = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys).T
+            scores[:, keys] = block.masked_scores(keys, workspace).T
         weights[task] = softmax(scores)
 
     run_tasks(compute, inputs, split_tasks(inputs, shape[2], min(at_once, blocks[0])), threads)
