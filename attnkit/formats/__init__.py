@@ -108,7 +108,7 @@ class Stream:
 
 
 def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True, maps: bool = False) -> Stream:
-    """The records of a source, its format detected by its first bytes. DataError names the source.
+    """The records of a source, in the format that its first bytes show.
 
     bfloat16   read 2-byte void elements of NPY, as which NumPy saves bfloat16, as bfloat16
     lone_is_x  rename the only tensor of a record to `x`
@@ -148,14 +148,14 @@ def load(path: str) -> Record:
 
 
 def save(record: Record, path: str) -> None:
-    """Write a record to a file, replaced in one step, in the format of its suffix: JSON without one."""
+    """Write a record to a file in one step, in the format of its suffix."""
     format = file_format(path)
     with open_sink(path) as sink:
         sink.write(encode(record, format))
 
 
 def round_trip(record: Record, format: str, bfloat16: bool = False) -> Record:
-    """The record as `read` would return it after `encode`, without encoding. DataError if that would fail.
+    """The record as `read` would return it after `encode`, without encoding.
 
     >>> import numpy as np
     >>> round_trip(Record({"x": np.ones(2), "ids": np.arange(2)}, labels={"model": ["a", "b"]}), "npy")
@@ -181,7 +181,7 @@ def suffix_format(path: str) -> str | None:
 
 
 def file_format(path: str) -> str:
-    """The format that a file is written in by its name: JSON without a suffix. UsageError for an unknown one.
+    """The format that the name of a file stands for, JSON without a suffix.
 
     >>> file_format("out.npz"), file_format("/dev/fd/3")
     ('npz', 'json')
@@ -198,7 +198,6 @@ def _module(format: str) -> Any:
 
 
 def _lone_as_x(record: Record) -> Record:
-    """The record with its only tensor renamed to `x`, so that a file of one array is an input by any name."""
     if len(record) != 1 or "x" in record:
         return record
     [tensor] = record.tensors.values()
@@ -206,7 +205,7 @@ def _lone_as_x(record: Record) -> Record:
 
 
 def _sniff(source: Source) -> str:
-    """Detect the format of a source, from as few bytes as possible: a short document may be all there is."""
+    """Detect the format of a source from as few bytes as possible."""
     start = source.peek(4)
     if not start:
         raise source.empty_error("NPY, NPZ, JSON, safetensors or CSV")
@@ -229,7 +228,7 @@ def _text_format(source: Source, start: bytes) -> str:
 
 
 def _other_format(source: Source) -> str:
-    """Return safetensors; DataError, with what the file looks like, where it holds no tensors."""
+    """safetensors, or DataError with what the file looks like."""
     head = source.peek(512)
     kind = _describe_start(head)
     is_header = head[8:9] == b"{" or (int.from_bytes(head[:8], "little") <= SAFETENSORS_HEADER and not kind)
@@ -242,13 +241,13 @@ def _other_format(source: Source) -> str:
 
 
 def _archive_format(source: Source) -> str:
-    """The format of a ZIP archive: the files of torch.save are in a folder, and are not NPY."""
+    """The format of a ZIP archive: torch.save puts its files in a folder."""
     name = source.peek(30 + int.from_bytes(source.peek(30)[26:28], "little"))[30:]
     return "pytorch" if b"/" in name and not name.endswith(b".npy") else "npz"
 
 
 def _describe_start(head: bytes) -> str:
-    """Return what a file that holds no tensors looks like, by its first bytes, or "" if they are of no known kind."""
+    """What a file without tensors looks like by its first bytes, or ""."""
     if re.match(rb"\x80[\x02-\x05][^\x00]", head):  # its version, and the first of its instructions
         return "pickle"
     signature = next((name for mark, name in SIGNATURES.items() if head.startswith(mark)), "")
@@ -256,6 +255,5 @@ def _describe_start(head: bytes) -> str:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether bytes are UTF-8 (the last character perhaps cut) without control characters."""
     text = head.decode("utf-8", "ignore")
     return len(text.encode()) > len(head) - 4 and all(c.isprintable() or c in "\t\r\n\f" for c in text)

@@ -1,4 +1,4 @@
-"""Atomic output files: they appear whole or not at all, whatever ends the process; standard output and devices."""
+"""Output files that appear whole or not at all, standard output, and devices."""
 
 import contextlib
 import errno
@@ -46,7 +46,7 @@ def write_all(descriptor: int, buffers: Sequence[Buffer], name: str) -> None:
 
 
 class Sink:
-    """A destination of records: standard output, a device, or a file that is replaced as a whole.
+    """A destination: standard output, a device, or a file replaced as a whole.
 
     A regular file is written under a temporary name beside it and renamed when the `with` block ends without
     an exception; a failure, or a signal that ends the process, removes the temporary and leaves the old file.
@@ -88,7 +88,7 @@ class Sink:
                 self._close()
 
     def back_up(self) -> None:
-        """Link the file to be replaced under a second name for `restore`, where the file system has links."""
+        """Link the old file under a second name for `restore`, if links are supported."""
         backup = _temporary_name(self._target)
         _register(backup)
         try:
@@ -109,7 +109,7 @@ class Sink:
         self._is_renamed = True
 
     def restore(self) -> None:
-        """Undo `rename`: give the old file its name again, or remove the new one where there was none."""
+        """Undo `rename`: restore the old file, or remove the new one."""
         if self._is_renamed:
             with contextlib.suppress(OSError):
                 if self._backup:
@@ -193,7 +193,7 @@ def open_sink(path: str | None) -> Sink:
 
 @contextlib.contextmanager
 def write_together() -> Iterator[Callable[[str | None], Sink]]:
-    """Open sinks in a `with` block whose files are replaced together: all of them, or none where one fails."""
+    """Open sinks whose files are replaced together: all of them, or none."""
     sinks: list[Sink] = []
 
     def add_sink(path: str | None) -> Sink:
@@ -223,7 +223,6 @@ def _rename_together(sinks: Sequence[Sink]) -> None:
 
 
 def _sync(descriptor: int) -> None:
-    """Write a file through to the disk, where its file system can."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -232,14 +231,13 @@ def _sync(descriptor: int) -> None:
 
 
 def _standard_descriptor(name: str) -> int | None:
-    """The descriptor that a name such as /dev/stdout means: opened anew it would start at its front."""
     standard = {"<stdout>": 1, "/dev/stdout": 1, "/dev/stderr": 2}
     match = re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,9})", name)
     return int(match[1]) if match else standard.get(name)
 
 
 def _temporary_name(target: str) -> str:
-    """Return `.NAME.attnkit-XXXXXXXX` beside the target, no longer than a name that the file system allows.
+    """The name `.NAME.attnkit-XXXXXXXX` beside the target, not too long.
 
     NAME is not cut inside a character: macOS refuses names that are not UTF-8.
     """
@@ -263,7 +261,6 @@ def _register(temporary: str) -> None:
 
 
 def _unregister(temporary: str) -> None:
-    """Forget this temporary, and restore the default action of the signals after the last one."""
     _temporaries.discard(temporary)
     with contextlib.suppress(ValueError):  # another thread: the handlers stay, with nothing to remove
         while _default_signals and not _temporaries:
@@ -273,7 +270,7 @@ def _unregister(temporary: str) -> None:
 
 @contextlib.contextmanager
 def _delay_signals() -> Iterator[None]:
-    """Let the signals that end the process, of those handled here, do so at the end of a `with` block."""
+    """Let signals end the process at the end of a `with` block, not within it."""
     numbers, arrived = [*_default_signals], list[int]()
     try:
         with contextlib.suppress(ValueError):  # only the main thread may set handlers

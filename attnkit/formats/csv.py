@@ -1,4 +1,4 @@
-"""CSV, TSV and numbers separated by blanks: read one table as one tensor; display/cells.py writes them.
+"""CSV, TSV and numbers separated by blanks: one table as one tensor.
 
 The first line gives the separator: a tab where it has one, else a comma, else blanks. Words in it are labels of the
 columns, words in the first column labels of the rows. A first column that only counts the rows is left out where its
@@ -36,14 +36,14 @@ FIELD = {mark: re.compile(rb' *+("(?:[^"]++|"")*+" *+|[^%b"]*+)' % mark) for mar
 
 
 class Row(NamedTuple):
-    """A row as it is in the file: its text without the line end, the number of its first line, its separator."""
+    """A row: its text without the line end, its first line, its separator."""
 
     text: bytes
     number: int
     mark: bytes = b","
 
     def fields(self) -> list[bytes]:
-        r"""Return its fields without the blanks around them and without quotes (RFC 4180). DataError for a stray quote.
+        r"""The fields of a row without blanks and quotes (RFC 4180).
 
         >>> Row(b'"a, b", 1', 1).fields(), Row(b"  1  2 ", 1, b" ").fields()
         ([b'a, b', b'1'], [b'1', b'2'])
@@ -65,7 +65,7 @@ class Row(NamedTuple):
         return DataError(f"line {self.number} column {len(self.text[:at].decode('utf-8', 'replace')) + 1}: {problem}")
 
     def _pieces(self) -> list[tuple[int, bytes]]:
-        """Return where each field begins, and its text. DataError for a stray quote."""
+        """The start and the text of each field. DataError for a stray quote."""
         at, pieces, end = 0, list[tuple[int, bytes]](), len(self.text.rstrip(b" " if self.mark == b" " else b""))
         while True:
             match = FIELD[self.mark].match(self.text, at, end)
@@ -113,7 +113,7 @@ def find_separator(line: bytes) -> bytes:
 
 
 def is_table(source: Source) -> bool:
-    r"""Whether a text is a table of numbers, and not JSON or prose: by its first line, or its first three.
+    r"""Whether a text is a table of numbers, by its first three lines.
 
     A single number is JSON, and so are numbers on lines of their own.
 
@@ -142,7 +142,7 @@ def is_table(source: Source) -> bool:
 
 
 def _has_row(source: Source, mark: bytes, top: Sequence[bytes]) -> bool:
-    """Whether a row of numbers follows a heading; none needs to follow one that begins with an axis."""
+    """Whether a row of numbers follows a heading that does not begin with an axis."""
     head = source.peek_lines(HEAD_LINES, LONGEST_HEADING).split(b"\n")
     second, third, *_ = [*(line.removesuffix(b"\r") for line in head[1:]), b"", b""]
     if not second:
@@ -197,7 +197,7 @@ def _is_heading(top: Sequence[bytes], row: Sequence[bytes]) -> bool:
 
 
 def _element_axes(heads: Sequence[str]) -> list[str]:
-    """The axes of the heading of a row an element: head, query, query_label, value; [] for that of a matrix."""
+    """The axes of the heading `head, query, query_label, value`; [] for a matrix."""
     axes: list[str] = []
     for head in heads[:-1]:
         if is_axis_name(head):
@@ -224,7 +224,6 @@ def _physical_lines(source: Source) -> Iterator[Row]:
 
 
 def _rows(source: Source) -> Iterator[Row]:
-    """Yield each row, whose quoted fields may hold line ends. DataError for an empty line that is not at the end."""
     lines, mark, empty = _physical_lines(source), b"", 0
     for line in lines:
         line = line._replace(text=line.text.removeprefix(BYTE_ORDER_MARK)) if line.number == 1 else line
@@ -241,7 +240,6 @@ def _rows(source: Source) -> Iterator[Row]:
 
 
 def _join_quoted(line: Row, lines: Iterator[Row]) -> Row:
-    """A line with those after it, up to the end of its quotes."""
     parts, size = [line.text], len(line.text)
     for more in lines:
         parts.append(more.text)
@@ -293,7 +291,6 @@ class _Rows:
         return whole.reshape(self.count, columns)
 
     def _add(self, rows: Sequence[tuple[Row, list[bytes]]]) -> None:
-        """Check and convert a block of rows."""
         for line, fields in rows:
             if len(fields) != self._width:
                 raise self._ragged_error(line, fields)
@@ -338,7 +335,7 @@ class _Rows:
         return self._mixed_error(rows, part, bool(ONE["bool"].fullmatch(rows[0][1][part][0])))
 
     def _mixed_error(self, rows: Sequence[tuple[Row, list[bytes]]], part: slice, is_bool: bool) -> DataError:
-        """The error for the first boolean among numbers, or the first number among booleans."""
+        """The error for the first boolean among numbers, or number among booleans."""
         places = ((line, at, fields[at]) for line, fields in rows for at in range(self._width)[part])
         line, at, text = next(place for place in places if bool(ONE["bool"].fullmatch(place[2])) != is_bool)
         return line.error(f"{_quote(text)} among {'true and false' if is_bool else 'numbers'}", at)
@@ -352,7 +349,7 @@ def _kind_of(fields: Sequence[bytes]) -> str:
 
 
 def _to_array(fields: Sequence[bytes], kind: str) -> Array:
-    """Return fields as booleans, as 64-bit integers where all are and fit, else as float64."""
+    """Fields as booleans, as 64-bit integers if all fit, otherwise as float64."""
     if kind == "bool":
         return np.array([field.lower() == b"true" for field in fields])
     if kind == "int64" and max(map(len, fields)) < 40:  # more digits than 64 bits hold
@@ -369,12 +366,11 @@ def _quote(text: bytes) -> str:
 
 
 def _counts(texts: Sequence[object]) -> bool:
-    """Whether texts are 0, 1, 2, …"""
     return bool(texts) and all(text == str(at) for at, text in enumerate(texts))
 
 
 def _read_matrix(heads: Sequence[str], first: Row, rows: Iterator[Row], row: Sequence[bytes]) -> Record:
-    """A matrix with its labels; a vector or a single number, where it is written as attnkit writes them.
+    """A matrix with its labels, or a vector or number as attnkit writes them.
 
     row  the fields of the first row of numbers
     """
@@ -392,7 +388,6 @@ def _read_matrix(heads: Sequence[str], first: Row, rows: Iterator[Row], row: Seq
 
 
 def _may_be_index(heads: Sequence[str]) -> bool:
-    """Whether the first column is the index of the rows, if it counts: by the headings."""
     return bool(heads) and (is_axis_name(heads[0]) or (len(heads) > 1 and (not heads[0] or _counts(heads[1:]))))
 
 
@@ -415,7 +410,7 @@ def _make_unlabelled(x: Array, heads: Sequence[str]) -> Record:
 
 
 def _read_elements(heads: Sequence[str], axes: Sequence[str], first: Row, rows: Iterator[Row]) -> Record:
-    """A tensor of which each row is an element: its index on each axis, with its label, and its value."""
+    """A tensor with an element in each row: its indices, labels and value."""
     places = [heads.index(axis) for axis in axes]
     labelled = [axis for axis, at in zip(axes, places, strict=True) if heads[at + 1] == f"{axis}_label"]
     parts = [*(slice(at, at + 1) for at in places), slice(len(heads) - 1, None)]
@@ -445,7 +440,6 @@ def _element_labels(words: Sequence[str], axes: Sequence[str], axis: str, shape:
 
 
 def _make_record(name: str, array: Array, axes: Sequence[str], labels: Sequence[Sequence[str] | Labels]) -> Record:
-    """A record of one tensor; labels that only count are none, and axes without labels are the default ones."""
     named = {axis: [*one] for axis, one in zip(axes, labels, strict=True) if one and not _counts(one)}
     is_default = not named and tuple(axes) == default_axes(np.ndim(array))
     array = np.ascontiguousarray(array) if np.ndim(array) else np.asarray(array)

@@ -76,7 +76,7 @@ def is_float_dtype(dtype: np.dtype[Any]) -> bool:
 
 
 def check_shape(dimensions: Sequence[object]) -> tuple[int, ...]:
-    """Return dimensions read from a file as a shape; DataError unless each is a whole number >= 0.
+    """Check dimensions from a file: each a whole number, 0 or more.
 
     >>> check_shape([2, 3])
     (2, 3)
@@ -90,7 +90,7 @@ def check_shape(dimensions: Sequence[object]) -> tuple[int, ...]:
 
 
 def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
-    """The size in bytes of an array. DataError if no array, or no array on this machine, can be so large.
+    """The size of an array in bytes. DataError if no array can be so large.
 
     >>> byte_count((3, 4), 8)
     96
@@ -104,7 +104,7 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
 
 
 def check_memory(count: int, subject: str, name: str = "") -> None:
-    """Raise DataError for a subject that needs more bytes than this machine has, before they are allocated.
+    """Raise DataError for something that needs more memory than the machine has.
 
     >>> check_memory(10**18, "a table (V, D)", "--dim")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -116,7 +116,7 @@ def check_memory(count: int, subject: str, name: str = "") -> None:
 
 
 def check_empty(shape: tuple[int, ...]) -> None:
-    """Raise DataError for a shape without elements whose other dimensions are huge: a short file could cost much.
+    """Raise DataError for an empty shape whose other dimensions are huge.
 
     >>> check_empty((0, 768))
     >>> check_empty((20_000_000, 0))
@@ -128,7 +128,7 @@ def check_empty(shape: tuple[int, ...]) -> None:
 
 
 def physical_memory() -> int:
-    """The bytes of memory this machine has; without limit where the system does not say."""
+    """The memory of this machine in bytes, unlimited if the system does not say."""
     try:
         pages = os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -149,7 +149,7 @@ def format_bytes(count: int) -> str:
 
 
 def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool = False) -> Array:
-    """Return bytes (as uint8) as a read-only array in native byte order, copied only where necessary.
+    """Bytes as a read-only array in native byte order, copied only if necessary.
 
     >>> from_bytes(np.array([0, 1, 0, 2], np.uint8), np.dtype(">i2"), (2,))
     array([1, 2], dtype=int16)
@@ -165,7 +165,7 @@ def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortra
 
 
 def to_contiguous(array: Array) -> Array:
-    """The array as files hold it, little-endian and in C order. DataError for a dtype or shape that none holds.
+    """The array as files contain it: little-endian and in C order.
 
     >>> to_contiguous(np.ones((2, 3), ">f4").T).flags.c_contiguous
     True
@@ -186,7 +186,7 @@ def byte_view(array: Array) -> memoryview:
 
 
 def round_to(doubles: Array, name: str) -> Array:
-    """Round float64 to the float dtype of that name, once and to nearest even; too large becomes infinite.
+    """Round float64 to a float dtype once, to nearest even. Too large is infinite.
 
     >>> round_to(np.array([0.1]), "float16")
     array([0.1], dtype=float16)
@@ -204,7 +204,7 @@ def round_to(doubles: Array, name: str) -> Array:
 
 
 def cast_array(array: Array, name: str) -> Array:
-    """Convert an array to the dtype of that name. DataError names the first element that it cannot hold.
+    """Convert an array to a dtype. DataError names an element that does not fit.
 
     >>> cast_array(np.array([1.0, 2.0]), "uint8")
     array([1, 2], dtype=uint8)
@@ -222,7 +222,7 @@ def cast_array(array: Array, name: str) -> Array:
 
 
 def _fits(array: Array, result: Array) -> Array:
-    """Which elements a conversion preserved: floats may lose digits but not become infinite."""
+    """Which elements a conversion preserved. Floats may lose digits."""
     if is_float_dtype(result.dtype):
         return np.isfinite(result) | ~np.isfinite(array) if is_float_dtype(array.dtype) else np.isfinite(result)
     if is_float_dtype(array.dtype):
@@ -247,7 +247,7 @@ def out_of_range(path: str, value: object, name: str) -> DataError:
 
 
 def first_non_finite(x: Array) -> str:
-    """The first NaN or infinity of a float tensor with its index, or "" if there is none.
+    """The first NaN or infinity of a float tensor with its index, or "".
 
     >>> first_non_finite(np.array([[0.0, np.nan]]))
     'nan at [0][1]'

@@ -37,7 +37,7 @@ Exact = Callable[[], Any]  # the same value with every number exactly as written
 
 
 def read(source: Source, maps: bool = False) -> Iterator[Record]:
-    """Yield the records of a stream of JSON documents, each as soon as its last byte has arrived.
+    """Yield the records of a stream, each as soon as its last byte has arrived.
 
     maps  accept an object without the keys of a record as a map of names to tensors: {"w": [[1, 0], [0, 1]]}
 
@@ -85,7 +85,7 @@ def to_tensors(values: dict[str, Any], exact: Exact) -> dict[str, Tensor]:
 
 
 def to_tensor(name: str, value: Any, exact: Exact) -> Tensor:
-    """The tensor of a list or a scalar, or of an object with its data, dtype, shape and axes."""
+    """The tensor of a list, or of an object with data, dtype, shape and axes."""
     parts = value if isinstance(value, dict) else {"data": value}
     check_keys(parts, TENSOR_KEYS)
 
@@ -108,7 +108,7 @@ def check_dtype(name: object) -> str | None:
 
 
 def reshape(array: Array, shape: object) -> Array:
-    """The array in its declared shape, which is checked, as lists cannot tell (0,) from (0, 5)."""
+    """The array in its declared shape. Lists cannot tell (0,) from (0, 5)."""
     if not isinstance(shape, list):
         raise DataError('key "shape" is not a list')
     sizes = check_shape(shape)
@@ -120,7 +120,7 @@ def reshape(array: Array, shape: object) -> Array:
 
 
 def to_array(value: Any, dtype: str | None, exact: Exact) -> Array:
-    """The array of nested lists in a dtype, by default the dtype that its numbers imply.
+    """The array of nested lists, by default in the dtype that its numbers imply.
 
     DataError names a row of another length, and an element that the dtype cannot hold.
 
@@ -145,7 +145,7 @@ def to_array(value: Any, dtype: str | None, exact: Exact) -> Array:
 
 
 def flatten(value: Any) -> tuple[list[Any], tuple[int, ...]]:
-    """The elements of nested lists in order, and their shape; for ragged lists those of an outer level."""
+    """The elements of nested lists and their shape; of ragged lists an outer level."""
     level, shape = [value], tuple[int, ...]()
     while level and {*map(type, level)} == {list} and len({*map(len, level)}) == 1:
         shape = (*shape, len(level[0]))
@@ -158,7 +158,7 @@ def leaves_of(value: Any) -> list[Any]:
 
 
 def implied_dtype(leaves: list[Any], kinds: set[type], exact: Exact) -> str:
-    """bool for booleans, int64 if every number is written as a whole one, otherwise float64."""
+    """bool, int64 if every number is written as a whole one, otherwise float64."""
     if leaves and isinstance(leaves[0], bool):
         return "bool"
     if kinds == {float} and max(map(abs, leaves)) >= 1 << 63 and {*map(type, leaves_of(exact()))} == {int}:
@@ -186,7 +186,7 @@ def convert_leaves(leaves: list[Any], kinds: set[type], name: str, exact: Exact)
 
 
 def correct_double_rounding(doubles: Array, name: str, exact: Exact) -> Array:
-    """Move doubles by one unit toward their decimals if rounding twice could differ from rounding once.
+    """Move doubles toward their decimals if rounding twice could differ.
 
     It could if a double is halfway between two values of the narrow dtype and the decimal is not.
     """
@@ -212,7 +212,7 @@ def exact_integers(values: list[Any], name: str, shape: tuple[int, ...]) -> Arra
 
 
 def check_nested(value: Any, name: str, path: str) -> tuple[int, ...]:
-    """The shape of nested lists. DataError for an element that the dtype cannot hold, or a ragged row."""
+    """The shape of nested lists. DataError for a wrong element or a ragged row."""
     if not isinstance(value, list):
         check_element(value, name, path)
         return ()
@@ -314,7 +314,7 @@ def _object(parts: dict[str, bytes], depth: int | None) -> bytes:
 
 
 def _block(opening: bytes, items: list[bytes], closing: bytes, depth: int | None) -> bytes:
-    """Return items between brackets, on one line; each on its own line where the depth of the brackets is given."""
+    """Items between brackets, on one line, or one a line at a depth."""
     if depth is None or not items:
         return opening + b",".join(items) + closing
     line = b"\n" + b"  " * (depth + 1)
@@ -340,7 +340,7 @@ def format_array(array: Array) -> bytes:
 
 
 def _format_empty(shape: tuple[int, ...]) -> bytes:
-    """Return nested lists down to the first dimension of size zero.
+    """Nested lists down to the first dimension of size zero.
 
     >>> _format_empty((2, 0, 3))
     b'[[],[]]'
@@ -356,7 +356,7 @@ def _non_finite_name(value: float) -> str:
 
 
 def _format_halves(array: Array) -> bytes:
-    """The elements of a 16-bit float array as nested lists, each of the at most 65,536 values formatted once."""
+    """A 16-bit float array as nested lists, each different value formatted once."""
     bits, places = np.unique(array.reshape(-1).view(np.uint16), return_inverse=True)
     texts = _shortest_decimals(bits.view(array.dtype))
     level: list[str] = [texts[place] for place in places.tolist()]
@@ -366,7 +366,7 @@ def _format_halves(array: Array) -> bytes:
 
 
 def _shortest_decimals(values: Array) -> list[str]:
-    """Return for each value the decimal of fewest digits that rounds to it."""
+    """For each value the decimal of fewest digits that rounds to it."""
     texts = [""] * len(values)
     with np.errstate(invalid="ignore"):  # a signalling NaN
         finite = np.isfinite(values)

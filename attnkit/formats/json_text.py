@@ -1,4 +1,4 @@
-"""JSON text: parsed by orjson, with the errors and limits of attnkit, and read from a stream one document at a time."""
+"""JSON text: parsed by orjson, and read from a stream document by document."""
 
 import json
 import re
@@ -25,7 +25,7 @@ WORDING = (("end of data", "end of input"), ("a JSON value", "a value"), ("a str
 
 
 def parse_json(text: bytes, place: tuple[int, int] = (1, 1)) -> Any:
-    """Parse one JSON value, in which a key occurs once. DataError names line and column.
+    """Parse one JSON value, in which no key occurs twice.
 
     place  the line and the column at which the text begins
 
@@ -87,7 +87,7 @@ def line_and_column(before: bytes, place: tuple[int, int] = (1, 1)) -> str:
 
 
 def advance(text: bytes, place: tuple[int, int]) -> tuple[int, int]:
-    """The line and the column after a text. CR LF and CR end lines too, and columns count characters."""
+    """The line and the column after a text. Columns count characters."""
     returns = text.count(b"\r")
     lines = text.count(b"\n") + returns - (text.count(b"\r\n") if returns else 0)
     start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
@@ -96,7 +96,7 @@ def advance(text: bytes, place: tuple[int, int]) -> tuple[int, int]:
 
 
 def count_keys(value: Any) -> int:
-    """The number of keys of the objects in a value, except those in nested lists. DataError for too many in one."""
+    """The number of keys of the objects in a value, except in nested lists."""
     if isinstance(value, dict):
         if len(value) > KEY_LIMIT:
             raise DataError(f"more than {KEY_LIMIT} keys in an object")
@@ -168,7 +168,7 @@ class Documents:
                 return False
 
     def _find_end(self) -> int:
-        """The end of the document at the front: the bracket that closes it, or the end of a word or a string."""
+        """The end of the document at the front: of its bracket, word or string."""
         first = bytes(self._text[:1])
         if first not in (b"[", b"{", b'"'):
             while (end := self._match(WORD, 0)) == len(self._text) and self._grow():

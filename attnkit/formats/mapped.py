@@ -28,7 +28,7 @@ class Mapped(NamedTuple):
 
 
 def map_file(path: str) -> mmap.mmap:
-    """Map a regular file into memory, read as it is accessed; FileError or DataError says why it cannot be."""
+    """Map a regular file into memory, which is read as it is accessed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
@@ -49,7 +49,7 @@ def map_file(path: str) -> mmap.mmap:
 
 
 def truncated_file() -> str:
-    """The mapped file that is now shorter than when it was mapped (reading it is a SIGBUS); "" for none."""
+    """A mapped file that was truncated, on which reading is a SIGBUS, or ""."""
     for path, size in _sizes.items():
         with contextlib.suppress(OSError):
             if os.stat(path).st_size < size:
@@ -58,7 +58,7 @@ def truncated_file() -> str:
 
 
 def release_pages(array: Array) -> None:
-    """Give the memory of an array of a mapped file back to the system; it is read again where it is accessed."""
+    """Give the memory of a mapped array back to the system."""
     owner: Any = array
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj

@@ -14,7 +14,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def dumps(value: object) -> bytes:
-    """Return compact JSON. DataError for text that is not Unicode, such as a file name in another encoding.
+    """Compact JSON. DataError for text that is not Unicode.
 
     >>> dumps({"token": ["a"]})
     b'{"token":["a"]}'
@@ -42,7 +42,7 @@ def loads(text: bytes) -> dict[str, Any]:
 
 
 def with_metadata(record: Record, values: dict[str, Any]) -> Record:
-    """The record with axes, labels and history from JSON. DataError if they do not fit it."""
+    """The record with axes, labels and history from JSON, which must fit it."""
     check_keys(values, PARTS)
     axes = values.get("axes", {})
     if not isinstance(axes, dict):
@@ -61,14 +61,14 @@ def check_keys(keys: Iterable[str], allowed: tuple[str, ...]) -> None:
 
 
 def check_axis_names(value: object) -> tuple[str, ...]:
-    """Return axis names from JSON; DataError unless they are a list of strings."""
+    """Axis names from JSON, which must be a list of strings."""
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise DataError('key "axes" is not a list of strings')
     return tuple(value)
 
 
 def check_labels(value: object) -> dict[str, Labels]:
-    """Return labels from JSON; DataError unless each axis has a list of strings, or of such lists."""
+    """Labels from JSON: for each axis a list of strings, or of such lists."""
     if not isinstance(value, dict):
         raise DataError('key "labels" is not an object')
     for axis, labels in value.items():
@@ -79,7 +79,7 @@ def check_labels(value: object) -> dict[str, Labels]:
 
 
 def check_history(value: object) -> list[dict[str, Any]]:
-    """The history from JSON, a list of objects: each a command, its version, the SHA-256 of its input files.
+    """The history from JSON: commands, versions and the SHA-256 of inputs.
 
     `beside` is the side file that the command wrote the record to, where it is not its main result.
     """

@@ -1,4 +1,4 @@
-"""NPY: bare arrays, several in a row as a stream; axes, labels and history are lost."""
+"""NPY: bare arrays, several in a row as a stream, without axes and labels."""
 
 import re
 import struct
@@ -51,7 +51,7 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def encode(record: Record) -> list[Buffer]:
-    """Return x of a record as NPY, the same bytes as `numpy.save`. DataError if requested tensors would be lost.
+    """x of a record as NPY, the same bytes as `numpy.save`.
 
     >>> len(b"".join(encode(Record({"x": np.zeros(3), "ids": np.arange(3)}))))
     152
@@ -60,7 +60,7 @@ def encode(record: Record) -> list[Buffer]:
 
 
 def only_tensor(record: Record) -> Array:
-    """Return x of a record, or its only tensor. DataError names the tensors that must not be lost."""
+    """x of a record, or its only tensor. DataError names what would be lost."""
     if len(record) == 1:
         return record[next(iter(record))]
     if "x" not in record:
@@ -94,7 +94,7 @@ def read_array(source: Source, bfloat16: bool = False) -> Array:
 
 
 def length(source: Source) -> int:
-    """The size in bytes of the array at the front of a source, of which only the header is read.
+    """The size in bytes of the array at the front of a source, by its header.
 
     >>> length(Source.of(b"".join(encode_array(np.zeros(3))) + b"more"))
     152
@@ -113,7 +113,7 @@ def trailing(source: Source) -> DataError:
 
 
 def read_header(source: Source, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Read the header of an array: its dtype, its shape, and whether it is in Fortran order."""
+    """The dtype and the shape of an array, and whether it is in Fortran order."""
     start = _exactly(source, 8, 0, 10)
     if start[:6] != MAGIC:
         raise DataError("not an NPY array")
@@ -150,7 +150,6 @@ def _parse_header(text: str, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, 
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Return key -> text of its value; empty where the text is not a dictionary of distinct keys."""
     fields: dict[str, str] = {}
     inside, at = text[1:-1].rstrip(), 0
     while at < len(inside):
@@ -193,5 +192,4 @@ def _bad_descr(text: str, name: str) -> DataError:
 
 
 def _printable(text: str) -> str:
-    """The first 40 printable characters of a text."""
     return "".join(character for character in text if character.isprintable()).strip()[:40]

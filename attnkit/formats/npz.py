@@ -1,4 +1,4 @@
-"""NPZ: a ZIP archive with one NPY member per tensor; axes, labels and history in a last member `meta.json`."""
+"""NPZ: a ZIP archive with one NPY member per tensor, and a member meta.json."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,6 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def _to_record(members: dict[str, Member], bfloat16: bool) -> Record:
-    """The record of the members of one archive."""
     metadata = _metadata(members.pop(META)) if META in members else {}
     if not members:
         raise DataError("no tensors in this NPZ file")
@@ -44,7 +43,7 @@ def _to_record(members: dict[str, Member], bfloat16: bool) -> Record:
 
 
 def _measure(name: str, source: Source) -> int:
-    """The size of the file at the front of a source: an array's header has it; JSON ends at a mark of ZIP."""
+    """The size of the member at the front of a source, by its header or end mark."""
     with prefix_errors(f"member {name[:100]!r}"):
         if name != META:
             _check_name(name)
@@ -58,7 +57,7 @@ def _measure(name: str, source: Source) -> int:
 
 
 def map_tensors(path: str) -> Mapped:
-    """Map the tensors of an NPZ file; each is read, and its checksum compared, when it is needed."""
+    """Map the tensors of an NPZ file. Checksums are compared on first use."""
     with name_errors(path):
         first, *others = read_archives(Source.of(memoryview(map_file(path)), path), _measure)
         if others:
@@ -73,7 +72,7 @@ def map_tensors(path: str) -> Mapped:
 
 
 def encode(record: Record) -> list[Buffer]:
-    """A record as NPZ, which `numpy.load` reads without pickle; equal records are equal bytes.
+    """A record as NPZ. Equal records are equal bytes.
 
     >>> import numpy as np
     >>> b"".join(encode(Record({"x": np.eye(2)})))[:4]
@@ -92,7 +91,6 @@ def _metadata(member: Member) -> dict[str, Any]:
 
 
 def _entry(member: Member) -> tuple[str, tuple[int, ...]]:
-    """Return dtype and shape of a member."""
     with prefix_errors(f"member {member.name[:100]!r}"):
         _check_name(member.name)
         packed = member.packed if member.method == STORED else read_member(member)

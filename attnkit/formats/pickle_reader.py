@@ -1,4 +1,4 @@
-"""Pickled data read without executing anything: plain values, and the few names that the caller allows.
+"""Pickled data read without executing anything.
 
 A pickle is a program for a stack machine. Only the instructions that build plain values are known here. A name, as
 `os.system`, is never imported: it is looked up in the table of the caller, and one that is not there is refused, as is
@@ -27,13 +27,13 @@ REFUSED = {
 
 
 class Dict(NamedTuple):
-    """A pickled dict: its pairs, in order. Attributes that an ordered dict may have are not kept."""
+    """A pickled dict: its pairs in order, without attributes."""
 
     pairs: list[tuple[Any, Any]]
 
 
 class Call(NamedTuple):
-    """A function of this package, in place of one that a pickle names: it takes the tuple of the arguments."""
+    """A function of this package in place of one that a pickle names."""
 
     apply: Callable[[tuple[Any, ...]], Any]
 
@@ -50,7 +50,7 @@ class Names(NamedTuple):
 
 
 def read_pickle(data: bytes, names: Names) -> tuple[Any, int]:
-    r"""The value of the pickle at the front of some bytes, and how many of them it takes.
+    r"""The value of the pickle at the front of bytes, and its length.
 
     The value consists of None, bool, int, float, str, tuple, list, Dict, and what `names` has. DataError for every
     other instruction or name, and for a pickle that is cut or longer than 8 MB.

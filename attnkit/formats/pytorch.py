@@ -1,4 +1,4 @@
-"""PyTorch files (`.bin`, `.pt`, `.pth`): a dict of tensors written by `torch.save`, read without executing its pickle.
+"""PyTorch files (`.bin`, `.pt`, `.pth`) of torch.save, read without executing.
 
 The file is a ZIP archive: `data.pkl` says which tensor is where, `data/0`, `data/1` … are the storages, the bytes that
 tensors are views of. Before PyTorch 1.6 it was a row of pickles, then the storages. Of a pickle only dicts, lists,
@@ -48,7 +48,7 @@ LONGEST_NAME = 1000
 
 
 class Storage(NamedTuple):
-    """The bytes that tensors are views of: their name in the file, the dtype of the elements, the size in bytes."""
+    """The bytes that tensors are views of: a name, a dtype and a size."""
 
     key: str
     dtype: str
@@ -66,7 +66,7 @@ class View(NamedTuple):
 
 
 def torch_names(sizes: dict[str, int]) -> Names:
-    """Return what the pickle of tensors may refer to; the size of each storage that it names is put into `sizes`."""
+    """What the pickle of tensors may name. `sizes` receives the storages."""
     table: dict[str, Any] = {f"torch.{name}Storage": dtype for name, dtype in STORAGES.items()}
     table |= {f"torch.{name}": name for name in NAMES} | {"torch.storage.UntypedStorage": UNTYPED}
     table |= {
@@ -79,7 +79,7 @@ def torch_names(sizes: dict[str, int]) -> Names:
     }
 
     def persistent(value: Any) -> Storage:
-        """The storage of ("storage", type, key, device, size); before 1.6 a sixth value may follow."""
+        """The storage of ("storage", type, key, device, size)."""
         if type(value) is not tuple or len(value) not in (5, 6) or value[0] != "storage":
             raise DataError("a persistent value that is no storage")
         _, dtype, key, _, count, *rest = value
@@ -103,7 +103,7 @@ def empty_dict(arguments: tuple[Any, ...]) -> Dict:
 
 
 def rebuild_tensor(arguments: tuple[Any, ...]) -> View:
-    """The tensor of (storage, offset, shape, strides, …): nothing of the rest changes its numbers."""
+    """The tensor of (storage, offset, shape, strides, …)."""
     if len(arguments) not in (4, 6, 7) or not isinstance(arguments[0], Storage):
         raise DataError("a tensor without a storage")
     return make_view(arguments[0], arguments[0].dtype, *arguments[1:4], metadata=arguments[6:])
@@ -148,7 +148,7 @@ def make_view(
 
 
 def flatten(value: Any) -> dict[str, View]:
-    """The tensors in nested dicts and lists by name, joined by dots. DataError for anything but tensors."""
+    """The tensors in nested dicts and lists, by names joined with dots."""
     views: dict[str, View] = {}
     pending, count = [("", 0, value)], 0
     while pending:
@@ -223,7 +223,7 @@ def read(source: Source) -> Iterator[Record]:
 
 
 def map_tensors(path: str) -> Mapped:
-    """Map the tensors of a PyTorch file; each is a view of the file, whose checksum is not compared."""
+    """Map the tensors of a PyTorch file, without comparing its checksum."""
     with name_errors(path):
         data = memoryview(map_file(path))
         source = Source.of(data, path)
@@ -243,7 +243,7 @@ def mapped_content(member: Member) -> memoryview:
 
 
 def tensor_reader(views: dict[str, View], content: Content) -> Callable[[str], Array]:
-    """A function that reads a tensor by its name; tensors of one storage share its memory."""
+    """A function that reads a tensor by name. Shared storages share memory."""
 
     @cache
     def elements(key: str, dtype: str) -> Array:
@@ -265,7 +265,7 @@ def tensor_reader(views: dict[str, View], content: Content) -> Callable[[str], A
 
 
 class Archive:
-    """The tensors of an archive, as its pickle describes them: it comes first, and has the sizes of the storages."""
+    """The tensors of an archive, as the pickle in front describes them."""
 
     def __init__(self) -> None:
         self.root = ""
@@ -273,7 +273,7 @@ class Archive:
         self.sizes: dict[str, int] = {}
 
     def measure(self, name: str, source: Source) -> int:
-        """The size of the stored file at the front of a source, whose header does not have it."""
+        """The size of the stored file at the front of a source without one."""
         root, _, part = name.partition("/")
         if part == PICKLE:
             with prefix_errors(PICKLE):
@@ -298,7 +298,7 @@ class Archive:
 
 
 def read_archive(source: Source, open_member: Callable[[Member], memoryview]) -> tuple[dict[str, View], Content]:
-    """The tensors of an archive by name, and the function that returns the bytes of a storage."""
+    """The tensors of an archive, and the function that reads a storage."""
     archive = Archive()
     first, *others = read_archives(source, archive.measure)
     if others:
@@ -322,7 +322,7 @@ def read_archive(source: Source, open_member: Callable[[Member], memoryview]) ->
 
 
 def check_byte_order(member: Member | None) -> None:
-    """Raise DataError unless the numbers are little-endian, as they are where nothing says it."""
+    """Raise DataError unless the numbers are little-endian, the default."""
     if member is not None and (order := bytes(read_member(member)[:40]).strip()) != b"little":
         raise DataError(f"byteorder {order.decode('utf-8', 'replace')!r} not supported (expected 'little')")
 
@@ -336,14 +336,14 @@ def check_storage(key: str, size: int, member: Member | None) -> None:
 
 
 def check_total(views: dict[str, View], size: int) -> None:
-    """Raise DataError where views of few bytes would become huge tensors once they are written."""
+    """Raise DataError for views of few bytes that are huge tensors once written."""
     total = sum(math.prod(view.shape) * dtype_of(view.dtype).itemsize for view in views.values())
     if total > max(VIEWS, VIEWS_RATIO * size):
         raise DataError(f"tensors of {format_bytes(total)} are views of {format_bytes(size)}")
 
 
 def find_descriptor(source: Source, limit: int) -> int:
-    """How many bytes there are before the mark that ends a file of unknown size, which repeats that size."""
+    """The number of bytes before the mark that ends a file of unknown size."""
     at, known = 0, SCANNED
     ahead = source.peek(known)
     while True:
@@ -362,7 +362,7 @@ def find_descriptor(source: Source, limit: int) -> int:
 
 
 def read_legacy(data: memoryview) -> tuple[dict[str, View], Content]:
-    """The tensors of a file of before PyTorch 1.6 by name, and the function that returns a storage's bytes."""
+    """The tensors of a file from before PyTorch 1.6, and its storage reader."""
     sizes: dict[str, int] = {}
     at, values = LEGACY_START, []
     with prefix_errors("pickles before the storages"):
@@ -384,7 +384,7 @@ def read_legacy(data: memoryview) -> tuple[dict[str, View], Content]:
 
 
 def locate_storages(data: memoryview, at: int, sizes: list[tuple[str, int]]) -> dict[str, int]:
-    """Return where each storage begins, of those that follow each other from a byte on, each after its count."""
+    """Where each storage begins, one after the other, each after its count."""
     starts: dict[str, int] = {}
     for key, size in sizes:
         starts[key] = at + COUNT

@@ -1,4 +1,4 @@
-"""safetensors: a JSON header, then the bytes of each tensor; axes, labels and history are in `__metadata__`."""
+"""safetensors: a JSON header, then the bytes of each tensor."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
 
 def read(source: Source) -> Iterator[Record]:
-    """Yield the one record of a safetensors file, its tensors in the order of the header.
+    """Yield the one record of a safetensors file, in the order of its header.
 
     >>> import numpy as np
     >>> [r["x"].tolist() for r in read(Source.of(b"".join(encode(Record({"x": np.arange(3)})))))]
@@ -60,7 +60,7 @@ def read(source: Source) -> Iterator[Record]:
 
 
 def map_tensors(path: str) -> Mapped:
-    """Map the tensors of a safetensors file; each is a view of the file, read when it is needed."""
+    """Map the tensors of a safetensors file, each read when it is needed."""
     with name_errors(path):
         source = Source.of(memoryview(map_file(path)), path)
         entries, _ = _header(_header_text(source))
@@ -79,7 +79,7 @@ def map_tensors(path: str) -> Mapped:
 
 
 def encode(record: Record, metadata: Mapping[str, str] | None = None) -> list[Buffer]:
-    """A record as safetensors, its tensors in order and not copied; `metadata` is added to that of the record.
+    """A record as safetensors, its tensors in order and not copied.
 
     >>> import numpy as np
     >>> len(encode(Record({"x": np.eye(2), "mask": np.eye(2) > 0})))
@@ -113,7 +113,6 @@ def _header_text(source: Source) -> bytes:
 
 
 def _header(text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
-    """The entries and the metadata of a header, checked."""
     with prefix_errors("bad safetensors header"):
         if text[:1] != b"{":
             raise DataError("it does not begin with {")
@@ -136,7 +135,6 @@ def _check_metadata(value: object) -> dict[str, str]:
 
 
 def _check_entry(name: str, entry: object) -> Entry:
-    """An entry of the header, checked."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise DataError(f"tensor {name[:100]!r}: expected the keys dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

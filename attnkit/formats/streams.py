@@ -1,4 +1,4 @@
-"""Byte sources that are read once, from front to back: files, pipes, standard input, bytes in memory."""
+"""Byte sources that are read once, from front to back."""
 
 import contextlib
 import errno
@@ -28,7 +28,7 @@ MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 @contextlib.contextmanager
 def name_errors(name: str) -> Iterator[None]:
-    """Add the name of the file to errors raised in a `with` block, unless they have one."""
+    """Add the name of the file to errors of a `with` block that have none."""
     try:
         yield
     except AttnkitError as error:
@@ -37,7 +37,7 @@ def name_errors(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def prefix_errors(part: str) -> Iterator[None]:
-    """Put the part of the file before the problem of data errors raised in a `with` block."""
+    """Put a part of the file before the problem of data errors."""
     try:
         yield
     except DataError as error:
@@ -45,14 +45,14 @@ def prefix_errors(part: str) -> Iterator[None]:
 
 
 def wait_until(descriptor: int, event: int) -> None:
-    """Wait until a descriptor can be read (select.POLLIN) or written (select.POLLOUT), however large its number."""
+    """Wait until a descriptor can be read (POLLIN) or written (POLLOUT)."""
     poll = select.poll()
     poll.register(descriptor, event)
     poll.poll()
 
 
 class Source:
-    """A named source of bytes, read once from front to back; never sought, measured or reopened.
+    """A named source of bytes, read once; never sought, measured or reopened.
 
     name  as the user wrote it
     hash  keep a SHA-256 of all that is consumed, for `digest`
@@ -89,7 +89,7 @@ class Source:
         return bytes(self._ahead[:count])
 
     def peek_lines(self, count: int, limit: int) -> bytes:
-        """The bytes up to the end of that many lines without consuming them, no more than `limit`."""
+        """The bytes up to the end of that many lines, not consumed, at most `limit`."""
         head = self.peek(1)
         while head.count(b"\n") < count and len(head) < limit and not (self._ended and len(head) == len(self._ahead)):
             self._fetch(min(len(head) + 1, limit))
@@ -97,7 +97,7 @@ class Source:
         return head
 
     def peek_available(self, count: int) -> bytes:
-        """Return up to `count` of the next bytes without consuming them, waiting only while there are none."""
+        """Up to `count` of the next bytes, not consumed, waiting if there are none."""
         self._fetch(1)
         return bytes(self._ahead[:count])
 
@@ -107,12 +107,12 @@ class Source:
         return bytes(self._consume(count))
 
     def read_available(self) -> Buffer:
-        """The bytes that are there, waiting only while there are none; empty where the source ends."""
+        """The bytes that have arrived, waiting if there are none; empty at the end."""
         self._fetch(1)
         return self._consume(len(self._ahead))
 
     def readinto(self, target: memoryview) -> int:
-        """Fill the target and return how many bytes it got; fewer only where the source ends."""
+        """Fill the target. Returns fewer bytes only at the end of the source."""
         count = min(len(self._ahead), len(target))
         target[:count] = self._ahead[:count]
         self._ahead = self._ahead[count:]
@@ -124,7 +124,7 @@ class Source:
         return count
 
     def read_uint8(self, count: int) -> Array:
-        """The next bytes as a uint8 array, a view where they are in memory; fewer where the source ends.
+        """The next bytes as uint8, a view if in memory; fewer at the end.
 
         No more than the first block is allocated before that much has been read.
         """
@@ -156,7 +156,7 @@ class Source:
         return counted(count, "byte") if count < 1 << 16 else "more than 64 KB"
 
     def empty_error(self, expected: str) -> DataError:
-        """The error for a source without a byte; an empty pipe is likely a failure of the command before."""
+        """The error for an empty source: the command before has likely failed."""
         with contextlib.suppress(OSError):
             if stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
                 return DataError(f"empty input (expected {expected}) (did the command before it fail?)", self.name)
@@ -171,14 +171,14 @@ class Source:
         self._unhashed = [] if self._hash else None
 
     def digest(self) -> str:
-        """The SHA-256 of all that was consumed, in hexadecimal, or "" if it is not computed."""
+        """The SHA-256 of the bytes consumed, in hexadecimal, or ""."""
         deferred, self._unhashed = self._unhashed or [], None
         for data in deferred:
             self._update_hash(data)
         return self._hash.hexdigest() if self._hash else ""
 
     def capture(self) -> None:
-        """Start to keep the buffers consumed, for a tool that passes its input through unchanged."""
+        """Keep the buffers consumed from now on, to pass them through unchanged."""
         self._captured = []
 
     def take_captured(self) -> list[Buffer]:
@@ -199,7 +199,6 @@ class Source:
         self.close()
 
     def _fetch(self, count: int) -> None:
-        """Read until that many bytes are ahead, or the source ends."""
         total, parts = len(self._ahead), [self._ahead]
         while total < count and not self._ended:
             got = self._retry(lambda buffer: os.readv(self._descriptor, [buffer]), self._buffer)
@@ -243,7 +242,7 @@ _REGULAR_ONLY = ContextVar("regular_only", default=False)
 
 @contextlib.contextmanager
 def regular_files_only() -> Iterator[None]:
-    """Make `open_source` refuse FIFOs and devices, which may never end, in a `with` block; not standard input."""
+    """Make `open_source` refuse FIFOs and devices, which may never end."""
     token = _REGULAR_ONLY.set(True)
     try:
         yield
@@ -252,12 +251,12 @@ def regular_files_only() -> Iterator[None]:
 
 
 def is_missing(error: FileError) -> bool:
-    """Whether a file could not be opened because it does not exist, not for another reason."""
+    """Whether a file could not be opened because it does not exist."""
     return getattr(error.__cause__, "errno", None) in MISSING
 
 
 def exists(path: str) -> bool:
-    """Whether a file or a folder of that name exists. FileError if that cannot be known.
+    """Whether a file or a folder exists. FileError if that cannot be known.
 
     >>> exists("/"), exists("/no/such/file")
     (True, False)
@@ -272,7 +271,7 @@ def exists(path: str) -> bool:
 
 
 def open_source(path: str, hash: bool = False) -> Source:
-    """Open a file, FIFO or device for reading, or standard input for "-"; FileError says why it cannot be."""
+    """Open a file, FIFO or device for reading, or standard input for "-"."""
     if path == "-":
         if sys.stdin is None:  # closed at start: another file may have its number since
             raise FileError("not open", "<stdin>")
@@ -291,7 +290,7 @@ def open_source(path: str, hash: bool = False) -> Source:
 
 
 def widen_pipe(descriptor: int) -> None:
-    """Let a pipe hold a mebibyte, so that two stages take turns less often; on Linux alone, and only pipes."""
+    """Let a pipe of Linux hold a mebibyte, so that stages alternate less often."""
     import fcntl
 
     command = getattr(fcntl, "F_SETPIPE_SZ", None)

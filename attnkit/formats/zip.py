@@ -1,4 +1,4 @@
-"""The ZIP container of NPZ: its headers, its members, and writing that copies no data."""
+"""The ZIP container of NPZ, written without copying, read front to back."""
 
 import struct
 import zlib
@@ -42,7 +42,7 @@ class Member(NamedTuple):
 
 
 def read_member(member: Member) -> memoryview:
-    """The bytes of a member, a view where it is stored. DataError if size or checksum differ."""
+    """The bytes of a member, a view if stored. Size and checksum must agree."""
     content = member.packed if member.method == STORED else _inflate(member)
     if len(content) != member.size or checksum(content) != member.checksum:
         raise DataError("damaged: its size or checksum differs")
@@ -65,7 +65,7 @@ def checksum(content: memoryview) -> int:
 
 
 def encode_archive(files: Iterable[tuple[str, list[Buffer]]]) -> list[Buffer]:
-    """An archive of stored files: no compression, fixed timestamps, so that equal files are equal bytes.
+    """An archive of stored files. Equal files are equal bytes.
 
     >>> data = b"".join(encode_archive([("a.txt", [b"hello"])]))
     >>> data[:4], data[64:69]
@@ -92,7 +92,6 @@ def _inflate(member: Member) -> memoryview:
 
 
 def _headers(name: str, content: list[Buffer], offset: int) -> tuple[bytes, bytes]:
-    """The header before a file, and its entry in the directory."""
     try:
         raw = name.encode()
     except UnicodeEncodeError as error:
@@ -119,7 +118,6 @@ def _headers(name: str, content: list[Buffer], offset: int) -> tuple[bytes, byte
 
 
 def _end_record(count: int, size: int, start: int) -> bytes:
-    """The end of the archive, after its directory."""
     wide = b""
     if start >= WIDE or count >= 0xFFFF:
         wide = END64.pack(END64_MARK, END64.size - 12, 3 << 8 | 45, 45, 0, 0, count, count, size, start)
@@ -168,7 +166,7 @@ class Entry(NamedTuple):
 
 
 def read_archives(source: Source, measure: Measure) -> Iterator[list[Member]]:
-    """Yield the members of each archive of a source, in order. DataError for contradictions and bombs.
+    """Yield the members of each archive of a source, in order.
 
     An archive is compared with its directory before its members are returned. The bytes after it are not read
     before the next archive is requested.
@@ -205,7 +203,7 @@ class _Reader:
         self.at = self.inflated = 0
 
     def members(self) -> list[Member]:
-        """Return its members. DataError if they differ from its directory, repeat a name or grow too much."""
+        """The members, which must agree with the directory and not repeat a name."""
         files: dict[int, tuple[Entry, Member]] = {}
         while self._source.peek(4) == LOCAL_MARK:
             local = self._local()
@@ -229,7 +227,6 @@ class _Reader:
         return data
 
     def _local(self) -> Local:
-        """The header of the next file."""
         at, problem = self.at, "the header of a member is cut"
         fields = LOCAL.unpack(self._read(LOCAL.size, problem))
         _, version, flags, method, _, _, checksum, packed, size, name_size, extra_size = fields
@@ -250,7 +247,6 @@ class _Reader:
         return Entry(local.at, local.name, local.raw, local.method, *local[5:]), member
 
     def _content(self, name: str, size: int) -> memoryview:
-        """The next `size` bytes, a view where they are in memory."""
         if size >= 1 << 62:
             raise DataError(f"member {name[:100]!r}: declared size {size} does not fit")
         content = self._source.read_uint8(size)
@@ -260,7 +256,7 @@ class _Reader:
         return content.data
 
     def _described(self, local: Local) -> tuple[Entry, Member]:
-        """A file with checksum and sizes after it, and the entry that the directory must have."""
+        """A file with checksum and sizes after it, and its entry in the directory."""
         start = self.at
         if local.method == DEFLATED:
             content = self._inflated(local.name)
@@ -272,7 +268,6 @@ class _Reader:
         return entry, Member(local.name, STORED, checksum, len(content), content)
 
     def _inflated(self, name: str) -> memoryview:
-        """The content of a compressed file of unknown size: deflated data mark their own end."""
         content, unpacker = bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
         while not unpacker.eof:
             ahead = self._source.peek_available(STEP)
@@ -297,7 +292,7 @@ class _Reader:
             raise DataError(f"{problem} (limit {format_bytes(allowed)}); save it uncompressed")
 
     def _descriptor(self, name: str, packed: int, size: int) -> int:
-        """The checksum after a file, before its sizes, in any of their layouts. DataError for other sizes."""
+        """The checksum after a file, before its sizes, in any of their layouts."""
         ahead = self._source.peek(LONGEST_DESCRIPTOR)
         if len(ahead) < LONGEST_DESCRIPTOR:  # the directory follows
             raise DataError(f"truncated ZIP archive: member {name[:100]!r} is cut")
@@ -309,7 +304,6 @@ class _Reader:
         raise DataError(f"member {name[:100]!r}: damaged: its size differs")
 
     def _entry(self) -> Entry:
-        """The next entry of the directory."""
         problem = "the end of its directory is missing"
         fields = CENTRAL.unpack(self._read(CENTRAL.size, problem))
         _, _, _, flags, method, _, _, checksum, packed, size, name_size, extra_size, comment = fields[:13]
@@ -367,7 +361,6 @@ class _Reader:
 
 
 def _check_names(members: list[Member]) -> None:
-    """Raise DataError where two members have one name."""
     names: set[str] = set()
     for member in members:
         if member.name in names:
@@ -376,12 +369,11 @@ def _check_names(members: list[Member]) -> None:
 
 
 def _decode_name(raw: bytes, flags: int) -> str:
-    """The name of a member, decoded as its flags require."""
     return raw.decode("utf-8" if flags & UTF8 else "cp437", "replace")
 
 
 def _check_method(name: str, flags: int, method: int) -> None:
-    """Raise DataError where a member is encrypted, or compressed by a method that NPZ does not use."""
+    """Raise DataError for a member that is encrypted or oddly compressed."""
     if flags & ENCRYPTED:
         raise DataError(f"member {name[:100]!r} is encrypted")
     if method not in (STORED, DEFLATED):
@@ -389,7 +381,7 @@ def _check_method(name: str, flags: int, method: int) -> None:
 
 
 def _apply_zip64(extra: bytes, values: list[int]) -> list[int]:
-    """Return sizes and offset, those that do not fit 32 bits replaced from the ZIP64 field."""
+    """The sizes and the offset, from the ZIP64 field if they exceed 32 bits."""
     at = 0
     while WIDE in values and at + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, at)
