@@ -283,7 +283,7 @@ def prepend_past(
 
 
 def _prepend(past: Array | None, x: Array, past_name: str, name: str) -> Array:
-    """Prepend past keys or values (..., G, P, K), (..., G, S, K) -> (..., G, P + S, K)."""
+    """Prepend past keys or values: (..., P, K), (..., S, K) -> (..., P + S, K)."""
     if past is None:
         return x
     if past.ndim != x.ndim or past.shape[:-2] != x.shape[:-2] or past.shape[-1] != x.shape[-1]:

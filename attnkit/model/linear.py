@@ -81,7 +81,7 @@ def linear_backward(
 def projection_backward(
     grad_output: Array, x: Array, params: Mapping[str, Array], suffix: str = ""
 ) -> tuple[Array, dict[str, Array]]:
-    """Gradients of x W + b with parameters named w and b and a suffix: of x, and of the parameters by name.
+    """Gradients of x W + b: of x, and of w and b with a suffix, by name.
 
     grad_output (..., E), x (..., D) -> (..., D), {"w" + suffix: (D, E), "b" + suffix: (E,)} of those in `params`
 

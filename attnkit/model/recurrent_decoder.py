@@ -49,7 +49,7 @@ CROSS, READOUT = "decoder.cross", "decoder.readout"
 
 
 class Attended(NamedTuple):
-    """Keys (B, S, A) and memory (B, S, M) of attention, and which are allowed (B, S) [all]."""
+    """Keys (B, S, A) and memory (B, S, M), and which are allowed (B, S) [all]."""
 
     keys: Array
     memory: Array
@@ -57,7 +57,7 @@ class Attended(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What the next token reads: states of the layers, and the readout of input feeding."""
+    """What the next token reads: states of the layers, and the fed readout."""
 
     states: tuple[State, ...]
     fed: Array | None = None
@@ -228,13 +228,13 @@ def advance_layers(
 
 
 def multiply_embeddings(decoder: AttentiveDecoder, x: Array) -> Array:
-    """Multiply embeddings by the input weights of the first layer: (B, T, E) -> (B, T, G·H)."""
+    """Multiply embeddings by the first input weights: (B, T, E) -> (B, T, G·H)."""
     first = decoder.layers[0]
     return multiply_input(cast(x, first["input"].dtype), {**first, "input": first["input"][:, : x.shape[-1]]})
 
 
 def make_decoder(model: Model, x: Array) -> AttentiveDecoder:
-    """Build the decoder of a model, in the working dtype of embeddings x and its weights."""
+    """Build the decoder of a model in the working dtype of x and its weights."""
     config = config_of(model)
     names = [f"decoder.{number}.rnn" for number in range(config.recurrent_stack("decoder").layers)]
     params = [model.params[name] for name in (*names, CROSS)]

@@ -203,7 +203,7 @@ def require_same(changed: Array, array: Array, name: str) -> None:
 
 
 def name_gates(trace: Trace) -> dict[str, Array]:
-    """Gates of a direction at every token by name, such as reset_gate, and `cell` of an LSTM: (B, T, H)."""
+    """Gates (B, T, H) of a direction by name, such as reset_gate, and `cell`."""
     gates = {gate_name(gate): values for gate, values in trace.gates.items() if gate != "product"}
     return gates if trace.cell is None else gates | {"cell": trace.cell}
 

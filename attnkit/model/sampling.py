@@ -368,7 +368,7 @@ class Sampling(NamedTuple):
         return softmax + (f" over the words of {self.limits}" if self.limits else "")
 
     def step_formulas(self, logits: str) -> dict[str, str]:
-        """The formula of each step from logits, whose own formula is `logits`, to the probabilities.
+        """Formulas of the steps from logits, computed as `logits`, to probabilities.
 
         >>> [*Sampling(temperature=2, top_k=1).step_formulas("x tableᵀ").items()][1:3]
         [('scaled', 'logits / 2'), ('filtered', 'scaled, −∞ but for the words of top-k 1')]

@@ -139,7 +139,7 @@ def project_additive_backward(dq: Array, dk: Array, q: Array, k: Array, params: 
 
 
 def additive_terms(q: Array, k: Array) -> Array:
-    """Hyperbolic tangents of the sums of every projected query with every projected key.
+    """Hyperbolic tangents of the sums of every projected query and key.
 
     q (..., H, T, A), k (..., G, S, A) -> (..., G, H/G*T, S, A)
     """

@@ -38,7 +38,7 @@ def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
 
 
 def layer_products(model: Model, layer: str, context: Context) -> Products:
-    """How a layer multiplies, so that other texts change no bits if its shapes are fixed."""
+    """How a layer multiplies; with fixed shapes other texts change no bits."""
     return context.products if model.config.fixes_shapes(layer) else PLAIN
 
 

@@ -48,7 +48,9 @@ def row_places(lengths: Sequence[int], step: int = ROWS) -> tuple[list[Array], i
 
 
 def matrix_product(x: Array, y: Array) -> Array:
-    """x @ y; a large product by a few blocks of rows on every core, the same on any number of threads.
+    """x @ y; a large product by a few blocks of rows on every core.
+
+    The result is the same on any number of threads.
 
     x (..., M, K), y (K, N) -> (..., M, N)
 
@@ -77,7 +79,7 @@ def matrix_product(x: Array, y: Array) -> Array:
 
 
 def fixed_matrix_product(x: Array, y: Array) -> Array:
-    """x @ y, where a row has the same bits whatever is beside it, on any number of threads.
+    """x @ y, where other rows and the number of threads change no bits of a row.
 
     x (..., M, K), y (K, N) -> (..., M, N)
 
@@ -102,7 +104,7 @@ def fixed_matrix_product(x: Array, y: Array) -> Array:
 
 
 def fixed_stacked_product(x: Array, y: Array) -> Array:
-    """x @ y of stacks of matrices, large ones on one thread each, which keeps their bits.
+    """x @ y of stacks of matrices, large ones on one thread each to keep their bits.
 
     x (..., T, M), y (..., M, N), broadcast to x -> (..., T, N)
 
