@@ -146,33 +146,6 @@ def run_decoder(
     return result.astype(x.dtype, copy=False).reshape(*x.shape[:-1], result.shape[-1]), run
 
 
-def decode_token(
-    decoder: AttentiveDecoder,
-    x: Array,
-    product: Array,
-    carry: Carry,
-    attended: Attended,
-    visit: Visit,
-    tape: Tape | None = None,
-) -> tuple[Array, Carry]:
-    """Compute one token: its result, and the carry for the next token.
-
-    x (B, E) its embedding, product (B, G·H) of it with the input weights of the first layer -> (B, C)
-    """
-    decoding = decoder.config.decoding
-    before = carry.states[-1].hidden
-    added = attend_token(decoder, before, attended, visit, tape) if decoding.asks_before else carry.fed
-    states = advance_layers(decoder, product, added, carry.states, visit, tape)
-    after = states[-1].hidden
-    if not decoding.asks_before:
-        context = attend_token(decoder, after, attended, visit, tape)
-        fed = feed_forward(np.concatenate([context, after], -1), decoder.readout, activation="tanh", keep=())["output"]
-        fed = visit(f"{READOUT}.output", fed)
-        return fed, Carry(states, fed)
-    parts = [before, x, added] if decoding.readout_width and added is not None else [after]
-    return np.concatenate(parts, axis=-1), Carry(states)
-
-
 def attend_token(
     decoder: AttentiveDecoder, state: Array, attended: Attended, visit: Visit, tape: Tape | None = None
 ) -> Array:
@@ -225,6 +198,51 @@ def advance_layers(
         cell = None if after.cell is None else visit(f"decoder.{number}.rnn.cell", after.cell)
         new.append(State(hidden, cell))
     return tuple(new)
+
+
+class TokenFunctions(NamedTuple):
+    """What a token is computed by beside its cells: functions of NumPy, or those of another library of arrays."""
+
+    attend: Callable[..., Any]
+    read_out: Callable[[Any, Parameters], Any]
+    concatenate: Callable[[list[Any], int], Any]
+
+
+def read_out(x: Array, params: Parameters) -> Array:
+    """Compute tanh(x w1 + b1), the readout of input feeding."""
+    return feed_forward(x, params, activation="tanh", keep=())["output"]
+
+
+NUMPY_TOKENS = TokenFunctions(attend_token, read_out, np.concatenate)
+
+
+def decode_token(
+    decoder: AttentiveDecoder,
+    x: Array,
+    product: Array,
+    carry: Carry,
+    attended: Attended,
+    visit: Visit,
+    tape: Tape | None = None,
+    functions: TokenFunctions = NUMPY_TOKENS,
+) -> tuple[Array, Carry]:
+    """Compute one token: its result, and the carry for the next token.
+
+    x (B, E) its embedding, product (B, G·H) of it with the input weights of the first layer -> (B, C)
+    """
+    decoding = decoder.config.decoding
+    before = carry.states[-1].hidden
+    added = functions.attend(decoder, before, attended, visit, tape) if decoding.asks_before else carry.fed
+    states = advance_layers(decoder, product, added, carry.states, visit, tape)
+    after = states[-1].hidden
+    if not decoding.asks_before:
+        context = functions.attend(decoder, after, attended, visit, tape)
+        fed = visit(
+            f"{READOUT}.output", functions.read_out(functions.concatenate([context, after], -1), decoder.readout)
+        )
+        return fed, Carry(states, fed)
+    parts = [before, x, added] if decoding.readout_width and added is not None else [after]
+    return functions.concatenate(parts, -1), Carry(states)
 
 
 def multiply_embeddings(decoder: AttentiveDecoder, x: Array) -> Array:

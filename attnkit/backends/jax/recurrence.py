@@ -38,8 +38,9 @@ from attnkit.model.recurrent_decoder import (
     AttentiveDecoder,
     Carry,
     SequenceHooks,
+    TokenFunctions,
     Visit,
-    advance_layers,
+    decode_token,
 )
 from attnkit.model.recurrent_layers import LayerRun
 from attnkit.model.recurrent_model import layer_parameters, show_gates
@@ -154,7 +155,7 @@ def attend_and_recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     hooks = SequenceHooks(hook or no_hook, batch.shape[1], x.ndim == 3)
 
     def step(before: Carry, token: tuple[JaxArray, JaxArray, JaxArray | None]) -> Any:
-        output, new = decode_token(decoder, *token[:2], before, attended, hooks.at(next(places)))
+        output, new = decode_token(decoder, *token[:2], before, attended, hooks.at(next(places)), functions=JAX_TOKENS)
         return select_new(token[2], new, before), output
 
     first = decoder.layers[0]
@@ -167,24 +168,10 @@ def attend_and_recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     return keep_real(real, outputs).reshape(*x.shape[:-1], outputs.shape[-1])
 
 
-def decode_token(
-    decoder: AttentiveDecoder, x: JaxArray, product: JaxArray, carry: Carry, attended: Attended, visit: Visit
-) -> tuple[JaxArray, Carry]:
-    """Compute one token and the carry for the next: see model/recurrent_decoder.py."""
-    decoding, before = decoder.config.decoding, carry.states[-1].hidden
-    added = look(decoder, before, attended, visit) if decoding.asks_before else carry.fed
-    states = advance_layers(decoder, product, added, carry.states, visit)
-    after = states[-1].hidden
-    if decoding.asks_before:
-        parts = [before, x, added] if decoding.readout_width else [after]
-        return jnp.concatenate(parts, axis=-1), Carry(states)
-    both = jnp.concatenate([look(decoder, after, attended, visit), after], axis=-1)
-    fed = visit(f"{READOUT}.output", feed_forward(both, decoder.readout, "tanh"))
-    return fed, Carry(states, fed)
-
-
-def look(decoder: AttentiveDecoder, state: JaxArray, attended: Attended, visit: Visit) -> JaxArray:
-    """Sum the memory by the weights of attention: state (B, H) -> (B, M)."""
+def attend(
+    decoder: AttentiveDecoder, state: JaxArray, attended: Attended, visit: Visit, tape: object = None
+) -> JaxArray:
+    """Attend to the memory as `attend_token` does: state (B, H) -> (B, M)."""
     score, memory = decoder.config.score, attended.memory[:, None]  # (B, 1, S, M), one head
     left, _ = SCORES[score].project(state[:, None, None], memory[..., :0, :], decoder.cross)
     scores = wide(projected_scores(score, left, attended.keys[:, None], decoder.cross)[:, 0, 0])
@@ -193,6 +180,9 @@ def look(decoder: AttentiveDecoder, state: JaxArray, attended: Attended, visit: 
         scores = jnp.where(attended.allowed, scores, -jnp.inf)
     weights = visit(f"{CROSS}.weights", softmax(scores)[0])
     return visit(f"{CROSS}.output", (weights.astype(memory.dtype)[:, None] @ attended.memory)[:, 0])
+
+
+JAX_TOKENS = TokenFunctions(attend, lambda x, params: feed_forward(x, params, "tanh"), jnp.concatenate)
 
 
 def make_decoder(run: Pass) -> AttentiveDecoder:
