@@ -168,10 +168,10 @@ def attend_and_recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     return keep_real(real, outputs).reshape(*x.shape[:-1], outputs.shape[-1])
 
 
-def attend(
+def attend_token(
     decoder: AttentiveDecoder, state: JaxArray, attended: Attended, visit: Visit, tape: object = None
 ) -> JaxArray:
-    """Attend to the memory as `attend_token` does: state (B, H) -> (B, M)."""
+    """Attend to the memory with a state: (B, H) -> (B, M)."""
     score, memory = decoder.config.score, attended.memory[:, None]  # (B, 1, S, M), one head
     left, _ = SCORES[score].project(state[:, None, None], memory[..., :0, :], decoder.cross)
     scores = wide(projected_scores(score, left, attended.keys[:, None], decoder.cross)[:, 0, 0])
@@ -182,7 +182,7 @@ def attend(
     return visit(f"{CROSS}.output", (weights.astype(memory.dtype)[:, None] @ attended.memory)[:, 0])
 
 
-JAX_TOKENS = TokenFunctions(attend, lambda x, params: feed_forward(x, params, "tanh"), jnp.concatenate)
+JAX_TOKENS = TokenFunctions(attend_token, lambda x, params: feed_forward(x, params, "tanh"), jnp.concatenate)
 
 
 def make_decoder(run: Pass) -> AttentiveDecoder:
