@@ -101,7 +101,7 @@ def _run_backward(
     saved: Mapping[str, Array],
     hook: Hook,
 ) -> Gradients:
-    """Compute the gradients in the fastest way that fits, for projected queries and keys."""
+    """Compute the gradients in the fastest way that fits."""
     is_dot, scores = SCORES[options.score].score is dot, math.prod(q.shape[:-1]) * k.shape[-2]
     arrays = (grad_output, q, k, v)
     if (scores < MANY and "weights" not in saved) or any(hook(name) for name in SQUARE):
@@ -120,7 +120,7 @@ def _run_backward(
 def attention_forward(
     q: Array, k: Array, v: Array, options: AttentionOptions = DEFAULT, **changes: Any
 ) -> dict[str, Array]:
-    """Heads of `attention`, and its weights or log-sum-exps, which `attention_backward` reads.
+    """Heads of `attention`, and the weights or log-sum-exps for its adjoint.
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V)
     -> {"heads": (..., H, T, V), "weights": (..., H, T, S), or else "lse": (..., H, T)}
@@ -159,7 +159,7 @@ def dense_attention_backward(
     offset: int | Array,
     hook: Hook = no_hook,
 ) -> Gradients:
-    """Gradients of projected queries and keys, of values, and of what is added to the scores.
+    """Gradients of projected queries and keys, values, bias and float mask.
 
     grad_output (..., H, T, V), q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), offset () or (B,)
     -> {"q": (..., H, T, K), "k": (..., G, S, K), "v": (..., G, S, V), "bias", "mask" if it is a float, "va"}
@@ -195,7 +195,7 @@ def dense_attention_backward(
 
 
 def added_backward(dmasked: Array, options: AttentionOptions) -> Gradients:
-    """Gradients of the bias and the float mask that are added to the scores, summed over broadcast axes.
+    """Gradients of bias and float mask, summed over broadcast axes.
 
     dmasked (..., H, T, S) -> {"bias": like the bias, "mask": like a float mask}
 
@@ -213,7 +213,7 @@ def added_backward(dmasked: Array, options: AttentionOptions) -> Gradients:
 
 
 def finite(x: Array) -> Array:
-    """Replace NaN and infinity by zeros: a row of scores that depends on them has weights that are all NaN.
+    """Replace NaN and infinity by zeros; weights that depend on them are NaN anyway.
 
     >>> finite(np.array([1.0, np.inf])).tolist()
     [1.0, 0.0]
@@ -224,7 +224,7 @@ def finite(x: Array) -> Array:
 def row_attention_backward(
     grad_output: Array, q: Array, k: Array, v: Array, options: AttentionOptions
 ) -> dict[str, Array]:
-    """Gradients as `dense_attention_backward` computes them, for some queries at a time.
+    """Gradients of `dense_attention_backward`, some queries at a time.
 
     grad_output (..., H, T, V), q (..., H, T, K), k (..., G, S, K), v (..., G, S, V)
     -> {"q": (..., H, T, K), "k": (..., G, S, K), "v": (..., G, S, V), "bias", "mask" if it is a float, "va"}
@@ -252,7 +252,7 @@ def row_attention_backward(
 
 
 def _rows(x: Array | None, rows: slice) -> Array | None:
-    """The part of a mask or bias (..., T, S) that is added to the scores of some queries."""
+    """The part of a mask or bias (..., T, S) for some queries."""
     return x if x is None or x.ndim < 2 or x.shape[-2] == 1 else x[..., rows, :]
 
 
@@ -270,7 +270,7 @@ def multi_head_attention_vjp(
     hook: Hook = no_hook,
     **changes: Any,
 ) -> tuple[Array, MultiHeadPullback]:
-    """Multi-head attention, and the function from its output's gradient to those of inputs and parameters.
+    """Multi-head attention, and the function from its gradient to the others.
 
     query (..., T, D), key (..., S, D), value (..., S, D)
     -> (..., T, D), (..., T, D) -> ({"query": (..., T, D), "key": (..., S, D), "value": (..., S, D), ...}, {"wq": ...})
@@ -339,7 +339,7 @@ def _relative_attention_backward(
     saved: Mapping[str, Array],
     hook: Hook,
 ) -> Gradients:
-    """Undo attention with relative positions; the gradients of their parameters are named relative.table, …"""
+    """Undo attention with relative positions: also relative.table, …"""
     if options.relative is None:
         return {}
     whole = with_relative_scores(options, q, k)

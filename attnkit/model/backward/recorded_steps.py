@@ -44,7 +44,7 @@ from attnkit.model.transformer import (
 
 
 def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
-    """Name the layers whose results dropout applies to: sub-layers, and the last of the embedding's steps.
+    """Layers whose results have dropout: sub-layers, and the last of the embedding.
 
     >>> steps = [Step("embed", "decoder.embed"), Step("posenc", "decoder.positions"), Step("ffn", "decoder.0.ffn")]
     >>> sorted(dropout_layers([*steps, Step("layernorm", "decoder.norm")]))
@@ -59,7 +59,7 @@ def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
 def run_recorded(
     model: Model, steps: Iterable[Step], x: Array, context: Context, dropping: Dropout | None = None
 ) -> tuple[Array, Tape]:
-    """Apply the steps to x as `run` does, and record the tape that `run_backward` reads.
+    """Apply the steps to x as `run` does, and record a tape for `run_backward`.
 
     x (..., T, D), or for a first step that embeds ids (..., T) or an image (..., C, height, width) -> (..., T, D)
 
@@ -89,7 +89,7 @@ def run_recorded(
 
 
 def run_backward(model: Model, tape: Tape, grad_output: Array, reverse: Reverse) -> Array:
-    """Undo the steps of a tape, and add the gradients of parameters to `reverse.gradients`.
+    """Undo the steps of a tape, and add gradients to `reverse.gradients`.
 
     grad_output (..., T, D) -> (..., T, D), or for images (..., C, height, width); for ids the embeddings' gradient
 
@@ -206,7 +206,7 @@ def _attend_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
 
 def add_relative_gradients(config: Config, layer: str, inputs: Mapping[str, Array], reverse: Reverse) -> None:
-    """Add the gradients of disentangled positions, which attention returns beside the gradients of its inputs."""
+    """Add the gradients of disentangled positions, which attention returns, too."""
     stack, number, _ = parse_layer_name(layer)
     own = layer if config.positions.shares_projections else f"{stack}.{number}.relative"
     for name, gradient in inputs.items():

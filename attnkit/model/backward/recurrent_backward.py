@@ -71,7 +71,7 @@ def direction_backward(
     lengths: Array | None = None,
     reverse: bool = False,
 ) -> DirectionGradients:
-    """Undo `run_direction`: gradients of x, of the initial state, and of each parameter.
+    """Undo `run_direction`: gradients of x, the initial state and each parameter.
 
     grad_outputs (B, T, P), x (B, T, D), grad_state of the final state [zeros] -> x (B, T, D), state, parameters
 
@@ -105,7 +105,7 @@ def direction_backward(
 
 
 def _fill_gradient(grad: State | None, like: State) -> State:
-    """Cast the gradient of a state to the state's dtype, with zeros for a part that is None."""
+    """Cast the gradient of a state to its dtype; zeros for a part that is None."""
     parts: list[Array | None] = []
     for name, part, one in zip(State._fields, grad or (None, None), like, strict=True):
         if one is not None and part is not None:
@@ -134,7 +134,7 @@ def undo_steps(
     grad_state: State,
     lengths: Array | None,
 ) -> tuple[SumGradients, Array]:
-    """Undo the steps of a direction from the last to the first, in the order in which they ran.
+    """Undo the steps of a direction, from the last to the first.
 
     grad_outputs (B, T, P), states and gates (B, T, ...)
     -> inputs and products (B, T, G·H) with the gradient of the initial state, and (B, T, P), of each hidden state
@@ -165,7 +165,7 @@ def _state_at(states: State, t: int) -> State:
 
 
 class LayerGradients(NamedTuple):
-    """The gradients of x (B, T, D), and of each direction its initial state and its parameters."""
+    """Gradients of x (B, T, D), and of state and parameters of each direction."""
 
     x: Array
     states: States
@@ -219,7 +219,7 @@ def stack_backward(
     *,
     lengths: Array | None = None,
 ) -> tuple[Array, list[LayerGradients]]:
-    """Undo `run_stack`: the gradient of x, and the gradients of each layer, first to last.
+    """Undo `run_stack`: gradients of x and of each layer, first to last.
 
     grad_outputs of the last layer, grad_states of the final states of each layer [zeros] -> x (B, T, D), layers
 
@@ -241,7 +241,7 @@ def stack_backward(
 
 
 def recurrence_vjp(model: Model, layer: str, x: Array, context: Context) -> tuple[Array, Undo]:
-    """Run a recurrent layer of a model as `recur` does, and prepare to undo it: (..., T, D) -> (..., T, P or 2 P)."""
+    """Run a recurrent layer as `recur` does: (..., T, D) -> (..., T, P or 2 P)."""
     outputs, run, tokens = run_recurrent_layer(model, layer, x, context, has_trace=True)
 
     def undo(dy: Array, reverse: Reverse) -> Array:
@@ -261,7 +261,7 @@ def recurrence_vjp(model: Model, layer: str, x: Array, context: Context) -> tupl
 
 
 def split_directions(state: State | None, directions: int) -> States:
-    """Split a state (B, 2 P) into the parts of each direction; the state of one direction is the first.
+    """Split a state (B, 2 P) by direction; the state of one direction is the first.
 
     >>> split_directions(State(np.array([[1.0, 2.0]])), 2)[1].hidden.tolist()
     [[2.0]]
@@ -274,7 +274,7 @@ def split_directions(state: State | None, directions: int) -> States:
 
 
 def first_state_backward(model: Model, layer: str, grad: State, context: Context, reverse: Reverse) -> None:
-    """Add the gradient of the first state of a decoder's layer to the gradient of the state that it is made of.
+    """Add the gradient of a decoder layer's first state to that of its source.
 
     grad (B, P) -> of the last state of the encoder's layer (B, S), through the bridge
     """
@@ -291,7 +291,7 @@ def first_state_backward(model: Model, layer: str, grad: State, context: Context
 
 
 def bridge_backward(model: Model, number: int, grad: State, source: State, reverse: Reverse) -> State:
-    """Undo tanh(source w1 + b1), of which a state is made, and add the gradients of w1 and b1."""
+    """Undo tanh(source w1 + b1) and add the gradients of w1 and b1."""
     after = bridge(model, number, source)
     parts: list[Array | None] = []
     for name, slope, output, part in zip(("bridge", "bridge_cell"), grad, after, source, strict=True):

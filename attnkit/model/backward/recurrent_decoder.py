@@ -37,7 +37,7 @@ class AttentionGradients(NamedTuple):
 
 
 class TokenGradients(NamedTuple):
-    """The gradients of what a decoder computed of one token; of input feeding (B, R) of the readout and its sum.
+    """Gradients of one token; with input feeding (B, R) of the readout and its sum.
 
     sums, states  of each layer the sums of its gates, and the state after the token
     """
@@ -51,7 +51,7 @@ class TokenGradients(NamedTuple):
 
 @dataclass
 class AdditiveGradients:
-    """The gradients of the keys (B, S, A) and of va (A,) of an additive score, added up over the tokens."""
+    """Gradients of keys (B, S, A) and va (A,) of an additive score, over all tokens."""
 
     keys: Array
     va: Array
@@ -59,7 +59,7 @@ class AdditiveGradients:
 
 @quiet
 def decoder_vjp(model: Model, layer: str, x: Array, context: Context) -> tuple[Array, Undo]:
-    """Run a decoder over its tokens as `attend_and_recur` does, and prepare to undo it: x (..., T, E) -> (..., T, C).
+    """Run a decoder as `attend_and_recur` does: x (..., T, E) -> (..., T, C).
 
     DataError for a batch whose padding does not follow its texts.
     """
@@ -127,7 +127,7 @@ def add_to_last(states: Sequence[State], hidden: Array) -> tuple[State, ...]:
 
 
 def undo_layers(run: DecoderRun, t: int, later: Sequence[State]) -> tuple[list[SumGradients], list[State]]:
-    """Undo the layers of one token: the gradients of the sums of each, with the state before, and of its state."""
+    """Undo the layers of one token: gradients of the sums, and of the state before."""
     decoder, before, after = run.decoder, run.carries[t].states, run.carries[t + 1].states
     sums: list[SumGradients] = []
     states: list[State] = []
@@ -144,7 +144,7 @@ def undo_layers(run: DecoderRun, t: int, later: Sequence[State]) -> tuple[list[S
 def undo_attention(
     run: DecoderRun, t: int, dcontext: Array, additive: AdditiveGradients
 ) -> tuple[AttentionGradients, Array]:
-    """Undo the attention of one token: its gradients, and the gradient of the state (B, H) that asks."""
+    """Undo the attention of one token: its gradients, and that of its state (B, H)."""
     cross, tape = run.decoder.cross, run.tapes[t]
     dweights = (run.attended.memory @ dcontext[..., None])[..., 0]
     dscores = softmax_backward(dweights, tape["weights"])
@@ -163,7 +163,7 @@ def undo_attention(
 
 
 def add_layer_gradients(run: DecoderRun, tokens: list[TokenGradients], x: Array, reverse: Reverse) -> Array:
-    """Add the gradients of the parameters of the layers and of the readout, each by one product over all tokens.
+    """Add gradients of layers and readout, each by one product over all tokens.
 
     x (T, B, E) -> (T, B, G·H), the gradient of the sums of the first layer's gates
     """
@@ -200,7 +200,7 @@ def stack_states(states: Sequence[State]) -> State:
 def add_attention_gradients(
     run: DecoderRun, tokens: list[TokenGradients], additive: AdditiveGradients, reverse: Reverse
 ) -> Array:
-    """Add the gradients of the parameters of the score by products over all tokens; return the memory's, (B, S, M)."""
+    """Add the gradients of the score; return the memory's gradient (B, S, M)."""
     cross, memory = run.decoder.cross, run.attended.memory
     asking = run.carries[:-1] if run.decoder.config.decoding.asks_before else run.carries[1:]
     states = np.stack([carry.states[-1].hidden for carry in asking])  # (T, B, H)
@@ -223,7 +223,7 @@ def add_attention_gradients(
 
 
 def show_gradients(run: DecoderRun, tokens: list[TokenGradients], hook: Hook, is_batch: bool) -> None:
-    """Let a hook read the gradients of the intermediates, in the opposite order of a forward pass."""
+    """Pass the gradients of intermediates to a hook, in reverse order."""
     if hook is no_hook:
         return
 

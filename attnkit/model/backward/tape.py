@@ -15,7 +15,7 @@ ModelGradients = dict[str, dict[str, Array]]
 
 
 class Dropout(NamedTuple):
-    """Dropout of a training step: its rate, the seed of the run, the number of the step, and the first of its rows.
+    """Dropout of a training step: rate, seed, number of the step, and first row.
 
     It applies to the result of every sub-layer before it is added to the residual, and to the embeddings once
     positions are added (Attention Is All You Need, section 5.4). In a recurrent layer it applies to the outputs, not to
@@ -70,7 +70,7 @@ class RecordedStep(NamedTuple):
 
 @dataclass
 class Tape:
-    """The steps of one forward pass in their order, the context that they ran in, and dropout if there is any."""
+    """The steps of one forward pass, their context, and dropout."""
 
     context: Context
     dropout: Dropout | None = None
@@ -79,7 +79,7 @@ class Tape:
 
 
 def undo_projection(model: Model, layer: str, dy: Array, x: Array, reverse: Reverse, suffix: str = "") -> Array:
-    """Undo the linear map of a layer as `projection_backward` does, and add the gradients of its parameters.
+    """Undo the linear map of a layer, and add the gradients of its parameters.
 
     dy (..., E), x (..., D) -> (..., D)
     """

@@ -15,7 +15,7 @@ Nested = Mapping[str, Mapping[str, Array]]
 
 
 def tied_parameters(params: Nested) -> list[list[Name]]:
-    """Group the names of parameters that share one memory, in the order of the parameters.
+    """Group the names of parameters that share one memory, in order.
 
     >>> table = np.zeros((3, 2))
     >>> tied_parameters({"decoder.embed": {"table": table}, "head": {"w": table.T, "b": np.zeros(3)}})
@@ -52,7 +52,7 @@ def cast_parameters(params: Nested, dtype: DTypeLike) -> dict[str, dict[str, Arr
 
 
 def sum_tied(gradients: Nested, params: Nested) -> dict[str, dict[str, Array]]:
-    """Sum the gradients of tied parameters; the sum is transposed for a parameter that is.
+    """Sum the gradients of tied parameters; transposed ones are transposed back.
 
     >>> table, gradient = np.zeros((2, 1)), np.array([[1.0], [2.0]])
     >>> params = {"decoder.embed": {"table": table}, "head": {"w": table.T}}
@@ -73,6 +73,6 @@ def sum_tied(gradients: Nested, params: Nested) -> dict[str, dict[str, Array]]:
 
 
 def _turned(gradient: Any, view: Array, first: Array | None) -> Any:
-    """Transpose a gradient if its view is transposed, compared with the first view of the memory."""
+    """Transpose a gradient if its view is transposed against the first view."""
     is_same = first is None or (view.shape, view.strides) == (first.shape, first.strides)
     return gradient if is_same else gradient.T

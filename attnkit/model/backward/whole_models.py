@@ -39,7 +39,7 @@ class StackInputs:
 
 
 class RecordedPass(NamedTuple):
-    """A recorded forward pass: the tape of each stack, the last hidden states (..., T, D), the name of its output."""
+    """Tapes of the stacks, last hidden states (..., T, D), and name of the output."""
 
     tapes: Mapping[str, Tape]
     hidden: Array
@@ -47,7 +47,7 @@ class RecordedPass(NamedTuple):
 
 
 class PassGradients(NamedTuple):
-    """The gradients of all parameters that the output depends on, and of the input of each stack.
+    """Gradients of all parameters that the output depends on, and of each input.
 
     params  layer -> {parameter: gradient}; tied parameters share one gradient, as they share their memory
     inputs  stack -> gradient of its vectors or images (of ids: of their scaled embeddings)
@@ -107,7 +107,7 @@ def run_model(
 
 @single_blas()
 def model_backward(model: Model, recorded: RecordedPass, grad_output: Array, *, hook: Hook = no_hook) -> PassGradients:
-    """Gradients of all parameters and inputs of a recorded pass, from the gradient of its output.
+    """Gradients of parameters and inputs from the gradient of a pass's output.
 
     grad_output like the output of the pass -> {layer: {parameter: its shape}}, {stack: its input's shape}
 
@@ -126,14 +126,14 @@ def model_backward(model: Model, recorded: RecordedPass, grad_output: Array, *, 
 
 
 def memory_gradient(context: Context, reverse: Reverse) -> Array | None:
-    """Gradient of the memory of a stack after its backward pass: zeros if it read the states alone."""
+    """Gradient of the memory of a stack; zeros if it read the states alone."""
     if reverse.memory is None and reverse.states and context.memory is not None:
         return np.zeros_like(context.memory)
     return reverse.memory
 
 
 def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None = None) -> Array:
-    """Undo `head_logits`: the gradient of the hidden states; the gradients of parameters are added.
+    """Undo `head_logits`: gradient of the hidden states; parameters' are added.
 
     grad_output (..., T, N), or (..., C) for classes of the whole, x (..., T, D), mask (..., 1, T) -> (..., T, D)
     """
@@ -158,7 +158,7 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, 
 
 
 def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None) -> Array:
-    """Undo the pooling of a head of whole texts: grad_output (..., P), x (..., T, D) -> (..., T, D)."""
+    """Undo the pooling of a head: (..., P), x (..., T, D) -> (..., T, D)."""
     pooling = model.config.pooling
     if pooling == "pooler":
         return pool_first_backward(model, x, grad_output, reverse)
@@ -170,7 +170,7 @@ def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reve
 
 
 def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
-    """Undo `pool_first`, tanh(x w + b) of the first token: grad_output (..., D), x (..., T, D) -> (..., T, D)."""
+    """Undo `pool_first`: grad_output (..., D), x (..., T, D) -> (..., T, D)."""
     first, params = first_token(x), model.params["pooler"]
     pooled = np.tanh(linear(first, params["w"], params.get("b")))
     dy = apply_hook(reverse.hook, "pooler", grad_output) * (1 - pooled * pooled)
@@ -178,7 +178,7 @@ def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Rev
 
 
 class Output(NamedTuple):
-    """An output of a model: how it is computed from the last hidden states and their mask, and its adjoint."""
+    """An output of a model: its computation from hidden states and mask, and adjoint."""
 
     compute: Callable[[Model, Array, Hook, Array | None], Array]
     undo: Callable[[Model, Array, Array, Reverse, Array | None], Array]
