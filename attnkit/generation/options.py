@@ -95,11 +95,14 @@ class GenerationOptions(NamedTuple):
         return self.dtype or str(self.model_.params["decoder.embed"]["table"].dtype.name)
 
     def tracer(self) -> "Tracer":
-        from attnkit.interpret.edits import make_edits
         from attnkit.interpret.tracer import Tracer, head_counts
 
         inspection, config = self.inspection, self.model_.config
         patterns = {"--trace-only": inspection.trace_only or ("*",)} if inspection.trace else {}
+        if not (inspection.patch or inspection.ablate):
+            return Tracer(patterns)
+        from attnkit.interpret.edits import make_edits
+
         counts = head_counts(config, config.plan(config.stacks[-1]))
         return Tracer(patterns, make_edits(inspection.patch, inspection.ablate, inspection.mean, counts))
 
