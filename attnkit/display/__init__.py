@@ -1,8 +1,6 @@
-"""Tables, heat maps and figures of tensors: arrays to text for a terminal, and to pictures; nothing here prints."""
+"""Tables, heat maps and figures of tensors, as text and as pictures."""
 
-from attnkit.display.attributions import attributions_table, color_words
-from attnkit.display.bars import draw_bar, draw_signed_bars
-from attnkit.display.curves import draw_curve
+from attnkit.display.bars import attributions_table, color_words, draw_bar, draw_curve, draw_signed_bars
 from attnkit.display.facts import TextTable, format_table, property_list, text_lines, text_table
 from attnkit.display.generation import beams_table, choice_table, dim_then_bold, losses_table, scores_table
 from attnkit.display.heatmaps import heatmap, heatmap_grid

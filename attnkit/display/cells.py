@@ -1,4 +1,4 @@
-"""Tables for other programs and for documents: CSV, TSV and Markdown, numbers in full."""
+"""Tables for other programs and documents: CSV, TSV and Markdown."""
 
 import itertools
 import re
@@ -19,14 +19,14 @@ FORMULA_STARTS = ("=", "+", "-", "@")  # a text that begins so is a formula to a
 
 
 class Cells(NamedTuple):
-    """A table: its headings and its rows, of texts (str), of numbers, and of empty cells (None)."""
+    """A table: headings, and rows of texts, numbers and empty cells (None)."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
 
 def tensor_cells(view: TensorView, name: str) -> Cells:
-    """Return a tensor as a table: a matrix as it is, a vector as one column; of more dimensions a row an element.
+    """A tensor as a table: a matrix, a column, or a row for each element.
 
     A first dimension of size 1, such as that of a single head, is left out.
 
@@ -48,7 +48,6 @@ def tensor_cells(view: TensorView, name: str) -> Cells:
 
 
 def _matrix_rows(view: TensorView, name: str) -> Cells:
-    """Return a tensor of at most two dimensions as a table."""
     array = view.array
     names = [shared_labels(labels) for labels in view.labels]
     if array.ndim == 0:
@@ -60,7 +59,7 @@ def _matrix_rows(view: TensorView, name: str) -> Cells:
 
 
 def _element_rows(view: TensorView, name: str) -> Cells:
-    """Return a tensor as a table with a row for each element: the index on each axis, its label, the value."""
+    """A tensor as a table with a row for each element: indices, labels, value."""
     heads = []
     for axis, labels in zip(view.axes, view.labels, strict=True):
         heads += [axis, f"{axis}_label"] if labels else [axis]
@@ -75,13 +74,12 @@ def _element_rows(view: TensorView, name: str) -> Cells:
 
 
 def _label_at(labels: Labels, at: int, row: int) -> str:
-    """Return the label of an index, in one row of a batch."""
     own = row_labels(labels, row)
     return own[at] if at < len(own) else ""
 
 
 def format_cells(cells: Cells, format: str, precision: int | None = None) -> str:
-    r"""Return a table as text, ending in a line end: csv, tsv or markdown.
+    r"""A table as text, ending in a line end: csv, tsv or markdown.
 
     precision  decimals of the floats; None: the shortest text that reads back to the same number
 
@@ -117,7 +115,6 @@ def _markdown_lines(cells: Cells, precision: int | None) -> Iterator[list[str]]:
 
 
 def _format_number(value: Any, precision: int | None) -> str:
-    """Return a number as JSON spells it; "" for None."""
     if value is None:
         return ""
     if precision is not None and isinstance(value, float | np.floating):
@@ -127,16 +124,14 @@ def _format_number(value: Any, precision: int | None) -> str:
 
 
 def _quote(text: str, separator: str) -> str:
-    """Return a text as a field of RFC 4180, quoted where it needs that."""
     needs_quotes = re.search(f'[{separator}\t"\r\n]', text) or text.strip() != text or text.startswith(FORMULA_STARTS)
     return '"' + text.replace('"', '""') + '"' if needs_quotes else text
 
 
 def _quote_label(text: str, separator: str) -> str:
-    """Return a text of a row as a field, quoted also where it would be read as a number."""
+    """A text of a row as a field, quoted also where it would be read as a number."""
     return f'"{text}"' if NUMERIC.fullmatch(text) else _quote(text, separator)
 
 
 def _escape_markdown(text: str) -> str:
-    """Return a text so that Markdown shows it as it is, on one line."""
     return re.sub(r"([\\`*\[\]<>|~&]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", escaped(text))

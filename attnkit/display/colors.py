@@ -41,7 +41,7 @@ PALETTES: Mapping[Theme, Palette] = {"light": LIGHT, "dark": DARK, "transparent"
 
 
 def color_map(name: str) -> list[str]:
-    """The LEVELS colours of a map, from low to high; UsageError for an unknown name.
+    """The LEVELS colours of a map, from low to high. UsageError for an unknown name.
 
     >>> colors = color_map("gray")
     >>> colors[0], colors[32], colors[-1]

@@ -11,7 +11,7 @@ from attnkit.display.text import ASCII_SPELLING, ansi, display_width, escape, he
 
 
 class TextTable(NamedTuple):
-    """A table of texts: its headings, its rows, the columns that are right-aligned, a title and a line below.
+    """A table of texts: headings, rows, right-aligned columns, title, footer.
 
     signed  the columns of bars of numbers of both signs, which have the colour of their sign
     """
@@ -28,7 +28,7 @@ MIN_LAST_COLUMN = 16  # columns that are too few for the last column of a table
 
 
 def property_list(title: str, rows: Sequence[tuple[str, str]], style: Style) -> str:
-    """Draw a list of names and their values, a line each, more where a value does not fit the width.
+    """Draw names and their values, one a line, or more if a value is too wide.
 
     >>> print(property_list("model", [("family", "bert"), ("width", "4")], Style()))
     model
@@ -45,7 +45,7 @@ def property_list(title: str, rows: Sequence[tuple[str, str]], style: Style) -> 
 
 
 def text_lines(text: str, style: Style) -> str:
-    """Break a text into lines of the width, its symbols spelled in ASCII where the style has no Unicode.
+    """Break a text into lines that fit, in ASCII if the style has no Unicode.
 
     >>> text_lines("clean 13.4916, corrupted − 5.8", Style(width=20, unicode=False))
     'clean 13.4916,\\n    corrupted - 5.8'
@@ -76,7 +76,7 @@ def text_table(
     footer: str = "",
     signed: Sequence[int] = (),
 ) -> str:
-    """Draw a table of texts; the last column takes as many lines as it needs, `footer` is a line below.
+    """Draw a table of texts whose last column may take several lines.
 
     >>> print(text_table(["layer", "parameters"], [["norm", "gamma, beta"]], Style(), footer="1 layer"))
     layer  parameters
@@ -102,7 +102,7 @@ def text_table(
 
 
 def _stack(row: Sequence[str], heads: Sequence[str], style: Style) -> list[str]:
-    """Draw a row whose columns do not fit side by side: its first text, the others with their headings below it.
+    """Draw a row that is too wide: its first text, and the others below it.
 
     >>> _stack(["0:1", "0.25", "0.5", "++"], ["head", "self", "first", ""], Style(width=16))
     ['0:1', '  self 0.25,', '  first 0.5, ++']
@@ -116,12 +116,12 @@ def _stack(row: Sequence[str], heads: Sequence[str], style: Style) -> list[str]:
 
 
 def _to_charset(text: str, style: Style) -> str:
-    """Escape a text, its mathematical symbols spelled in ASCII where the style has no Unicode."""
+    """Escape a text, in ASCII if the style has no Unicode."""
     return escape(text if style.unicode else text.translate(ASCII_SPELLING), style) if text else ""
 
 
 def _break_lines(text: str, room: int) -> list[str]:
-    """Break a text into lines of this width: after commas outside of brackets if that is enough, else at spaces."""
+    """Break a text after commas if that is enough, otherwise at spaces."""
     unbroken = re.sub(r"\([^()]*\)|(?<!,) ", lambda match: match[0].replace(" ", "\0"), text)
     for source in (unbroken, text):
         wrapped = textwrap.wrap(source, max(room, 1), break_long_words=source is text)

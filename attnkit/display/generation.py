@@ -1,4 +1,4 @@
-"""Tables of text generation: the candidates of a step, the beams of a search, the score of a text."""
+"""Tables of generation: candidates, beams, and the score of a text."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def choice_table(
     chosen: tuple[str, float],
     style: Style,
 ) -> TextTable:
-    """Return the table of one generation step: its candidates, the tokens each filter removed, and the choice.
+    """One step of generation: candidates, tokens filtered out, the choice.
 
     rows     id, token, the model's logit and probability, and the probability after the filters
     filters  name, number of tokens it removed, the most probable of these
@@ -54,7 +54,7 @@ def choice_table(
 
 
 def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], style: Style) -> TextTable:
-    """Return the table of one step of a beam search: each text, its state, the sum of its log-probabilities,
+    """One step of a beam search: each text, its state and log-probability.
     its penalised score.
 
     rows  state, sum, score, text; None for no number: a text has its score once it ended
@@ -83,7 +83,7 @@ def _format_decimals(numbers: Sequence[float], style: Style) -> list[str]:
 def losses_table(
     rows: Sequence[tuple[str, str, float, float]], style: Style, title: str = "", *, has_weights: bool = False
 ) -> TextTable:
-    """Return the table of token, target, probability and loss of each row, the total and mean of the losses below.
+    """Token, target, probability and loss of each row, with total and mean.
 
     Losses with weights have no mean here: it divides by the weights.
 
@@ -109,12 +109,11 @@ def losses_table(
 
 
 def _spell(tokens: Sequence[str], style: Style) -> dict[str, str]:
-    """Return the spelling of each token."""
     return dict(zip(tokens, shared_labels(plain_labels(list(tokens))) if style.plain_tokens else tokens, strict=True))
 
 
 def dim_then_bold(before: str, after: str, style: Style) -> str:
-    """Draw a text for a terminal: `before` dim, then `after`; line ends stay, other control characters are escaped.
+    """Draw `before` dim and `after` plain, with control characters escaped.
 
     >>> dim_then_bold("Once ", "upon\\na time", Style())
     'Once upon\\na time'
@@ -126,7 +125,7 @@ def dim_then_bold(before: str, after: str, style: Style) -> str:
 def scores_table(
     tokens: Sequence[str], ids: Sequence[int], logprobs: Sequence[float], ranks: Sequence[int], style: Style
 ) -> TextTable:
-    """Return the table of the log-probability of each token, with their sum, their mean and the perplexity below.
+    """The log-probability of each token, with sum, mean and perplexity.
 
     >>> from attnkit.display.facts import format_table
     >>> print(format_table(scores_table(["a", "cat"], [0, 7], [-0.5, -1.5], [1, 3], Style()), Style()))

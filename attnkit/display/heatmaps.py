@@ -38,7 +38,7 @@ LEGEND_DIGITS = 4
 
 
 class Scale(NamedTuple):
-    """From values to inks: level 0 … n - 1 for low … high, n for masked, n + 1 for NaN and infinity."""
+    """From values to inks: 0 … n - 1 for low … high, n masked, n + 1 not finite."""
 
     low: float
     high: float
@@ -50,7 +50,7 @@ class Scale(NamedTuple):
         return len(self.inks) - 3
 
     def levels(self, part: Matrix, rows: Elision, columns: Elision) -> list[list[int]]:
-        """Return the level of each cell that is shown; -inf is masked, as in scores."""
+        """The level of each cell that is shown; -inf is masked, as in scores."""
         at = np.ix_(rows.indices(), columns.indices())
         values = part.values[at].astype(np.float64)
         is_finite, is_masked = np.isfinite(values), part.masked[at] | (values == -np.inf)
@@ -71,10 +71,10 @@ class Layout(NamedTuple):
 
 
 def heatmap(view: TensorView) -> str:
-    """Draw a tensor as heat maps, one for each of its matrices, side by side and all on one scale.
+    """Draw a tensor as heat maps side by side, all on one scale.
 
     The scale is symmetric about 0 where there are both signs. Few columns show their numbers too.
-    Raises DataError where the mask does not broadcast.
+    Raises DataError if the mask does not broadcast.
 
     >>> print(heatmap(TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))))
     x (token 2, model 2) float64
@@ -87,9 +87,9 @@ def heatmap(view: TensorView) -> str:
 
 
 def heatmap_grid(view: TensorView) -> str:
-    """Draw all heads of a tensor: maps with a cell of one column each and ticks where there are many columns.
+    """Draw all heads as small maps, with ticks if there are many columns.
 
-    Raises DataError where the mask does not broadcast.
+    Raises DataError if the mask does not broadcast.
 
     >>> labels = [None, ["a", "b"], ["a", "b"]]
     >>> print(heatmap_grid(TensorView("weights", np.eye(2)[None], ("head", "query", "key"), labels)))
@@ -104,7 +104,7 @@ def heatmap_grid(view: TensorView) -> str:
 
 
 def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
-    """Draw at most `limit` maps, a note of the hidden rows, columns and maps, and the legend."""
+    """Draw at most `limit` maps, a note of what is hidden, and the legend."""
     lines, style = view.heading(), view.style
     if view.array.size == 0:
         return join_lines([*lines, "empty"])
@@ -121,7 +121,7 @@ def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
 
 
 def make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale:
-    """Return the scale from the least to the greatest finite value that is not masked; even about 0 with both signs.
+    """The scale of the finite values that are not masked, even about 0.
 
     is_signed  whether it is even about 0 with one sign too
     """
@@ -147,7 +147,7 @@ def make_ink(color: str) -> tuple[str, str, str]:
 
 
 def _choose_layout(parts: Sequence[Matrix], is_single: bool, is_compact: bool, style: Style) -> Layout:
-    """Choose the widest cells that fit: with horizontal labels and numbers, of two columns, of one."""
+    """Choose the widest cells that fit: with numbers, of two columns, of one."""
     height, width = parts[0].values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, width)
     labels = _row_label_width(parts, rows, is_single, is_compact, style) if parts[0].rows else 0
@@ -164,7 +164,6 @@ def _choose_layout(parts: Sequence[Matrix], is_single: bool, is_compact: bool, s
 
 
 def _row_label_width(parts: Sequence[Matrix], rows: Elision, is_single: bool, is_compact: bool, style: Style) -> int:
-    """Return the width of the row labels of all maps."""
     if is_compact:
         return max(map(len, _ticks(rows)))
     longest = MAX_LABEL_WIDTH if is_single else SHORT_LABEL_WIDTH
@@ -172,12 +171,11 @@ def _row_label_width(parts: Sequence[Matrix], rows: Elision, is_single: bool, is
 
 
 def _column_label_width(parts: Sequence[Matrix], style: Style) -> int:
-    """Return the width of the longest column label."""
     return max(display_width(label_text(name, style, SHORT_LABEL_WIDTH)) for part in parts for name in part.columns)
 
 
 def _number_cells(parts: Sequence[Matrix], rows: Elision, width: int, style: Style) -> tuple[str, int]:
-    """Return the format of numbers in cells at least `width` wide, and the width of these cells."""
+    """The format of numbers in cells of at least `width`, and their width."""
     if not style.color:
         return "", max(width, 3)  # shades leave no room for numbers
     at = rows.indices()
@@ -187,7 +185,6 @@ def _number_cells(parts: Sequence[Matrix], rows: Elision, width: int, style: Sty
 
 
 def _draw_map(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout, style: Style) -> Block:
-    """Draw one map: column labels, then its rows with their labels."""
     ellipsis = glyphs(style).ellipsis
     lines = ["".join(layout.columns.with_gap(row, ellipsis)) for row in _fill_cells(part, levels, scale, layout)]
     width = layout.cell_width * len(levels[0]) + (display_width(ellipsis) if layout.columns.hidden else 0)
@@ -202,14 +199,13 @@ def _draw_map(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layou
 
 
 def _row_labels(part: Matrix, layout: Layout, style: Style) -> list[str]:
-    """Return the labels, or the ticks, of the rows that are shown."""
     if layout.is_compact:
         return _ticks(layout.rows)
     return [clip(escape(name, style), layout.label_width, style) for name in layout.rows.pick(part.rows)]
 
 
 def _fill_cells(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout) -> list[list[str]]:
-    """Return each cell in its ink, with its number where there is room."""
+    """Each cell in its ink, with its number where there is room."""
     width = layout.cell_width
     cells = [
         before + (fill * width if level <= scale.top else fill.center(width)) + after
@@ -227,13 +223,13 @@ def _fill_cells(part: Matrix, levels: list[list[int]], scale: Scale, layout: Lay
 
 
 def _ticks(elision: Elision) -> list[str]:
-    """Return every tenth index and the last, "" between them."""
+    """Every tenth index and the last, "" between them."""
     last = elision.size - 1
     return [str(i) if i % 10 == 0 or (i == last and i % 10 > 1) else "" for i in elision.indices().tolist()]
 
 
 def _column_header(part: Matrix, layout: Layout, width: int, style: Style) -> list[str]:
-    """Return the lines above a map: horizontal labels, vertical labels, or ticks, as the cells have room."""
+    """The lines above a map: horizontal labels, vertical labels, or ticks."""
     names = layout.columns.pick(part.columns)
     if layout.cell_width > 2:
         return ["".join(_center(label_text(name, style, layout.cell_width - 1), layout.cell_width) for name in names)]
@@ -243,7 +239,6 @@ def _column_header(part: Matrix, layout: Layout, width: int, style: Style) -> li
 
 
 def _ruler(elision: Elision, width: int, gap: int) -> str:
-    """Return the ticks above their columns, without those that would overlap."""
     line = ""
     for i, mark in enumerate(_ticks(elision)):
         at = i + (gap if i >= elision.head else 0)
@@ -258,7 +253,7 @@ def _center(text: str, width: int) -> str:
 
 
 def _vertical_labels(names: Sequence[str]) -> list[str]:
-    """Return the names written downwards in columns of two, all ending on one line."""
+    """The names written downwards in columns of two, all ending on one line."""
     stacks = []
     for name in names:
         stack: list[str] = []
@@ -276,14 +271,13 @@ def _vertical_labels(names: Sequence[str]) -> list[str]:
 
 
 def _hidden_note(layout: Layout) -> str:
-    """Return a note that counts the hidden rows and columns, "" for none."""
     axes = {"rows": layout.rows, "columns": layout.columns}
     parts = [f"{axis.hidden} of {axis.size} {name}" for name, axis in axes.items() if axis.hidden]
     return f"not shown: {', '.join(parts)}" if parts else ""
 
 
 def _legend(scale: Scale, present: set[int], style: Style) -> list[str]:
-    """Return the scale from its low to its high end, and the marks that are present."""
+    """The scale from its low to its high end, and the marks that are present."""
     marks = glyphs(style)
     words = [f"{marks.masked_mark} masked"] if scale.top + 1 in present else []
     words += [f"{marks.non_finite_mark} not finite"] if scale.top + 2 in present else []

@@ -1,4 +1,4 @@
-"""Tokens as a reader writes them: the marks of published vocabularies replaced by a middle dot for a space."""
+"""Tokens as a reader writes them, with a middle dot for a space."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "Ġ", "▁"  # as GPT-2 and SentencePiec
 
 
 def plain_labels(labels: Labels | None) -> Labels | None:
-    """Return labels with the spaces of tokens as `·`, and bytes as the characters they spell.
+    """Labels with spaces of tokens as `·` and bytes as characters.
 
     Only a list with a token that begins with Ġ is taken for bytes, as GPT-2 spells them.
 
@@ -24,14 +24,13 @@ def plain_labels(labels: Labels | None) -> Labels | None:
 
 
 def _plain_tokens(tokens: Sequence[str]) -> list[str]:
-    """Return the tokens of one text, or of a vocabulary."""
     if any(token.startswith(BYTE_LEVEL_SPACE) for token in tokens):
         return [_decode_bytes(token).replace(" ", SPACE) for token in tokens]
     return [token.replace(SENTENCEPIECE_SPACE, SPACE) for token in tokens]
 
 
 def _decode_bytes(token: str) -> str:
-    """Return the text of a token that is spelled in bytes; the token where it is no text on its own."""
+    """The text of a token spelled in bytes, or the token if that is no text."""
     table = _byte_of()
     try:
         return bytes(table[character] for character in token).decode()
@@ -41,7 +40,6 @@ def _decode_bytes(token: str) -> str:
 
 @functools.cache
 def _byte_of() -> Mapping[str, int]:
-    """Return the byte of each character in byte-level BPE: printable ones for themselves (GPT-2)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}

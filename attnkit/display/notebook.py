@@ -1,4 +1,4 @@
-"""Records and tensors as HTML for notebooks: tables, heat maps, lists. All text is escaped; there are no scripts."""
+"""Records and tensors as HTML for notebooks, escaped and without scripts."""
 
 import html
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class Rendering:
 
 
 def record_html(record: Record) -> str:
-    """Return a record as HTML: small tensors as tables, others as heat maps; of many tensors a list, and x.
+    """A record as HTML: tables, heat maps, or a list of many tensors.
 
     >>> "<td" in record_html(Record({"x": np.eye(2)})), "&lt;b&gt;" in record_html(Record({"<b>": np.zeros(1)}))
     (True, True)
@@ -59,14 +59,14 @@ def record_html(record: Record) -> str:
 
 
 def view_tensor(record: Record, name: str) -> TensorView:
-    """Return a tensor of a record to draw."""
+    """A tensor of a record to draw."""
     array, one = record[name], record.tensors[name]
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     return TensorView(name, array, one.axis_names(), labels, STYLE, one.formula, unmasked_cells(record, name))
 
 
 def unmasked_cells(record: Record, name: str) -> Array | None:
-    """Return which scores or weights over queries are not masked: a masked score is -inf, its weight 0; else None.
+    """Which scores or weights over queries are not masked, or None.
 
     name  of a tool's result, or of an intermediate in a trace: weights, decoder.0.self.weights
     """
@@ -83,7 +83,7 @@ def unmasked_cells(record: Record, name: str) -> Array | None:
 
 
 def _kind_of_scores(x: Array) -> str:
-    """Return what x of heads is, as `attend --emit` makes it: masked scores, weights, or something else.
+    """Whether x of heads contains masked scores, weights, or neither.
 
     >>> _kind_of_scores(np.array([[1.0, -np.inf]])), _kind_of_scores(np.array([[0.0, -np.inf]]))
     ('masked', '')
@@ -94,7 +94,7 @@ def _kind_of_scores(x: Array) -> str:
 
 
 def tensor_html(view: TensorView, is_map: bool) -> str:
-    """Return a tensor as HTML: a table or a heat map for each of its matrices."""
+    """A tensor as HTML: a table or a heat map for each of its matrices."""
     formula = f" = {escape_html(view.formula)}" if view.formula else ""
     title, description = escape_html(view.title), escape_html(view.description())
     head = f'<div style="margin-top:6px"><b>{title}</b> <small>{description}</small>{formula}</div>'
@@ -106,7 +106,7 @@ def tensor_html(view: TensorView, is_map: bool) -> str:
 
 
 def table_html(part: Matrix, corner: str) -> str:
-    """Return a matrix as a table of its numbers."""
+    """A matrix as a table of its numbers."""
     height, width = part.values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
     values = part.values[np.ix_(rows.indices(), columns.indices())]
@@ -121,7 +121,7 @@ def table_html(part: Matrix, corner: str) -> str:
 
 
 def map_html(view: TensorView, parts: Matrices) -> str:
-    """Return matrices as heat maps on one scale, with the range of the scale below them."""
+    """Matrices as heat maps on one scale, with its range below."""
     scale = make_scale(parts.matrices, STYLE, view.is_signed)
     colors = color_map(SIGNED if scale.low < 0 < scale.high else UNSIGNED)
     maps = "".join(draw_map(part, parts.corner, scale, colors) for part in parts.matrices)
@@ -129,7 +129,7 @@ def map_html(view: TensorView, parts: Matrices) -> str:
 
 
 def draw_map(part: Matrix, corner: str, scale: Scale, colors: Sequence[str]) -> str:
-    """Return a matrix as a table of coloured cells, with their numbers where there are few columns."""
+    """A matrix as a table of coloured cells, with numbers if there is room."""
     height, width = part.values.shape
     rows, columns = elide(height, MAX_CELLS), elide(width, MAX_CELLS)
     values = part.values[np.ix_(rows.indices(), columns.indices())]
@@ -150,7 +150,7 @@ def cell_html(number: str, fill: str) -> str:
 
 
 def grid_html(part: Matrix, corner: str, rows: Elision, columns: Elision, cells: list[list[str]]) -> str:
-    """Return the cells of a matrix as a table with their labels, those that are hidden counted."""
+    """The cells of a matrix as a table with labels, hidden ones counted."""
     is_narrow = len(part.columns) > NUMBERED and "min-width" in cells[0][0]
     turn = ";writing-mode:vertical-rl;padding:2px 0" if is_narrow else ";text-align:right"
     heads = [f'<th style="{HEAD}{turn}">{escape_html(name)}</th>' for name in columns.pick(part.columns)]
@@ -167,20 +167,20 @@ def grid_html(part: Matrix, corner: str, rows: Elision, columns: Elision, cells:
 
 
 def legend_html(colors: Sequence[str]) -> str:
-    """Return the colours of a scale, low to high."""
+    """The colours of a scale, low to high."""
     stops = ",".join(colors[:: len(colors) // 8])
     box = "display:inline-block;width:128px;height:10px"
     return f'<span style="{box};background:linear-gradient(to right,{stops},{colors[-1]})"></span>'
 
 
 def list_html(record: Record) -> str:
-    """Return the names, shapes and dtypes of all tensors as a table."""
+    """The names, shapes and dtypes of all tensors as a table."""
     rows = [(name, *view_tensor(record, name).description().rsplit(" ", 1)) for name in record]
     return rows_html([("name", "shape", "dtype"), *rows], left=(0, 1, 2))
 
 
 def rows_html(rows: Sequence[Sequence[str]], left: Sequence[int], lines: Sequence[str] = ()) -> str:
-    """Return rows of texts as a table, its headings first, with lines of text below it.
+    """Rows of texts as a table, headings first, with lines below it.
 
     left  the columns that are left-aligned
 
@@ -203,7 +203,7 @@ def _cell(tag: str, style: str, text: str, is_left: bool) -> str:
 
 
 def text_html(lines: str) -> str:
-    """Return a text as HTML in a font of one width.
+    """A text as HTML in a font of one width.
 
     >>> text_html("a < b")
     '<pre style="line-height:1.2">a &lt; b</pre>'
@@ -212,5 +212,5 @@ def text_html(lines: str) -> str:
 
 
 def escape_html(content: str) -> str:
-    """Return a text for the content of an element: control characters spelled out, markup escaped."""
+    """Escape a text for an element, control characters included."""
     return html.escape(escaped(content))

@@ -12,7 +12,7 @@ NOISE = 64  # units of rounding that a computed number may be off, of the larges
 
 
 class CellFormat(NamedTuple):
-    """How the numbers of a table are written: a number that is not 0 is not written as 0.
+    """How a table writes numbers: none but 0 is written as 0.
 
     numbers  of `number_format`
     noise    the largest number that may be rounding alone, but for probabilities, which are as exact near 0
@@ -43,7 +43,7 @@ class CellFormat(NamedTuple):
 
 
 def cell_format(values: Array, precision: int, are_probabilities: bool = False) -> CellFormat:
-    """Choose the format of the numbers of a table, which are honest about what is nearly 0, or nearly 1.
+    """Choose the format of a table, honest about what is nearly 0 or nearly 1.
 
     >>> [cell_format(np.array([5, 6e-7]), 4).text(value) for value in (5.0, 6e-7, 0.0, 1e-16)]
     ['5.0000', '<0.0001', '0.0000', '0.0000']
@@ -56,14 +56,13 @@ def cell_format(values: Array, precision: int, are_probabilities: bool = False) 
 
 
 def _resolution(values: Array) -> Any:
-    """Return the difference between 1 and the next number of a float dtype."""
     if values.dtype.name == "bfloat16":
         return 2.0**-7
     return np.finfo(values.dtype).eps
 
 
 def are_probabilities(values: Array) -> bool:
-    """Return whether every row is a distribution, or all zero, of a fully masked row.
+    """Whether every row is a distribution, or all zero, of a fully masked row.
 
     >>> are_probabilities(np.array([[0.25, 0.75], [0.0, 0.0]])), are_probabilities(np.array([[0.25, 0.5]]))
     (True, False)
@@ -75,7 +74,7 @@ def are_probabilities(values: Array) -> bool:
 
 
 def number_format(values: Array, precision: int) -> str:
-    """Choose the format of all these numbers: whole, fixed, or scientific where fixed would not show the largest.
+    """Choose one format for all numbers: whole, fixed or scientific.
 
     A format has no sign for a zero that was rounded (`z`), so that -0.00001 is 0.0000.
 
@@ -91,7 +90,7 @@ def number_format(values: Array, precision: int) -> str:
 
 
 def to_python(values: Array) -> Any:
-    """Return the values as nested lists of Python numbers, bfloat16 included."""
+    """The values as nested lists of Python numbers, bfloat16 included."""
     return (values if values.dtype.kind in "biu" else values.astype(np.float64)).tolist()
 
 

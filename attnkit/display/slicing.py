@@ -1,4 +1,4 @@
-"""Cut an array of any rank into matrices with labels, and choose which of their rows and columns to show."""
+"""Cut an array into matrices with labels, and choose the part to show."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -43,11 +43,11 @@ class TensorView:
     words: Labels | None = None
 
     def heading(self) -> list[str]:
-        """Return the lines above the numbers: title, shape, dtype and formula."""
+        """The lines above the numbers: title, shape, dtype and formula."""
         return heading(self.title, self.description(), self.formula, self.style)
 
     def description(self) -> str:
-        """Return the shape with its axis names, and the dtype."""
+        """The shape with its axis names, and the dtype."""
         shape = format_shape(self.array, self.axes, self.style) if self.array.ndim else "scalar"
         return f"{shape} {self.array.dtype.name}"
 
@@ -68,7 +68,7 @@ class Matrix(NamedTuple):
         return values[np.isfinite(values)]
 
     def format_value(self, value: Any, numbers: CellFormat, style: Style = DEFAULT_STYLE) -> str:
-        """Format a value: the word that it is the index of, with the index where the word is not unique.
+        """Format a value, by the word that it is the index of.
 
         >>> matrix = Matrix("", np.zeros((1, 1)), np.zeros((1, 1)), [], [], ["a", "b", "a"])
         >>> [matrix.format_value(at, CellFormat("d")) for at in (0, 1, -1)]
@@ -81,7 +81,7 @@ class Matrix(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """The matrices to show, a line that counts the hidden ones ("" for none), and the corner of their tables."""
+    """The matrices to show, a count of hidden ones, and the corner of tables."""
 
     matrices: list[Matrix]
     hidden: str
@@ -89,9 +89,9 @@ class Matrices(NamedTuple):
 
 
 def to_matrices(view: TensorView, limit: int) -> Matrices:
-    """Cut the array (..., rows, columns) along its leading axes into at most `limit` matrices.
+    """Cut an array (..., rows, columns) into at most `limit` matrices.
 
-    Raises DataError where the mask does not broadcast to the array.
+    Raises DataError if the mask does not broadcast to the array.
 
     >>> parts = to_matrices(TensorView("w", np.zeros((3, 2, 2)), ("head", "query", "key"), [None] * 3), 2)
     >>> [matrix.title for matrix in parts.matrices], parts.hidden, parts.corner
@@ -123,7 +123,7 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
 
 
 def _shown_indices(leading: tuple[int, ...], axes: Sequence[str], heads: range | None) -> Iterator[tuple[int, ...]]:
-    """Yield the indices of the leading axes; those of some heads where there are heads. UsageError for none.
+    """Yield the indices of leading axes, or of some heads.
 
     >>> list(_shown_indices((2, 3), ("batch", "head", "query", "key"), range(2, 3)))
     [(0, 2), (1, 2)]
@@ -137,7 +137,7 @@ def _shown_indices(leading: tuple[int, ...], axes: Sequence[str], heads: range |
 
 
 def _invert_mask(view: TensorView) -> Array:
-    """Return which cells are masked, in the shape of the array; DataError where the mask does not broadcast."""
+    """Which cells are masked. DataError if the mask does not broadcast."""
     if view.mask is None:
         return np.broadcast_to(np.False_, view.array.shape)
     try:
@@ -148,7 +148,7 @@ def _invert_mask(view: TensorView) -> Array:
 
 
 def _matrix_rank(view: TensorView) -> int:
-    """Return 2, or 1 where each batch row has column labels of its own (the ids of two texts)."""
+    """2, or 1 if each batch row has column labels of its own."""
     by_batch = view.array.ndim > 1 and view.axes[-2] == "batch" and _is_nested(view.labels[-1])
     return 1 if by_batch else min(view.array.ndim, 2)
 
@@ -158,7 +158,7 @@ def _is_nested(labels: Labels | None) -> bool:
 
 
 def _dimension_labels(view: TensorView, dimension: int, batch: int | None) -> list[str]:
-    """Return the labels of one dimension; that of a reduced row is its axis, of a reduced column the tensor."""
+    """The labels of one dimension. A reduced axis is labelled by its name."""
     size, axis = view.array.shape[dimension], view.axes[dimension]
     if size == 1 and is_reduced(axis):
         return [axis if dimension < view.array.ndim - 1 else view.title]
@@ -166,7 +166,6 @@ def _dimension_labels(view: TensorView, dimension: int, batch: int | None) -> li
 
 
 def _index_labels(labels: Labels | None, size: int, batch: int | None) -> list[str]:
-    """Return the labels of one dimension; its indices where no labels fit."""
     if labels and _is_nested(labels):
         row = 0 if len(labels) == 1 else batch
         labels = labels[row] if row is not None and row < len(labels) else None  # type: ignore[assignment]
@@ -174,7 +173,6 @@ def _index_labels(labels: Labels | None, size: int, batch: int | None) -> list[s
 
 
 def _count_hidden(leading: tuple[int, ...], axes: Sequence[str], visible: int, style: Style) -> str:
-    """Return a line such as `… 4 more heads`, "" where every matrix is shown."""
     hidden = int(np.prod(leading)) - visible
     if hidden <= 0:
         return ""
@@ -184,7 +182,7 @@ def _count_hidden(leading: tuple[int, ...], axes: Sequence[str], visible: int, s
 
 
 def pluralize(noun: str) -> str:
-    """Return the plural of an axis name.
+    """The plural of an axis name.
 
     >>> pluralize("head"), pluralize("batch"), pluralize("query")
     ('heads', 'batches', 'queries')
@@ -195,7 +193,7 @@ def pluralize(noun: str) -> str:
 
 
 class Elision(NamedTuple):
-    """The indices of an axis that are shown: `head` from its start, `tail` from its end."""
+    """The indices of an axis that are shown: `head` first and `tail` last ones."""
 
     head: int
     tail: int
@@ -207,11 +205,11 @@ class Elision(NamedTuple):
         return self.size - self.head - self.tail
 
     def pick(self, items: Sequence[T]) -> list[T]:
-        """Return the items that are shown."""
+        """The items that are shown."""
         return [*items[: self.head], *items[self.size - self.tail :]]
 
     def indices(self) -> Array:
-        """Return the indices that are shown."""
+        """The indices that are shown."""
         return np.concatenate([np.arange(self.head), np.arange(self.size - self.tail, self.size)])
 
     def with_gap(self, visible: Sequence[T], mark: T) -> list[T]:
@@ -220,7 +218,7 @@ class Elision(NamedTuple):
 
 
 def elide(size: int, limit: int) -> Elision:
-    """Keep two thirds of `limit` indices from the start and the rest from the end; all of them where they fit.
+    """Keep two thirds of `limit` indices at the start and a third at the end.
 
     >>> elide(100, 6), elide(5, 6)
     (Elision(head=4, tail=2, size=100), Elision(head=5, tail=0, size=5))
@@ -232,7 +230,7 @@ def elide(size: int, limit: int) -> Elision:
 
 
 def format_shape(array: Array, axes: Sequence[str], style: Style) -> str:
-    """Return the shape with its axis names: `(token 3, model 4)`; a reduced axis and an unnamed one have none."""
+    """The shape with its axis names: `(token 3, model 4)`."""
     texts = [
         str(size) if (is_reduced(axis) and size == 1) or UNNAMED.fullmatch(axis) else f"{escape(axis, style)} {size}"
         for axis, size in zip(axes, array.shape, strict=True)
@@ -241,7 +239,7 @@ def format_shape(array: Array, axes: Sequence[str], style: Style) -> str:
 
 
 def is_reduced(axis: str) -> bool:
-    """Return whether an axis of size 1 replaces a whole axis: a mean over it, or one row for all of it.
+    """Whether an axis of size 1 stands for a whole axis, such as a mean.
 
     >>> is_reduced("over model"), is_reduced("all queries"), is_reduced("query")
     (True, True, False)

@@ -1,4 +1,4 @@
-"""Terminal style: width, colour, encoding, decimals; text.py has the ANSI codes, heatmaps.py the colour scales."""
+"""The style of a terminal: width, colour, encoding and decimals."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ MIN_WIDTH = 20
 
 
 class Style(NamedTuple):
-    """How to draw: number of columns, ANSI colours or none, Unicode or ASCII, decimals of a number, spelling of tokens.
+    """How to draw: width, colours, Unicode, decimals and spelling of tokens.
 
     cell_precision  decimals in the cells of heat maps
     plain_tokens    whether the tokens of a vocabulary are spelled plain: `·fox` for Ġfox
@@ -30,7 +30,7 @@ DEFAULT_STYLE = Style()
 def detect_style(
     terminal: bool, environ: Mapping[str, str], encoding: str | None, precision: int | None = None
 ) -> Style:
-    """Choose the style of a stream: whether it is a terminal, the environment, the encoding.
+    """Choose the style of a stream by the terminal, environment and encoding.
 
     NO_COLOR beats everything, TERM=dumb beats FORCE_COLOR (no-color.org, force-color.org).
 

@@ -1,4 +1,4 @@
-"""Summaries: lists of tensors with shapes and dtypes, their statistics, and the most probable tokens."""
+"""Summaries: tensors, their statistics, and the most probable tokens."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class Candidates(NamedTuple):
 
 
 def statistics_table(named: Mapping[str, Array], style: Style) -> str:
-    """Draw a table of the minimum, maximum, mean, deviation and special values of each tensor.
+    """Draw minimum, maximum, mean, deviation and special values.
 
     All but the counts are of the finite values; the deviation is the population's. Where the width is too small,
     dtypes, shapes and columns of counts that are all 0 are left out, in this order.
@@ -66,7 +66,6 @@ def statistics_table(named: Mapping[str, Array], style: Style) -> str:
 
 
 def _fitting_columns(cells: Sequence[Sequence[str]], style: Style) -> list[int]:
-    """Return the columns of a table of statistics that are drawn: all, or as many as fit the width."""
     sizes, columns = column_widths(cells), list(range(len(cells[0])))
     idle = [i for i in (8, 9, 7) if all(row[i] == "0" for row in cells[1:])]
     for i in (2, 1, *idle):
@@ -76,14 +75,14 @@ def _fitting_columns(cells: Sequence[Sequence[str]], style: Style) -> list[int]:
 
 
 def statistics_texts(array: Array, style: Style) -> list[str]:
-    """Return shape, dtype, statistics and counts of a tensor as texts."""
+    """Shape, dtype, statistics and counts of a tensor as texts."""
     numbers, counts = compute_statistics(array)
     texts = [_format_scalar(number, style) for number in numbers] or ["-"] * 4
     return [f"({', '.join(map(str, array.shape))})", array.dtype.name, *texts, *map(str, counts)]
 
 
 def compute_statistics(array: Array) -> tuple[list[Any], list[int]]:
-    """Compute the minimum, maximum, mean and deviation of the finite values, and count zeros, NaN and infinities.
+    """Compute statistics of the finite values, and count the special ones.
 
     The first list is empty where no value is finite.
 
@@ -113,7 +112,7 @@ def _format_scalar(number: np.generic, style: Style) -> str:
 def tensor_list(
     named: Mapping[str, tuple[Array, Sequence[str]]], style: Style, title: str = "", footer: str = ""
 ) -> str:
-    """Draw a table of tensors: name, shape with axis names, dtype, bytes; then the totals.
+    """Draw name, shape, dtype and bytes of tensors, then the totals.
 
     With a `footer`, the minimum and maximum of the finite values replace the bytes.
 
@@ -139,7 +138,7 @@ def tensor_list(
 
 
 def norms_table(named: Mapping[str, Array], style: Style) -> str:
-    """Draw a table of the Euclidean norm of each tensor, with a bar as long as it is, relative to the largest.
+    """Draw the Euclidean norm of each tensor, with a bar.
 
     >>> print(norms_table({"1.embed.x": np.array([3.0, 4.0]), "2.attend.x": np.array([2.5])}, Style()))
     name        shape  norm
@@ -172,7 +171,7 @@ def human_size(count: int) -> str:
 
 
 def candidates_table(candidates: Candidates, style: Style) -> str:
-    """Draw a table of the most probable tokens at each position, the most probable first.
+    """Draw the most probable tokens at each position.
 
     >>> candidates = Candidates(["The"], np.array([[1, 0]]), np.array([[0.7, 0.3]]), ["a", "cat"])
     >>> print(candidates_table(candidates, Style(precision=2)))
@@ -202,13 +201,12 @@ def _token_text(token: int, words: Sequence[str] | None, style: Style) -> str:
 
 
 def _rank_cells(words: Sequence[str], chances: Sequence[float], style: Style) -> list[str]:
-    """Return the cells of one rank: words, then their aligned probabilities."""
     size = max(map(display_width, words))
     return [f"{pad(word, size)} {chance:.{style.precision}f}" for word, chance in zip(words, chances, strict=True)]
 
 
 def ordinal(number: int) -> str:
-    """Return the ordinal of a rank.
+    """The ordinal of a rank.
 
     >>> [ordinal(n) for n in (1, 2, 3, 4, 11, 21)]
     ['1st', '2nd', '3rd', '4th', '11th', '21st']
@@ -218,7 +216,6 @@ def ordinal(number: int) -> str:
 
 
 def _clip_name(name: str, style: Style) -> str:
-    """Cut a name to half the width; leave out its middle, since names differ most at their ends."""
     escaped_name, room = escape(name, style), min(MAX_NAME_WIDTH, style.width // 2)
     ending = escaped_name[len(escaped_name) - room // 2 :]
     if display_width(escaped_name) <= room or display_width(ending) > room // 2:
@@ -227,7 +224,6 @@ def _clip_name(name: str, style: Style) -> str:
 
 
 def _fold_columns(heads: list[str], rows: list[list[str]], style: Style, left: int) -> list[str]:
-    """Draw a table; columns that do not fit the width go below it, after the first column again."""
     cells = [heads, *rows]
     sizes = column_widths(cells)
     bands: list[list[int]] = [[0]]

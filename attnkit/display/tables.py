@@ -34,7 +34,7 @@ def tensor_table(view: TensorView) -> str:
     r"""Draw a tensor as text: its heading, then a table for each of its matrices.
 
     Rows and columns that do not fit are left out between head and tail, and counted.
-    Raises DataError where the mask does not broadcast.
+    Raises DataError if the mask does not broadcast.
 
     >>> print(tensor_table(TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))))
     x (token 2, model 2) float64
@@ -61,7 +61,7 @@ def tensor_table(view: TensorView) -> str:
 
 
 def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> tuple[list[Block], int]:
-    """Draw a table for each matrix, all with the same rows, columns, widths and number format; count hidden columns."""
+    """Draw a table for each matrix, all alike. Returns the hidden columns too."""
     height, width = parts[0].values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, style.width)  # more could not fit
     at = np.ix_(rows.indices(), columns.indices())
@@ -85,7 +85,7 @@ def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> tuple[
 def _to_texts(
     part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: CellFormat, style: Style
 ) -> list[list[str]]:
-    """Return the matrix as texts: its headings first, its row labels before each row."""
+    """The matrix as texts: its headings first, its row labels before each row."""
     marks = glyphs(style)
     at = np.ix_(rows.indices(), columns.indices())
     cells = [
@@ -105,7 +105,7 @@ def _to_texts(
 
 
 def _label_texts(names: Sequence[str], elision: Elision, style: Style) -> list[str]:
-    """Return the labels that are shown, with their indices where several of all are alike.
+    """The labels that are shown, with their indices where several of all are alike.
 
     >>> _label_texts(["the", "cat", "the"], elide(3, 2), Style())
     ['the 0', 'cat']
@@ -116,7 +116,7 @@ def _label_texts(names: Sequence[str], elision: Elision, style: Style) -> list[s
 
 
 def _hide_columns(table: list[list[str]], elision: Elision, stub: int, style: Style) -> list[list[str]]:
-    """Keep the first `stub` columns of the table and those to show; count the others in one column."""
+    """Keep the first `stub` columns and the elided ones, and count the others."""
     present = elision._replace(size=len(table[0]) - stub)
     marks = [_hidden_heading(elision.hidden, style)] + [glyphs(style).ellipsis] * (len(table) - 1)
     return [
@@ -125,12 +125,11 @@ def _hide_columns(table: list[list[str]], elision: Elision, stub: int, style: St
 
 
 def _hidden_heading(hidden: int, style: Style) -> str:
-    """Return the heading of the column that replaces the hidden ones, short where the width is small."""
+    """The heading in place of hidden columns, short in a narrow terminal."""
     return f"{glyphs(style).ellipsis} {hidden} more" if style.width >= 60 else f"+{hidden}"
 
 
 def _fit_columns(sizes: Sequence[int], columns: Elision, room: int, gap: int, style: Style) -> Elision:
-    """Return the most columns of these widths that fit the room, at least one."""
     if not columns.hidden and sum(sizes) + gap * (len(sizes) - 1) <= room:
         return columns
     mark = display_width(_hidden_heading(columns.size, style))
@@ -143,7 +142,7 @@ def _fit_columns(sizes: Sequence[int], columns: Elision, room: int, gap: int, st
 
 
 def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column of these rows.
+    """The width of each column of these rows.
 
     >>> column_widths([["a", "key"], ["query", "日"]])
     [5, 3]
@@ -161,7 +160,7 @@ def grid(
     gap: int = COLUMN_GAP,
     signed: Sequence[int] = (),
 ) -> Block:
-    """Draw a table of texts, its headings first; the columns in `left` are left-aligned, the others right-aligned.
+    """Draw a table of texts, headings first, columns in `left` left-aligned.
 
     signed  the columns of bars, red, and blue after a minus
 
@@ -186,7 +185,7 @@ def grid(
 
 
 def _cell_color(text: str, is_label: bool, style: Style) -> str:
-    """Return the ANSI code of a cell: dim for what is masked or hidden, red for what is not finite."""
+    """The ANSI code of a cell: dim for masked or hidden, red for not finite."""
     marks = glyphs(style)
     if text in (marks.masked_mark, marks.ellipsis, "-inf"):
         return "2"

@@ -1,4 +1,4 @@
-"""Text in terminal columns: escape it, clip it to a width, put blocks side by side."""
+"""Text in terminal columns: escaped, clipped, and in blocks side by side."""
 
 import re
 import textwrap
@@ -13,7 +13,7 @@ BLOCK_GAP = 3  # columns between two blocks side by side
 
 
 class Glyphs(NamedTuple):
-    """The characters that depend on the encoding; no shade may look like `masked_mark` or `non_finite_mark`."""
+    """The characters that depend on the encoding."""
 
     ellipsis: str
     masked_mark: str
@@ -37,12 +37,12 @@ ASCII_SPELLING = str.maketrans(
 
 
 def glyphs(style: Style) -> Glyphs:
-    """Return the characters that the encoding of this style has."""
+    """The characters that the encoding of this style has."""
     return UNICODE if style.unicode else ASCII
 
 
 def display_width(text: str) -> int:
-    """Return the width of a text in terminal columns: 2 for a wide character, 0 for a combining one.
+    """The width of a text: 2 for a wide character, 0 for a combining one.
 
     >>> display_width("cat"), display_width("日本"), display_width("e\\u0301")
     (3, 4, 1)
@@ -81,7 +81,7 @@ def clip(text: str, width: int, style: Style) -> str:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Fill a text with spaces to `width` columns, at its left where it is aligned `right`.
+    """Pad a text with spaces to `width` columns, on its left if `right`.
 
     >>> pad("日", 4), pad("cat", 4, right=True)
     ('日  ', ' cat')
@@ -91,17 +91,17 @@ def pad(text: str, width: int, right: bool = False) -> str:
 
 
 def label_text(text: str, style: Style, longest: int = MAX_LABEL_WIDTH) -> str:
-    """Escape a label and cut it to at most `longest` columns and a quarter of the width."""
+    """Escape a label and cut it to at most a quarter of the width."""
     return clip(escape(text, style), min(longest, label_room(style)), style)
 
 
 def label_room(style: Style) -> int:
-    """Return the width of the longest label: at most a quarter of the width."""
+    """The width of the longest label: at most a quarter of the width."""
     return min(MAX_LABEL_WIDTH, max(style.width // 4, 6))
 
 
 def numbered(label: str, index: int, style: Style) -> str:
-    """Return a label with its index after it, which tells it from others that are alike, as `label_text` cuts it.
+    """A label with its index, which tells it from equal ones.
 
     >>> numbered("the", 4, Style()), numbered("incomprehensibilities", 12, Style())
     ('the 4', 'incomprehens… 12')
@@ -111,7 +111,7 @@ def numbered(label: str, index: int, style: Style) -> str:
 
 
 def ansi(text: str, code: str, style: Style) -> str:
-    """Wrap a text in an ANSI code such as "1" (bold) or "2" (dim), where the style has colours."""
+    """Wrap a text in an ANSI code such as "1", if the style has colours."""
     return f"\x1b[{code}m{text}\x1b[0m" if style.color and text and code else text
 
 
@@ -153,12 +153,12 @@ def side_by_side(blocks: Sequence[Block], style: Style) -> list[str]:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Join the lines into one text, without spaces at their ends and without a last newline."""
+    """Join lines into one text, without spaces at their ends."""
     return "\n".join(line.rstrip() for line in lines)
 
 
 def heading(name: str, description: str, formula: str, style: Style) -> list[str]:
-    """Return the first lines of a display: name in bold, description, formula beside or below them."""
+    """The heading of a display: name in bold, description, formula."""
     name = escape(name, style) if name else ""
     first, *more = wrap(f"{name} {description}".strip(), style)
     bold = len(name) if first.startswith(name) else len(first)
@@ -173,7 +173,7 @@ def heading(name: str, description: str, formula: str, style: Style) -> list[str
 
 
 def _wrap_formula(formula: str, style: Style) -> list[str]:
-    """Break a formula after the commas between its parts, and elsewhere only where a part does not fit a line.
+    """Break a formula after the commas between its parts.
 
     >>> _wrap_formula("= PE, PE(pos, 2i) = sin(x), PE(pos, 2i+1) = cos(same)", Style(width=40))
     ['= PE, PE(pos, 2i) = sin(x),', '    PE(pos, 2i+1) = cos(same)']

@@ -1,4 +1,4 @@
-"""One page that explores traces: a self-contained HTML file with its data, its style and its scripts."""
+"""A page that explores traces: one HTML file with data, style and scripts."""
 
 from attnkit.display.explore.page import explore_page
 from attnkit.display.explore.payload import Attention, Difference, ExploredTrace, Lens, pack_traces

@@ -1,4 +1,4 @@
-"""Matrices of a page: numbers as compressed bytes in base64, whole, in 8 bits or as the largest of each block and row.
+"""Matrices of a page, as compressed bytes in base64: exact, 8 bits or pooled.
 
 A blob is the bytes of an array, little-endian, C order, compressed (RFC 1950) and in base64. Numbers in 8 bits are
 levels times a scale: uint8 0 to 254, and 255 for what is not finite; of matrices with both signs int8 -127 to 127, and
@@ -19,7 +19,7 @@ FAST = 1  # level of compression
 
 
 def blob(array: Array) -> str:
-    """Return an array as a blob.
+    """An array as a blob.
 
     >>> zlib.decompress(base64.b64decode(blob(np.array([1.0], np.float32))))
     b'\\x00\\x00\\x80?'
@@ -29,23 +29,23 @@ def blob(array: Array) -> str:
 
 
 def has_signs(weights: Array) -> bool:
-    """Return whether a finite number is below 0."""
+    """Whether a finite number is below 0."""
     return bool(np.isfinite(weights[weights < 0]).any())
 
 
 def pack_exact(weights: Array) -> dict[str, Any]:
-    """Return matrices (H, T, S) as they are: {form, dtype, values}."""
+    """Pack matrices (H, T, S) exactly: {form, dtype, values}."""
     return {"form": "exact", **pack_numbers(weights)}
 
 
 def pack_numbers(array: Array) -> dict[str, Any]:
-    """Return numbers in float64 where they are, else in float32: {dtype, values}."""
+    """Pack numbers in float64 or float32: {dtype, values}."""
     numbers = as_packed(array)
     return {"dtype": numbers.dtype.name, "values": blob(numbers)}
 
 
 def as_packed(array: Array) -> Array:
-    """Return numbers in the dtype that a page has them in: float64 as it is, all others as float32.
+    """Numbers in the dtype of a page: float64 as it is, others as float32.
 
     >>> as_packed(np.ones(1)).dtype.name, as_packed(np.ones(1, np.float16)).dtype.name
     ('float64', 'float32')
@@ -54,7 +54,7 @@ def as_packed(array: Array) -> Array:
 
 
 def pack_bytes(weights: Array) -> dict[str, Any]:
-    """Return matrices (H, T, S) in 8 bits: {form, scale, values}; a number is its level times the scale of its row.
+    """Pack matrices (H, T, S) in 8 bits with a scale a row: {form, scale, values}.
 
     >>> packed = pack_bytes(np.array([[[0.0, 0.5, 1.0]]], np.float32))
     >>> zlib.decompress(base64.b64decode(packed["values"])), packed["form"]
@@ -65,7 +65,7 @@ def pack_bytes(weights: Array) -> dict[str, Any]:
 
 
 def pack_pooled(weights: Array) -> dict[str, Any]:
-    """Return the largest of each block of matrices (H, T, S) in 8 bits: {form, block, shape, scale, values}.
+    """Pack the largest of each block: {form, block, shape, scale, values}.
 
     No number of a block is larger in magnitude than its level times the scale of its matrix.
     """
@@ -81,7 +81,7 @@ def pack_pooled(weights: Array) -> dict[str, Any]:
 
 
 def _pool(weights: Array, block: list[int], reduce: np.ufunc) -> Array:
-    """Return the largest or the smallest of each block: (H, T, S) -> (H, rows, columns)."""
+    """The largest or the smallest of each block: (H, T, S) -> (H, rows, columns)."""
     queries, keys = weights.shape[1:]
     rows = reduce.reduceat(weights, np.arange(0, queries, block[0]), axis=1)
     pooled: Array = reduce.reduceat(rows, np.arange(0, keys, block[1]), axis=2)
@@ -91,7 +91,6 @@ def _pool(weights: Array, block: list[int], reduce: np.ufunc) -> Array:
 def _quantize(
     weights: Array, axes: tuple[int, ...], is_signed: bool, rounded: Callable[[Array], Array]
 ) -> tuple[Array, Array]:
-    """Return the scale over some axes in float32, and the levels; a scale is not below the largest number's share."""
     most = 127 if is_signed else 254
     finite = np.isfinite(weights)
     values = weights if finite.all() else np.where(finite, weights, 0)
@@ -103,7 +102,7 @@ def _quantize(
 
 
 def pack_largest(weights: Array, count: int) -> dict[str, Any]:
-    """Return the largest numbers of each row of matrices (H, T, S), largest first, unrounded: {count, keys, values}.
+    """Pack the largest numbers of each row, unrounded: {count, keys, values}.
 
     >>> packed = pack_largest(np.array([[[0.25, 0.75]]], np.float32), 1)
     >>> zlib.decompress(base64.b64decode(packed["keys"])), packed["count"]
@@ -118,13 +117,13 @@ def pack_largest(weights: Array, count: int) -> dict[str, Any]:
 
 
 def pack_top(keys: Array, values: Array, size: int) -> dict[str, Any]:
-    """Return numbers of each row (H, T, K) by their keys, of `size` keys, -1 for none: {count, keys, values}."""
+    """Pack numbers (H, T, K) by their keys, -1 for none: {count, keys, values}."""
     kind = np.uint16 if size < 1 << 16 else np.uint32
     return {"count": keys.shape[-1], "keys": blob(keys.astype(kind)), "values": blob(values.astype(np.float32))}
 
 
 def scatter_blocks(keys: Array, values: Array, size: int) -> Array:
-    """Return the largest of the numbers of rows (H, T, K) in each block of a map: (H, rows, columns), 0 for none.
+    """The largest of (H, T, K) in each block of a map: (H, rows, columns).
 
     >>> scatter_blocks(np.array([[[1, -1], [0, 1]]]), np.array([[[0.5, 0.0], [0.25, 0.75]]]), 2)
     array([[[0.  , 0.5 ],

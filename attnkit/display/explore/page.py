@@ -21,7 +21,7 @@ PRECISION = 4  # decimals, as in tables of `show`
 
 
 def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
-    """Return the page of a payload; without a theme it is light or dark as the browser prefers, or as its user chooses.
+    """The page of a payload, light or dark as the theme or the browser says.
 
     The policy of the page lets its own script and style run by their SHA-256, and loads nothing else.
 
@@ -47,7 +47,7 @@ def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) 
 
 
 def inline_json(value: Any) -> str:
-    """Return a value as JSON for a script element: no text ends the element, or begins a comment in it.
+    """A value as JSON that cannot end a script element.
 
     >>> inline_json(["</script>", chr(0x202E)])
     '["\\\\u003c/script>","\\\\u202e"]'
@@ -56,18 +56,17 @@ def inline_json(value: Any) -> str:
 
 
 def _title(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
-    """Return the title that was chosen, else the name of the tool with those of the traces."""
+    """The title that was chosen, else the name of the tool with those of the traces."""
     return options.title or ": ".join([name, *[", ".join(_names(payload))][:1]])
 
 
 def _names(payload: Mapping[str, Any]) -> list[str]:
-    """Return the names of the traces; of the steps of training that of their run."""
+    """The names of the traces; of the steps of training that of their run."""
     names = [(one["name"], one.get("step")) for one in payload["traces"]]
     return [*dict.fromkeys(name.removesuffix(f" step {step}") for name, step in names)]
 
 
 def _look(title: str, options: FigureOptions) -> dict[str, Any]:
-    """Return the colours that scripts draw with, and the title."""
     return {
         "title": title,
         "rows": {name: "query" if "query" in (ATTENTION[name].axes or ()) else "key" for name in PARTS},

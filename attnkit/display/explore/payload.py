@@ -68,7 +68,7 @@ ROWS = 600_000  # most of these in a page, but one a row
 
 
 class Attention(NamedTuple):
-    """The attention of a layer: weights (H, T, S), or A - B of two traces, with the kind of each head and its measure.
+    """Weights (H, T, S) of a layer, or A - B, with the kind of each head.
 
     queries, keys  the axes whose labels are the words
     indices        of weights (H, T, K) the keys, -1 for none; None: these are the weights on all keys
@@ -88,7 +88,7 @@ class Attention(NamedTuple):
 
 
 class Lens(NamedTuple):
-    """The likeliest words of the state of each layer: their ids and probabilities (L, T, K), and the words of ids.
+    """The likeliest words in each layer: ids and probabilities (L, T, K), words.
 
     first  the position of the first token
     """
@@ -101,7 +101,7 @@ class Lens(NamedTuple):
 
 
 class ExploredTrace(NamedTuple):
-    """A record to explore: its words by axis, its layers of attention, facts of its tensors, and its commands.
+    """A record to explore: words by axis, layers, tensors and commands.
 
     step  the step of training that it is of
     lens  what the head of its model reads in the states of its layers
@@ -117,7 +117,7 @@ class ExploredTrace(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How two traces differ: a table of stages, its first row the headings, lines on it, and A - B of the weights."""
+    """How two traces differ: a table of stages, lines on it, A - B of weights."""
 
     rows: Sequence[Sequence[str]]
     lines: Sequence[str]
@@ -130,7 +130,7 @@ def pack_traces(
     is_exact: bool = False,
     apply: Callable[..., Iterable[dict[str, Any]]] = map,
 ) -> dict[str, Any]:
-    """Return the data of a page of traces.
+    """The data of a page of traces.
 
     is_exact  keep all weights and other intermediates of attention as they are, however many there are
     apply     (function, items) -> the values of the function, in order: `map`, or one that uses every core
@@ -153,7 +153,6 @@ def pack_traces(
 
 
 def _select_detailed(layers: Sequence[Attention], room: int) -> Iterator[Attention]:
-    """Yield the layers whose parts have room on the page: the first ones, up to a count of numbers."""
     for layer in layers:
         room -= sum(layer.parts[name].size for name in layer.parts.keys() & COSTLY)
         if room >= 0:
@@ -182,7 +181,7 @@ def _pack_layer(layer: Attention, form: str, count: int, has_parts: bool) -> dic
 
 
 def pack_parts(parts: Mapping[str, Array]) -> dict[str, Any]:
-    """Return intermediates of attention; one that comes of the one before it in scores, scaled … by that.
+    """Pack intermediates of attention, those of the chain by the one before.
 
     >>> scores = np.array([[1, 2]], np.float32)
     >>> packed = pack_parts({"scores": scores, "scaled": scores / 2, "capped": scores / 2})
@@ -200,7 +199,7 @@ def pack_parts(parts: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _derive(name: str, before: Array, numbers: Array) -> dict[str, Any] | None:
-    """Return how numbers come of those of a part before them: times a number, or some of them hidden; else None."""
+    """How a part comes from the one before: a factor, or hidden cells, or None."""
     if numbers.shape != before.shape or numbers.dtype != before.dtype:
         return None
     number = numbers.dtype.type
@@ -217,7 +216,7 @@ def _derive(name: str, before: Array, numbers: Array) -> dict[str, Any] | None:
 
 
 def pack_lens(lens: Lens) -> dict[str, Any]:
-    """Return the words of a lens, each once, with their numbers."""
+    """The words of a lens, each once, with their numbers."""
     known, places = np.unique(lens.ids, return_inverse=True)
     return {
         "layers": lens.layers,
@@ -236,7 +235,7 @@ def _pack(weights: Array, form: str, count: int) -> dict[str, Any]:
 
 
 def _pack_top(weights: Array, keys: Array, size: int, count: int) -> dict[str, Any]:
-    """Return what a record keeps of weights: a map of blocks, and the first of each row, which are its largest."""
+    """Pack the weights that a record keeps: a map of blocks and the largest."""
     blocks = scatter_blocks(keys, weights, size)
     block = [-(-weights.shape[1] // blocks.shape[1]), -(-size // blocks.shape[2])]
     packed = pack_pooled(blocks) | {"block": block, "kept": True}

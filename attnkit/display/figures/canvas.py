@@ -268,7 +268,7 @@ def set_numbers(axes: Any, which: str, low: float, high: float) -> None:
 
 
 def save_drawing(drawing: Drawing, palette: Palette, kind: str, title: str = "", salt: str = "attnkit") -> bytes:
-    """Write a drawing as SVG, PNG or PDF, the same bytes each time; an SVG refers to nothing outside of it."""
+    """Write a drawing as SVG, PNG or PDF, the same bytes each time."""
     data, titles = io.BytesIO(), {"Title": title} if kind == "pdf" else {}
     with drawing_style(palette, salt=salt), call_library(f"cannot draw {kind}", "matplotlib"):
         figure = make_figure(drawing.width, drawing.height, palette)
