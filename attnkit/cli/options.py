@@ -227,6 +227,11 @@ def convert_value(option: Option, value: Any) -> Any:
     raise ValueError(describe_type(option) + f", of at most {MOST_DIGITS} digits" * is_long)
 
 
+def is_list_of_texts(option: Option) -> bool:
+    """Decide whether each text of an option is one value, which may have commas."""
+    return option.multiple and not hasattr(option.type, "func")
+
+
 def is_usual(number: float) -> bool:
     """Decide whether a number is finite, and of at most 18 digits where it is whole."""
     return abs(number) < 10**MOST_DIGITS if isinstance(number, int) else math.isfinite(number)

@@ -19,13 +19,17 @@ from attnkit.inputs.operands import decode_text
 from attnkit.record import Record
 
 Blocks = Iterator[Iterator[str]]  # lines that arrive together
+Together = Callable[[Stage, Blocks], Iterator[Any]]  # makes the items of --lines from blocks of lines
 TEXT_NEEDED = "give TEXT, or pipe it in"
 
 
-def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
+def read_texts(
+    call: Stage, upstream: Records | None, alone: bool | None = None, together: Together | None = None
+) -> Records:
     """Read the TEXT arguments, else standard input: one text, or one per line with --lines and --batch.
 
-    alone  whether no text is read; None: as the parameters of the tool decide
+    alone     whether no text is read; None: as the parameters of the tool decide
+    together  makes the items of --lines; None: one for each line
     """
     lines, batch = call.extra.get("lines"), call.parameters.get("batch")
     if call.tool.needs_no_input(call.parameters) if alone is None else alone:
@@ -33,15 +37,14 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
             raise UsageError("--ids and --image replace text: they cannot be combined with TEXT, --lines or --batch")
         return Records(None, iter([()]))
     if not call.operands:
-        return divide_texts(call, stdin_blocks() if upstream is None else upstream_blocks(upstream))
+        return divide_texts(call, stdin_blocks() if upstream is None else upstream_blocks(upstream), together)
     check_texts(call)
-    return divide_texts(call, iter([iter(call.operands)])) if lines else Records(None, iter([call.operands]))
+    return divide_texts(call, iter([iter(call.operands)]), together) if lines else Records(None, iter([call.operands]))
 
 
-def divide_texts(call: Stage, blocks: Blocks) -> Records:
+def divide_texts(call: Stage, blocks: Blocks, together: Together | None) -> Records:
     """The items of a tool for lines: one for each line with --lines, else one of all."""
     if call.extra.get("lines"):
-        together = call.tool.read_together
         items = together(call, blocks) if together else ((line,) for line in itertools.chain.from_iterable(blocks))
         return Records(None, items)
     lines = [*itertools.chain.from_iterable(blocks)]
@@ -94,24 +97,26 @@ def is_file(text: str) -> bool:
         return False
 
 
-def read_model_input(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
+def read_model_input(
+    call: Stage, upstream: Records | None, alone: bool | None = None, together: Together | None = None
+) -> Records:
     """Read the input of a tool that runs a whole model: TEXT arguments, or records or text from a pipe.
 
     Standard input is read as a record where it starts as a file of tensors, or as JSON with the key "tensors".
     """
     alone = call.tool.needs_no_input(call.parameters) if alone is None else alone
     if call.operands or alone:
-        return read_texts(call, upstream, alone)
+        return read_texts(call, upstream, alone, together)
     if upstream is None:
         source = open_source(stdin_or_error(TEXT_NEEDED))
         if looks_like_tensors(source.peek_available(16)):
             return call.read_stream(source, formats.read(source))
-        return divide_texts(call, read_blocks(source))
+        return divide_texts(call, read_blocks(source), together)
     first = next(upstream.items, None)
     items = itertools.chain([] if first is None else [first], upstream.items)
-    return (
-        Records(upstream.format, items) if isinstance(first, Record) else read_texts(call, Records(None, items), alone)
-    )
+    if isinstance(first, Record):
+        return Records(upstream.format, items)
+    return read_texts(call, Records(None, items), alone, together)
 
 
 def looks_like_tensors(start: bytes) -> bool:

@@ -104,7 +104,6 @@ class Tool:
     rules           the options that exclude, require or repeat each other
     sections        title -> the names of its options, as the help groups them; without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
-    read_together   (stage, blocks of lines) -> the items for --lines; None: one for each line
     views           how its results are shown
     status          (record, stage) -> exit code
     extra           options that only reader and views use, no parameters; without: those of all tools that it lacks
@@ -126,7 +125,6 @@ class Tool:
     rules: Constraints = field(default_factory=Constraints)
     sections: Mapping[str, str] = field(default_factory=dict)
     reader: "Callable[[Stage, Records | None], Records] | None" = None
-    read_together: "Callable[[Stage, Iterator[Iterator[str]]], Iterator[Item]] | None" = None
     views: ResultViews = field(default_factory=ResultViews)
     status: "Callable[[Record, Stage], int]" = lambda record, stage: 0
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -425,7 +423,7 @@ class Stage:
             default = self.tool.defaults.get(name)
             is_default = value is default or (type(value) is type(default) and bool(value == default))
             if name in always or not is_default:
-                is_repeated = name == "stop"
+                is_repeated = name in self.tool.flags and options.is_list_of_texts(self.tool.flags[name])
                 yield from ((name, one) for one in (value if is_repeated else [value]))
 
     def engine_values(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """attnkit encode: run a whole encoder, or the layers of a decoder-only model."""
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -199,8 +200,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
         one_of=[("model",)],
     ),
     operand=TEXT,
-    reader=text_input.read_model_input,
-    read_together=encode_together,
+    reader=functools.partial(text_input.read_model_input, together=encode_together),
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.Lines, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
