@@ -158,7 +158,7 @@ def describe_owners(flag: str, tools: list[str], tool: str) -> str:
     >>> describe_owners("--heatmap", ["show", "peek"], "attend")
     '; to see it so: attnkit attend … | attnkit show --heatmap'
     """
-    if tool and {"show"} <= {*tools} <= {*SHOWING} and "check_finite" in commands.find_tool(tool).shared:
+    if tool and {"show"} <= {*tools} <= {*SHOWING} and "check_finite" in commands.find_tool(tool).options:
         return f"; to see it so: attnkit {tool} … | attnkit show {flag}"
     *most, last = tools
     return f"; {flag} is an option of {', '.join(most)}{' and ' * bool(most)}{last}"

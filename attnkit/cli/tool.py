@@ -179,13 +179,6 @@ class Tool:
         return {name: self.options[name] for name in self.defaults}
 
     @functools.cached_property
-    def shared(self) -> dict[str, Option]:
-        """The options of all tools that it takes."""
-        return {
-            name: self.options[name] for name in options.COMMON if name in self.options and name not in self.without
-        }
-
-    @functools.cached_property
     def constraints(self) -> Constraints:
         """The tables of its options."""
         return self.rules._replace(options=self.options)
@@ -363,7 +356,7 @@ class Stage:
         dtype, only = self.common.get("dtype"), self.common.get("only")
         if dtype and not isinstance(item, Record) and "x" in result:
             result = cast_x(result, dtype)
-        if "check_finite" in self.tool.shared and self.tool.check_finite(self.parameters):
+        if "check_finite" in self.tool.options and self.tool.check_finite(self.parameters):
             check_range(item, result, self.files, self.non_finite_layer, bool(self.common.get("check_finite")))
         if only:
             result = result.select(only)

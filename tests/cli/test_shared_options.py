@@ -87,7 +87,7 @@ def written(arguments, capfd):
 def test_every_option_of_all_tools_that_a_tool_takes_changes_what_it_writes(name, folder, monkeypatch, capfd):
     monkeypatch.chdir(folder)
     tool, idle = commands.find_tool(name), []
-    for option in {*VALUES} & {*tool.shared} - {*tool.flags}:
+    for option in {*VALUES} & {*tool.options} - {*tool.flags}:
         values, formats = VALUES[option]
         pairs = (
             (written(base, capfd), written([*base, flag_name(option), *value], capfd))
