@@ -191,7 +191,7 @@ def label_table(record: Record, stage: Stage, style: display.Style) -> display.T
         [f"{value:.{style.precision}f}" if isinstance(value, float) else str(value) for value in row]
         for row in cells.rows
     ]
-    numbers = [at for at, head in enumerate(cells.heads) if head in ("batch", "score", "start", "end")]
+    numbers = [at for at, heading in enumerate(cells.heads) if heading in ("batch", "score", "start", "end")]
     return display.TextTable(list(cells.heads), texts, numbers)
 
 
@@ -202,12 +202,12 @@ def label_cells(record: Record, stage: Stage) -> Cells:
     task = stage.files.loaded["model_"].config.task
     is_batch = any(row.text is not None for row in rows) and (is_span or task == "token")
     part = [] if record["x"].ndim == 1 else ["span" if is_span else LABELLED[task]]
-    heads = ["batch"] * is_batch + ["label", "score"] + ["start", "end"] * is_span + part
+    headings = ["batch"] * is_batch + ["label", "score"] + ["start", "end"] * is_span + part
     cells = [
         [row.text] * is_batch + [row.label, row.score] + [row.start, row.end] * is_span + [row.part] * len(part)
         for row in rows
     ]
-    return Cells(heads, cells)
+    return Cells(headings, cells)
 
 
 def draw_labels(record: Record, stage: Stage) -> list[Section]:

@@ -59,8 +59,8 @@ def head_tables(record: Record, style: display.Style) -> list[display.TextTable]
     describe = trace_cells if "kind" in record else weight_cells
     tables = []
     for pattern, rows in groups.items():
-        heads, cells = describe(record, rows, style)
-        tables.append(display.TextTable(heads, cells, number_columns(heads), table_title(record, pattern)))
+        headings, cells = describe(record, rows, style)
+        tables.append(display.TextTable(headings, cells, number_columns(headings), table_title(record, pattern)))
     return tables
 
 
@@ -84,11 +84,13 @@ def table_title(record: Record, pattern: str) -> str:
     return f"heads N:H of {pattern}{of}" if "N" in pattern else f"heads{of}"
 
 
-def number_columns(heads: list[str]) -> list[int]:
-    return [at for at, head in enumerate(heads) if head not in ("head", "kind", "largest pair", *MODE_HEADS)]
+def number_columns(headings: list[str]) -> list[int]:
+    return [
+        at for at, heading in enumerate(headings) if heading not in ("head", "kind", "largest pair", *MODE_HEADINGS)
+    ]
 
 
-MODE_HEADS = tuple(f"{mode.upper()} from" for mode in MODES)
+MODE_HEADINGS = tuple(f"{mode.upper()} from" for mode in MODES)
 
 
 def trace_cells(record: Record, rows: list[int], style: display.Style) -> tuple[list[str], list[list[str]]]:
@@ -109,7 +111,7 @@ def weight_cells(record: Record, rows: list[int], style: display.Style) -> tuple
         sources = [head_name(record, source, "earlier") for source in strongest_heads(record, row)]
         composed = [f"{score} {source}".strip() for score, source in zip(scores, sources, strict=True)]
         cells.append([head_name(record, row), copying, *composed])
-    return ["head", "copying", *MODE_HEADS], cells
+    return ["head", "copying", *MODE_HEADINGS], cells
 
 
 def strongest_heads(record: Record, row: int) -> list[int]:

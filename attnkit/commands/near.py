@@ -35,20 +35,20 @@ def draw_nearest(record: Record, stage: Stage, figure_options: "FigureOptions") 
 
 def list_tables(record: Record, stage: Stage, style: display.Style) -> list[display.TextTable]:
     """Tables of the scores, numbers and labels of the nearest rows to each query."""
-    heads = [SCORES[stage.parameters["metric"]], "row", "label"]
+    headings = [SCORES[stage.parameters["metric"]], "row", "label"]
     tables = []
     for title, rows in list_queries(record):
         cells = [[f"{score:.{style.precision}f}", str(index), label] for score, index, label in rows]
         is_labelled = any(label for *_, label in rows)
-        columns = [row[: 2 + is_labelled] for row in (heads, *cells)]
+        columns = [row[: 2 + is_labelled] for row in (headings, *cells)]
         tables.append(display.TextTable(columns[0], columns[1:], (0, 1), title))
     return tables
 
 
 def list_rows(record: Record, stage: Stage) -> Cells:
-    heads = ["query", "rank", SCORES[stage.parameters["metric"]], "row", "label"]
+    headings = ["query", "rank", SCORES[stage.parameters["metric"]], "row", "label"]
     return Cells(
-        heads,
+        headings,
         [
             [title, rank, score, index, label or None]
             for title, rows in list_queries(record)

@@ -93,8 +93,8 @@ def length_table(record: Record, classes: Sequence[str], style: display.Style, b
         for at, name in reversed([*enumerate(names, start=2)]):
             if name in WITH_BARS:
                 columns.insert(at, bar_column(record, name, min(room, LONGEST_BAR), style))
-    heads, *rows = zip(*columns, strict=True)
-    return display.TextTable(heads, rows, [at for at, head in enumerate(heads) if head and at])
+    headings, *rows = zip(*columns, strict=True)
+    return display.TextTable(headings, rows, [at for at, heading in enumerate(headings) if heading and at])
 
 
 def number_column(record: Record, name: str, style: display.Style) -> list[str]:
