@@ -1,1 +1,1 @@
-"""Engines beside NumPy, imported where one is chosen: they compute models and attention on GPUs, TPUs, many hosts."""
+"""Engines beside NumPy, for GPUs, TPUs and many hosts; imported when chosen."""

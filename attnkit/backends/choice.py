@@ -1,4 +1,4 @@
-"""Which engine computes: its name, its options, and what is installed. No library is imported until one is chosen."""
+"""The choice of an engine; its library is imported when it is chosen."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ MMAP_MAX = -4  # what glibc's malloc.h calls it
 
 
 class EngineOptions(NamedTuple):
-    """The options of an engine, by the names of their flags; those of processes are of many hosts."""
+    """The options of an engine by the names of their flags."""
 
     engine: str = "numpy"
     compute: str | None = None
@@ -116,7 +116,7 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 @contextlib.contextmanager
 def name_start_failures() -> Iterator[None]:
-    """Raise UsageError where JAX does not start, in a `with` block: for a platform or a number that it does not have.
+    """Raise UsageError in a `with` block if JAX does not start.
 
     >>> with name_start_failures():
     ...     raise RuntimeError("no TPU")  # doctest: +ELLIPSIS

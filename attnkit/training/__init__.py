@@ -1,4 +1,4 @@
-"""Training: what changes the parameters of a model, and the data and files that it needs.
+"""Training: what changes the parameters of a model, and the data and files for it.
 
 loop.py               a run to its end: steps, reports, saves
 trainer.py            one model in training: what each step reads and changes, in NumPy or on an engine

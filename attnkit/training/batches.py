@@ -1,4 +1,4 @@
-"""Batches of ids and targets, drawn by seed and step: blocks of a text, sentence pairs, masked words, spans.
+"""Batches drawn by seed and step: blocks of a text, pairs, masked words, spans.
 
 Random numbers depend on seed, purpose and step only, so that a run continues at any step without a state.
 
@@ -20,7 +20,7 @@ NOISE_DENSITY, MEAN_SPAN = 0.15, 3.0  # of T5
 
 
 class DrawKey(NamedTuple):
-    """What random numbers depend on: the seed of the run, what they are for, and the step, epoch or layer."""
+    """What random numbers depend on: seed, purpose, and step, epoch or layer."""
 
     seed: int
     purpose: str
@@ -150,7 +150,7 @@ class Batch(NamedTuple):
     """The inputs of a step, and what the model is to predict.
 
     ids          (B, T) of the decoder, or of an encoder without one
-    targets      (B, T) the id to predict at each place; IGNORE_INDEX where there is none
+    targets      (B, T) the id to predict at each place; IGNORE_INDEX if there is none
     source       (B, S) ids of the encoder of a model with both
     source_mask  (B, S) boolean, True = no padding
     mask         (B, T) the same of texts with labels, whose targets are (B,)
@@ -164,7 +164,7 @@ class Batch(NamedTuple):
 
 
 class SpecialIds(NamedTuple):
-    """The special tokens that batches are made with; -1 for those that the model has not.
+    """The special tokens of batches; -1 for tokens that the model lacks.
 
     sentinels  the tokens that replace spans, in their order
     """
@@ -230,7 +230,7 @@ def consecutive_blocks(ids: Array, batch: int, block: int) -> Iterator[Batch]:
 
 
 class LengthSampler:
-    """Batches of items by step: every item once an epoch, items of similar lengths together.
+    """Batches of items of similar lengths by step, every item once an epoch.
 
     lengths  (N, 2) or (N, 1) of the items
     collate  makes the batch of some items, by their numbers

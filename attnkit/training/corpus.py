@@ -1,4 +1,4 @@
-"""What a model learns from: the batch of each step, and the batches that are held out, for each kind of model.
+"""The corpus of each kind of model: the batch of each step, and held-out batches.
 
 causal  blocks of a text, each token predicted from those before it
 masked  blocks of a text with words masked, as for BERT
@@ -37,7 +37,7 @@ from attnkit.training.recipe import Recipe
 
 
 class Vocabulary(NamedTuple):
-    """How texts become ids: the tokenizers of source and target, the special tokens, and the number of all tokens.
+    """The tokenizers of source and target, special tokens, and the number of tokens.
 
     labels  of a classifier, in the order of their numbers
     """
@@ -53,9 +53,9 @@ class Corpus:
     """The data of a run.
 
     batch            step, from 1 -> the batch of that step
-    held_out         () -> the batches of the held-out part, the same each time; None where there is none
+    held_out         () -> the batches of the held-out part, the same each time; None if there is none
     steps_per_epoch  steps that draw as many tokens as the text has
-    bytes_per_token  of the held-out part; None where a loss is not that of a whole text
+    bytes_per_token  of the held-out part; None if a loss does not cover a whole text
     longest          tokens of the longest text
     """
 
@@ -67,7 +67,7 @@ class Corpus:
 
 
 def corpus_kind(config: Config, pairs: bool) -> str:
-    """What a model learns from: causal, masked, spans or pairs. DataError for a model that learns from no text.
+    """The kind of corpus of a model. DataError for a model that learns from no text.
 
     >>> from attnkit.model import StackConfig
     >>> stack = StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)

@@ -1,4 +1,4 @@
-"""Texts and sentence pairs as token ids, and the part of them that is held out of training."""
+"""Texts and sentence pairs as token ids, and their held-out part."""
 
 from collections.abc import Sequence
 from io import StringIO

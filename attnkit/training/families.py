@@ -1,4 +1,4 @@
-"""The families of new models: config.json from sizes, the distribution of each parameter, and special tokens."""
+"""The families of new models: configurations, drawn parameters, special tokens."""
 
 from collections.abc import Callable, Collection, Mapping
 from math import sqrt
@@ -13,7 +13,7 @@ from attnkit.model.recurrent_config import RecurrentConfig, RecurrentStack
 
 
 class RecurrentChoices(NamedTuple):
-    """What a recurrent encoder-decoder is made of: its cells, its attention, and the directions of its encoder."""
+    """The parts of a recurrent encoder-decoder: cells, attention, directions."""
 
     cell: str = "gru"
     attention: str = "additive"
@@ -26,7 +26,7 @@ class ModelSizes(NamedTuple):
 
     positions  the longest text
     hidden     width of the feed-forward network [4 times the width; gated: 8/3 of it, a multiple of 32]; of recurrent
-               layers that of their states [the width]
+               layers the width of their states [the width]
     decoding   of a seq2seq
     """
 
@@ -56,14 +56,14 @@ class FamilyTokens(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """How the elements of a tensor are drawn: normal or uniform around 0, of this deviation or bound; or all equal."""
+    """How elements are drawn: normal or uniform around 0 with a scale, or all equal."""
 
     kind: str
     scale: float
 
 
 class Parameter(NamedTuple):
-    """What decides how a parameter is drawn: its layer's part of a stack, its own name, its stored shape, the stack."""
+    """What decides how a parameter is drawn: its part of a stack, name, shape, stack."""
 
     part: str
     name: str
@@ -104,7 +104,7 @@ def new_config(family: str, sizes: ModelSizes, vocabulary: int, special: Mapping
 def stated_sizes(path: str) -> Values:
     """The family, sizes and choices of a config.json, by the names of train's options.
 
-    FileError where it cannot be read, DataError where it is malformed.
+    FileError if it cannot be read, DataError if it is malformed.
     """
     raw = read_json_object(path)
     config = published_tensors(raw, path).config
@@ -282,26 +282,26 @@ def _lstm(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
 
 
 def _draw_normal(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw from N(0, initializer_range), 0.02 by default: BERT and Llama as in transformers."""
+    """Draw from N(0, initializer_range), 0.02 by default, as in transformers."""
     return Distribution("normal", float(raw.get("initializer_range") or 0.02))
 
 
 def _draw_gpt2(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Divide the deviation of the projections that are added to the residual stream by sqrt(2 layers) (GPT-2, 2.3)."""
+    """Divide deviations of projections to the residual by sqrt(2 layers) (GPT-2, 2.3)."""
     layers = config.stack("decoder").layers
     factor = 1 / sqrt(2 * layers) if parameter.name in ("wo", "w2") else 1.0
     return Distribution("normal", _draw_normal(config, raw, parameter).scale * factor)
 
 
 def _draw_xavier(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw weights uniformly within sqrt(6/(in + out)) (Glorot and Bengio 2010), embeddings from N(0, 1/D)."""
+    """Draw within sqrt(6/(in + out)) (Glorot, Bengio 2010), embeddings from N(0, 1/D)."""
     if parameter.name == "table":
         return Distribution("normal", config.width**-0.5)
     return Distribution("uniform", sqrt(6 / sum(parameter.shape[-2:])))
 
 
 def _draw_recurrent(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw recurrent layers with biases uniformly within 1/sqrt(H) (torch.nn.LSTM), others by `_draw_xavier`."""
+    """Draw recurrent layers within 1/sqrt(H) (torch.nn.LSTM), others by `_draw_xavier`."""
     if parameter.part != "rnn":
         return _draw_xavier(config, raw, parameter)
     blocks = CELLS[cast(RecurrentStack, config.stack(parameter.stack)).cell].blocks
@@ -315,7 +315,7 @@ def _draw_lstm(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> 
 
 
 def _draw_t5(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw from normal distributions that make up for the missing scale of the scores (mesh_tensorflow; T5)."""
+    """Draw from normal distributions that replace the scale of scores (mesh_tensorflow)."""
     stack = config.stack("encoder")
     deviations = {
         "wq": (config.width * stack.head_dim) ** -0.5,

@@ -1,4 +1,4 @@
-"""Write the folder of a model as such models are published, each file whole or not at all."""
+"""The folder of a model as published; each file is written whole or not at all."""
 
 import contextlib
 import os
@@ -81,9 +81,9 @@ def check_folder(folder: str) -> None:
 
 @contextlib.contextmanager
 def lock_folder(folder: str) -> Iterator[None]:
-    """Keep other runs out of a folder in a `with` block; it is created, and removed at the end where it is empty.
+    """Lock a folder in a `with` block; create it, and remove it if it stays empty.
 
-    The unfinished files of a run that was killed are removed. FileError where another run has the folder, and where
+    The unfinished files of a run that was killed are removed. FileError if another run has the folder, or if
     it cannot be created. A process that ends loses its lock.
     """
     is_new = not os.path.isdir(folder)
@@ -112,7 +112,7 @@ def _lock(descriptor: int, folder: str) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Remove the unfinished files of a run that was killed while it wrote this folder."""
+    """Remove the unfinished files of a run that was killed while it wrote here."""
     for name in os.listdir(folder):
         if LEFTOVER.fullmatch(name):
             with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ def remove_leftovers(folder: str) -> None:
 
 
 def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
-    """Write files to a folder, which is created where there is none: all of them, or none where one fails.
+    """Write files to a folder, which is created if needed: all of them or none.
 
     Other files of the folder are untouched. FileError says which file cannot be written.
     """
@@ -131,7 +131,7 @@ def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
 
 
 def create_folder(folder: str) -> None:
-    """Create a folder where there is none; FileError where it cannot be created."""
+    """Create a folder if there is none. FileError if it cannot be created."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -145,7 +145,7 @@ def recorded_steps(folder: str) -> dict[int, str]:
 
 
 def remove_files(folder: str, names: Collection[str]) -> None:
-    """Remove files of a folder, where it has them."""
+    """Remove files of a folder if they exist."""
     for name in names:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(folder, name))

@@ -1,4 +1,4 @@
-"""Initial parameters of each family, as its reference implementation draws them, from a seed."""
+"""The model, the corpus and the tokenizer of a run: new, or of a published folder."""
 
 import os
 import tempfile
@@ -59,9 +59,9 @@ def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.j
 
 
 def check_model_size(raw: Mapping[str, Any], name: str) -> None:
-    """Raise DataError for a configuration whose parameters and gradients need more memory than there is.
+    """Raise DataError if parameters and gradients need more memory than there is.
 
-    The parameters of many layers are those of one, and of a second one for each of the others.
+    Many layers are counted as one, plus a second one for each of the others.
     """
     depths = {key: raw[key] for key in DEPTHS if type(raw.get(key)) is int and raw[key] > MANY}
     one = {**raw, **dict.fromkeys(depths, 1)}
@@ -112,7 +112,7 @@ class InitialModel(NamedTuple):
     tensors  by their published names
     corpus   what it learns from
     files    the files of the tokenizer by name
-    tokenizer  that of the texts, or of the sources of pairs
+    tokenizer  of the texts, or of the sources of pairs
     """
 
     raw: dict[str, Any]
@@ -147,7 +147,7 @@ def prepare_model(recipe: Recipe, text: str, name: str) -> InitialModel:
 def configure(
     recipe: Recipe, raw: dict[str, Any], vocabulary: Vocabulary, positions: int, longest: int
 ) -> dict[str, Any]:
-    """The values of config.json: those of the file of the recipe, or new ones, with the tokens of the vocabulary.
+    """The values of config.json, new or of the recipe's file, with the vocabulary.
 
     positions  the least number of positions of a new model
     """
@@ -162,7 +162,7 @@ def configure(
 
 
 def check_sample(model: InitialModel, sample: str, name: str) -> None:
-    """Raise UsageError where a model continues no text, DataError for a text that is not of its tokens, or too long."""
+    """Raise UsageError or DataError if the model cannot continue a sample text."""
     config = published_tensors(model.raw).config
     if config.decoder is None:
         raise UsageError(f"a {config.family} model restores masked words, and continues no text", name)

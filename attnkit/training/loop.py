@@ -1,4 +1,4 @@
-"""A run: steps, reports and saves until its end, from its first step or from the state of a folder."""
+"""The training loop: steps, reports and saves of a run, new or resumed."""
 
 import math
 import os
@@ -87,7 +87,7 @@ class RunProgress:
 
 
 class Monitor(NamedTuple):
-    """What a run calls: with each report, with its progress after each step, and to learn of a signal to stop."""
+    """What a run calls: with each report, after each step, and to learn of signals."""
 
     on_report: Callable[["Run", Report, Speed], None] = lambda run, report, speed: None
     on_progress: Callable[["Run", Speed], None] = lambda run, speed: None
@@ -95,7 +95,7 @@ class Monitor(NamedTuple):
 
 
 class Run:
-    """A trainer, where it is, its curve, and the folder that it is saved to, by process 0 where many train."""
+    """A trainer with its progress, its curve and its folder, which process 0 writes."""
 
     def __init__(
         self, recipe: Recipe, model: InitialModel, origin: Origin, folder: str, is_writer: bool = True
@@ -110,7 +110,7 @@ class Run:
         self._clock, self._first = time.monotonic(), (0, 0)  # of this process: its start, its first step and token
 
     def resume(self, folder: str) -> None:
-        """Go on from the state and the curve of a folder; FileError or DataError where they cannot be read."""
+        """Continue from the state and the curve of a folder. Errors are those of reading."""
         path = os.path.join(folder, STATE)
         self._is_new = os.path.realpath(folder) != os.path.realpath(self.folder)
         with open_source(path) as source:
@@ -121,7 +121,7 @@ class Run:
         self._first = (self.progress.step, self.progress.tokens)
 
     def train(self, monitor: Monitor) -> int:
-        """Train to the end of the run, with a report and a save after every so many steps, and at the end.
+        """Train to the end of the run, with reports and saves at intervals and at the end.
 
         Return 0, or the number of the signal, to one of all processes, after which all was saved. DataError where a
         number is not finite; FileError where the folder cannot be written, in which case it has the last save.
@@ -154,7 +154,7 @@ class Run:
         return Speed(tokens / seconds if seconds else 0.0, seconds, left)
 
     def save(self, best: ParameterBuffer | None = None) -> None:
-        """Write the folder: a model, by default the best so far, and what is needed to go on from the last step."""
+        """Write the folder: a model [the best so far], and the state to continue from."""
         state = self.trainer.state.fetch()  # by all processes together
         if not self._is_writer:
             return
@@ -303,9 +303,9 @@ def pack_state(trainer: Trainer, progress: RunProgress) -> dict[str, Array]:
 
 
 def unpack_state(trainer: Trainer, tensors: Mapping[str, Array], name: str) -> RunProgress:
-    """Set the parameters and the optimizer of a trainer to a state, and return where that run was.
+    """Set the parameters and the optimizer of a trainer to a state; return its progress.
 
-    DataError where it is the state of another model, `name` being its file.
+    DataError if it is the state of another model; `name` is its file.
     """
     state = trainer.state.fetch()
     try:

@@ -1,4 +1,4 @@
-"""Training in NumPy: parameters and gradients in two buffers, changed in place by their optimizer."""
+"""Training in NumPy: buffers of parameters and gradients, changed in place."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
@@ -30,7 +30,7 @@ class StepPlan(NamedTuple):
     passes     the rows of the batch that are worked on together; the gradients of all passes are added up
     first      the number of the first of these passes in the run, by which dropout is drawn
     trainable  the tensors that it changes, by their published names
-    factor     that of the schedule on the learning rate
+    factor     of the schedule on the learning rate
     """
 
     batch: Batch
@@ -79,7 +79,7 @@ def stack_inputs(config: Config, batch: Batch) -> dict[str, StackInputs]:
 
 
 def batch_mask(real: Array | None) -> Array | None:
-    """A mask (B, 1, T) from tokens that are not padding (B, T); None if all are real."""
+    """A mask (B, 1, T) from real tokens (B, T); None if all are real."""
     return None if real is None or real.all() else real[:, None, :]
 
 
@@ -106,7 +106,7 @@ def gradient_norm(gradients: Array) -> float:
 
 
 def clip_gradients(gradients: Array, max_norm: float) -> float:
-    """Scale gradients in place so that their norm is at most `max_norm`; return the norm before.
+    """Scale gradients in place to a norm of at most `max_norm`; return the norm before.
 
     The factor is max_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_. Where the norm is not finite, the
     gradients are unchanged.
@@ -156,7 +156,7 @@ class NumpyState:
         self._recipe = recipe
         table = published_tensors(raw)
         groups = tensor_groups(table, recipe.layer_decay)
-        order = sorted(table.shapes, key=groups.__getitem__)  # those of a group are one range for the optimizer
+        order = sorted(table.shapes, key=groups.__getitem__)  # a group is one range for the optimizer
         dtype = np.result_type(*{array.dtype for array in tensors.values()})
         self.parameters = ParameterBuffer.of({name: tensors[name] for name in order}, dtype)
         self.gradients = self.parameters.zeros()
@@ -231,7 +231,7 @@ class NumpyState:
     ) -> tuple[float, ModelGradients]:
         """The sum of the losses of some rows, and its gradients divided by `count`.
 
-        The first dropout is that of intermediates, the second that of weights.
+        The first dropout applies to intermediates, the second to weights.
         """
         dropping, weights = dropouts
         model = drop_weights(self.model, weights)
@@ -244,7 +244,7 @@ class NumpyState:
         return float(loss), drop_weight_gradients(gradients, weights)
 
     def _add(self, gradients: ModelGradients) -> None:
-        """Add gradients of parameters to their tensors; of tied parameters, which share one gradient, the first."""
+        """Add gradients of parameters to their tensors, once for tied parameters."""
         done = set()
         for layer, parts in gradients.items():
             for name, gradient in parts.items():

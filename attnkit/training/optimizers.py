@@ -1,4 +1,4 @@
-"""Optimizers by the names and defaults of torch.optim: adamw, adam, and sgd with momentum; in place, in blocks."""
+"""Optimizers named as in torch.optim, in place and in blocks: adamw, adam, sgd."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -16,7 +16,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector of a processor
 
 
 class ParameterBuffer(Mapping[str, Array]):
-    """Arrays by name, in the order of `shapes`, as views of one array of zeros; assign to the views, not to names.
+    """Arrays by name as views of one array of zeros; assign to the views, not to names.
 
     flat    all elements, with zeros between the arrays, each of which starts on a cache line
     ranges  name -> its elements in `flat`
@@ -103,7 +103,7 @@ class OptimizerOptions(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The numbers of one update of some parameters: their learning rate, their weight decay, and their step from 1."""
+    """The numbers of one update: learning rate, weight decay, and step from 1."""
 
     rate: float
     weight_decay: float
@@ -115,7 +115,7 @@ Rule = Callable[[Array, Array, State, OptimizerOptions, Update], None]
 
 
 def adam(parameter: Array, gradient: Array, state: State, options: OptimizerOptions, update: Update) -> None:
-    """Update parameters in place: m/(sqrt(v) + eps), of means m of gradients and v of their squares, bias-corrected.
+    """Update in place by m/(sqrt(v) + eps), the corrected means of gradients and squares.
 
     Weight decay is added to the gradient. In step 0 nothing is corrected, as in ONNX.
     Source: Kingma and Ba 2015, algorithm 1; torch.optim.Adam.
@@ -145,7 +145,7 @@ def adam(parameter: Array, gradient: Array, state: State, options: OptimizerOpti
 
 
 def adamw(parameter: Array, gradient: Array, state: State, options: OptimizerOptions, update: Update) -> None:
-    """Update parameters in place as `adam`, with weight decay by itself: rate times decay times the parameter.
+    """Update in place like `adam`, with a separate decay: rate · decay · parameter.
 
     Source: Loshchilov and Hutter 2019, algorithm 2; torch.optim.AdamW.
 
@@ -160,7 +160,7 @@ def adamw(parameter: Array, gradient: Array, state: State, options: OptimizerOpt
 
 
 def sgd(parameter: Array, gradient: Array, state: State, options: OptimizerOptions, update: Update) -> None:
-    """Update parameters in place by gradient descent, with momentum v = momentum v + (1 - dampening) gradient.
+    """Update in place by gradient descent; v = momentum v + (1 - dampening) gradient.
 
     The first step is not dampened. Weight decay is added to the gradient. Source: torch.optim.SGD.
 
@@ -217,7 +217,7 @@ def optimizer_state_names(options: OptimizerOptions) -> tuple[str, ...]:
 
 
 class UpdateNumbers:
-    """The numbers of the next update of each parameter: the rate and the decay of its group, and its own step.
+    """The next update of each parameter: rate and decay of its group, and its own step.
 
     A parameter that is not trained in a step keeps its number of steps, as one without a gradient does in PyTorch.
 
@@ -252,7 +252,7 @@ class Optimizer:
     """Parameters that are updated in place, and the state of the optimizer.
 
     groups   name -> the group of a parameter [that with the options' learning rate and weight decay]
-    numbers  those of the updates of each parameter
+    numbers  of the updates of each parameter
     buffers  what is kept of every parameter, by the names of `optimizer_state_names`
 
     A parameter that is not trained in a step keeps its value, its state and its number of steps. The result depends on
@@ -277,7 +277,7 @@ class Optimizer:
         self.buffers = {name: parameters.zeros() for name in optimizer_state_names(options)}
 
     def step(self, gradients: ParameterBuffer, factor: float = 1.0, trainable: Collection[str] | None = None) -> None:
-        """Update the trainable parameters [all] by their gradients; `factor` is that of the schedule.
+        """Update the trainable parameters [all]; `factor` comes from the schedule.
 
         DataError for gradients of other names or shapes.
         """
@@ -306,7 +306,7 @@ class Optimizer:
         return {**views, "step": np.array(list(self.numbers.steps.values()), np.int64)}
 
     def load_state(self, tensors: Mapping[str, Array]) -> None:
-        """Replace the state by one that `state` returned; DataError where it is that of other parameters.
+        """Load what `state` returned. DataError if it belongs to other parameters.
 
         The steps that follow give the bits that they would have given then.
         """

@@ -1,4 +1,4 @@
-"""Which parameters decay, how fast each layer learns, and which are frozen, by name."""
+"""Which parameters decay, how fast each layer learns, and which are frozen."""
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from attnkit.model.config import Config, parse_layer_name
 
 
 class ParameterGroup(NamedTuple):
-    """How the parameters of a group are updated: their factor on the learning rate, and whether they decay."""
+    """The factor on the learning rate of a group of parameters, and whether they decay."""
 
     rate: float = 1.0
     has_weight_decay: bool = True

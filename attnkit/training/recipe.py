@@ -1,4 +1,4 @@
-"""The recipe of a training run: every option that decides its numbers, with its default, as JSON and back."""
+"""The recipe of a run: every option that decides its numbers, as JSON and back."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "weight_
 
 @dataclass(frozen=True)
 class Recipe:
-    """The options of a run, by the names of the flags of `attnkit train`; None where a default is derived.
+    """The options of a run by the names of train's flags; None if derived.
 
     family, layers, heads, dim, hidden   a new model; config: the path of its config.json; from_: the folder of a model
     cell, attention, input_feeding, bidirectional   of a new seq2seq

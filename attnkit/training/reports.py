@@ -1,4 +1,4 @@
-"""What a run tells: its reports, the steps that it recorded, and how its model was made; written and read again."""
+"""Reports, recorded steps and the origin of a model, written and read again."""
 
 import math
 import os
@@ -26,7 +26,7 @@ class Report(NamedTuple):
     """The numbers of a run at a step.
 
     loss           mean over the steps since the last report
-    held_out_loss  of the held-out part; None where there is none
+    held_out_loss  of the held-out part; None if there is none
     bits_per_byte  the same loss in bits, for each byte of the text
     gradient_norm  of the last step, before clipping
     learning_rate  of the last step
@@ -48,7 +48,7 @@ OPTIONAL = ("held_out_loss", "bits_per_byte", "accuracy")
 
 
 class Speed(NamedTuple):
-    """What differs from run to run: tokens in a second, seconds so far, and seconds left, if that is known."""
+    """The speed of a run: tokens per second, seconds so far, and seconds left if known."""
 
     tokens_per_second: float
     seconds: float
@@ -121,7 +121,7 @@ def time_text(seconds: float) -> str:
 
 
 class Origin(NamedTuple):
-    """How a model is made: the command, the name of the text and its SHA-256, and the version of attnkit."""
+    """How a model is made: command, name and SHA-256 of the text, version of attnkit."""
 
     command: str
     text: str
@@ -145,7 +145,7 @@ def read_curve(path: str) -> list[Report]:
 def read_origin(folder: str) -> tuple[Origin, Recipe]:
     """Read how the model of a folder was made, and by which recipe.
 
-    FileError where the folder has no such file, DataError where it is malformed.
+    FileError if the folder has no such file, DataError if it is malformed.
     """
     path = os.path.join(folder, ORIGIN)
     if not os.path.isdir(folder):
@@ -174,7 +174,7 @@ GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorc
 def record_step(trainer: Trainer, number: int) -> Record:
     """Record the intermediates of a step, and gradients as NAME.grad.
 
-    Of a batch in several passes they are those of the last; gradients of parameters are those of all. The step itself
+    A batch in several passes shows the last pass; gradients of parameters come from all passes. The step itself
     computes large passes in parts at once, which rounds the last bits in another way.
     """
     activations: dict[str, Array] = {}
@@ -193,7 +193,7 @@ def record_step(trainer: Trainer, number: int) -> Record:
     }
     named |= {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in activations.items()}
     for name, array in slopes.items():
-        axes = named[name].axes if name in activations else None  # those of a parameter are as in its file
+        axes = named[name].axes if name in activations else None  # a parameter is as in its file
         named[name + GRADIENT] = Tensor(np.array(array), axes)
     return Record(named)
 
@@ -267,15 +267,15 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
 
 
 def find_losses(folder: str) -> Record | None:
-    """Read the losses of a run that recorded no step; None where it recorded some, or has no reports."""
+    """Read the losses of a run that recorded no step; None if it did, or has no reports."""
     path = os.path.join(folder, CURVE)
     return read_losses(path) if exists(path) and not recorded_steps(folder) else None
 
 
 def read_losses(path: str) -> Record:
-    """Read the losses in the reports of a run: x (step, curve), with norms of gradients and learning rates.
+    """Read the losses of a run: x (step, curve), with gradient norms and rates.
 
-    The curves are of the training text, and where there is one of the held-out part.
+    The curves are the training text and, if there is one, the held-out part.
 
     DataError for a file that holds no report.
     """

@@ -1,4 +1,4 @@
-"""One model in training: what each step learns from and changes, which a state in NumPy or of an engine does."""
+"""One model in training: the plan of each step, and the state that carries it out."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +19,7 @@ from attnkit.training.schedules import SCHEDULES
 
 
 class EngineState:
-    """A model in training: see `TrainState`. The host counts the updates of each parameter, and holds no parameter."""
+    """A `TrainState` on an engine; the host only counts the updates of each parameter."""
 
     def __init__(self, recipe: Recipe, raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
         self._recipe, self._raw, self._table = recipe, raw, published_tensors(raw)
@@ -79,7 +79,7 @@ class EngineState:
 
 
 class StepResult(NamedTuple):
-    """The numbers of a step: the mean loss of its tokens, the norm of the gradients before clipping, and the rate."""
+    """The numbers of a step: mean loss, gradient norm before clipping, learning rate."""
 
     loss: float
     gradient_norm: float
@@ -88,19 +88,19 @@ class StepResult(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The numbers of the held-out part: the mean loss, and of labelled texts the part whose label is most probable."""
+    """The mean held-out loss, and the share of labelled texts that are classified right."""
 
     loss: float
     accuracy: float | None = None
 
 
 class TrainState(Protocol):
-    """The parameters of a model in training and the state of their optimizer, wherever they are."""
+    """The parameters of a model in training and the state of their optimizer."""
 
     def step(self, plan: StepPlan) -> tuple[float, float]:
-        """Change the parameters; return the mean loss, and the norm of the gradients before clipping.
+        """Change the parameters; return the mean loss, and the norm before clipping.
 
-        Where one of them is not finite, nothing is changed.
+        If one of them is not finite, nothing is changed.
         """
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:

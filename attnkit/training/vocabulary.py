@@ -1,4 +1,4 @@
-"""Tokenizers trained from a text: characters, words, byte-level BPE or unigram; tokenizer.json or files of a Marian."""
+"""Tokenizers trained from a text: characters, words, byte-level BPE or unigram."""
 
 import re
 import warnings
@@ -22,7 +22,7 @@ SPACE = "▁"  # of sentencepiece, which unigram marks the start of a word with
 
 
 class TokenizerKind(NamedTuple):
-    """What kind of tokenizer to train, and the number of its tokens, special ones included; 0 for all."""
+    """The kind of a tokenizer, and its number of tokens with special ones; 0 for all."""
 
     kind: str
     size: int = 0
@@ -224,7 +224,7 @@ def _parts(texts: Sequence[str]) -> Iterator[str]:
 
 
 def _set_template(library: Any, tokenizer: Any, special: FamilyTokens) -> None:
-    """Put the tokens of the family around every text, and around each text of a pair."""
+    """Put the tokens of the family around every text and each text of a pair."""
     if not (special.before or special.after):
         return
     first = [*(f"{token}:0" for token in special.before), "$A:0", *(f"{token}:0" for token in special.after)]

@@ -1,4 +1,4 @@
-"""Kernels of attention on arrays of JAX: with every intermediate, fused, by blocks of keys, and around a ring.
+"""Kernels of attention in JAX: every intermediate, fused, by blocks, by a ring.
 
 q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> heads (..., H, T, V); query head h uses key head h // (H/G).
 """
@@ -21,14 +21,14 @@ LEAST_CUDNN = 8.0  # compute capability of the GPUs that have it
 
 
 class Rules(NamedTuple):
-    """What attention computes beside its operands: which keys a query may attend to, and what its scores are.
+    """The rules of attention: which keys a query may attend to, and what scores are.
 
     causal, window  as in AttentionOptions, for a first query at position `offset`, () or (B,), among the keys
     mask       boolean, True = may attend, broadcastable to (..., H, T, S)
     bias       added to the scores, broadcastable to (..., H, T, S)
-    distances  (L, H) added to the scores by key − query, of which row L // 2 is that of distance 0
+    distances  (L, H) added to the scores by key − query, with distance 0 in row L // 2
     rounding   the dtype that scores and weights are rounded to, "" for none
-    has_infinite  whether values may not be finite: those of weight 0 then add nothing
+    has_infinite  whether values may not be finite: values of weight 0 then add nothing
     """
 
     scale: float
@@ -44,7 +44,7 @@ class Rules(NamedTuple):
 
     @property
     def is_simple(self) -> bool:
-        """Whether scores are scaled dot products and nothing is added to them, so that any kernel computes them."""
+        """Whether scores are scaled dot products with nothing added: any kernel serves."""
         return self.bias is None and not (self.softcap or self.rounding or self.has_infinite)
 
     def is_plain(self, queries: int, keys: int) -> bool:

@@ -1,4 +1,4 @@
-"""The engine: whole models, heads and attention computed by JAX, with the arrays and the errors of model/."""
+"""The engine: models, output heads and attention computed by JAX."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")
 class JaxEngine:
     """What computes a model by JAX.
 
-    compute  the dtype to compute in: float32, bfloat16 or float16; None: that of the model, or of --dtype
+    compute  the dtype to compute in: float32, bfloat16 or float16; None: the model's, or --dtype
     mesh     axis -> its size; None: one device
     """
 
@@ -281,7 +281,7 @@ class JaxEngine:
     def call(
         self, model: Model, dtype: str, layers: Sequence[str], key: Any, compute: Any, arguments: tuple[Any, ...]
     ) -> Any:
-        """Call a function of the parameters of some layers and of arguments, compiled once for each key and shapes."""
+        """Call a function of parameters and arguments, compiled once for a key and shapes."""
         placed = self.placed(model, dtype)
         arrays = placed.arrays(layers)
         program = self._programs.get((id(placed), key))
@@ -306,7 +306,7 @@ class JaxEngine:
         result: DType,
         layout: Callable[[JaxArray], JaxArray] = keep_layout,
     ) -> Array:
-        """Run steps one operation after another, with the hooks of the context; `layout` gets the result of each."""
+        """Run steps one operation after another, with hooks; `layout` receives each result."""
         with precision(dtype):
             tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
             capacity = None if context.cache is None else context.past + tokens
@@ -341,7 +341,7 @@ class JaxEngine:
         return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
 
     def report_non_finite(self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str) -> None:
-        """Find the first layer whose result is not finite, by a second pass, and tell the context."""
+        """Report the first layer whose result is not finite, found by a second pass."""
         if is_float(x.dtype) and not np.isfinite(x).all():
             return
         left, layers = iter(steps), list[str]()

@@ -1,4 +1,4 @@
-"""The formulas of model/ on arrays of JAX: those that are more than @, reshape and swapaxes, which serve both.
+"""The formulas of model/ on arrays of JAX, but for those that serve both as they are.
 
 Statistics of norms, softmax and logits are computed in float32 at least, whatever the rest is computed in.
 """
@@ -75,7 +75,7 @@ def linear_rows(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | No
 def standardize(x: JaxArray, is_centered: bool, eps: float) -> JaxArray:
     """Center x if asked, and divide by the root of mean square + eps: (..., D).
 
-    Its gradient is that of model/norms.py: what JAX derives takes one more pass over x.
+    Its gradient is written as in model/norms.py: what JAX derives takes one more pass over x.
 
     >>> standardize(jnp.array([[1.0, 5.0]]), True, 0.0).tolist()
     [[-1.0, 1.0]]
@@ -134,7 +134,7 @@ def feed_forward(
 
 
 def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray) -> JaxArray:
-    """Rotate each pair (i, i + R/2) of the first R features by its angle: see model/rotary.py.
+    """Rotate pairs (i, i + R/2) of the first R features: see model/rotary.py.
 
     x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
 
@@ -148,7 +148,7 @@ def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray) -> JaxArray:
 
 
 def interpolate_positions(table: JaxArray, rows: int, columns: int, new_rows: int, new_columns: int) -> JaxArray:
-    """Interpolate learned positions of a grid of patches to another size: see model/patch_embedding.py.
+    """Resize learned positions of a grid of patches: see model/patch_embedding.py.
 
     table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
 
@@ -202,5 +202,5 @@ def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: J
 
 
 def pool_first(params: Mapping[str, Params], x: JaxArray, see: See = see_nothing) -> JaxArray:
-    """Apply the pooler to the first token's hidden state, tanh(x w + b): x (..., T, D) -> (..., D)."""
+    """tanh(x w + b) of the first token: x (..., T, D) -> (..., D)."""
     return see("pooler", jnp.tanh(linear(x[..., 0, :], params["pooler"]["w"], params["pooler"].get("b"))))

@@ -1,4 +1,4 @@
-"""What a pass reads besides parameters: checked and padded in NumPy, with the errors of model/transformer.py.
+"""The inputs of a pass: checked and padded in NumPy.
 
 A program is compiled for every size of its inputs. So texts are padded to one of a few sizes, of which there are four
 between a power of two and the next.
@@ -47,9 +47,9 @@ class Prepared(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What sizes are padded to: whether at all, texts to a multiple of `rows`, tokens to a multiple of `tokens`.
+    """What sizes are padded to: multiples of `rows` texts and `tokens` tokens, if any.
 
-    capacity  places of the cache, None without one; memory: those of the memory, whose keys are in the cache
+    capacity  places of the cache, None without one; memory: places of the memory, whose keys are in the cache
     """
 
     is_padded: bool = True
@@ -161,7 +161,7 @@ def recurrent_arrays(steps: Sequence[Step], shape: tuple[int, ...], width: int, 
 
     shape (..., T) of the tokens; width: T with padding
 
-    DataError for a mask that is not that of a padded batch.
+    DataError for a mask that does not mark the padding of a batch.
     """
     if not any(step.op == "rnn" for step in steps):
         return {}

@@ -1,4 +1,4 @@
-"""Parameters and inputs on devices: which part of each array every device holds, and reads from the file."""
+"""The mesh of devices: which part of each parameter and input every device holds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -101,7 +101,7 @@ def input_spec(name: str, array: Array, has_rows: bool) -> PartitionSpec:
 
 
 class Views(NamedTuple):
-    """Which placed array each parameter is: {layer: {parameter: (name of the array, whether it is transposed)}}."""
+    """{layer: {parameter: (name of its placed array, whether it is transposed)}}."""
 
     layers: dict[str, dict[str, tuple[str, bool]]]
 
@@ -135,7 +135,7 @@ def used_layers(config: Config, steps: Sequence[Step], params: Mapping[str, Any]
 
 
 class PlacedParameters:
-    """The parameters of a model on devices, each placed when it is first used, tied ones once.
+    """The parameters of a model on devices, placed at first use, tied ones once.
 
     params  layer -> {parameter: array}, in NumPy
     """
@@ -157,7 +157,7 @@ class PlacedParameters:
         return {key: self._arrays[key] for key in self.views.keys(layers)}
 
     def _place(self, layer: str, name: str, array: Array) -> tuple[str, bool]:
-        """Put a parameter on devices, unless it is one of before or its transpose; return its name and which."""
+        """Place a parameter unless it is tied: name of its array, whether transposed."""
         address = array.__array_interface__["data"][0]
         for is_turned, one in ((False, array), (True, array.T)):
             if array.size > 1 and (key := self._owners.get((address, one.shape, one.strides))):

@@ -1,4 +1,4 @@
-"""A pass, and its small parts: its precision, its caches, and which of its inputs are batches."""
+"""A pass and its parts: hooks, precision, caches, and which inputs are batches."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
 
     dtype  of floats among them
     """
-    before: dict[str, Array] = {}  # the masked scores and the weights of the layer at hand, where they are summarized
+    before: dict[str, Array] = {}  # masked scores and weights of the layer, to be summarized
 
     def see(name: str, x: JaxArray) -> JaxArray:
         layer, _, part = name.rpartition(".")
@@ -130,7 +130,7 @@ class Pass:
     linear   of every layer: x W + b
     caches   attention layer -> keys and values of all places of a cache; layers of self-attention write to them.
              Recurrent layer -> its first state, and after the pass its last
-    capacity  places of the caches, None where there are none
+    capacity  places of the caches, None if there are none
     is_start  whether the caches are empty, so that causal tokens attend to each other alone
     """
 
@@ -153,7 +153,7 @@ class Pass:
 
 @contextlib.contextmanager
 def precision(dtype: str) -> Iterator[None]:
-    """Compute in float64 where that is the dtype, and in all bits of float32, not in TF32, where that is."""
+    """Compute in float64 if asked, and in all bits of float32, not in TF32."""
     exact = jax.default_matmul_precision("highest") if dtype in ("float32", "float64") else contextlib.nullcontext()
     with jax.enable_x64(dtype == "float64"), exact, spare_stdout(), name_failures():
         yield
@@ -199,7 +199,7 @@ def read_caches(cache: KVCache, sizes: Sizes, dtype: str) -> Caches:
 
 
 def write_caches(context: Context, caches: Caches, tokens: int, rows: int | None = None) -> None:
-    """Add the keys and values of new tokens, and of a memory, to the cache of a context; keep the states of its rows.
+    """Add keys and values of new tokens and a memory to the cache; keep final states.
 
     rows  how many texts there are without padding [all]
     """

@@ -1,4 +1,4 @@
-"""Many processes as one engine: joined, ended together, and arrays of which each holds a part."""
+"""Many processes as one engine, with arrays of which each holds a part."""
 
 import contextlib
 import ctypes
@@ -34,7 +34,7 @@ NO_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # what the errors of JAX sa
 
 @contextlib.contextmanager
 def joined(coordinator: str, process: int | None, processes: int | None) -> Iterator[bool]:
-    """Join the processes of a run for a `with` block, and wait at its end for all of them.
+    """Join the processes of a run for a `with` block; wait at its end for all.
 
     Yields whether this is process 0, which writes the result. JAX ends the others if one fails or dies; they exit with
     its message and a code other than 0. UsageError for numbers that do not agree, FileError if processes do not join.
@@ -99,7 +99,7 @@ def initialize_automatically() -> None:
 
 @contextlib.contextmanager
 def name_failures() -> Iterator[None]:
-    """Turn what JAX raises in a `with` block where it has no memory into MemoryError."""
+    """Raise MemoryError in a `with` block if JAX has no memory."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

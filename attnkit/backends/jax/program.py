@@ -1,4 +1,4 @@
-"""The steps of a configuration as one function of parameters and inputs, which JAX compiles, differentiates, splits.
+"""The steps of a configuration as one function, which JAX compiles and splits.
 
 The steps are those of model/config.py, and what each computes is what model/transformer.py says.
 """
@@ -29,7 +29,7 @@ from attnkit.model.transformer import changed_grid
 
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
-    """Apply the steps to x, one after another: ids (..., T), x (..., T, D) or an image -> (..., T, D)."""
+    """Apply steps: ids (..., T), x (..., T, D) or an image -> (..., T, D)."""
     saved = x
     for step in steps:
         before = x
@@ -67,7 +67,7 @@ def add_positions(run: Pass, layer: str, x: JaxArray) -> JaxArray:
 
 
 def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
-    """Apply multi-head attention of a layer to x, or of x over the memory: x (..., T, D) -> (..., T, D)."""
+    """Attention of a layer to x, or to the memory: x (..., T, D) -> (..., T, D)."""
     config, params, see = run.config, run.params.get(layer, {}), run.see_in(layer)
     attention = config.attention_rules[layer]
     is_cross = attention.is_cross
@@ -126,7 +126,7 @@ def cross_rules(run: Pass, attention: AttentionRules) -> Rules:
 
 
 def self_rules(run: Pass, layer: str, attention: AttentionRules, q: JaxArray, k: JaxArray) -> Rules:
-    """The rules of self-attention in a layer, with the scores of its relative positions in the bias."""
+    """The rules of self-attention in a layer, with relative scores in the bias."""
     inputs = run.inputs
     rules = Rules(
         attention.factor,

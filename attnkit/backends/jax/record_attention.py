@@ -1,4 +1,4 @@
-"""Attention of a record by JAX: what `model.multi_head_attention` returns, by the same names, with the same errors."""
+"""Attention of a record by JAX, with the names and errors of model.attention."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial

@@ -1,4 +1,4 @@
-"""The recurrent steps of a program: layers over the tokens, and a decoder with attention inside its recurrence.
+"""Recurrent steps of a program: layers, and a decoder with attention inside.
 
 What they compute is what model/recurrent_model.py and model/recurrent_decoder.py say. The cells are those of
 model/recurrent_cells.py, the loop over tokens is `jax.lax.scan`; with a hook one token is computed after another.
@@ -50,7 +50,7 @@ JAX = Functions(jnp.tanh, jax.nn.sigmoid, jax.nn.relu, jnp.split)
 
 
 def recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
-    """Run a recurrent layer over the tokens: x (..., T, D) -> (..., T, P), of both directions (..., T, 2 P)."""
+    """Run a recurrent layer: x (..., T, D) -> (..., T, P), or 2 P for both directions."""
     batch, runs = x if x.ndim == 3 else x[None], list[DirectionRun | None]([None, None])
     for number, parameters in layer_parameters(run.params[layer]).directions():
         check_parameters(cell_of(run, layer), parameters, batch.shape[-1])
@@ -81,7 +81,7 @@ def run_direction(
 
 
 def run_tokens(run: Pass, step: Callable[[Any, Any], Any], first: Any, tokens: Any, *, is_reverse: bool = False) -> Any:
-    """Run a step over the tokens (B, T, ...), from the first state to the last; with a hook one after another.
+    """Scan a step over the tokens (B, T, ...); with a hook one after another.
 
     step  (state, token) -> the next state and an output -> the last state, and the outputs (B, T, ...)
     """
@@ -148,7 +148,7 @@ def bridge(run: Pass, number: int, source: State) -> State:
 
 
 def attend_and_recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
-    """Run a decoder over the embeddings of its tokens, one after another: x (..., T, E) -> (..., T, C)."""
+    """Run a decoder over its tokens, one after another: x (..., T, E) -> (..., T, C)."""
     batch, real, hook = x if x.ndim == 3 else x[None], run.inputs.get("real"), hook_of(run)
     decoder, places = make_decoder(run), count()
     attended = find_attended(run, decoder)

@@ -1,4 +1,4 @@
-"""Decoding token by token: one compiled step, with caches of a fixed size that doubles when it is full."""
+"""Decoding token by token: one compiled step, and caches that double when full."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ LEAST = 128  # places of a cache at least
 
 
 class CompiledDecoder(CachedDecoder):
-    """A decoder as CachedDecoder is one; keys and values stay on the devices until `cache` is read.
+    """A CachedDecoder whose keys and values stay on devices until `cache` is read.
 
     engine  the JaxEngine that computes it
     """
@@ -68,7 +68,7 @@ class CompiledDecoder(CachedDecoder):
         return logits
 
     def _step(self, tokens: Array, context: Context) -> Array:
-        """Compute new tokens (B, T) in the padded batch and length that programs are compiled for -> (B, N)."""
+        """Compute new tokens (B, T), padded to a size that programs are compiled for."""
         engine, (rows, count) = self._engine, tokens.shape
         width = count if count == 1 else engine.sizes().padded(count)
         self._make_room(self._past + width, rows)
@@ -94,7 +94,7 @@ class CompiledDecoder(CachedDecoder):
         return to_numpy(logits[:rows], wide_dtype(self._dtype))
 
     def _make_room(self, places: int, rows: int) -> None:
-        """Make the caches large enough for so many places: at first for those of the cache that was given.
+        """Make the caches large enough, at first for the cache that was given.
 
         The states of recurrent layers have the size that they have.
         """

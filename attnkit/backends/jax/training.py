@@ -1,4 +1,4 @@
-"""Training by JAX: parameters and their optimizer's state stay on devices, and one compiled step changes them.
+"""Training by JAX: one compiled step changes the state that stays on devices.
 
 JAX differentiates the forward pass that program.py has. Every array of the state is split over a mesh as its parameter.
 """
@@ -35,7 +35,7 @@ State = Mapping[str, JaxArray]  # what an optimizer has of one parameter
 
 
 class Factors(NamedTuple):
-    """The numbers of one update: the parameter times `keep`, less `scale` times what the rule has of its gradient.
+    """One update: the parameter times `keep`, less `scale` times the rule's direction.
 
     decay  times the parameter, is added to the gradient
     other  of adam what is added to the root; of sgd the factor on the gradient that is added to the momentum
@@ -186,9 +186,9 @@ class JaxTrainState:
         dropouts: Dropouts,
         updates: Mapping[str, Any],
     ) -> tuple[float, float]:
-        """Change parameters by the gradients of a batch; return the mean loss and the norm of the gradients.
+        """Change parameters by the gradients of a batch; return mean loss and gradient norm.
 
-        targets (B, T) or (B,); count: those of whose losses the mean is taken
+        targets (B, T) or (B,); count: the targets that the mean of losses is taken over
         passes   the rows that are worked on together
         dropouts  of the results of layers, and of the weights between states: that of each pass, none for none
         updates  parameter -> learning rate, weight decay and number of its update, of those that change
@@ -217,7 +217,7 @@ class JaxTrainState:
             return float(loss), int(hits)
 
     def fetch(self, buffers: Sequence[Params]) -> None:
-        """Write the parameters to arrays by layer, and each state of theirs to the next ones."""
+        """Write the parameters, then each of their states, to arrays by layer."""
         with self._precision():
             for arrays, params in zip(self._arrays.values(), buffers, strict=True):
                 for name, array in arrays.items():
