@@ -1,10 +1,13 @@
-"""The choice of an engine; its library is imported when it is chosen."""
+"""The engines: which one computes, what is installed, and its devices; imported when chosen."""
 
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import groupby
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.libraries import import_library, quote_error
@@ -12,7 +15,6 @@ from attnkit.model.context import Engine
 
 ENGINES = ("numpy", "jax")
 VARIABLE = "ATTNKIT_ENGINE"
-MESH_AXES = ("data", "model", "seq")
 MMAP_MAX = -4  # what glibc's malloc.h calls it
 
 
@@ -76,6 +78,7 @@ def import_jax() -> None:
 @cache
 def _make_engine(options: EngineOptions) -> Engine:
     from attnkit.backends.jax.engine import JaxEngine
+    from attnkit.backends.jax.mesh import parse_mesh
 
     mesh = None if options.mesh is None else parse_mesh(options.mesh)
     reuse_freed_memory()
@@ -93,25 +96,6 @@ def reuse_freed_memory() -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(MMAP_MAX, 0)
-
-
-def parse_mesh(text: str) -> dict[str, int]:
-    """Read the axes of a mesh: data (texts), model (heads and features), seq (tokens).
-
-    >>> parse_mesh("data=2,model=4")
-    {'data': 2, 'model': 4}
-    """
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        axis, _, size = part.partition("=")
-        if (
-            axis not in MESH_AXES
-            or axis in sizes
-            or not (size.isascii() and size.isdigit() and 0 < int(size) < 1 << 20)
-        ):
-            raise UsageError(f"expected data=N,model=N,seq=N, or some of them, got {text!r}", "--mesh")
-        sizes[axis] = int(size)
-    return sizes
 
 
 @contextlib.contextmanager
@@ -132,3 +116,52 @@ def name_start_failures() -> Iterator[None]:
         reason = quote_error(error) if str(error) else f"it has no devices of {platforms or 'any platform'}"
         name = f"JAX_PLATFORMS={platforms}" if platforms else "--engine jax"
         raise UsageError(f"JAX does not start: {reason}", name) from None
+
+
+def list_engines() -> list[dict[str, Any]]:
+    """Every engine: name, version (None: not installed), installation and devices.
+
+    UsageError where JAX is installed, but does not start.
+
+    >>> list_engines()[0]["engine"], list_engines()[0]["devices"][0]["kind"]
+    ('numpy', 'CPU')
+    """
+    numpy = {"engine": "numpy", "version": np.__version__, "install": None, "devices": [processor()]}
+    try:
+        with name_start_failures():
+            import jax
+
+            kinds = [(kind_of(one), memory(one)) for one in jax.devices()]
+    except ImportError:
+        return [numpy, {"engine": "jax", "version": None, "install": "pip install 'attnkit[jax]'", "devices": []}]
+    devices = [{"kind": kind, "count": len([*same]), "memory": size} for (kind, size), same in groupby(kinds)]
+    return [numpy, {"engine": "jax", "version": jax.__version__, "install": None, "devices": devices}]
+
+
+def processor() -> dict[str, Any]:
+    """The cores that this process may use, and the memory of the machine."""
+    with contextlib.suppress(AttributeError):
+        return {"kind": "CPU", "count": len(os.sched_getaffinity(0)), "memory": machine_memory()}
+    return {"kind": "CPU", "count": os.cpu_count() or 1, "memory": machine_memory()}
+
+
+def machine_memory() -> int | None:
+    """The bytes of memory of this machine; None if unknown."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def kind_of(device: Any) -> str:
+    """The platform of a device of JAX, and its model if that differs."""
+    platform = str(device.platform).upper()
+    return platform if device.device_kind.upper() == platform else f"{platform} {device.device_kind}"
+
+
+def memory(device: Any) -> int | None:
+    """The bytes of memory of a device of JAX; None if unknown."""
+    statistics = None
+    with contextlib.suppress(Exception):  # a device of another process, or one without statistics
+        statistics = device.memory_stats()
+    size = (statistics or {}).get("bytes_limit") or (machine_memory() if device.platform == "cpu" else None)
+    return None if size is None else int(size)

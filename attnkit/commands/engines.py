@@ -31,7 +31,7 @@ def engines(item: None) -> str:
     Example:
       attnkit engines
     """
-    from attnkit.backends.devices import list_engines
+    from attnkit.backends.choice import list_engines
 
     rows = list_engines()
     return report_text({"engines": rows}, lambda style: draw_engines(rows, style))

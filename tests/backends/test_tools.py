@@ -7,6 +7,7 @@ import pytest
 
 import attnkit
 from attnkit.backends import choice
+from attnkit.backends.jax.mesh import parse_mesh
 from attnkit.cli.main import main
 from attnkit.errors import UsageError
 
@@ -68,7 +69,7 @@ def test_devices_that_jax_does_not_have_are_an_error_of_the_command_line(monkeyp
 @pytest.mark.parametrize("text", ["data=0", "rows=2", "data=2,data=2", "data", "", "data=²"])
 def test_a_mesh_is_written_in_one_way(text):
     with pytest.raises(UsageError, match="--mesh: expected data=N,model=N,seq=N"):
-        choice.parse_mesh(text)
+        parse_mesh(text)
 
 
 def test_engines_lists_a_table_where_one_is_wanted(capfd, tmp_path):

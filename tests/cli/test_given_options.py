@@ -90,7 +90,7 @@ def test_attnkit_format_is_that_of_answers_too(folder, monkeypatch, capfdbinary)
 @pytest.mark.parametrize("name", ["engines", "sample"])
 def test_a_report_is_json_by_name_and_by_suffix_too(name, tmp_path, monkeypatch, capfdbinary):
     numpy = {"engine": "numpy", "version": "2.0.0", "install": None, "devices": []}
-    monkeypatch.setattr("attnkit.backends.devices.list_engines", lambda: [numpy])  # without starting JAX
+    monkeypatch.setattr("attnkit.backends.choice.list_engines", lambda: [numpy])  # without starting JAX
     report = written(name, capfdbinary)
     assert [*json.loads(report)] == [{"sample": "samples"}.get(name, name)]
     assert written(f"{name} -f json", capfdbinary) == report

@@ -22,6 +22,21 @@ RECURRENT = ("real", "source", "source_cell")  # inputs of recurrent layers, wit
 ROWS = ("wo", "w2")  # of which each has some rows, whose products are added up
 
 
+def parse_mesh(text: str) -> dict[str, int]:
+    """Read the axes of a mesh: data (texts), model (heads and features), seq (tokens).
+
+    >>> parse_mesh("data=2,model=4")
+    {'data': 2, 'model': 4}
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if axis not in AXES or axis in sizes or not (size.isascii() and size.isdigit() and 0 < int(size) < 1 << 20):
+            raise UsageError(f"expected data=N,model=N,seq=N, or some of them, got {text!r}", "--mesh")
+        sizes[axis] = int(size)
+    return sizes
+
+
 def make_mesh(sizes: Mapping[str, int]) -> Mesh:
     """A mesh of devices by data, model and seq; UsageError if there are too few."""
     shape = [sizes.get(axis, 1) for axis in AXES]
