@@ -261,7 +261,7 @@ def generated_tensors(
     text_model: TextModel,
     lead: tuple[str, ...],
 ) -> dict[str, Tensor]:
-    """X and ids of generated texts, padded: (N, T), or (N, T, V)."""
+    """Pad x and ids of generated texts: (N, T), or (N, T, V)."""
     options = text_model.options
     dtype, pad = options.compute_dtype, text_model.core.config.special.pad or 0
     axes = (*lead, "token")

@@ -82,7 +82,7 @@ def summarize(array: Array) -> dict[str, float | int]:
 
 
 def deviation(flat: Array, mean: float, square: float) -> float:
-    """The standard deviation of finite numbers, by a second pass if cancellation is large."""
+    """The standard deviation of finite numbers; by a second pass if sums cancel."""
     if square - mean * mean > UNEVEN * mean * mean:
         return float((square - mean * mean) ** 0.5)
     with np.errstate(over="ignore"):
