@@ -179,7 +179,7 @@ class SpecialIds(NamedTuple):
 
 
 def check_length(ids: Array, block: int, name: str) -> None:
-    """DataError where a text is too short for one block and the token after it.
+    """DataError if a text is too short for one block and the token after it.
 
     >>> check_length(np.arange(9), 8, "tales.txt")
     """

@@ -49,7 +49,7 @@ def model_files(
     tensors  by their published names
     dtype    to store them in
 
-    DataError where a number exceeds the range of this dtype.
+    DataError if a number exceeds the range of this dtype.
     """
     arrays = {name: _convert(tensors[name], dtype, name) for name in sorted(tensors)}
     config = json_bytes({**raw, "torch_dtype": dtype})

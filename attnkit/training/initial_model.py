@@ -171,7 +171,7 @@ def check_sample(model: InitialModel, sample: str, name: str) -> None:
 
 
 def check_positions(raw: Mapping[str, Any], longest: int, name: str) -> None:
-    """DataError where a model has fewer positions than the longest text needs."""
+    """DataError if a model has fewer positions than the longest text needs."""
     for key in MAXIMUM_POSITIONS:
         size = raw.get(key)
         if isinstance(size, int) and size < longest and raw.get("model_type") != "t5":
@@ -211,7 +211,7 @@ def describe_vocabulary(
 ) -> Vocabulary:
     """The vocabulary of tokenizers, with special tokens of the configuration if given.
 
-    DataError where a special token is missing that this kind of training needs.
+    DataError if a special token is missing that this kind of training needs.
     """
     special, words = tokenizers[0].special, tokenizers[0].vocabulary
     ids = {word: id for id, word in enumerate(words)}

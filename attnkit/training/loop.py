@@ -55,7 +55,7 @@ PARAMETERS, BEST, OPTIMIZER, PROGRESS = "parameters.", "best.", "optimizer.", "p
 
 @dataclass
 class RunProgress:
-    """Where a run is.
+    """The progress of a run.
 
     step       steps that are done; tokens: those predicted so far
     loss_sum   of the steps since the last report, of which there are `loss_count`
@@ -123,8 +123,8 @@ class Run:
     def train(self, monitor: Monitor) -> int:
         """Train to the end of the run, with reports and saves at intervals and at the end.
 
-        Return 0, or the number of the signal, to one of all processes, after which all was saved. DataError where a
-        number is not finite; FileError where the folder cannot be written, in which case it has the last save.
+        Returns 0, or the number of a signal to any of the processes, after which all was saved. DataError if a number
+        is not finite, FileError if the folder cannot be written; it then keeps the last save.
         """
         self._clock = time.monotonic()
         for _ in self._steps():

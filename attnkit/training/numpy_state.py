@@ -108,7 +108,7 @@ def gradient_norm(gradients: Array) -> float:
 def clip_gradients(gradients: Array, max_norm: float) -> float:
     """Scale gradients in place to a norm of at most `max_norm`; return the norm before.
 
-    The factor is max_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_. Where the norm is not finite, the
+    The factor is max_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_. If the norm is not finite, the
     gradients are unchanged.
 
     >>> gradients = np.array([3.0, 4.0])

@@ -53,7 +53,7 @@ def parameter_groups(
 ) -> dict[str, ParameterGroup]:
     """The group of each parameter; `layer_decay` scales the rate from layer to layer.
 
-    Source: discriminative fine-tuning (Howard and Ruder 2018, section 3.2), where it is 1/2.6.
+    Source: discriminative fine-tuning (Howard and Ruder 2018, section 3.2), whose factor is 1/2.6.
     UsageError for a factor that is not above 0, up to 1.
 
     >>> from attnkit.model import StackConfig

@@ -118,7 +118,7 @@ class Trainer:
 
     state   its parameters and their optimizer, in NumPy, or on the devices of the engine that computes
     table   its tensors by their published names
-    total   steps of the whole run, None where only time or patience ends it
+    total   steps of the whole run, None if only time or patience ends it
     """
 
     def __init__(self, recipe: Recipe, model: InitialModel) -> None:
@@ -151,7 +151,7 @@ class Trainer:
     def step(self, number: int) -> StepResult:
         """Change the parameters by the gradients of the batch of a step, from 1.
 
-        NotFiniteError, before they are changed, where the loss or the gradient is not finite.
+        NotFiniteError, before they are changed, if the loss or the gradient is not finite.
         """
         plan = self.plan(number)
         loss, norm = self.state.step(plan)

@@ -59,7 +59,7 @@ Kernel = Callable[[JaxArray, JaxArray, JaxArray, Rules, See], JaxArray]
 def allowed_cells(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
     """The keys that causality and window allow to queries; None for all.
 
-    i (T,) numbers of queries, j (S,) numbers of keys -> (T, S), or (B, 1, T, S) where each row has its offset
+    i (T,) numbers of queries, j (S,) numbers of keys -> (T, S), or (B, 1, T, S) if each row has its offset
 
     >>> allowed_cells(Rules(1.0, causal=True, offset=1), jnp.arange(1), jnp.arange(3)).tolist()
     [[True, True, False]]
@@ -170,8 +170,8 @@ def weighted_values(weights: JaxArray, v: JaxArray) -> JaxArray:
 def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See = see_nothing) -> JaxArray:
     """Compute the heads by `jax.nn.dot_product_attention`, or cuDNN in 16 bits.
 
-    By blocks where there are many scores and the kernel would hold them all; by `dense_attention` in float64, whose
-    scores the kernel would round, and in float16 on a CPU, which it does not know.
+    Many scores, all of which the kernel would hold, are computed by blocks. `dense_attention` computes float64, whose
+    scores the kernel would round, and float16 on a CPU, which the kernel does not support.
     """
     queries, keys = q.shape[-2], k.shape[-2]
     is_plain = rules.is_plain(queries, keys)

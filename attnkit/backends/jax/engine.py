@@ -106,7 +106,7 @@ class JaxEngine:
     ) -> list[Array] | None:
         """The hidden states (T, D) of several texts, computed as one padded batch.
 
-        None where one is not finite.
+        None if one is not finite.
         """
         rows, width = bucket(len(ids)), max(map(len, ids))
         batch, kinds, real = np.zeros((3, rows, width), np.int64)

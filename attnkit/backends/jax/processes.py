@@ -27,7 +27,7 @@ LIMITS = {  # seconds until all have joined, until a process without a heartbeat
     "heartbeat_timeout_seconds": 20,
     "shutdown_timeout_seconds": 24 * 3600,
 }
-# by which JAX ends a process that lost another, where no handler of Python's runs
+# JAX ends a process that lost another by this signal, without running a handler of Python's
 ON_ABORT = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: remove_temporaries())
 NO_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # what the errors of JAX say on GPUs, and on a CPU
 

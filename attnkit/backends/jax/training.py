@@ -193,7 +193,7 @@ class JaxTrainState:
         dropouts  of the results of layers, and of the weights between states: that of each pass, none for none
         updates  parameter -> learning rate, weight decay and number of its update, of those that change
 
-        Where a result is not finite, nothing is changed.
+        If a result is not finite, nothing is changed.
         """
         names = sorted(set(updates) & set(self._shardings))
         factors = RULES[self._options.name].factors
