@@ -111,9 +111,9 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
         os.environ.setdefault("MPLCONFIGDIR", os.path.join(cache, "matplotlib"))  # its list of fonts, and no settings
         return [figures.encode_figure(call, result, chosen)]
     if chosen in CELL_FORMATS and isinstance(result, Record):
-        from attnkit.cli import cells
+        from attnkit.cli import views
 
-        return [cells.encode_cells(call, result, chosen)]
+        return [views.encode_cells(call, result, chosen)]
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":

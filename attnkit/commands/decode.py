@@ -271,7 +271,7 @@ def draw_decoded(record: Record, stage: Stage, figure_options: FigureOptions) ->
 
 def list_decoded(record: Record, stage: Stage) -> Cells:
     """Scores, candidates or likely words as cells; of other results the one tensor."""
-    from attnkit.cli.cells import computed_cells
+    from attnkit.cli.views import computed_cells
 
     if gives_labels(record, stage):
         return label_cells(record, stage)

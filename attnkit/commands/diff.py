@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from attnkit.cli import cells, figures, views
+from attnkit.cli import figures, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews, Stage, make_item, named_files, tool
 from attnkit.display.cells import Cells
@@ -141,7 +141,7 @@ def with_heatmap(report: DiffReport, stage: Stage) -> DiffReport:
 
 
 def list_differences(report: Record, stage: Stage) -> Cells:
-    cells.refuse_view(stage)
+    views.refuse_view(stage)
     names = [name for name in report if report.axes_of(name) == ("tensor",)]
     columns = [report.labels["tensor"], *(report[name] for name in names), report.labels["at"], report.labels["first"]]
     return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])

@@ -11,8 +11,8 @@ import typer
 
 from attnkit import callbacks, display, model
 from attnkit.cli import figures, options, views
-from attnkit.cli.cells import computed_cells
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, make_item, named_files, read_records, tool
+from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret import head_scores

@@ -7,9 +7,9 @@ import typer
 
 from attnkit import display
 from attnkit.cli import figures, options, views
-from attnkit.cli.cells import computed_cells
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import ResultViews, Stage, tool
+from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
 from attnkit.display.slicing import elide
 from attnkit.interpret.lens import apply_lens, attribute_logit, text_size

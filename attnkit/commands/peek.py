@@ -3,7 +3,7 @@
 import sys
 
 from attnkit import display
-from attnkit.cli import cells, figures, notebook, views
+from attnkit.cli import figures, notebook, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, ResultViews, Stage, tool
 from attnkit.record import Record
@@ -27,7 +27,7 @@ def show_and_return(record: Record, stage: Stage) -> Record:
         "Figures": "numbers no_numbers range cmap",
     },
     rules=Constraints(exclusive=[views.VIEWS, ("numbers", "no_numbers")]),
-    views=ResultViews(table=render_part, figure=figures.select_sections, cells=cells.select_cells),
+    views=ResultViews(table=render_part, figure=figures.select_sections, cells=views.select_cells),
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.Name, "slice": views.Slice},
     tables_aside=lambda parameters: True,
     without=("check_finite",),

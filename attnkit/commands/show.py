@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnkit import display
-from attnkit.cli import cells, figures, notebook, operands, views
+from attnkit.cli import figures, notebook, operands, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, read_records, tool
 from attnkit.errors import UsageError, flag_name
@@ -127,7 +127,7 @@ def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") ->
         ]
     ),
     reader=read_input,
-    views=ResultViews(table=render_input, figure=draw_input, cells=cells.view_cells),
+    views=ResultViews(table=render_input, figure=draw_input, cells=views.view_cells),
     derived=views.derived,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
     shows_table=True,
