@@ -84,9 +84,8 @@ def broadcast_mask(
 ) -> tuple[Array | None, Array | None]:
     """Broadcast mask and bias to scores of a shape and dtype.
 
-    The last axis of a shorter mask is not broadcast.
-
-    A mask of 0 and 1 becomes a boolean one. DataError if they do not broadcast.
+    The last axis of a shorter mask is not broadcast. A mask of 0 and 1 becomes a boolean one. DataError if they do not
+    broadcast.
 
     >>> mask, bias = broadcast_mask(np.array([[True, False]]), None, (2, 3, 4), np.dtype(float))
     >>> mask.shape, bias

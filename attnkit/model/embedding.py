@@ -117,11 +117,9 @@ def _digest(word: str) -> list[int]:
 def scale_embedding(x: Array) -> Array:
     """Multiply embeddings by the square root of their width.
 
-    Source: Attention Is All You Need, section 3.4.
-
     x (..., D) -> (..., D)
 
-    DataError for a single number, which has no width.
+    Source: Attention Is All You Need, section 3.4. DataError for a single number, which has no width.
 
     >>> scale_embedding(np.array([1.0, 2.0, 3.0, 4.0]))
     array([2., 4., 6., 8.])

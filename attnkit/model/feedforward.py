@@ -25,15 +25,13 @@ def feed_forward(
 ) -> dict[str, Array]:
     """activation(x W1 + b1) W2 + b2 at every position.
 
-    If `params` contains w3, the activation is multiplied by x W3 + b3.
-
     x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> {"output": (..., D), ...}
 
-    The result holds hidden and activated, then linear (x W3 + b3) and gated (activated times linear) if gated, then
-    output. `keep` are the intermediates to return beside the output [all]; `hook` may read and replace any of them;
-    others are not held in memory. Without w2 the output is what W2 would be applied to. Source: Attention Is All You
-    Need, section 3.3; Shazeer 2020 for the gate. DataError if shapes do not match, UsageError for an unknown
-    activation.
+    If `params` contains w3, the activation is multiplied by x W3 + b3. The result holds hidden and activated, then
+    linear (x W3 + b3) and gated (activated times linear) if gated, then output. `keep` are the intermediates to return
+    beside the output [all]; `hook` may read and replace any of them; others are not held in memory. Without w2 the
+    output is what W2 would be applied to. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate.
+    DataError if shapes do not match, UsageError for an unknown activation.
 
     >>> one = np.array([[1.0]])
     >>> feed_forward(np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])})["output"].tolist()

@@ -61,11 +61,10 @@ def vocabulary_product(head: Array, table: Array) -> Array:
 def copying_scores(weights: HeadWeights, product: Array) -> Array:
     """How much each head copies: Σ λ / Σ |λ| of its OV circuit from words to words.
 
-    The circuit is W_E W_V W_O W_U.
-
     product (D, D), as of `vocabulary_product` -> (H,); 1: a word raises its own logit, -1: it lowers it
 
-    The eigenvalues (N, N) are those of the small matrix W_O W_U W_E W_V, (V, V), and zeros. NaN if all are 0.
+    The circuit is W_E W_V W_O W_U. The eigenvalues (N, N) are those of the small matrix W_O W_U W_E W_V, (V, V), and
+    zeros. NaN if all are 0.
 
     >>> copying_scores(HeadWeights(*np.eye(2)[None].repeat(4, 0)[:, None]), np.diag([1.0, -3.0]))
     array([-0.5])

@@ -84,13 +84,11 @@ def extract_patches_backward(
 def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, new_columns: int) -> Array:
     """Interpolate learned positions of a grid of patches to another size.
 
-    The row of the class token is unchanged.
-
     table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
 
-    Bicubic: a new point is at scale (i + 1/2) - 1/2 of the old grid and uses its four neighbours on each axis,
-    the nearest of the edge if there are none, by Keys' cubic kernel (1981, equation 4) with a = -3/4.
-    DataError if the table does not hold the grid.
+    The row of the class token is unchanged. Bicubic: a new point is at scale (i + 1/2) - 1/2 of the old grid and uses
+    its four neighbours on each axis, the nearest of the edge if there are none, by Keys' cubic kernel (1981, equation
+    4) with a = -3/4. DataError if the table does not hold the grid.
 
     >>> interpolate_positions(np.array([[9.0], [0.0], [4.0]]), 1, 2, 1, 4).ravel().round(4)
     array([ 9.    , -0.4219,  0.9062,  3.0938,  4.4219])

@@ -108,12 +108,10 @@ def run_long_text(
 ) -> tuple[Array, list[States]]:
     """Outputs and final states of forward layers, in less memory.
 
-    They are those of `run_stack`, to the bit.
-
     x (B, T, D), states (B, P) and (B, H) [zeros] -> outputs (B, T, P), states of each layer
 
-    A part of the tokens runs through all layers before the next, so that the outputs of inner layers are not held.
-    Errors: see `run_layer`.
+    They are those of `run_stack`, to the bit. A part of the tokens runs through all layers before the next, so that the
+    outputs of inner layers are not held. Errors: see `run_layer`.
 
     >>> layer = RecurrentLayer({"input": np.ones((1, 1)), "hidden": np.ones((1, 1))})
     >>> outputs, states = run_long_text("relu", np.array([[[1.0], [2.0]]]), [layer, layer])

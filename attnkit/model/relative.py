@@ -156,13 +156,11 @@ def _gather(scores: Array, index: Array) -> Array:
 def distance_rows(queries: Array, keys: Array, span: int, longest: int = 0) -> Array:
     """Row of a table of 2·span distances for each query and key.
 
-    Near distances are exact, far ones logarithmic.
-
     queries (T,), keys (S,) -> (T, S)
 
-    The row is span + d for a distance d = query − key; distances outside the table use its first or last row. With
-    `longest`, distances from span/2 on share rows, so that `longest` − 1 is the last that has one. Computed in float32,
-    as by the published code (He et al. 2021, DeBERTa).
+    Near distances are exact, far ones logarithmic. The row is span + d for a distance d = query − key; distances
+    outside the table use its first or last row. With `longest`, distances from span/2 on share rows, so that `longest`
+    − 1 is the last that has one. Computed in float32, as by the published code (He et al. 2021, DeBERTa).
 
     >>> distance_rows(np.array([1]), np.arange(4), 2).tolist()
     [[3, 2, 1, 0]]

@@ -47,12 +47,11 @@ def rotary_angles(
 ) -> tuple[Array, Array]:
     """Cosine and sine of the rotation of each pair at each position.
 
-    The angle is p / base^(2i/R), or p * frequency.
-
     positions (..., T), frequencies (R/2,) -> cos (..., T, R/2), sin (..., T, R/2), float64
 
-    Both are multiplied by `factor`, the second result of `rope_frequencies`. DataError for an odd rotary width, or
-    for frequencies of another one. Source: RoFormer (Su et al. 2021), section 3.2.
+    The angle is p / base^(2i/R), or p * frequency. Both are multiplied by `factor`, the second result of
+    `rope_frequencies`. DataError for an odd rotary width, or for frequencies of another one. Source: RoFormer (Su et
+    al. 2021), section 3.2.
 
     >>> [part.round(4).tolist() for part in rotary_angles([1], 4)]
     [[[0.5403, 1.0]], [[0.8415, 0.01]]]
@@ -185,12 +184,11 @@ ROPE_TYPES: dict[str, Callable[[int, Rope, int], Scaled]] = {
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
     """Rotate each pair of the first R features by its angle.
 
-    The other features are unchanged.
-
     x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
 
-    Pair i is (i, i + R/2), or (2i, 2i + 1) when interleaved (ONNX RotaryEmbedding-23). cos and sin broadcast
-    over the leading axes of x; DataError if they do not, or if R > D. The adjoint is the rotation by cos and -sin.
+    The other features are unchanged. Pair i is (i, i + R/2), or (2i, 2i + 1) when interleaved (ONNX
+    RotaryEmbedding-23). cos and sin broadcast over the leading axes of x; DataError if they do not, or if R > D. The
+    adjoint is the rotation by cos and -sin.
 
     >>> rotate(np.array([[1.0, 2.0, 7.0]]), np.array([[0.0]]), np.array([[1.0]]))
     array([[-2.,  1.,  7.]])

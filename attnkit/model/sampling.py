@@ -39,11 +39,9 @@ def logits(x: Array, weight: Array, bias: Array | None = None, products: Product
 def apply_temperature(logits: Array, temperature: float) -> Array:
     """Subtract each row's largest logit and divide by the temperature.
 
-    Below 1 is sharper, above 1 flatter.
-
     logits (..., N) -> (..., N)
 
-    UsageError unless the temperature is positive.
+    Below 1 is sharper, above 1 flatter. UsageError unless the temperature is positive.
 
     >>> apply_temperature(np.array([1.0, 3.0]), 2.0)
     array([-1.,  0.])
@@ -87,12 +85,11 @@ def log_probabilities(logits: Array) -> Array:
 def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
     """Make earlier tokens less likely.
 
-    Their logits are divided by the penalty if positive, else multiplied.
-
     logits (..., N), ids (..., T) -> (..., N)
 
-    A repeated token is penalized once. Source: CTRL (Keskar et al. 2019), section 4.1, and Hugging Face's
-    multiplication of negative logits. UsageError unless the penalty is positive; DataError for an id outside 0..N-1.
+    Their logits are divided by the penalty if positive, else multiplied. A repeated token is penalized once. Source:
+    CTRL (Keskar et al. 2019), section 4.1, and Hugging Face's multiplication of negative logits. UsageError unless the
+    penalty is positive; DataError for an id outside 0..N-1.
 
     >>> repetition_penalty(np.array([3.0, -3.0, 3.0]), np.array([0, 1, 1]), 1.5)
     array([ 2. , -4.5,  3. ])
@@ -127,11 +124,9 @@ def _order(scores: Array) -> Array:
 def largest(scores: Array, count: int) -> Array:
     """Indices of the `count` largest scores, or of all, best first.
 
-    Ties by the lower index, NaN last.
-
     scores (..., N) -> (..., M) int64, where M is the lesser of `count` and N
 
-    Only these are sorted, not the whole row.
+    Ties by the lower index, NaN last. Only these are sorted, not the whole row.
 
     >>> largest(np.array([1.0, 3.0, 2.0, 3.0]), 2)
     array([1, 3])
@@ -289,11 +284,9 @@ def greedy(logits: Array) -> Array:
 def candidates(probabilities: Array, top: int) -> tuple[Array, Array]:
     """Most probable words and their probabilities, best first.
 
-    Ties by the lower index, NaN last.
-
     probabilities (..., N) -> ids (..., M) int64, probabilities (..., M), where M is the lesser of `top` and N
 
-    UsageError for top < 1.
+    Ties by the lower index, NaN last. UsageError for top < 1.
 
     >>> candidates(np.array([0.25, 0.5, 0.25]), 2)
     (array([1, 0]), array([0.5 , 0.25]))

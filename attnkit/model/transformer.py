@@ -124,11 +124,9 @@ def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> 
 def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Array:
     """Add absolute positions to x, if the model has any.
 
-    Rotary and T5 positions are applied inside attention.
-
     x (..., T, D) -> (..., T, D)
 
-    DataError for more tokens than the model has positions.
+    Rotary and T5 positions are applied inside attention. DataError for more tokens than the model has positions.
     """
     config = model.config
     kind = config.positions.kind

@@ -238,11 +238,10 @@ def _with_infinite_values(
 def merge_partial_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]:
     """Merge attention over parts of the keys (split-KV) into attention over all.
 
-    Exact, in any order, and repeatable.
-
     outputs (..., H, T, V) and lses (..., H, T) of each part -> (..., H, T, V), (..., H, T) float64
 
-    A part without keys for a query has a log-sum-exp of -inf there, and adds nothing. DataError if shapes differ.
+    Exact, in any order, and repeatable. A part without keys for a query has a log-sum-exp of -inf there, and adds
+    nothing. DataError if shapes differ.
 
     >>> outputs, lses = [np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])]
     >>> output, lse = merge_partial_attention(outputs, lses)
