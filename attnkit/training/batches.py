@@ -6,14 +6,14 @@ B  batch, T  tokens of a block or of the longest target, S  tokens of the longes
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.model import Array
 from attnkit.model.loss import IGNORE_INDEX
-from attnkit.training.data import SentencePair
+from attnkit.training.data import Item, SentencePair
 
 MASKED_SHARE = 0.15  # of the words of BERT
 NOISE_DENSITY, MEAN_SPAN = 0.15, 3.0  # of T5
@@ -229,16 +229,29 @@ def consecutive_blocks(ids: Array, batch: int, block: int) -> Iterator[Batch]:
         yield Batch(rest[:, :-1], rest[:, 1:])
 
 
-class LengthSampler:
+class LengthSampler(Generic[Item]):
     """Batches of items of similar lengths by step, every item once an epoch.
 
-    lengths  (N, 2) or (N, 1) of the items
-    collate  makes the batch of some items, by their numbers
+    measure  item -> its lengths, by which items are sorted
+    collate  items -> their batch
+
+    >>> pairs = [SentencePair([5, 2], [6, 7, 2]), SentencePair([5, 5, 2], [6, 2])]
+    >>> sampler = LengthSampler(pairs, pair_lengths, lambda own: pad_pairs(own, SpecialIds(pad=0, start=0)), 1, seed=1)
+    >>> sorted(sampler.batch(step).ids.tolist() for step in (1, 2))
+    [[[0, 6]], [[0, 6, 7]]]
     """
 
-    def __init__(self, lengths: Array, collate: Callable[[Array], Batch], size: int, seed: int) -> None:
-        self.steps_per_epoch = -(-len(lengths) // size)
-        self._lengths, self._collate, self._size, self._seed = lengths, collate, size, seed
+    def __init__(
+        self,
+        items: Sequence[Item],
+        measure: Callable[[Item], list[int]],
+        collate: Callable[[list[Item]], Batch],
+        size: int,
+        seed: int,
+    ) -> None:
+        self.steps_per_epoch = -(-len(items) // size)
+        self._items, self._collate, self._size, self._seed = items, collate, size, seed
+        self._lengths = np.array([measure(item) for item in items])
         self._epoch, self._batches = -1, list[Array]()
 
     def batch(self, step: int) -> Batch:
@@ -246,21 +259,11 @@ class LengthSampler:
         epoch, number = divmod(step - 1, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, group_by_length(self._lengths, self._size, self._seed, epoch)
-        return self._collate(self._batches[number])
+        return self._collate([self._items[row] for row in self._batches[number]])
 
 
-class PairSampler(LengthSampler):
-    """Batches of sentence pairs by step.
-
-    >>> pairs = [SentencePair([5, 2], [6, 7, 2]), SentencePair([5, 5, 2], [6, 2])]
-    >>> sampler = PairSampler(pairs, 1, SpecialIds(pad=0, start=0), seed=1)
-    >>> sorted(sampler.batch(step).ids.tolist() for step in (1, 2))
-    [[[0, 6]], [[0, 6, 7]]]
-    """
-
-    def __init__(self, pairs: Sequence[SentencePair], size: int, special: SpecialIds, seed: int) -> None:
-        lengths = np.array([[len(pair.target), len(pair.source)] for pair in pairs])
-        super().__init__(lengths, lambda rows: pad_pairs([pairs[row] for row in rows], special), size, seed)
+def pair_lengths(pair: SentencePair) -> list[int]:
+    return [len(pair.target), len(pair.source)]
 
 
 def group_by_length(lengths: Array, size: int, seed: int, epoch: int) -> list[Array]:

@@ -21,9 +21,9 @@ from attnkit.model import Array
 from attnkit.model.config import Config
 from attnkit.tokenizers import Tokenizer
 from attnkit.training import batches
-from attnkit.training.batches import Batch, LengthSampler, PairSampler, SpecialIds, pad_ids
+from attnkit.training.batches import Batch, LengthSampler, SpecialIds, pad_ids, pair_lengths
 from attnkit.training.data import (
-    SentencePair,
+    Item,
     encode_line,
     encode_pairs,
     encode_text,
@@ -194,23 +194,32 @@ def corrupted_corpus(draw: Draw, parts: tuple[Array, Array, float, Recipe], arou
 
 def pair_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
     """Batches of sentence pairs of similar lengths, every pair once an epoch."""
-    special, share = vocabulary.special, parse_share(recipe.valid)
+    special = vocabulary.special
     pairs = encode_pairs(vocabulary.tokenizers, parse_pairs(text, name), special.eos, name)
-    train, last = hold_out_every(pairs, share)
+    return sampled_corpus(pairs, pair_lengths, lambda own: batches.pad_pairs(own, special), recipe, ("pair", name))
+
+
+def sampled_corpus(
+    items: list[Item],
+    measure: Callable[[Item], list[int]],
+    collate: Callable[[list[Item]], Batch],
+    recipe: Recipe,
+    names: tuple[str, str],
+) -> Corpus:
+    """A corpus of items for `LengthSampler`; `names` are the noun of an item and the file."""
+    share, (noun, name) = parse_share(recipe.valid), names
+    train, last = hold_out_every(items, share)
     if share and not (last and train):
         part = "held out" if train else "left to train on"
-        raise DataError(f"no pair is {part}: {recipe.valid} of {len(pairs)}; --valid 0 trains on all", name)
-    sampler = PairSampler(train, recipe.batch * recipe.accumulate, special, recipe.seed)
+        raise DataError(f"no {noun} is {part}: {recipe.valid} of {len(items)}; --valid 0 trains on all", name)
+    sampler = LengthSampler(train, measure, collate, recipe.batch * recipe.accumulate, recipe.seed)
 
     def held_out() -> Iterator[Batch]:
         for first in range(0, len(last), recipe.batch):
-            yield batches.pad_pairs(last[first : first + recipe.batch], special)
+            yield collate(last[first : first + recipe.batch])
 
-    return Corpus(sampler.batch, held_out if last else None, sampler.steps_per_epoch, longest=longest_pair(pairs))
-
-
-def longest_pair(pairs: list[SentencePair]) -> int:
-    return max(max(len(pair.source), len(pair.target)) for pair in pairs)
+    longest = max(max(measure(item)) for item in items)
+    return Corpus(sampler.batch, held_out if last else None, sampler.steps_per_epoch, longest=longest)
 
 
 def steps_per_epoch(tokens: int, rows: int, recipe: Recipe) -> int:
@@ -312,24 +321,9 @@ def pad_labelled(texts: Sequence[LabelledText], pad: int) -> Batch:
 
 def labelled_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
     """Batches of labelled texts of similar lengths, every text once an epoch."""
-    share, pad = parse_share(recipe.valid), vocabulary.special.pad
     texts = encode_labelled(vocabulary.tokenizers[0], parse_labelled(text, name), vocabulary.labels, name)
-    train, last = hold_out_every(texts, share)
-    if share and not (last and train):
-        part = "held out" if train else "left to train on"
-        raise DataError(f"no text is {part}: {recipe.valid} of {len(texts)}; --valid 0 trains on all", name)
-    size = recipe.batch * recipe.accumulate
-    lengths = np.array([[len(one.ids)] for one in train])
-    sampler = LengthSampler(
-        lengths, lambda rows: pad_labelled([train[row] for row in rows], pad), size, recipe.seed
-    )  # fmt: skip
-
-    def held_out() -> Iterator[Batch]:
-        for first in range(0, len(last), recipe.batch):
-            yield pad_labelled(last[first : first + recipe.batch], pad)
-
-    longest = max(len(one.ids) for one in texts)
-    return Corpus(sampler.batch, held_out if last else None, sampler.steps_per_epoch, longest=longest)
+    pad = vocabulary.special.pad
+    return sampled_corpus(texts, lambda one: [len(one.ids)], lambda own: pad_labelled(own, pad), recipe, ("text", name))
 
 
 CORPORA = {

@@ -9,13 +9,15 @@ from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training import batches, data
 from attnkit.training.batches import (
     DrawKey,
-    PairSampler,
+    LengthSampler,
     SpecialIds,
     block_batch,
     consecutive_blocks,
     draw_integers,
     draw_uniform,
     masked_batch,
+    pad_pairs,
+    pair_lengths,
     span_batch,
 )
 from attnkit.training.corpus import parse_labelled
@@ -26,6 +28,11 @@ from attnkit.training.vocabulary import parse_kind, train_tokenizer
 TEXT = np.arange(1000, 1500)
 BERT = SpecialIds(pad=0, cls=2, sep=3, mask=4)
 T5 = SpecialIds(pad=0, eos=1, start=0, sentinels=tuple(range(199, 99, -1)))
+
+
+def sample_pairs(pairs, size):
+    special = SpecialIds(pad=0, start=0)
+    return LengthSampler(pairs, pair_lengths, lambda own: pad_pairs(own, special), size, seed=1)
 
 
 def tokenizer(family, text, folder):
@@ -138,7 +145,7 @@ def test_a_share_that_is_none(text):
 
 
 def test_every_pair_is_in_one_batch_an_epoch_and_epochs_differ():
-    sampler = PairSampler(pairs_of(50), 4, SpecialIds(pad=0, start=0), seed=1)
+    sampler = sample_pairs(pairs_of(50), 4)
     assert sampler.steps_per_epoch == 13
     epochs = [[sampler.batch(1 + epoch * 13 + step) for step in range(13)] for epoch in (0, 1)]
     for epoch in epochs:
@@ -146,13 +153,13 @@ def test_every_pair_is_in_one_batch_an_epoch_and_epochs_differ():
         assert sorted(firsts) == list(range(10, 60))
     orders = [[batch.source[:, 0].tolist() for batch in epoch] for epoch in epochs]
     assert orders[0] != orders[1]
-    resumed = PairSampler(pairs_of(50), 4, SpecialIds(pad=0, start=0), seed=1)
+    resumed = sample_pairs(pairs_of(50), 4)
     np.testing.assert_array_equal(resumed.batch(17).ids, sampler.batch(17).ids)
 
 
 def test_pairs_of_a_batch_have_similar_lengths():
     pairs = pairs_of(256)
-    sampler = PairSampler(pairs, 8, SpecialIds(pad=0, start=0), seed=1)
+    sampler = sample_pairs(pairs, 8)
     all_batches = [sampler.batch(step) for step in range(1, 33)]
     padded = sum(int((batch.targets == IGNORE_INDEX).sum()) for batch in all_batches)
     assert padded < 0.05 * sum(len(pair.target) for pair in pairs)
