@@ -20,21 +20,9 @@ from attnkit.record import Array, Record
 
 typer_main: Any = typer.main
 Load = Literal[
-    "tensor",
-    "tensors",
-    "attended",
-    "memory",
-    "index",
-    "words",
-    "tokenizer",
-    "model",
-    "image",
-    "patches",
-    "means",
-    "ids",
-    "targets",
-    "lines",
-]
+    "tensor", "tensors", "attended", "memory", "index", "words", "tokenizer", "model", "image",
+    "patches", "means", "ids", "targets", "lines",
+]  # fmt: skip
 PLAIN = re.compile(r"[\w./-]+")  # names that a shell takes as they are: no other is offered
 COMMA = re.compile(r",(?![^\[\]]*\])")  # outside brackets
 MOST_DIGITS = 18  # of a whole number
@@ -383,11 +371,6 @@ def attribution(of: str) -> Any:
     return typer.Option(parser=parse_method, metavar=METHODS, help=help)
 
 
-WEIGHTS_HELP = (
-    "add attention weights, for texts of any length: stats (lse, entropy, max, argmax and span of each query; the"
-    " sum of weights that each key received), the K largest, the rows of queries I, J, …, or the full matrix"
-)
-FLOATS = Literal["float32", "bfloat16", "float16"]
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
           "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
 ABOVE_0 = typer_main.types.FloatRange(min=0, min_open=True)
@@ -454,7 +437,14 @@ Mean = Annotated[
     ),
 ]
 Image = Annotated[Array | None, file("image", "image: PNG, JPEG, or a tensor (C, height, width)")]
-Weights = Annotated[str | None, typer.Option(metavar="stats|topk:K|rows:I,J|full", help=WEIGHTS_HELP)]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="stats|topk:K|rows:I,J|full",
+        help="add attention weights, for texts of any length: stats (lse, entropy, max, argmax and span of each query; "
+        "the sum of weights that each key received), the K largest, the rows of queries I, J, …, or the full matrix",
+    ),
+]
 Ids = Annotated[Record | None, file("ids", "token ids (T) or (B, T), instead of text")]
 Pair = Annotated[str | None, typer.Option(help="second text of a pair, for models such as BERT")]
 Batch = Annotated[bool, typer.Option(help="make one padded batch of all texts, or of all lines of standard input")]
