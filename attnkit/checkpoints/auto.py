@@ -109,7 +109,6 @@ def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
 
 
 def _open_marian(folder: str) -> Checkpoint:
-    """Open a folder with the NumPy file that Marian writes."""
     from attnkit.checkpoints.marian_native import open_marian
 
     path = os.path.join(folder, MARIAN_FILE)

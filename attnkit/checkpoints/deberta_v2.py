@@ -46,7 +46,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def _heads(raw: ConfigReader) -> Heads:
-    """The published names of the heads."""
     activation = raw.get_choice("pooler_hidden_act", PUBLISHED, "gelu")
     return {
         "sequence": Head("classifier", dense="pooler.dense", activation=activation),
@@ -82,7 +81,6 @@ def _map_words(raw: ConfigReader) -> Specs:
 
 
 def _map_distances(prefix: str, terms: Sequence[str]) -> Specs:
-    """Map the projections of the table of distances."""
     specs: dict[str, TensorSpec] = {}
     for letter, published in map(TERMS.__getitem__, terms):
         specs[f"w{letter}"] = TensorSpec((f"{prefix}.{published}.weight",), transposed=True)

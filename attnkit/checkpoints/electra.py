@@ -55,5 +55,4 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _is_discriminator(raw: ConfigReader) -> bool:
-    """Whether the model is one that finds replaced tokens."""
     return raw.has_architecture("ForPreTraining")

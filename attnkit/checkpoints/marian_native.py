@@ -157,7 +157,6 @@ def _parse_scalar(text: str) -> Any:
 
 
 def _read_vocabulary_sizes(raw: ConfigReader) -> tuple[int, int]:
-    """The sizes of the source and the target vocabulary."""
     sizes = raw.values.get("dim-vocabs")
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(size) is int and size > 1 for size in sizes):
         raise raw.error("dim-vocabs is not a list of two whole numbers")

@@ -92,6 +92,5 @@ def _read_windows(raw: ConfigReader, layers: int) -> tuple[int, ...]:
 
 
 def _read_rope(raw: ConfigReader, size: int, kind: str, theta: float) -> dict[str, Any]:
-    """The rotation of the layers of a kind."""
     rope = ConfigReader(raw.get_dict("rope_parameters"), raw.name).get_dict(kind) or raw.get_dict("rope_scaling")
     return read_rope(raw, rope, size, theta)

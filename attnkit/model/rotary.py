@@ -110,7 +110,6 @@ def _blend(frequencies: Array, factor: float, unscaled: Array) -> Array:
 
 
 def _default(dim: int, rope: Rope, length: int) -> Scaled:
-    """Frequencies of the paper."""
     return _published(dim, rope), 1.0
 
 

@@ -185,7 +185,6 @@ def additive_scores_backward(grad_output: Array, q: Array, k: Array, params: Par
 
 
 def _vector(va: Array) -> Array:
-    """Vector of a linear layer with one output."""
     return va.reshape(-1) if va.ndim == 2 and 1 in va.shape else va
 
 

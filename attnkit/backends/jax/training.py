@@ -334,7 +334,6 @@ class JaxTrainState:
         return changed, loss, norm
 
     def _split(self, name: str, array: JaxArray) -> JaxArray:
-        """Split an array over the devices like a parameter."""
         return array if self._engine.mesh is None else jax.lax.with_sharding_constraint(array, self._shardings[name])
 
     def _compute_gradients(

@@ -101,7 +101,6 @@ def _run_backward(
     saved: Mapping[str, Array],
     hook: Hook,
 ) -> Gradients:
-    """Compute the gradients in the fastest way that fits."""
     is_dot, scores = SCORES[options.score].score is dot, math.prod(q.shape[:-1]) * k.shape[-2]
     arrays = (grad_output, q, k, v)
     if (scores < MANY and "weights" not in saved) or any(hook(name) for name in SQUARE):

@@ -309,7 +309,6 @@ def _make_operands(
 
 
 def _add_keys(operands: Operands, part: BatchPart, keys: slice, share: tuple[int, bool], workspace: Workspace) -> None:
-    """Add what a band of keys contributes to the gradients."""
     inputs, is_first = operands.inputs, True
     band = part.batch, part.groups, keys
     for shared in range(inputs.sharing):
