@@ -462,7 +462,10 @@ Steps = Annotated[bool, typer.Option(help="add every intermediate to the record 
 Window = Annotated[
     tuple[int, int],
     typer.Option(
-        parser=parse_window, metavar="L,R", help="allow keys from L before the query to R after it; -1: no limit"
+        parser=parse_window,
+        metavar="L,R",
+        show_default=False,
+        help="allow keys from L before the query to R after it; -1: no limit [default: -1,-1]",
     ),
 ]
 Lines = Annotated[bool, typer.Option(help="write a stream: one record for each line")]

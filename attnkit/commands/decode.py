@@ -498,7 +498,9 @@ def decode(
             help="make earlier tokens less probable: divide positive logits by P, multiply negative ones by P",
         ),
     ] = None,
-    stop: Annotated[tuple[str, ...], typer.Option(help="end the generation before TEXT (may be repeated)")] = (),
+    stop: Annotated[
+        tuple[str, ...], typer.Option(metavar="TEXT", help="end the generation before TEXT (may be repeated)")
+    ] = (),
     steps: Annotated[
         bool,
         typer.Option(
