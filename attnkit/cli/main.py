@@ -203,7 +203,8 @@ def overview() -> str:
     """The text that `attnkit` without arguments prints."""
     from attnkit import help as pages
 
-    rows = "".join(f"  {name:<10} {summary}\n" for name, summary in commands.TOOLS.items())
+    width = max(map(len, commands.TOOLS)) + 1
+    rows = "".join(f"  {name:<{width}} {summary}\n" for name, summary in commands.TOOLS.items())
     topics = "".join(f"  {name:<13} {title}\n" for name, title in pages.list_topics().items())
     return f"""Usage: attnkit TOOL [INPUT] [OPTIONS]
 

@@ -9,10 +9,12 @@ import pytest
 pytest.importorskip("jax")
 
 from attnkit import model
+from attnkit.backends.jax import formulas
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.inputs import layers
+from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import parse_layer_name
 from tests.places import MODELS
 
@@ -195,6 +197,10 @@ def test_a_text_is_continued_from_a_cache_of_numpy():
         ]
         assert_close(*states, "float32")
     assert caches[0].length == caches[1].length == TOKENS
+
+
+def test_every_activation_has_its_function_of_jax():
+    assert {*formulas.ACTIVATIONS} == {*ACTIVATIONS}
 
 
 @pytest.mark.parametrize("compute", ["bfloat16", "float16"])
