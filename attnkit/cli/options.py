@@ -7,6 +7,7 @@ and checks a value, text of a command line or an object of Python.
 import copy
 import itertools
 import math
+import numbers
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -209,7 +210,11 @@ def convert_value(option: Option, value: Any) -> Any:
         result = option.type.convert(value, option, None)
     except (typer.BadParameter, TypeError, ValueError, OverflowError):
         raise ValueError(describe_type(option), hint_at_word(str(value), option.choices)) from None
-    if not isinstance(result, int | float) or (is_usual(result) and (isinstance(value, str) or result == value)):
+    if not isinstance(result, int | float):
+        return result
+    is_number = isinstance(value, numbers.Integral if isinstance(result, int) else numbers.Real)
+    is_same = isinstance(value, str) or (is_number and not isinstance(value, bool) and result == value)
+    if is_same and is_usual(result):
         return result
     is_long = isinstance(result, int) and not is_usual(result)
     raise ValueError(describe_type(option) + f", of at most {MOST_DIGITS} digits" * is_long)

@@ -70,12 +70,14 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     command = Command(chosen)
     context = typer.Context(command, info_name=f"attnkit {chosen.name}", **command.context_settings)
     try:
-        values, _, _ = command.make_parser(context).parse_args([*arguments])
+        values, rest, _ = command.make_parser(context).parse_args([*arguments])
     except TYPER_ERROR as error:
         raise UsageError(reword_error(error, chosen.name, arguments)) from None
     if values.pop("help", None):
         typer.echo(command.get_help(context))
         return None
+    if rest:
+        raise UsageError(f"got unexpected extra argument(s) ({' '.join(rest)})")
     operands = tuple(values.pop("operands", None) or ())
     values = {name: chosen.convert(name, value) for name, value in values.items()}
     passed = tuple(name for name in values if name in chosen.defaults)

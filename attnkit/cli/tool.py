@@ -771,12 +771,20 @@ def check_constraints(stage: Stage) -> None:
     stage.tool.constraints.check(stage.parameters | stage.extra, stage.tool.defaults)
 
 
+def convert_keyword(tool: Tool, name: str, value: Any) -> Any:
+    """Convert the value of a keyword. UsageError names it as the caller wrote it."""
+    try:
+        return tool.convert(name, value)
+    except UsageError as error:
+        raise UsageError(error.problem, name) from None
+
+
 def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
     """The tool with the values of its parameters and of the options of all tools; UsageError for other names."""
     known = tool.python_options
     values = {name if name in known or f"{name}_" not in known else f"{name}_": values[name] for name in values}
     check_names(tool, values, known)
-    parsed = {name: tool.convert(name, value) for name, value in values.items()}
+    parsed = {name: convert_keyword(tool, name, value) for name, value in values.items()}
     parameters = {name: parsed.get(name, default) for name, default in tool.defaults.items()}
     extra = {name: parsed.get(name) or None for name in tool.extra}
     common = {name: value for name, value in parsed.items() if name not in (*tool.flags, *tool.extra)}

@@ -161,8 +161,9 @@ def implied_dtype(leaves: list[Any], kinds: set[type], exact: Exact) -> str:
     """bool, int64 if every number is written as a whole one, otherwise float64."""
     if leaves and isinstance(leaves[0], bool):
         return "bool"
-    if kinds == {float} and max(map(abs, leaves)) >= 1 << 63 and {*map(type, leaves_of(exact()))} == {int}:
-        return "int64"  # too large, which orjson reads as a float
+    is_large = float in kinds and kinds <= {int, float} and max(map(abs, leaves)) >= 1 << 63
+    if is_large and {*map(type, leaves_of(exact()))} == {int}:
+        return "int64"  # orjson reads a larger number as a float
     return "int64" if leaves and kinds <= {int, bool, type(None)} else "float64"
 
 

@@ -84,6 +84,9 @@ def test_a_number_for_an_array(tool, item, parameters):
         ({"model": X, "layer": "decoder.0.self"}, "--model: expected a folder or a model, got ndarray"),
         ({"causal": X}, "causal: expected True or False"),
         ({"causal": "yes"}, "causal: expected True or False, got 'yes'"),
+        ({"heads": 2.0}, "heads: expected a whole number of at least 1, got 2.0"),
+        ({"heads": True}, "heads: expected a whole number of at least 1, got True"),
+        ({"scale": True}, "scale: expected a finite number, got True"),
     ],
 )
 def test_what_was_expected(given, problem):

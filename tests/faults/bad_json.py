@@ -47,6 +47,7 @@ BAD = {
     "ragged inside": (b"[[[1,2],[3]]]", "row [0][1] has 1 element, row [0][0] has 2"),
     "ragged depth": (b"[[1,2],3]", "element [1] is a number, element [0] is nested 1 deep"),
     # J6
+    "too large beside a small one": (b"[[18446744073709551616,1]]", "element [0][0] is 18446744073709551616, outside int64"),
     "key twice": (b'{"tensors":{"x":{"data":[1],"data":[2]}}}', 'duplicate key "data"'),
     "tensor twice": (b'{"tensors":{"x":[1],"x":[2]}}', 'duplicate key "x"'),
     # J13
