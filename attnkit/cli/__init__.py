@@ -1,4 +1,4 @@
-"""The command line of all tools, and the pipe between them. Each module imports those above it alone.
+"""The command line of all tools, and the pipe between them.
 
 options        how options are declared with Typer, the values they take, and the options that several tools share
 constraints    the tables of options that exclude or require each other

@@ -1,4 +1,4 @@
-"""Views of attributions: words coloured by sign and size, tables with bars, and their sum beside the output."""
+"""Views of attributions: coloured words, and tables with bars."""
 
 from typing import TYPE_CHECKING
 

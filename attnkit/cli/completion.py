@@ -1,4 +1,4 @@
-"""Shell completion by Typer: its scripts for bash, zsh and fish, and what completes a word of a command line."""
+"""Shell completion by Typer for bash, zsh and fish."""
 
 import os
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Tools(typer.core.TyperGroup):
 
 
 def complete_page(context: typer.Context, args: Sequence[str], incomplete: str) -> list[str]:
-    """Complete what follows `help`: tools and topics, `help lecture`: chapters, or `completion`: shells."""
+    """Complete what follows `help`, `help lecture` or `completion`."""
     words = (context.info_name, *(context.params.get("words") or ()))
     return {
         ("completion",): list(SHELLS),
@@ -52,7 +52,7 @@ def complete_page(context: typer.Context, args: Sequence[str], incomplete: str) 
 
 
 def complete_line(instruction: str) -> None:
-    """Print the words that complete the command line that a script of Typer passes in variables."""
+    """Print the words that complete the command line in Typer's variables."""
     typer_completion.completion_init()
     shells: Any = typer_completion.shell_completion
     bash: Any = shells.get_completion_class("bash")

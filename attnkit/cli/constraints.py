@@ -1,4 +1,4 @@
-"""Which options exclude, which require and which repeat each other: tables, checked for every caller, in the help too.
+"""Which options exclude, require and repeat each other, as tables.
 
 A term of a table is a parameter, `memory`, met where it has another value than its default; alternatives,
 `memory|key`, met where one of them is; or a parameter with values, `kind=alibi|t5`, met where it has one of them.
@@ -39,7 +39,7 @@ class Constraints(NamedTuple):
     options: Mapping[str, Option] = MappingProxyType({})
 
     def check(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        """Raise UsageError if values break a table; it names the options. An option that repeats another is none."""
+        """Raise UsageError if values break a table."""
         met = find_changed(values, defaults)
         sources = self._find_sources(met)
         met -= {*sources}
@@ -66,7 +66,7 @@ class Constraints(NamedTuple):
         return f"needs {self.spell(needed, metavar=True)}"
 
     def find_repeated(self, passed: Iterable[str], values: Mapping[str, Any], record: Any) -> set[str]:
-        """Which of the passed options only repeat a source; UsageError for one that contradicts it.
+        """Which passed options only repeat a source. UsageError if one contradicts it.
 
         values  of all options, with contents in place of files; record: the input
         """
@@ -121,7 +121,7 @@ class Constraints(NamedTuple):
 
 
 def agree(value: Any, stated: Any) -> bool:
-    """Decide whether the value of an option is what the input states; of floats to six digits.
+    """Whether the value of an option is the stated one, floats to six digits.
 
     >>> agree(0.3535534, 8**-0.5), agree(2, 3), agree(4, None)
     (True, False, False)
@@ -178,7 +178,7 @@ def differs_from_default(value: Any, default: Any = None) -> bool:
 
 
 def is_met(term: str, met: set[str], values: Mapping[str, Any]) -> bool:
-    """Decide whether a term is met: one of its names is among those met, or its parameter has one of its values.
+    """Whether a term is met: one of its names is, or its parameter has the value.
 
     >>> is_met("memory|key", {"key"}, {}), is_met("kind=alibi|t5", set(), {"kind": "t5"})
     (True, True)

@@ -1,4 +1,4 @@
-"""What to type instead: the hints of errors about tools and options, and the answer of `attnkit help` to a word."""
+"""What to type instead: hints of errors, and the answer of `help` to a word."""
 
 import os
 import re
@@ -69,7 +69,7 @@ def hint_at_tool(name: str) -> str:
 
 
 def hint_at_option(tool: str, flag: str) -> str:
-    """A hint for a flag that a tool lacks; "" if nothing is like it. Without a tool, for any.
+    """A hint for a flag that a tool lacks, or "".
 
     What this tool calls it comes first, then the tools that have a flag of this name, what others call it, and a
     flag of almost the same letters.
@@ -96,7 +96,7 @@ def hint_at_option(tool: str, flag: str) -> str:
 
 
 def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
-    """A hint at a tool's own option: with two hyphens, what it is called here, or the one that begins so.
+    """A hint at the tool's own option that was probably meant.
 
     >>> hint_at_own("head", ["heads"], []), hint_at_own("no-causal", ["causal"], [])
     ('; did you mean --heads?', '; it is off without --causal')
@@ -153,7 +153,7 @@ def spell_out(known: str, tool: str = "") -> str:
 
 
 def describe_owners(flag: str, tools: list[str], tool: str) -> str:
-    """A hint at the tools that have a flag; at a pipe where it says how a tensor of this tool is shown.
+    """A hint at the tools that have a flag.
 
     >>> describe_owners("--heatmap", ["show", "peek"], "attend")
     '; to see it so: attnkit attend … | attnkit show --heatmap'
@@ -170,7 +170,7 @@ def options_of_all() -> set[str]:
 
 
 def hint_at_value(tool: str, option: str, value: str) -> str:
-    """Suggest what to do instead of passing a value that an option of a tool does not take; "" for most.
+    """Suggest what to do instead of passing a value that an option refuses.
 
     >>> hint_at_value("run", "format", "layer.attnkit")
     '; the file of a pipeline is an operand: attnkit run layer.attnkit'
@@ -198,7 +198,7 @@ def hint_at_keyword(name: str, known: Iterable[str]) -> str:
 
 
 def explain_word(word: str) -> str:
-    """Explain a word that is no tool and no topic: an option, or what options and tools are called elsewhere.
+    """Explain an option, or what options and tools are called elsewhere.
 
     >>> print(explain_word("nucleus"), end="")
     --top-p P: sample from the fewest tokens whose probabilities sum to P or more (decode)
@@ -248,7 +248,7 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
 
 
 def hint_at_input(stage: Any, operand: str) -> str:
-    """A hint for an input that is no file: a folder, a file of almost this name, a tensor, numbers or a text."""
+    """A hint for an input that is no file."""
     flags = {*stage.tool.flags, *stage.tool.extra}
     if os.path.isdir(operand):
         return hint_at_model("", [operand]) if "model_" in flags else ""
@@ -262,7 +262,7 @@ def hint_at_input(stage: Any, operand: str) -> str:
 
 
 def hint_at_typed_input(stage: Any, operand: str) -> str:
-    """A hint for an input that is itself numbers or a text, in place of a file; "" for another one."""
+    """A hint for numbers or a text typed in place of a file, or ""."""
     if NUMBERS.fullmatch(operand):
         return f"; for numbers: echo {shlex.quote(operand)} | {stage.command_line(operands=())}"
     if not re.search(r"\s|^[\w'-]+[.,!?]?$", operand):
@@ -279,7 +279,7 @@ def hint_at_typed_input(stage: Any, operand: str) -> str:
 
 
 def hint_at_option_file(name: str, option: options.Option) -> str:
-    """A hint for the value of an option that is no file: a file of almost this name, a tensor, or numbers."""
+    """A hint for the value of an option that is no file."""
     if len(name) > LONG:
         return ""
     if os.path.isdir(name):
@@ -296,7 +296,7 @@ def hint_at_option_file(name: str, option: options.Option) -> str:
 
 
 def find_file(operand: str) -> str:
-    """The file whose name is that of an operand but for a suffix or a few letters; "" for none."""
+    """The file of almost the same name, or ""."""
     folder, name = os.path.split(operand)
     try:
         files = [one.name for one in os.scandir(folder or os.curdir) if one.is_file()]
@@ -309,7 +309,7 @@ def find_file(operand: str) -> str:
 
 
 def hint_at_operands(operands: Sequence[str], parameters: Iterable[str]) -> str:
-    """A hint for too many operands: query, key and value, or a name that belongs to FILE:NAME."""
+    """A hint for too many operands: query, key and value, or FILE:NAME."""
     if len(operands) == 3 and all(map(os.path.exists, operands)) and "query" in parameters:
         return f"; did you mean --query {operands[0]} --key {operands[1]} --value {operands[2]}?"
     first, second, *others = operands
@@ -327,7 +327,7 @@ def hint_at_operands(operands: Sequence[str], parameters: Iterable[str]) -> str:
 
 
 def hint_at_model(error: str, operands: Sequence[str]) -> str:
-    """A hint for a command line without --model: at the operand that is a folder, or what a model is."""
+    """A hint for a missing --model: the operand that is a folder."""
     from attnkit.checkpoints.auto import WHAT_A_MODEL_IS, is_model
 
     if folders := [one for one in operands if is_model(one)]:

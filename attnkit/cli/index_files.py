@@ -1,4 +1,4 @@
-"""The vectors that near searches: a mapped file, the records of a pipe, one vector in each row, or a model's words."""
+"""The vectors that near searches: a file, records of a pipe, or words."""
 
 import mmap
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def word_vectors(checkpoint: "Checkpoint", layer: str | None = None) -> Record:
-    """What `embed --model` makes of each token of the vocabulary, x (V, D), labelled with the tokens.
+    """The embedding of each token of the vocabulary, x (V, D), labelled.
 
     layer  an embedding layer of the model; None: that of the first stack
 
@@ -61,7 +61,7 @@ class IndexRecord(Record):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WordIndex(Record):
-    """The vectors of the words of a model, x (N, D), whose files are hashed only where a history names them."""
+    """The vectors of a model's words, x (N, D), hashed only for a history."""
 
     checkpoint: "Checkpoint" = field(kw_only=True)
 
@@ -76,7 +76,7 @@ class WordIndex(Record):
 
 
 def find_model(path: str) -> tuple[str, str | None]:
-    """The folder of a model and the layer that DIR or DIR:LAYER names; ("", None) for anything else."""
+    """The folder and the layer of DIR or DIR:LAYER, or ("", None)."""
     if os.path.isdir(path):
         return path, None
     folder, _, layer = path.rpartition(":")
@@ -96,7 +96,7 @@ def load_words(folder: str, layer: str | None) -> WordIndex:
 
 
 def load_index(source: Source, name: str, bfloat16: bool) -> tuple[Record, dict[str, str]]:
-    """Read the vectors of a source; return them as x (N, D), and {file: SHA-256} where it cannot be read again.
+    """Read the vectors of a source as x (N, D), and its digest if needed.
 
     name      of the tensor; "": x, or the only one
     bfloat16  read 2-byte void elements of NPY as bfloat16
@@ -127,7 +127,7 @@ def stack_tensors(records: Iterable[Record], name: str, file: str, mapped: Array
 
 
 def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) -> Record:
-    """The vectors of many records as one x (N, D) in a temporary file, in the dtype of the first.
+    """The vectors of many records as one x (N, D) in a temporary file.
 
     The pages of `mapped` are released after every BLOCK records. DataError for vectors of another width or a larger
     dtype, FileError if there is no room for the file.
@@ -166,7 +166,7 @@ def _write(spool: IO[bytes], data: bytes) -> None:
 
 
 def stack_vectors(records: Sequence[Record], file: str) -> Record:
-    """The vectors of records, each x (N, D) or (D), as one x (N, D) with the labels of its rows.
+    """The vectors of records as one x (N, D) with the labels of its rows.
 
     >>> stack_vectors([Record({"x": np.ones(2)}), Record({"x": np.zeros((3, 2))})], "a.npy")["x"].shape
     (4, 2)

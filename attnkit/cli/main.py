@@ -1,4 +1,4 @@
-"""The process from its arguments to its exit code: the single place where errors become a line."""
+"""From arguments to exit code: the single place where errors become a line."""
 
 import contextlib
 import errno
@@ -74,14 +74,14 @@ def main(arguments: list[str]) -> int:
 
 
 def replace_unknown_signs() -> None:
-    """Let standard output replace the signs that its encoding lacks, such as those of the help."""
+    """Replace characters that the encoding of standard output lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 @contextlib.contextmanager
 def reports_of(call: "Stage") -> Iterator[None]:
-    """Write the warnings, notes, progress and remarks of a `with` block to standard error, unless --quiet is set."""
+    """Write warnings, notes and progress of a `with` block to standard error."""
     from attnkit.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.cli import output
     from attnkit.cli.tool import running, running_stage
@@ -109,7 +109,7 @@ def reports_of(call: "Stage") -> Iterator[None]:
 
 
 def show_help(names: list[str]) -> int:
-    """Print the options of a tool, a page, a chapter of the lecture, or a list; UsageError for another name."""
+    """Print the options of a tool, a page, a chapter, or a list."""
     from attnkit import help as pages
 
     name = " ".join(names)
@@ -127,7 +127,7 @@ def show_help(names: list[str]) -> int:
 
 
 def show_chapter(word: str) -> int:
-    """Print a chapter of the lecture by its number, its name or an idea; UsageError for another word."""
+    """Print a chapter of the lecture by number, name or idea."""
     from attnkit import help as pages
 
     if chapter := pages.find_chapter(word):
@@ -149,7 +149,7 @@ def list_practice(chapter: str) -> str:
 
 
 def explain_word(word: str, chapter: "Chapter | None") -> int:
-    """Print the chapter that explains a word, then the option or the names elsewhere; UsageError for another word."""
+    """Print the chapter that explains a word, or the option it stands for."""
     from attnkit import help as pages
     from attnkit.cli import hints
 
@@ -187,7 +187,7 @@ def write_text(text: str) -> int:
 
 
 def report_truncation() -> int:
-    """Report a memory-mapped file that was truncated, and remove temporary files; return the exit code, 0 for none."""
+    """Report a truncated mapped file. Returns its exit code, 0 for none."""
     from attnkit.cli.tool import running_stage
     from attnkit.formats import atomic, mapped
 
@@ -245,7 +245,7 @@ def report_error(error: BaseException, place: str) -> int:
 
 
 def describe_error(error: BaseException) -> tuple[int, str]:
-    """Return the exit code of an error, and what to say of it."""
+    """The exit code of an error, and its message."""
     if isinstance(error, AttnkitError):
         return error.exit_code, str(error)
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Operands: the files that flags and arguments name as FILE, FILE:NAME or `-`, or the values passed in their place."""
+"""Operands: the files that options and arguments name, or values instead."""
 
 import math
 import os
@@ -23,7 +23,7 @@ FILE_SUFFIX = re.compile(r"\.(json|npy|npz|safetensors)(:\w+)?$")
 
 @dataclass(eq=False, repr=False)
 class OperandFiles:
-    """The files of a stage: its input, and those that its options name, each read when it is first needed.
+    """The input of a stage and the files of its options, each read when needed.
 
     options  the options of the tool by parameter; values: the values of the stage
     source   the input, where it is a file or a pipe; piped: the results of the stage before
@@ -38,7 +38,7 @@ class OperandFiles:
     digests: dict[str, str] = field(default_factory=dict)
 
     def load_values(self, item: Any, bfloat16: bool) -> dict[str, Any]:
-        """The values that a tool is called with for one item: contents in place of the names of files."""
+        """The values of a tool's parameters for one item, with contents of files."""
         return {
             name: value if value is None or not self.options[name].load else self.load(name, item, bfloat16)
             for name, value in self.values.items()
@@ -89,7 +89,7 @@ def is_stdin(operand: Any) -> bool:
 
 
 def stdin_uses(value: Any, load: Load | None) -> int:
-    """Count how often the value of an option names standard input: `lines` are several files, comma-separated.
+    """Count how often the value of an option names standard input.
 
     >>> stdin_uses("-", "tensor"), stdin_uses("a.txt,-,-", "lines"), stdin_uses(["a"], "lines")
     (1, 2, 0)
@@ -121,7 +121,7 @@ def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
 
 
 def stdin_or_error(remedy: str = "name a file, or pipe into it ('-' reads it)") -> str:
-    """`-`, standard input, as the operand; UsageError with the remedy where it is a terminal."""
+    """`-`, standard input, or UsageError with the remedy on a terminal."""
     if os.isatty(0):
         raise UsageError(f"no input, and standard input is a terminal: {remedy}")
     return "-"
@@ -130,7 +130,7 @@ def stdin_or_error(remedy: str = "name a file, or pipe into it ('-' reads it)") 
 def load_operand(
     path: str, load: Load, piped: list[Record | str] | None = None, bfloat16: bool = False
 ) -> tuple[Any, dict[str, str]]:
-    """Read a file operand to its end; return its content, and {file: SHA-256} for the history.
+    """Read a file to its end: its content, and its SHA-256 for the history.
 
     piped     the results of the stage before, where they are the operand
     bfloat16  read 2-byte void elements of NPY as bfloat16
@@ -182,7 +182,7 @@ def load_operand(
 
 
 def load_large(path: str, load: Load, piped: list[Record | str] | None, bfloat16: bool) -> tuple[Any, dict[str, str]]:
-    """Open a model or an index, whose files are mapped into memory; the rest as in `load_operand`."""
+    """Open a model or an index, whose files are mapped into memory."""
     if load == "model":
         from attnkit.checkpoints import open_checkpoint
 
@@ -200,7 +200,7 @@ def load_large(path: str, load: Load, piped: list[Record | str] | None, bfloat16
 
 
 def names_a_file(text: str) -> bool:
-    """Decide whether a value that may be words is the name of a file: `-`, a path from / or ./, a suffix of tensors.
+    """Whether a value that may be words is the name of a file.
 
     >>> names_a_file("am I"), names_a_file("ids.json"), names_a_file("./am"), names_a_file("out.npz:ids")
     (False, True, True, True)
@@ -209,7 +209,7 @@ def names_a_file(text: str) -> bool:
 
 
 def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the arrays of NAME=FILE or NAME[SLICE]+=FILE*FACTOR, comma-separated; return them by what is before the =.
+    """Read the arrays of NAME=FILE or NAME[SLICE]+=FILE*FACTOR.
 
     The digests of the files come with them. Of a file with several tensors the one of that name is read, unless
     FILE:NAME names another.
@@ -238,7 +238,7 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def check_factor(path: str, factor: float | None) -> None:
-    """Raise UsageError for what follows the star of FILE*FACTOR and is no finite number, unless a file has that name.
+    """Raise UsageError for a factor of FILE*FACTOR that is no finite number.
 
     >>> check_factor("run.npz*nan", None)
     Traceback (most recent call last):
@@ -251,7 +251,7 @@ def check_factor(path: str, factor: float | None) -> None:
 
 
 def load_means(path: str, piped: list[Record | str] | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the records of a file one by one; return the means of their heads, and the digest of the file."""
+    """Read a file record by record: the means of its heads, and its digest."""
     from attnkit.interpret.edits import mean_heads
 
     if piped is not None:
@@ -318,7 +318,7 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
 
 
 def select_ids(record: Record, name: str, file: str) -> Record:
-    """Select the ids of a record as x, with the mask that belongs to them; without a name `ids`, else x.
+    """Select the ids of a record as x, with the mask that belongs to them.
 
     >>> import numpy as np
     >>> record = Record({"x": np.zeros((2, 3, 8)), "ids": np.zeros((2, 3)), "mask": np.ones((2, 1, 3), bool)})
@@ -332,7 +332,7 @@ def select_ids(record: Record, name: str, file: str) -> Record:
 
 
 def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
-    """The content of an operand that is the results of the stage before: its record, or its text."""
+    """The content of an operand that is the result of the stage before."""
     if load in ("words", "tokenizer"):
         text = "".join(f"{item}\n" for item in piped if isinstance(item, str))
         return parse_vocabulary(text, "<stdin>", load)
@@ -340,7 +340,7 @@ def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
 
 
 def find_memory_name(record: Record, load: str) -> str:
-    """Name the memory of a record: `memory`, else x, else its first tensor; "" for other kinds of content."""
+    """The memory of a record: `memory`, x, or its first tensor, or ""."""
     candidates = ("memory", "x", *record) if load == "memory" else ()
     return next((name for name in candidates if name in record), "")
 
@@ -391,7 +391,7 @@ def parse_words(text: str, name: str) -> list[str]:
 
 
 def array_to_record(value: Any, name: str) -> Record:
-    """Convert a tensor, an array, a number or a list of numbers to a record with x; UsageError for anything else."""
+    """Convert an array, a tensor, a number or a list to a record with x."""
     if isinstance(value, Tensor):
         return check_numbers(Record({"x": value}), name)
     try:
@@ -402,7 +402,7 @@ def array_to_record(value: Any, name: str) -> Record:
 
 
 def check_numbers(record: Record, name: str = "") -> Record:
-    """Check that the tensors of a record are arrays of numbers; UsageError names the flag, else the tensor."""
+    """Check that the tensors of a record are arrays of numbers."""
     for tensor, array in record.arrays().items():
         if not isinstance(array, np.ndarray | np.generic):
             raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
@@ -432,7 +432,7 @@ def is_text_list(value: Any) -> bool:
 
 
 def check_operand(value: Any, load: str, flag: str) -> Any:
-    """Check a value passed from Python in place of a file, and return the content that the file would have."""
+    """Check a Python value in place of a file, and return its content."""
     if load == "patches" and isinstance(value, Mapping):
         return check_patches(value, flag)
     if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):

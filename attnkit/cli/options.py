@@ -1,4 +1,4 @@
-"""Options: how a tool declares them with Typer, the values they take, and those that several tools share.
+"""Options: how a tool declares them with Typer, and those that tools share.
 
 A parameter of a tool is `Annotated[int, typer.Option(min=1, metavar="H", help="…")]`. Its Typer type converts
 and checks a value, text of a command line or an object of Python.
@@ -79,7 +79,7 @@ def complete_layer_with_heads(context: typer.Context, incomplete: str) -> list[s
 
 
 def tensor_names(path: str) -> list[str]:
-    """List the tensors of a file, or the layers and their parameters of a model's folder; [] if it cannot be read."""
+    """The tensors of a file, or the layers of a model's folder, or []."""
     try:
         if os.path.isdir(path):
             from attnkit.checkpoints import open_checkpoint
@@ -94,7 +94,7 @@ def tensor_names(path: str) -> list[str]:
 
 
 class File:
-    """The parser of an option whose value names a file of one kind: the value stays as it is until the tool runs."""
+    """The parser of an option that names a file, which is read when the tool runs."""
 
     __name__ = "FILE"
 
@@ -128,7 +128,7 @@ class NameList:
 
 
 def declare(name: str, annotation: Any, default: Any = None) -> Any:
-    """Build Typer's option of a parameter that is declared as Annotated[type, typer.Option(…)].
+    """Build Typer's option of a parameter declared with Annotated.
 
     A parameter of type tuple[str, ...] may be repeated.
 
@@ -242,7 +242,7 @@ def describe_type(option: Option) -> str:
 
 
 def hint_at_word(value: str, words: Sequence[str]) -> str:
-    """Suggest the word that was meant: one for the same elsewhere, or one of almost the same letters.
+    """Suggest the word that was probably meant.
 
     >>> hint_at_word("gelu_new", ["relu", "gelu-tanh"]), hint_at_word("GELU", ["gelu", "relu"])
     ('; did you mean gelu-tanh?', '; did you mean gelu?')
@@ -259,7 +259,7 @@ def split_numbers(value: Any) -> list[Any]:
 
 
 def parse_window(value: Any) -> tuple[int, int]:
-    """Parse the two numbers of a window; an error on one number names both windows that may be meant.
+    """Parse the two numbers of a window.
 
     >>> parse_window("3,0")
     (3, 0)
@@ -355,7 +355,7 @@ def parse_method(value: str) -> str:
 
 
 def choice(words: Iterable[str], help: str, metavar: str = "") -> Any:
-    """Declare an option with one word of a table as its value; Literal declares words that are written out."""
+    """Declare an option with one word of a table as its value."""
     return typer.Option(click_type=typer_main.TyperChoice(words), metavar=metavar or "|".join(words), help=help)
 
 
@@ -365,12 +365,12 @@ def names(help: str, words: Iterable[str] = (), metavar: str = "NAMES") -> Any:
 
 
 def file(load: Load, help: str, metavar: str = "FILE") -> Any:
-    """Declare an option that names a file of this kind, FILE:NAME for a tensor in it, or :NAME for one of the input."""
+    """Declare an option that names a file: FILE, FILE:NAME, or :NAME."""
     return typer.Option(parser=File(load), metavar=metavar, help=help, autocompletion=complete_operand)
 
 
 def attribution(of: str) -> Any:
-    """Declare an option that names a method of attribution; of: the number that tokens contribute to."""
+    """Declare an option that names a method of attribution."""
     help = f"how much the embedding of each token contributes to {of}: its product with the gradient, or with the mean "
     help += "of the gradients at N points from zeros to it (integrated gradients)"
     return typer.Option(parser=parse_method, metavar=METHODS, help=help)

@@ -1,4 +1,4 @@
-"""Where results go: bytes on a pipe or in a file, tables on a terminal, lines on standard error."""
+"""Where results go: a pipe, a file, a terminal, or standard error."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 
 def write(call: Stage) -> int:
-    """Write every result of a stage as soon as it is computed; return the highest of their exit codes."""
+    """Write each result of a stage at once. Returns the highest exit code."""
     with replace_together() as opened:
         flow, path, status = call.open_stream(None), call.common.get("output"), 0
         chosen = format_for(call, flow.format)
@@ -87,7 +87,7 @@ def format_for(call: Stage, arriving: str | None) -> str:
 
 
 def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:
-    """Yield the one result of a stream; DataError, before it is written, where there are more."""
+    """Yield the one result of a stream. DataError if there are more."""
     for result in items:
         if next(items, None) is not None:
             remedy = "-f npz or json holds a stream" if isinstance(result, Record) else "-f table prints all texts"
@@ -125,7 +125,7 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
 
 
 def harmless(data: list[Any], chosen: str) -> list[bytes]:
-    """Escape the control characters in text or JSON for a terminal, which would obey them; JSON by its own rules.
+    """Escape control characters for a terminal, which would obey them.
 
     >>> harmless([b"a\\x1b[2J\\tb\\n"], "text"), harmless(['["\\u202e"]'.encode()], "json")
     ([b'a\\\\x1b[2J   b\\n'], [b'["\\\\u202e"]'])
@@ -143,7 +143,7 @@ def harmless(data: list[Any], chosen: str) -> list[bytes]:
 
 
 def show_aside(call: Stage, result: Record | str, with_command: bool = False) -> None:
-    """Show the tables of a result on standard error where its tool does so, or `run`: below its command line."""
+    """Show the tables of a result on standard error, if its tool does so."""
     if call.common.get("quiet") or not isinstance(result, Record):
         return
     if with_command or call.tool.tables_aside(call.parameters):
@@ -214,7 +214,7 @@ def show_report(values: Mapping[str, Any], line: "Callable[[Style], str]") -> No
 
 
 def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
-    """Values as JSON, or as a line where another format is requested: by a flag, a suffix or a terminal."""
+    """Values as JSON, or as a line if another format is requested."""
     call = running_stage()
     if call is not None and requested_format(call.common, False) not in (None, "json"):
         return line(output_style(call, STDOUT))
@@ -224,7 +224,7 @@ def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> st
 
 
 def show_check(line: str, error: float) -> None:
-    """Write what a check of gradients found to standard error, and keep its error for the exit code."""
+    """Write the result of a gradient check, and keep its error for the exit code."""
     call = running_stage()
     if call is None:
         return
@@ -234,7 +234,7 @@ def show_check(line: str, error: float) -> None:
 
 
 def show_remark(make_table: "Callable[[Style], TextTable]") -> None:
-    """Show a table that the running stage reports beside its result, in its figure or on standard error."""
+    """Show a table beside the result, in its figure or on standard error."""
     call = running_stage()
     if call is None:
         return
@@ -251,7 +251,7 @@ def show_remark(make_table: "Callable[[Style], TextTable]") -> None:
 
 
 class Progress:
-    """A line on a terminal that shows the progress of long work, removed before anything else is written."""
+    """The progress of long work as a line on a terminal."""
 
     def __init__(self) -> None:
         self._started = self._reported = time.monotonic()

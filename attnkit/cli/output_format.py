@@ -25,7 +25,7 @@ Result = Record | str
 
 @dataclass(eq=False, repr=False)
 class OutputFormat:
-    """The format of the results of a stage, as it becomes known: from flags, from the input, from the first result.
+    """The format of a stage's results, from flags, input and first result.
 
     common         the values of the options that all tools share
     shows_table    whether the tool writes a table unless another format is requested
@@ -43,11 +43,11 @@ class OutputFormat:
     is_noted: bool = False
 
     def requested(self) -> str | None:
-        """The format that the flags, the file's suffix or a terminal request, None if none of them does."""
+        """The format that flags, suffix or terminal request, or None."""
         return self.common.get("format") if self.is_piped else requested_format(self.common, self.shows_table)
 
     def choose(self, arriving: str | None) -> str:
-        """The format of the results, as far as it is known before the first one: npy may become npz."""
+        """The format before the first result is known. npy may become npz."""
         requested = self.requested()
         chosen = requested or arriving or default_format()
         self.follows_input = chosen == "npy" and requested is None and arriving == "npy"
@@ -55,7 +55,7 @@ class OutputFormat:
         return chosen
 
     def settle(self, format: str, items: Iterator[Result]) -> tuple[str, Iterator[Result]]:
-        """The format of a whole stream and its results: npz for npy that was not requested and lacks tensors."""
+        """The format of a whole stream: npz if npy would lose tensors."""
         if not self.follows_input:
             return format, items
         first = next(items, None)
@@ -71,7 +71,7 @@ class OutputFormat:
             source.defer_hash()  # until it is known whether npy holds the result
 
     def convert(self, result: Result, format: str) -> Result:
-        """A result as a format holds it: npy only x, with one note a stream that lists what is left out."""
+        """A result as a format holds it. npy keeps x alone, with a note."""
         if format != "npy" or not isinstance(result, Record):
             return result
         from attnkit.formats import npy
@@ -83,7 +83,7 @@ class OutputFormat:
         return Record({"x": x})
 
     def _notes(self, record: Record, x: Array) -> list[str]:
-        """The notes of a record that is written as npy: what is left out, and how bfloat16 is read."""
+        """The notes of a record written as npy."""
         omitted = [name for name in record if name != "x" and len(record) > 1]
         omitted += ["labels"] * bool(record.labels) + ["history"] * (len(record.history) > 1)
         notes = [f"npy holds only x; left out: {join_names(omitted)} (-f npz keeps all)"]
@@ -95,7 +95,7 @@ class OutputFormat:
 
 
 def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None:
-    """The format that a flag, a suffix or a terminal requests, in this order; None if none does.
+    """The format that a flag, a suffix or a terminal requests, or None.
 
     common       the flags all tools share
     shows_table  whether the tool writes a table unless another format is requested
@@ -121,7 +121,7 @@ def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None
 
 
 def text_format(common: Mapping[str, Any], is_json: bool = False) -> str:
-    """The format of a text: itself, or a picture of it; UsageError for a format that holds tensors.
+    """The format of a text: itself, or a picture of it.
 
     A file of text may have any suffix but one of another format.
 
@@ -166,7 +166,7 @@ def page_format(common: Mapping[str, Any]) -> str:
 
 
 def check_figure_flags(flags: Mapping[str, Any], is_figure: bool, tool: str) -> None:
-    """Raise UsageError for a flag of figures where the result of a tool is written in another format."""
+    """Raise UsageError for a figure flag if the result is no figure."""
     for name in () if is_figure else ONLY_IN_FIGURES:
         if flags.get(name):
             error = UsageError("needs a figure: -o FILE.svg, .png, .pdf or .html", flag_name(name))

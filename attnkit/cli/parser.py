@@ -1,4 +1,4 @@
-"""A tool's command line, split by Typer and converted by the types of the tool's options."""
+"""A tool's command line, split by Typer and converted by its types."""
 
 import inspect
 import re
@@ -93,7 +93,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
 
 
 def hint_at_input(error: UsageError, parameters: Mapping[str, Any], operands: Sequence[str]) -> str:
-    """Suggest what to type for a command line that lacks a model, or has an operand too many."""
+    """Suggest what to type for a missing model or an extra operand."""
     from attnkit.cli import hints
 
     takes_model = parameters.get("model_", "") is None
@@ -102,7 +102,7 @@ def hint_at_input(error: UsageError, parameters: Mapping[str, Any], operands: Se
 
 
 def reword_error(error: Any, tool: str, arguments: list[str]) -> str:
-    """Reword an error of Typer to one line, with a hint at the option that was probably meant."""
+    """Reword an error of Typer to one line with a hint."""
     from attnkit.cli import hints
 
     wrong = error.option_name if hasattr(error, "possibilities") else ""

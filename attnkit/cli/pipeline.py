@@ -1,4 +1,4 @@
-"""Pipelines in one process: parse a line of text into stages, and chain them to one stream."""
+"""Pipelines in one process: text to stages, chained to one stream."""
 
 import contextlib
 import re
@@ -26,7 +26,7 @@ CONTINUATION = re.compile(r"""('[^']*'|#[^\n]*|\\[^\n])|\\\n|("(?:[^"\\]|\\.)*")
 
 
 def join_continued_lines(text: str) -> str:
-    r"""Join lines that end in a backslash with the next one, as a shell does: not in single quotes, not in comments.
+    r"""Join lines that end in a backslash, as a shell does.
 
     >>> join_continued_lines("attend \\\n  | ffn 'a\\\nb'  # c \\\n")
     "attend   | ffn 'a\\\nb'  # c \\\n"
@@ -39,8 +39,9 @@ def join_continued_lines(text: str) -> str:
 
 
 def parse_stages(text: str) -> list[Stage]:
-    """Parse the stages of a pipeline: quoted as in a shell, separated by |, with # comments; line ends are spaces,
-    and a backslash before one is left out.
+    """Parse the stages of a pipeline, quoted as in a shell, separated by |.
+
+    Text after # is a comment. A line end is a space, and a backslash before it is left out.
 
     >>> [call.tool.name for call in parse_stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
     ['embed', 'layernorm']
@@ -74,7 +75,7 @@ def parse_stages(text: str) -> list[Stage]:
 
 @contextlib.contextmanager
 def blame_stage(name: str) -> Iterator[None]:
-    """Attribute the usage errors of a `with` block to the stage of this name, and not to `run`."""
+    """Attribute usage errors to the stage of this name, not to `run`."""
     try:
         yield
     except UsageError as error:
@@ -106,7 +107,7 @@ def parse_stage(arguments: list[str], refused: tuple[str, ...] = ("run", "histor
 
 
 def give_record(first: Stage, record: Any, call: str) -> Records | None:
-    """The stream of a record that a caller in Python gives a pipeline; files become operands of its stage.
+    """The stream of a Python caller's record. Files become operands.
 
     call  how the record is given, for the error where the first stage reads one and there is none
     """
@@ -126,7 +127,7 @@ def chain_stages(
     at: int = 0,
     upstream: Records | None = None,
 ) -> Records:
-    """Chain stages and return the stream out of the last one; every record is passed on as a pipe would deliver it.
+    """Chain stages, and return the stream out of the last one.
 
     after   (index, stage, result), called with every result of every stage
     """
@@ -142,7 +143,7 @@ def chain_stages(
 
 
 def convert_all(stage: Stage, items: Iterator[Result], format: str) -> Iterator[Result]:
-    """Yield the results as a format holds them; its errors are attributed to the stage, not to the next one."""
+    """Yield results as a format holds them, with errors of their stage."""
     for result in items:
         try:
             with running(stage):
@@ -161,6 +162,6 @@ def with_callbacks(results: Iterator[Result], after: Callable[[Result], None]) -
 
 
 def split_pipeline(results: Iterator[Result], format: str, bfloat16: bool) -> Iterator[Result]:
-    """Yield the results as a pipe in this format would deliver them, to a stage that takes bfloat16 or not."""
+    """Yield results as a pipe in this format would deliver them."""
     for result in results:
         yield formats.round_trip(result, format, bfloat16) if isinstance(result, Record) else result

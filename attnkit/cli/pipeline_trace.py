@@ -1,4 +1,4 @@
-"""The trace of a pipeline: what its first stage read, and what every stage computed, as one record named by stage."""
+"""The trace of a pipeline: what each stage computed, as one record."""
 
 import contextlib
 import fnmatch
@@ -43,7 +43,7 @@ class TracedCall:
 
 
 class PipelineTrace:
-    """What the stages of a pipeline compute, written as one record for each result of the last stage.
+    """What the stages of a pipeline compute, one record for each result.
 
     path      the file, which holds one record after another
     patterns  shell patterns of the names that are kept; none: all are
@@ -115,7 +115,7 @@ class PipelineTrace:
 
 
 def name_inputs(item: Item) -> dict[str, Tensor]:
-    """The tensors of the record that the first stage read, or of several: 0.input.x, 0.input.part2.x."""
+    """The tensors that the first stage read: 0.input.x, 0.input.part2.x."""
     records = item if isinstance(item, list) else [item]
     return {
         f"{INPUT}.{part_prefix(part if len(records) > 1 else 0)}{name}": record.tensor(name)
@@ -126,7 +126,7 @@ def name_inputs(item: Item) -> dict[str, Tensor]:
 
 
 def separate_axes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename an axis where it has other labels, or another size, than the labelled axis of that name in most tensors.
+    """Rename an axis whose labels or size differ from those of most tensors.
 
     The labels of a record are those of an axis, so that only one of two texts can be `token`.
 
@@ -171,7 +171,7 @@ def computed_tensors(item: Item, result: Result) -> dict[str, Tensor]:
 def trace_inside(
     function: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The intermediates of a tool, computed once more beside its result, and those named as in a model's trace.
+    """The intermediates of a tool, computed once more beside its result.
 
     A tool that summarizes its weights, or that has none, computes nothing.
     """
@@ -201,7 +201,7 @@ def run_quietly(
 
 
 def name_layer(tool: str, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """The names that tensors of a layer of a model have in a trace of the model, by those in their stage."""
+    """The names of a layer's tensors in a trace of the model."""
     if values.get("model_") is None or tool not in NAMES_OF_X:
         return {}
     layer = layers.find_layer(values["model_"], values["layer"], tool)

@@ -1,4 +1,4 @@
-"""The worked sheet of a pipeline: each stage with its parameters and intermediates, to print and hand out."""
+"""The worked sheet of a pipeline, to print and hand out."""
 
 import fnmatch
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class Sheet:
                 stage.parameters["steps"] = True
 
     def follow(self, results: Iterator[Result]) -> Iterator[Result]:
-        """Yield the results of the last stage, while the stages report their parameters to the sheet.
+        """Yield the results of the last stage, while stages report to the sheet.
 
         UsageError at the end for a pattern of --blank that has matched no tensor.
         """
@@ -47,7 +47,7 @@ class Sheet:
         self._check_blank()
 
     def add_stage(self, at: int, stage: Stage, result: Result) -> None:
-        """Add a result of a stage: its command, the parameters that it computed with, and what it computed."""
+        """Add a result: its command, its parameters, and what it computed."""
         from attnkit.display.figures import Section
 
         name = f"{at + 1}.{stage.tool.name}"
@@ -79,7 +79,7 @@ class Sheet:
         self.sections.append(leave_blank(section) if matching else section)
 
     def _check_blank(self) -> None:
-        """Check that every pattern of --blank has matched a tensor; UsageError for one that has not."""
+        """Check that every pattern of --blank has matched a tensor."""
         for pattern, is_used in self._blank.items():
             if not is_used:
                 near = suggest(pattern, self._names) or f" (it has {join_names(self._names, 12)})"

@@ -1,4 +1,4 @@
-"""What a tool is for Python: its signature, with the types that callers may pass, and the stub of the package.
+"""What a tool is for Python: its signature, and the stub of the package.
 
 `python -m attnkit.cli.signature > attnkit/__init__.pyi` writes the stub, which editors and type checkers read.
 """

@@ -54,8 +54,7 @@ def choice_table(
 
 
 def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], style: Style) -> TextTable:
-    """One step of a beam search: each text, its state and log-probability.
-    its penalised score.
+    """One step of a beam search: each text, its state, its scores.
 
     rows  state, sum, score, text; None for no number: a text has its score once it ended
 
