@@ -1,6 +1,5 @@
 """Compare two tensors number by number: how many differ, the largest difference and its place, cosine similarity."""
 
-import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,14 +66,22 @@ def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -
         absolute = np.where(equal, 0.0, np.abs(difference))
         near = (absolute <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
         differing = ~equal & ~near if rtol or atol else ~equal
-    first, largest = find_elements(a, b, name, absolute, differing) if differing.any() else (None, None)
+    labelled = a if has_labels(a, name) else b
+
+    def element(rank: Array) -> Element:
+        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(rank)), x.shape))
+        return Element(index, *name_place(labelled, name, index), x[index], y[index])
+
+    sizes = np.where(differing, np.where(np.isnan(absolute), np.inf, absolute), -1)  # NaN is the largest
+    first, largest = (element(differing), element(sizes)) if differing.any() else (None, None)
+    shared = equal & ~np.isfinite(left)
     return Comparison(
         name,
         int(differing.sum()),
         x.size,
         float(absolute.max(initial=0)),
         max_relative(absolute, right, equal),
-        compute_cosine(left, right, equal),
+        1.0 if equal.all() else cosine_similarity(left[~shared], right[~shared]),
         first=first,
         largest=largest,
     )
@@ -104,28 +111,6 @@ def max_relative(absolute: Array, right: Array, equal: Array) -> float:
         relative = absolute / np.abs(right)
     is_defined = ~equal & (right != 0) & ~np.isnan(relative)
     return float(relative[is_defined].max()) if is_defined.any() else np.nan
-
-
-def compute_cosine(left: Array, right: Array, equal: Array) -> float:
-    """The cosine similarity of two vectors without shared NaN and infinities."""
-    shared = equal & ~np.isfinite(left)
-    with np.errstate(all="ignore"):
-        return 1.0 if equal.all() else cosine_similarity(left[~shared], right[~shared])
-
-
-def find_elements(a: Record, b: Record, name: str, absolute: Array, differing: Array) -> tuple[Element, Element]:
-    """The first element that differs, and the one that differs most.
-
-    absolute  differences of two tensors (N); differing (N) whether they are outside the tolerance
-    """
-    x, y = a[name], b[name]
-    labelled = a if has_labels(a, name) else b
-
-    def element(rank: Array) -> Element:
-        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(rank)), x.shape))
-        return Element(index, *name_place(labelled, name, index), x[index], y[index])
-
-    return element(differing), element(rank_differences(absolute, differing))
 
 
 def name_place(labelled: Record, name: str, index: tuple[int, ...]) -> tuple[str, str]:
@@ -169,14 +154,10 @@ def cosine_similarity(left: Array, right: Array) -> float:
     >>> cosine_similarity(np.array([1e300]), np.array([-1e300]))
     -1.0
     """
-    scaled = [x / max(np.abs(x).max(initial=0), np.finfo(x.dtype).tiny) for x in (left, right)]
-    norms = np.linalg.norm(scaled[0]) * np.linalg.norm(scaled[1])
-    return float(np.clip(scaled[0] @ scaled[1] / norms, -1, 1)) if norms else 0.0
-
-
-def rank_differences(differences: Array, differing: Array) -> Array:
-    """Differences for argmax: -1 within the tolerance, infinity for NaN."""
-    return np.where(differing, np.where(np.isnan(differences), np.inf, differences), -1)
+    with np.errstate(all="ignore"):
+        scaled = [x / max(np.abs(x).max(initial=0), np.finfo(x.dtype).tiny) for x in (left, right)]
+        norms = np.linalg.norm(scaled[0]) * np.linalg.norm(scaled[1])
+        return float(np.clip(scaled[0] @ scaled[1] / norms, -1, 1)) if norms else 0.0
 
 
 def format_pair(x: Any, y: Any) -> str:
@@ -185,8 +166,7 @@ def format_pair(x: Any, y: Any) -> str:
     >>> format_pair(np.float16(0.1), np.float64(0.1))
     '0.0999755859375 and 0.1'
     """
-    short, full = f"{x!s} and {y!s}", f"{float(x)!r} and {float(y)!r}"
-    return full if str(x) == str(y) else short
+    return f"{float(x)!r} and {float(y)!r}" if str(x) == str(y) else f"{x!s} and {y!s}"
 
 
 def label_index(record: Record, name: str, index: tuple[int, ...]) -> list[tuple[str, str]]:
@@ -203,7 +183,6 @@ def label_index(record: Record, name: str, index: tuple[int, ...]) -> list[tuple
     return parts
 
 
-FIGURES = ("differing", "size", "max_abs", "max_rel", "cosine")
 STAGE = re.compile(
     r"(encoder|decoder)\.([0-9]+\.)?(self|cross|ffn|norm[0-9]?|rnn|bridge|bridge_cell|readout|embed|embed_norm|positions"
     r"|projection)(\.[\w.]+)?|head\.(dense|norm)|pooler|logits|modules\.[0-9]+"
@@ -254,9 +233,10 @@ class DiffReport(Record):
         return render_report(self, heatmap=self.heatmap)
 
     def _repr_html_(self) -> str:
-        rows, lines = report_rows(self, display.DEFAULT_STYLE.precision), report_lines(self)
-        views = difference_views(self, display.DEFAULT_STYLE) if self.heatmap else []
-        return rows_html(rows, LEFT, lines) + "".join(tensor_html(view, is_map=True) for view in views)
+        style = display.DEFAULT_STYLE
+        views = difference_views(self, style) if self.heatmap else []
+        html = rows_html(report_rows(self, style.precision), LEFT, report_lines(self))
+        return html + "".join(tensor_html(view, is_map=True) for view in views)
 
 
 def are_traces(a: Record, b: Record) -> bool:
@@ -284,18 +264,14 @@ def compare_records(pair: Pair, rtol: float = 0.0, atol: float = 0.0, all_stages
 def make_report(pair: Pair, comparisons: tuple[Comparison, ...], all_stages: bool = False) -> DiffReport:
     """Collect comparisons as a record of figures."""
     tensors = {"same": Tensor(np.array(not any(one.differing for one in comparisons)), ())}
-    for figure in FIGURES:
+    for figure in ("differing", "size", "max_abs", "max_rel", "cosine"):
         column = np.array([getattr(one, figure) for one in comparisons], dtype=np.float64)
         tensors[figure] = Tensor(column.astype(np.int64) if figure in ("differing", "size") else column, ("tensor",))
     labels: dict[str, Any] = {"tensor": [one.name for one in comparisons]}
-    for name, elements in (
-        ("at", [one.largest for one in comparisons]),
-        ("first", [one.first for one in comparisons]),
-    ):
+    for name, field_name in (("at", "largest"), ("first", "first")):
+        elements = [getattr(one, field_name) for one in comparisons]
         tensors[name] = Tensor(stack_indices(elements), (name, "dimension"))
-        labels[name] = [
-            element.place if element else one.problem for one, element in zip(comparisons, elements, strict=True)
-        ]
+        labels[name] = [at.place if at else one.problem for one, at in zip(comparisons, elements, strict=True)]
     return DiffReport(tensors, labels, pair=pair, comparisons=comparisons, all_stages=all_stages)
 
 
@@ -342,25 +318,42 @@ def report_lines(report: DiffReport) -> list[str]:
 
 def closing_lines(report: DiffReport) -> list[str]:
     """Lines on the first difference, on dtypes that differ, and what is not compared."""
-    return [*describe_first(report), *describe_dtypes(report), *describe_rest(report)]
+    a, b = report.pair.a, report.pair.b
+    lines = []
+    if one := next((one for one in report.comparisons if one.first), None):
+        lines = [f"first difference: {one.name} {one.first}", f"largest: {one.name} {one.largest}"]
+        lines = [f"first and largest difference: {one.name} {one.first}"] if one.first == one.largest else lines
+    shared = [one.name for one in report.comparisons if one.name in a and one.name in b]
+    names_of: dict[str, list[str]] = {}
+    for name in shared:
+        if a[name].dtype != b[name].dtype:
+            names_of.setdefault(f"{a[name].dtype} and {b[name].dtype}", []).append(name)
+    texts = [
+        f"all {dtypes}" if len(names) == len(shared) > 1 else f"{join_names(names)} {dtypes}"
+        for dtypes, names in names_of.items()
+    ]
+    lines += [f"dtypes of A and B: {'; '.join(texts)}"] * bool(texts)
+    if report.pair.traces:
+        if later := len(report.pair.names()) - len(report.comparisons):
+            lines.append(f"{counted(later, 'later stage')} not compared; --all compares all, --only NAME one")
+        for side, record, other in (("A", a, b), ("B", b, a)):
+            if alone := [name for name in record if name not in other]:
+                lines.append(f"only in {side}: {join_names(alone)}")
+    return lines
 
 
 def relabel(report: DiffReport, change: Callable[[Record], Record]) -> DiffReport:
     """A report with the labels of both records changed, in its places too."""
     a, b = change(report.pair.a), change(report.pair.b)
-    comparisons = [
-        relabel_places(one, a if one.name in a and has_labels(a, one.name) else b) for one in report.comparisons
-    ]
+    comparisons = []
+    for one in report.comparisons:
+        labelled = a if one.name in a and has_labels(a, one.name) else b
+        first, largest = (
+            at and Element(at.index, *name_place(labelled, one.name, at.index), at.a, at.b)
+            for at in (one.first, one.largest)
+        )
+        comparisons.append(replace(one, first=first, largest=largest))
     return replace(report, pair=replace(report.pair, a=a, b=b), comparisons=tuple(comparisons))
-
-
-def relabel_places(one: Comparison, labelled: Record) -> Comparison:
-    """A comparison with its places named by the labels of a record."""
-    first, largest = (
-        element and Element(element.index, *name_place(labelled, one.name, element.index), element.a, element.b)
-        for element in (one.first, one.largest)
-    )
-    return replace(one, first=first, largest=largest)
 
 
 def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
@@ -373,12 +366,11 @@ def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
     if table_width(cells) <= style.width or table_width([above, *body]) > style.width:
         return display.text_table(cells[0], cells[1:], style)
     heads, rule, *lines = display.text_table(above, body, style).split("\n")
-    places = [
-        [f"  {escaped(place)}"] if place else [] for place in (row_cells(one, style.precision)[-1] for one in rows)
-    ]
-    return "\n".join(
-        [heads, rule, *itertools.chain(*([line, *place] for line, place in zip(lines, places, strict=True)))]
-    )
+    parts = [heads, rule]
+    for line, one in zip(lines, rows, strict=True):
+        place = row_cells(one, style.precision)[-1]
+        parts += [line, f"  {escaped(place)}"] if place else [line]
+    return "\n".join(parts)
 
 
 def table_width(cells: Sequence[Sequence[str]]) -> int:
@@ -428,62 +420,19 @@ def summarize_equal(report: DiffReport) -> list[str]:
     largest = max(one.max_abs for one in same)
     within = f", largest difference {largest:.3g}" if largest else ""
     extent = "all the same" if len(same) == len(report.pair.names()) else f"the same up to {escaped(same[-1].name)}"
-    return [f"{extent} ({count_stages(len(same))}{within})"]
-
-
-def describe_first(report: DiffReport) -> list[str]:
-    """Lines on the first tensor that differs, at its first and largest difference."""
-    one = next((one for one in report.comparisons if one.first), None)
-    if one is None:
-        return []
-    if one.first == one.largest:
-        return [f"first and largest difference: {one.name} {one.first}"]
-    return [f"first difference: {one.name} {one.first}", f"largest: {one.name} {one.largest}"]
-
-
-def describe_dtypes(report: DiffReport) -> list[str]:
-    """The line on tensors that are not compared because their dtypes differ."""
-    a, b = report.pair.a, report.pair.b
-    shared = [one.name for one in report.comparisons if one.name in a and one.name in b]
-    names_of: dict[str, list[str]] = {}
-    for name in shared:
-        if a[name].dtype != b[name].dtype:
-            names_of.setdefault(f"{a[name].dtype} and {b[name].dtype}", []).append(name)
-    texts = [
-        f"all {dtypes}" if len(names) == len(shared) > 1 else f"{join_names(names)} {dtypes}"
-        for dtypes, names in names_of.items()
-    ]
-    return [f"dtypes of A and B: {'; '.join(texts)}"] if texts else []
-
-
-def describe_rest(report: DiffReport) -> list[str]:
-    """Lines on the stages of traces that were not compared."""
-    if not report.pair.traces:
-        return []
-    a, b = report.pair.a, report.pair.b
-    later = len(report.pair.names()) - len(report.comparisons)
-    lines = [f"{count_stages(later, 'later ')} not compared; --all compares all, --only NAME one"] * bool(later)
-    for side, record, other in (("A", a, b), ("B", b, a)):
-        alone = [name for name in record if name not in other]
-        lines += [f"only in {side}: {join_names(alone)}"] * bool(alone)
-    return lines
-
-
-def count_stages(number: int, kind: str = "") -> str:
-    """A number of stages in words.
-
-    >>> count_stages(1), count_stages(2, "later ")
-    ('1 stage', '2 later stages')
-    """
-    return counted(number, f"{kind}stage")
+    return [f"{extent} ({counted(len(same), 'stage')}{within})"]
 
 
 def difference_views(report: DiffReport, style: display.Style) -> list[display.TensorView]:
     """Views of A − B of all tensors that differ; colours are even about 0."""
     a, b = report.pair.a, report.pair.b
-    names = [one.name for one in report.comparisons if one.differing and not one.problem]
-    differences = {name: subtract_tensors(a[name], b[name]) for name in names}
-    return [difference_view(a if has_labels(a, name) else b, name, one, style) for name, one in differences.items()]
+    views = []
+    for name in [one.name for one in report.comparisons if one.differing and not one.problem]:
+        difference, labelled = subtract_tensors(a[name], b[name]), a if has_labels(a, name) else b
+        labels = [labelled.labels_of(name, dimension) for dimension in range(difference.ndim)]
+        title = f"{name}: A − B" if style.unicode else f"{name}: A - B"
+        views.append(display.TensorView(title, difference, labelled.axes_of(name), labels, style, is_signed=True))
+    return views
 
 
 def subtract_tensors(x: Array, y: Array) -> Array:
@@ -495,10 +444,3 @@ def subtract_tensors(x: Array, y: Array) -> Array:
     left, right, difference = subtract(x, y)
     is_equal = (left == right) | (np.isnan(left) & np.isnan(right))
     return np.where(is_equal, 0, difference).astype(np.float64).reshape(x.shape)
-
-
-def difference_view(labelled: Record, name: str, difference: Array, style: display.Style) -> display.TensorView:
-    """A view of a difference, with the axes and labels of either record."""
-    labels = [labelled.labels_of(name, dimension) for dimension in range(difference.ndim)]
-    title = f"{name}: A − B" if style.unicode else f"{name}: A - B"
-    return display.TensorView(title, difference, labelled.axes_of(name), labels, style, is_signed=True)

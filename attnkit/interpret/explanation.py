@@ -59,9 +59,7 @@ def find_weight(record: Record, place: Sequence[int | str]) -> WeightCell:
     left_out = [at for at in reversed(range(len(shape) - 2)) if shape[at] == 1][: max(extra, 0)]
     if len(left_out) != extra or len(place) < 2:
         sizes = ", ".join(f"{axis} {size}" for axis, size in zip(axes, shape, strict=True))
-        needed = [
-            axis for at, (axis, size) in enumerate(zip(axes, shape, strict=True)) if size > 1 or at >= len(axes) - 2
-        ]
+        needed = [axis for axis, size in zip(axes[:-2], shape, strict=False) if size > 1] + [*axes[-2:]]
         expected = f"expected {','.join(needed).upper()}"
         raise UsageError(f"{len(place)} indices for weights ({sizes}); {expected}", "--explain")
     indices, cell = iter(place), list[int]()
@@ -95,16 +93,17 @@ def explain_weight(record: Record, place: Sequence[int | str], score: str) -> Ex
     powers = np.exp(rows["masked"] - shift) if np.isfinite(shift) else np.zeros_like(rows["masked"])
     parts = rows["weights"][:, None] * values
     has_terms = score in DOTS and bool(np.isclose((q * k).sum(), rows["scores"][cell.key], rtol=1e-3, atol=1e-6))
-    lines = [", ".join([*name_lead(record, cell), cell.name("query"), cell.name("key")])]
+    lead = zip(record.axes_of("weights"), cell.lead, record["weights"].shape, strict=False)
+    named = [f"{axis} {at}" for axis, at, size in lead if size > 1]
+    lines = [", ".join([*named, cell.name("query"), cell.name("key")])]
     lines += explain_score(record, cell, rows, (q, k) if has_terms else None)
     lines += explain_row(cell, rows["masked"], powers, rows["weights"])
     lines += explain_output(record, cell, rows["weights"], values)
     axes = {"key": list(cell.keys)} if cell.keys else {}
-    terms = {"terms": Tensor(q * k, ("model",), formula="q · k, term by term")} if has_terms else {}
     tensors = {
         "q": Tensor(q, ("model",)),
         "k": Tensor(k, ("model",)),
-        **terms,
+        **({"terms": Tensor(q * k, ("model",), formula="q · k, term by term")} if has_terms else {}),
         "masked": Tensor(rows["masked"], ("key",), axes),
         "exp": Tensor(powers, ("key",), axes, formula="exp(masked − max)"),
         "weights": Tensor(rows["weights"], ("key",), axes, formula="exp / sum"),
@@ -112,12 +111,6 @@ def explain_weight(record: Record, place: Sequence[int | str], score: str) -> Ex
         "x": Tensor(record["heads"][(*cell.lead, cell.query)], ("model",), formula="the sum of the parts"),
     }
     return Explanation(tensors, text="\n".join(lines))
-
-
-def name_lead(record: Record, cell: WeightCell) -> list[str]:
-    """The axes before the query with their indices, without axes of size 1."""
-    axes, shape = record.axes_of("weights"), record["weights"].shape
-    return [f"{axes[at]} {one}" for at, one in enumerate(cell.lead) if shape[at] > 1]
 
 
 def explain_score(
@@ -135,8 +128,7 @@ def explain_score(
         more = [f"… {len(q) - MOST} more terms"] if len(q) > MOST else []
         lines += [f"  q = {row_text(q)}", f"  k = {row_text(k)}", f"  {' + '.join([*terms, *more])}"]
     lines[-1] += f" = {plain(rows['scores'][at])}"
-    steps = [("scaled", "scores"), ("capped", "scaled")]
-    for name, before in steps:
+    for name, before in (("scaled", "scores"), ("capped", "scaled")):
         formula = record.tensor(name).formula
         if formula and formula != "as before":
             lines.append(f"{name} = {formula} = {plain(rows[name][at])}")
@@ -146,20 +138,16 @@ def explain_score(
     if np.isneginf(masked):
         lines.append("masked: the query may not attend to this key: -inf")
     else:
-        lines.append(
-            f"masked: the query may attend to this key: {plain(masked)}" + f", {plain(added)} added" * bool(added)
-        )
+        change = f", {plain(added)} added" if added else ""
+        lines.append(f"masked: the query may attend to this key: {plain(masked)}{change}")
     return lines
 
 
 def explain_row(cell: WeightCell, masked: Array, powers: Array, weights: Array) -> list[str]:
     """Lines on the softmax of a row; of many keys, the largest weights."""
     chosen = choose_keys(cell, weights)
-    names = [number_word(at, cell.keys) for at in chosen]
     table = [["key", "masked", "exp(masked − max)", "weight"]]
-    table += [
-        [name, plain(masked[at]), plain(powers[at]), plain(weights[at])] for name, at in zip(names, chosen, strict=True)
-    ]
+    table += [[number_word(at, cell.keys), *map(plain, (masked[at], powers[at], weights[at]))] for at in chosen]
     rest = [at for at in range(len(weights)) if at not in chosen]
     if rest:
         table.append([f"… {len(rest)} more", "", plain(powers[rest].sum()), plain(weights[rest].sum())])

@@ -1,6 +1,6 @@
 """The scores of the heads in a trace, or in any record that keeps weights of attention."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from attnkit.record import Array, Record, Tensor, join_names, row_labels
 WEIGHTS = "weights"  # the name of the weights of attend, and the end of those of a trace: decoder.0.self.weights
 OTHER_TEXT = "source"  # the key axis of attention over another text
 COLUMNS = (*MEANS, "largest")
+FORMULA = "mean weight on a target; entropy in nats; mean |query − key|; largest weight"
 
 
 def score_records(records: Iterable[Record]) -> Record:
@@ -25,8 +26,13 @@ def score_records(records: Iterable[Record]) -> Record:
     totals: dict[str, HeadScores] = {}
     words: dict[str, list[str]] = {}
     for number, record in enumerate(records, start=1):
-        layers = score_layers(record)
-        check_layers(layers, totals or layers, number)  # none where there is no token
+        layers = score_layers(record)  # none where there is no token
+        counts = [{name: len(one.largest) for name, one in many.items()} for many in (layers, totals or layers)]
+        if layers and counts[0] != counts[1]:
+            own, first = (
+                join_names([f"{name or WEIGHTS} ({n} heads)" for name, n in one.items()], 3) for one in counts
+            )
+            raise DataError(f"record {number} has {own}, the first {first}")
         for name, scores in layers.items():
             pairs = name_pairs(record, name, scores)
             before = totals.get(name)
@@ -36,20 +42,6 @@ def score_records(records: Iterable[Record]) -> Record:
             totals[name] = before + scores if before else scores
     if not totals:
         raise DataError("no record with a token")
-    return make_table(totals, words)
-
-
-def check_layers(layers: Mapping[str, HeadScores], first: Mapping[str, HeadScores], number: int) -> None:
-    ours, theirs = ({name: len(one.largest) for name, one in many.items()} for many in (layers, first))
-    if ours and ours != theirs:
-        has = [
-            join_names([f"{name or WEIGHTS} ({count} heads)" for name, count in one.items()], 3)
-            for one in (ours, theirs)
-        ]
-        raise DataError(f"record {number} has {has[0]}, the first {has[1]}")
-
-
-def make_table(totals: Mapping[str, HeadScores], words: Mapping[str, Sequence[str]]) -> Record:
     scores = concatenate_heads(totals.values())
     x = np.concatenate([scores.means(), np.where(scores.place[:, :1] < 0, np.nan, scores.largest[:, None])], axis=1)
     names = [f"{name}:{head}".removeprefix(":") for name, one in totals.items() for head in range(len(one.largest))]
@@ -60,9 +52,6 @@ def make_table(totals: Mapping[str, HeadScores], words: Mapping[str, Sequence[st
         "texts": Tensor(np.array(scores.texts), ()),
     }
     return Record(tensors).with_tensors({}, {"place": ["text", "query", "key"]})
-
-
-FORMULA = "mean weight on a target; entropy in nats; mean |query − key|; largest weight"
 
 
 def name_pairs(record: Record, layer: str, scores: HeadScores) -> list[str]:

@@ -14,7 +14,6 @@ from attnkit.display import Style
 from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.model import Config, PositionConfig, RecurrentConfig, SpecialTokens, Step
 from attnkit.model.parameters import parameter_axes, tool_of
-from attnkit.model.recurrent_config import RecurrentStack
 from attnkit.record import Record, Tensor, is_pattern, join_names
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequ
     if part_name:
         return model_part(checkpoint, part_name)
     if names:
-        chosen = [one for name in names for one in expand_pattern(checkpoint, name)]
-        return reduce(Record.merge, (read_tensor(checkpoint, name) for name in chosen))
+        return read_tensors(checkpoint, names)
     axes_of = published_axes(checkpoint)
     return Record({name: Tensor(checkpoint.tensor(name), axes_of.get(name)) for name in checkpoint.tensors()})
 
@@ -56,6 +54,11 @@ def expand_pattern(checkpoint: "Checkpoint", name: str) -> list[str]:
     return names
 
 
+def read_tensors(checkpoint: "Checkpoint", patterns: Sequence[str]) -> Record:
+    names = [name for pattern in patterns for name in expand_pattern(checkpoint, pattern)]
+    return reduce(Record.merge, (read_tensor(checkpoint, name) for name in names))
+
+
 def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
     """Read a stored tensor by its published name, or a parameter by its name here.
 
@@ -75,7 +78,7 @@ def model_part(checkpoint: "Checkpoint", name: str) -> Record:
     """
     params = checkpoint.params
     if is_pattern(name):
-        return reduce(Record.merge, (read_tensor(checkpoint, one) for one in expand_pattern(checkpoint, name)))
+        return read_tensors(checkpoint, [name])
     chosen = [name] if name in params else [layer for layer in params if layer.startswith(f"{name}.")]
     if not chosen or params.weights.has(name):
         return read_tensor(checkpoint, name)
@@ -117,7 +120,11 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
 def model_facts(checkpoint: "Checkpoint", style: Style) -> str:
     """Render the model, its stored tensors and its layers, equal ones in one row."""
     heading = display.property_list(checkpoint.folder, facts(checkpoint), style)
-    return "\n\n".join([heading, tensor_rows(checkpoint, style, fold=True), layer_table(checkpoint, style)])
+    named = {layer: (tool_of(layer), list_parameters(checkpoint, layer)) for layer in checkpoint.layers()}
+    cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
+    last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
+    layers = display.text_table(["layer", "tool", "parameters"], cells, style, footer=last)
+    return "\n\n".join([heading, tensor_rows(checkpoint, style, fold=True), layers])
 
 
 def tensor_rows(checkpoint: "Checkpoint", style: Style, fold: bool) -> str:
@@ -132,13 +139,6 @@ def tensor_rows(checkpoint: "Checkpoint", style: Style, fold: bool) -> str:
     idle = len(stored) - len(published_axes(checkpoint))
     last = counted(len(stored), "tensor") + f", {idle} not used" * bool(idle) + "; --list: one per line" * fold
     return display.text_table(["tensor", "shape"], cells, style, footer=last)
-
-
-def layer_table(checkpoint: "Checkpoint", style: Style) -> str:
-    named = {layer: (tool_of(layer), list_parameters(checkpoint, layer)) for layer in checkpoint.layers()}
-    cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
-    last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
-    return display.text_table(["layer", "tool", "parameters"], cells, style, footer=last)
 
 
 def list_parameters(checkpoint: "Checkpoint", layer: str) -> str:
@@ -187,6 +187,7 @@ def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
+    """The facts of a model as names and texts."""
     config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unused()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
     size = display.human_size(sum(map(os.path.getsize, files)))
@@ -200,28 +201,46 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         **(recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)),
         "classes": named(config.classes),
         "tokens": tokens_text(config.special),
-        "scale": scale_text(config),
+        "scale": join_parts(
+            "" if config.scale is None else f"scores × {config.scale:g}",
+            "scores / number of the layer" * config.scale_by_layer,
+            "" if config.embed_scale == 1 else f"embeddings × {config.embed_scale:g}",
+            "" if config.logit_scale == 1 else f"hidden states × {config.logit_scale:g} before the head",
+        ),
     }
     return [(name, parts) for name, parts in rows.items() if parts]
 
 
 def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
     """The facts of a Transformer by name, "" for what it does not have."""
-    config = checkpoint.config
+    config, cut = checkpoint.config, checkpoint.config.patches
+    is_gated = any("w3" in names for names in checkpoint.params.specs.values())
+    sizes = f"{cut.height} × {cut.width}, patches of {cut.patch_height} × {cut.patch_width}" if cut else ""
     return {
         **{name: stack_text(config, name) for name in config.stacks},
-        "norm": norm_text(config),
-        "activation": config.activation + ", gated" * gated(checkpoint),
+        "norm": join_parts(
+            "RMS" if config.norm == "rms" else "layer",
+            "before each sub-layer (pre-norm)" if config.norm_first else "after each residual (post-norm)",
+            f"eps {config.eps:g}",
+            "one of the embeddings" * config.embed_norm,
+            "one at the end" * any(config.stack(name).final_norm for name in config.stacks),
+        ),
+        "activation": config.activation + ", gated" * is_gated,
         "positions": positions_text(config.positions),
         "segments": f"{config.types} kinds" if config.types else "",
-        "image": image_text(config),
+        "image": f"{cut.channels} channels of {sizes}" if cut else "",
     }
+
+
+def join_parts(*parts: str) -> str:
+    """Join the parts that are not empty by commas."""
+    return ", ".join(filter(None, parts))
 
 
 def stack_text(config: Config, name: str) -> str:
     stack = config.stack(name)
     shared = f", {stack.kv_heads} of keys and values" if stack.kv_heads != stack.heads else ""
-    parts = [
+    return join_parts(
         f"{counted(stack.layers, 'layer')}, width {config.width:,}",
         f"{counted(stack.heads, 'head')} of {stack.head_dim}{shared}",
         f"hidden width {stack.hidden:,}",
@@ -230,8 +249,7 @@ def stack_text(config: Config, name: str) -> str:
         "causal" if stack.causal else "",
         "attends to the memory" if stack.cross else "",
         windows_text(stack.windows, stack.causal),
-    ]
-    return ", ".join(filter(None, parts))
+    )
 
 
 def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
@@ -241,32 +259,13 @@ def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
     ('a window of 5 keys before the query', 'a window of 5 keys before the query in layer 1', '')
     """
     sides = "before the query" if is_causal else "before the query and after it"
-    by_size = {size: [at for at, one in enumerate(windows) if one == size] for size in windows if size >= 0}
-    places = {size: ", ".join(f"{a}…{b}" if b > a else f"{a}" for a, b in runs(at)) for size, at in by_size.items()}
-    return ", ".join(
-        f"a window of {size:,} keys {sides}"
-        + (
-            f" in {'layers' if len(by_size[size]) > 1 else 'layer'} {places[size]}"
-            if len(by_size[size]) < len(windows)
-            else ""
-        )
-        for size in by_size
-    )
-
-
-def norm_text(config: Config) -> str:
-    parts = [
-        "RMS" if config.norm == "rms" else "layer",
-        "before each sub-layer (pre-norm)" if config.norm_first else "after each residual (post-norm)",
-        f"eps {config.eps:g}",
-        "one of the embeddings" if config.embed_norm else "",
-        "one at the end" if any(config.stack(name).final_norm for name in config.stacks) else "",
-    ]
-    return ", ".join(filter(None, parts))
-
-
-def gated(checkpoint: "Checkpoint") -> bool:
-    return any("w3" in names for names in checkpoint.params.specs.values())
+    parts = []
+    for size in dict.fromkeys(size for size in windows if size >= 0):
+        layers = [at for at, one in enumerate(windows) if one == size]
+        places = ", ".join(f"{a}…{b}" if b > a else f"{a}" for a, b in runs(layers))
+        where = f" in {'layers' if len(layers) > 1 else 'layer'} {places}" if len(layers) < len(windows) else ""
+        parts.append(f"a window of {size:,} keys {sides}{where}")
+    return ", ".join(parts)
 
 
 def positions_text(positions: PositionConfig) -> str:
@@ -303,14 +302,6 @@ def number_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def image_text(config: Config) -> str:
-    cut = config.patches
-    if cut is None:
-        return ""
-    size = f"{cut.height} × {cut.width}"
-    return f"{cut.channels} channels of {size}, patches of {cut.patch_height} × {cut.patch_width}"
-
-
 def tokens_text(special: SpecialTokens) -> str:
     """The ids of special tokens.
 
@@ -327,16 +318,6 @@ def tokens_text(special: SpecialTokens) -> str:
         "never": " ".join(map(str, special.banned)) or None,
     }
     return ", ".join(f"{name} {ids}" for name, ids in parts.items() if ids is not None)
-
-
-def scale_text(config: Config) -> str:
-    parts = [
-        "" if config.scale is None else f"scores × {config.scale:g}",
-        "scores / number of the layer" if config.scale_by_layer else "",
-        "" if config.embed_scale == 1 else f"embeddings × {config.embed_scale:g}",
-        "" if config.logit_scale == 1 else f"hidden states × {config.logit_scale:g} before the head",
-    ]
-    return ", ".join(filter(None, parts))
 
 
 def named(words: tuple[str, ...], between: str = ", ") -> str:
@@ -365,51 +346,39 @@ BRIDGES = {
 def recurrent_facts(config: RecurrentConfig) -> dict[str, str]:
     """The facts of a recurrent model by name, "" for what it does not have.
 
+    >>> from attnkit.model.recurrent_config import RecurrentStack
     >>> decoder = RecurrentStack(1, 1, 4, 1, 4, vocab=9, embedding=3, widths=(4,))
     >>> recurrent_facts(RecurrentConfig("lstm", 4, decoder=decoder))["decoder"]
     '1 layer of LSTM cells, width 4, embeddings of 3, vocabulary 9'
     """
-    rows = {name: describe_stack(config.recurrent_stack(name)) for name in config.stacks}
-    return rows | {"attention": attention_text(config), "readout": readout_text(config), "bridge": bridge_text(config)}
-
-
-def describe_stack(stack: RecurrentStack) -> str:
-    widths = list(dict.fromkeys(stack.widths))
-    width = f"width {widths[0]:,}" if len(widths) == 1 else "widths " + ", ".join(f"{one:,}" for one in stack.widths)
-    parts = [
-        f"{counted(stack.layers, 'layer')} of {CELL_NAMES[stack.cell]}",
-        width,
-        "both directions" if stack.is_bidirectional else "",
-        f"embeddings of {stack.embedding:,}",
-        f"vocabulary {stack.vocab:,}",
-    ]
-    return ", ".join(filter(None, parts))
-
-
-def attention_text(config: RecurrentConfig) -> str:
-    decoding = config.decoding
-    if decoding.score == "none":
-        return ""
-    state = "before" if decoding.asks_before else "after"
-    score = f"additive of width {decoding.score_width:,}" if decoding.score == "additive" else decoding.score
-    return f"{score}, with the state {state} the token" + ", input feeding" * decoding.input_feeding
-
-
-def readout_text(config: RecurrentConfig) -> str:
-    if not config.decoding.readout_width:
-        return ""
-    attends = config.decoding.score != "none"
-    before = "[state before; embedding; context]"
-    parts = before if config.decoding.asks_before else "[context; state]" if attends else "[state]"
-    return f"tanh({parts} W + b), width {config.width:,}"
-
-
-def bridge_text(config: RecurrentConfig) -> str:
-    return "" if config.encoder is None else f"the decoder begins with {BRIDGES[config.decoding.bridge]}"
+    rows = {}
+    for name in config.stacks:
+        stack = config.recurrent_stack(name)
+        is_even = len(set(stack.widths)) == 1
+        rows[name] = join_parts(
+            f"{counted(stack.layers, 'layer')} of {CELL_NAMES[stack.cell]}",
+            f"width {stack.widths[0]:,}" if is_even else "widths " + ", ".join(f"{one:,}" for one in stack.widths),
+            "both directions" * stack.is_bidirectional,
+            f"embeddings of {stack.embedding:,}",
+            f"vocabulary {stack.vocab:,}",
+        )
+    decoding, attention, read = config.decoding, "", "[state]"
+    if decoding.score != "none":
+        score = f"additive of width {decoding.score_width:,}" if decoding.score == "additive" else decoding.score
+        state = "before" if decoding.asks_before else "after"
+        attention = f"{score}, with the state {state} the token" + ", input feeding" * decoding.input_feeding
+        read = "[context; state]"
+    read = "[state before; embedding; context]" if decoding.asks_before else read
+    return rows | {
+        "attention": attention,
+        "readout": f"tanh({read} W + b), width {config.width:,}" if decoding.readout_width else "",
+        "bridge": f"the decoder begins with {BRIDGES[decoding.bridge]}" if config.encoder else "",
+    }
 
 
 OUTPUT_HEAD = Step("decode", "head")
 MEMORY = "memory.npz"
+NEXT = " \\\n  | "  # between two stages
 RESIDUALS = {"input": ["--residual"], "saved": ["--add", ":residual"], "concat": ["--concat"]}
 INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that has no embeddings
 
@@ -432,19 +401,16 @@ def shell_pipeline(config: Config, folder: str, name: str, is_pooled: bool = Fal
         some = ", ".join(["all", *config.stacks, *["head"] * config.head, f"{config.stacks[0]}.0"])
         hint = suggest(name, [*known, "all"])
         raise UsageError(f"the model has no stages {name!r} (it has {some} …){hint}", "--pipeline")
-    return join_stages([stage_line(config, folder, step) for step in known[name]])
+    return NEXT.join(stage_line(config, folder, step) for step in known[name])
 
 
 def pipeline_parts(config: Config) -> dict[str, list[Step]]:
     """The steps of every part that has a pipeline, by its name."""
     parts: dict[str, list[Step]] = {}
     for stack in config.stacks:
-        steps = config.plan(stack)
-        parts[stack] = steps
-        numbers = dict.fromkeys(model.parse_layer_name(step.layer)[1] for step in steps)
-        parts |= {
-            f"{stack}.{n}": [step for step in steps if model.parse_layer_name(step.layer)[1] == n] for n in numbers
-        }
+        parts[stack] = steps = config.plan(stack)
+        for step in steps:
+            parts.setdefault(f"{stack}.{model.parse_layer_name(step.layer)[1]}", []).append(step)
         parts |= {step.layer: [step] for step in steps}
     return parts | ({"head": [OUTPUT_HEAD]} if config.head else {})
 
@@ -454,15 +420,16 @@ def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> 
     steps, ends_here = config.plan(stack), stack == config.stacks[-1]
     if is_pooled and stack == config.stacks[0]:
         stages = [stage_line(config, folder, step) for step in steps if step.layer != f"{stack}.norm"]
-        words = ["attnkit", "encode", "--model", folder, "--layers", f"{config.stack(stack).layers}:"]
-        stages.append(shlex.join(words))
+        stages.append(
+            shlex.join(["attnkit", "encode", "--model", folder, "--layers", f"{config.stack(stack).layers}:"])
+        )
     else:
         stages = [stage_line(config, folder, step) for step in [*steps, *[OUTPUT_HEAD] * (ends_here and config.head)]]
     if steps and steps[0].op != "embed":
         stages[0] += f" {INPUTS[stack]}"
     if stack != config.stacks[-1]:
         stages[-1] += f" -o {MEMORY}"
-    return join_stages(stages)
+    return NEXT.join(stages)
 
 
 def stage_line(config: Config, folder: str, step: Step) -> str:
@@ -494,7 +461,3 @@ def needs_memory(config: Config, step: Step) -> bool:
         return part == "cross"
     begins = config.encoder is not None and config.decoding.bridge != "none"
     return part == "cross" or (stack == "decoder" and part == "rnn" and (number is None or begins))
-
-
-def join_stages(stages: Sequence[str]) -> str:
-    return " \\\n  | ".join(stages)
