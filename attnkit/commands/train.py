@@ -33,7 +33,7 @@ from attnkit.errors import (
 )
 from attnkit.formats import atomic, open_source
 from attnkit.generation.options import is_set
-from attnkit.training.families import FAMILIES, RecurrentChoices, check_family_options, stated_sizes
+from attnkit.training.families import CHOICES, FAMILIES, check_family_options, stated_sizes
 from attnkit.training.folder import CONFIG, check_folder, lock_folder
 from attnkit.training.initial_model import check_sample, prepare_model
 from attnkit.training.loop import Monitor, Run
@@ -43,7 +43,7 @@ from attnkit.training.reports import Origin, Report, Speed, read_origin, report_
 from attnkit.training.schedules import SCHEDULES
 
 ENDS = ("steps", "epochs", "minutes", "patience")
-SIZES = ("layers", "heads", "dim", "hidden", *RecurrentChoices._fields)
+SIZES = ("layers", "heads", "dim", "hidden", *CHOICES)
 STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
 CURVE_WIDTH, MAX_CURVE_WIDTH = 10, 24  # columns of a terminal beside the numbers
 MODEL = ("family", *SIZES)

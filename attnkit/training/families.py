@@ -1,6 +1,7 @@
 """The families of new models: configurations, drawn parameters, special tokens."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from math import sqrt
 from typing import Any, NamedTuple, cast
 
@@ -10,33 +11,9 @@ from attnkit.errors import UsageError, flag_name
 from attnkit.model.config import Config
 from attnkit.model.recurrent_cells import CELLS
 from attnkit.model.recurrent_config import RecurrentConfig, RecurrentStack
+from attnkit.training.recipe import Recipe
 
-
-class RecurrentChoices(NamedTuple):
-    """The parts of a recurrent encoder-decoder: cells, attention, directions."""
-
-    cell: str = "gru"
-    attention: str = "additive"
-    input_feeding: bool = False
-    bidirectional: bool = False
-
-
-class ModelSizes(NamedTuple):
-    """The sizes of a new model.
-
-    positions  the longest text
-    hidden     width of the feed-forward network [4 times the width; gated: 8/3 of it, a multiple of 32]; of recurrent
-               layers the width of their states [the width]
-    decoding   of a seq2seq
-    """
-
-    layers: int = 4
-    heads: int = 4
-    width: int = 128
-    positions: int = 256
-    hidden: int | None = None
-    dropout: float = 0.1
-    decoding: RecurrentChoices = RecurrentChoices()
+CHOICES = ("cell", "attention", "input_feeding", "bidirectional")  # of a recurrent encoder-decoder
 
 
 class FamilyTokens(NamedTuple):
@@ -55,13 +32,6 @@ class FamilyTokens(NamedTuple):
     sentinels: tuple[str, ...] = ()
 
 
-class Distribution(NamedTuple):
-    """How elements are drawn: normal or uniform around 0 with a scale, or all equal."""
-
-    kind: str
-    scale: float
-
-
 class Parameter(NamedTuple):
     """What decides how a parameter is drawn: its part of a stack, name, shape, stack."""
 
@@ -72,33 +42,37 @@ class Parameter(NamedTuple):
 
 
 Values = dict[str, Any]
+Distribution = tuple[str, float]  # how elements are drawn: normal or uniform around 0 with a scale, or constant
 
 
-def new_config(family: str, sizes: ModelSizes, vocabulary: int, special: Mapping[str, int]) -> Values:
-    """The values of config.json of a model of a family, as published.
+def new_config(recipe: Recipe, positions: int, vocabulary: int, special: Mapping[str, int]) -> Values:
+    """The values of config.json of a recipe's new model, as published.
 
+    positions   length of the longest text
     vocabulary  number of tokens
     special     the ids of its special tokens by name: bos, eos, pad
 
     UsageError for an unknown family, and for sizes that do not divide.
 
-    >>> config = new_config("gpt2", ModelSizes(layers=2), 100, {"eos": 99})
+    >>> config = new_config(Recipe(layers=2), 256, 100, {"eos": 99})
     >>> config["n_layer"], config["n_embd"], config["eos_token_id"]
     (2, 128, 99)
     """
+    family = recipe.family
     if family not in FAMILIES:
         raise UsageError(f"family {family!r} (expected one of {', '.join(FAMILIES)})")
-    for name, size in (("layers", sizes.layers), ("heads", sizes.heads), ("dim", sizes.width)):
-        if size < 1:
-            raise UsageError(f"{name} {size} (expected 1 or more)")
-    if FAMILIES[family].has_heads and sizes.width % sizes.heads:
-        raise UsageError(f"dim {sizes.width} is not divisible by heads {sizes.heads}")
-    if family == "llama" and sizes.width // sizes.heads % 2:
-        raise UsageError(f"dim {sizes.width} over heads {sizes.heads} is odd, and rotary positions need pairs")
-    if family in ("marian", "transformer") and sizes.width % 2:
-        raise UsageError(f"dim {sizes.width} is odd, and sinusoidal positions need pairs")
+    recipe = replace(recipe, layers=FAMILIES[family].layers if recipe.layers is None else recipe.layers)
+    for name in ("layers", "heads", "dim"):
+        if getattr(recipe, name) < 1:
+            raise UsageError(f"{name} {getattr(recipe, name)} (expected 1 or more)")
+    if FAMILIES[family].has_heads and recipe.dim % recipe.heads:
+        raise UsageError(f"dim {recipe.dim} is not divisible by heads {recipe.heads}")
+    if family == "llama" and recipe.dim // recipe.heads % 2:
+        raise UsageError(f"dim {recipe.dim} over heads {recipe.heads} is odd, and rotary positions need pairs")
+    if family in ("marian", "transformer") and recipe.dim % 2:
+        raise UsageError(f"dim {recipe.dim} is odd, and sinusoidal positions need pairs")
     tokens = {f"{name}_token_id": special[name] for name in ("bos", "eos", "pad") if name in special}
-    return {**FAMILIES[family].config(sizes, special), "vocab_size": vocabulary, **tokens}
+    return {**FAMILIES[family].config(recipe, positions, special), "vocab_size": vocabulary, **tokens}
 
 
 def stated_sizes(path: str) -> Values:
@@ -109,91 +83,90 @@ def stated_sizes(path: str) -> Values:
     raw = read_json_object(path)
     config = published_tensors(raw, path).config
     stack = config.stack(config.stacks[-1])
-    sizes: Values = dict.fromkeys(("heads", *RecurrentChoices._fields))
+    sizes: Values = dict.fromkeys(("heads", *CHOICES))
     sizes |= {"family": raw["model_type"], "layers": stack.layers, "dim": config.width, "hidden": stack.hidden}
     if not isinstance(stack, RecurrentStack) or not isinstance(config, RecurrentConfig):
         return sizes | {"heads": stack.heads}
     has_encoder = config.encoder is not None and config.recurrent_stack("encoder").is_bidirectional
-    choices = RecurrentChoices(stack.cell, config.decoding.score, config.decoding.input_feeding, has_encoder)
-    return sizes | {"dim": stack.embedding, "hidden": stack.widths[0]} | choices._asdict()
+    choices = (stack.cell, config.decoding.score, config.decoding.input_feeding, has_encoder)
+    return sizes | {"dim": stack.embedding, "hidden": stack.widths[0]} | dict(zip(CHOICES, choices, strict=True))
 
 
-def _gpt2(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
-    dropout = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), sizes.dropout)
+def _gpt2(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "activation_function": "gelu_new",
         "initializer_range": 0.02,
         "layer_norm_epsilon": 1e-5,
-        "n_embd": sizes.width,
-        "n_head": sizes.heads,
-        "n_inner": sizes.hidden,
-        "n_layer": sizes.layers,
-        "n_positions": sizes.positions,
-        **dropout,
+        "n_embd": recipe.dim,
+        "n_head": recipe.heads,
+        "n_inner": recipe.hidden,
+        "n_layer": recipe.layers,
+        "n_positions": positions,
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), recipe.dropout),
     }
 
 
-def _llama(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+def _llama(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "attention_bias": False,
-        "head_dim": sizes.width // sizes.heads,
+        "head_dim": recipe.dim // recipe.heads,
         "hidden_act": "silu",
-        "hidden_size": sizes.width,
+        "hidden_size": recipe.dim,
         "initializer_range": 0.02,
-        "intermediate_size": sizes.hidden or -(-sizes.width * 8 // 3 // 32) * 32,
-        "max_position_embeddings": sizes.positions,
+        "intermediate_size": recipe.hidden or -(-recipe.dim * 8 // 3 // 32) * 32,
+        "max_position_embeddings": positions,
         "mlp_bias": False,
-        "num_attention_heads": sizes.heads,
-        "num_hidden_layers": sizes.layers,
-        "num_key_value_heads": sizes.heads,
+        "num_attention_heads": recipe.heads,
+        "num_hidden_layers": recipe.layers,
+        "num_key_value_heads": recipe.heads,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
     }
 
 
-def _bert(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+def _bert(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
     return {
         "architectures": ["BertForMaskedLM"],
         "model_type": "bert",
-        "attention_probs_dropout_prob": sizes.dropout,
+        "attention_probs_dropout_prob": recipe.dropout,
         "hidden_act": "gelu",
-        "hidden_dropout_prob": sizes.dropout,
-        "hidden_size": sizes.width,
+        "hidden_dropout_prob": recipe.dropout,
+        "hidden_size": recipe.dim,
         "initializer_range": 0.02,
-        "intermediate_size": sizes.hidden or 4 * sizes.width,
+        "intermediate_size": recipe.hidden or 4 * recipe.dim,
         "layer_norm_eps": 1e-12,
-        "max_position_embeddings": sizes.positions,
-        "num_attention_heads": sizes.heads,
-        "num_hidden_layers": sizes.layers,
+        "max_position_embeddings": positions,
+        "num_attention_heads": recipe.heads,
+        "num_hidden_layers": recipe.layers,
         "type_vocab_size": 2,
     }
 
 
-def _marian(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+def _marian(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
     stacks: Values = {}
     for name in ("encoder", "decoder"):
         stacks |= {
-            f"{name}_attention_heads": sizes.heads,
-            f"{name}_ffn_dim": sizes.hidden or 4 * sizes.width,
-            f"{name}_layers": sizes.layers,
+            f"{name}_attention_heads": recipe.heads,
+            f"{name}_ffn_dim": recipe.hidden or 4 * recipe.dim,
+            f"{name}_layers": recipe.layers,
         }
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
         "activation_function": "swish",
         "bad_words_ids": [[special["pad"]]],
-        "d_model": sizes.width,
+        "d_model": recipe.dim,
         "decoder_start_token_id": special["pad"],
-        "dropout": sizes.dropout,
+        "dropout": recipe.dropout,
         "forced_eos_token_id": special["eos"],
         "is_encoder_decoder": True,
-        "max_position_embeddings": sizes.positions,
-        "num_hidden_layers": sizes.layers,
+        "max_position_embeddings": positions,
+        "num_hidden_layers": recipe.layers,
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": True,
         "static_position_embeddings": True,
@@ -202,102 +175,101 @@ def _marian(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
     }
 
 
-def _t5(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+def _t5(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
     return {
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
-        "d_ff": sizes.hidden or 4 * sizes.width,
-        "d_kv": sizes.width // sizes.heads,
-        "d_model": sizes.width,
+        "d_ff": recipe.hidden or 4 * recipe.dim,
+        "d_kv": recipe.dim // recipe.heads,
+        "d_model": recipe.dim,
         "decoder_start_token_id": special["pad"],
-        "dropout_rate": sizes.dropout,
+        "dropout_rate": recipe.dropout,
         "feed_forward_proj": "relu",
         "initializer_factor": 1.0,
         "is_encoder_decoder": True,
         "layer_norm_epsilon": 1e-6,
-        "n_positions": sizes.positions,
-        "num_decoder_layers": sizes.layers,
-        "num_heads": sizes.heads,
-        "num_layers": sizes.layers,
+        "n_positions": positions,
+        "num_decoder_layers": recipe.layers,
+        "num_heads": recipe.heads,
+        "num_layers": recipe.layers,
         "relative_attention_max_distance": 128,
         "relative_attention_num_buckets": 32,
         "tie_word_embeddings": True,
     }
 
 
-def _transformer(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+def _transformer(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
     return {
         "model_type": "transformer",
         "activation": "relu",
-        "d_model": sizes.width,
+        "d_model": recipe.dim,
         "decoder_start_token_id": special["pad"],
-        "dim_feedforward": sizes.hidden or 4 * sizes.width,
-        "dropout": sizes.dropout,
+        "dim_feedforward": recipe.hidden or 4 * recipe.dim,
+        "dropout": recipe.dropout,
         "layer_norm_eps": 1e-5,
-        "max_position_embeddings": sizes.positions,
-        "nhead": sizes.heads,
+        "max_position_embeddings": positions,
+        "nhead": recipe.heads,
         "norm_first": False,
-        "num_decoder_layers": sizes.layers,
-        "num_encoder_layers": sizes.layers,
+        "num_decoder_layers": recipe.layers,
+        "num_encoder_layers": recipe.layers,
     }
 
 
-def _seq2seq(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
-    cell, attention, input_feeding, bidirectional = sizes.decoding
-    hidden = sizes.hidden or sizes.width
-    if input_feeding and attention == "none":
+def _seq2seq(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
+    attention, is_fed, hidden = recipe.attention, recipe.input_feeding, recipe.hidden or recipe.dim
+    if is_fed and attention == "none":
         raise UsageError("hands on what attention found, and --attention is none", "--input-feeding")
-    if bidirectional and attention == "dot":
+    if recipe.bidirectional and attention == "dot":
         problem = "dot compares states of one width, and those of two directions are wider; try general"
         raise UsageError(problem, "--attention")
-    readout: Values = {} if attention == "none" else {"readout": "tanh", "readout_size": sizes.width}
+    readout: Values = {} if attention == "none" else {"readout": "tanh", "readout_size": recipe.dim}
     return {
         "model_type": "seq2seq",
         "attention": attention,
-        "attention_query": "previous" if attention == "additive" and not input_feeding else "current",
-        "bidirectional": bidirectional,
-        "bridge": "tanh" if bidirectional else "identity",
-        "cell": cell,
-        "decoder_layers": sizes.layers,
+        "attention_query": "previous" if attention == "additive" and not is_fed else "current",
+        "bidirectional": recipe.bidirectional,
+        "bridge": "tanh" if recipe.bidirectional else "identity",
+        "cell": recipe.cell,
+        "decoder_layers": recipe.layers,
         "decoder_start_token_id": special["pad"],
-        "embedding_size": sizes.width,
-        "encoder_layers": sizes.layers,
+        "embedding_size": recipe.dim,
+        "encoder_layers": recipe.layers,
         "hidden_size": hidden,
-        "input_feeding": input_feeding,
+        "input_feeding": is_fed,
         "is_encoder_decoder": True,
         "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": bool(readout) or hidden == sizes.width,
+        "tie_word_embeddings": bool(readout) or hidden == recipe.dim,
         **readout,
     }
 
 
-def _lstm(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+def _lstm(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
     return {
         "model_type": "lstm",
-        "embedding_size": sizes.width,
-        "hidden_size": sizes.hidden or sizes.width,
-        "num_layers": sizes.layers,
+        "embedding_size": recipe.dim,
+        "hidden_size": recipe.hidden or recipe.dim,
+        "num_layers": recipe.layers,
         "tie_word_embeddings": True,
     }
 
 
 def _draw_normal(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
     """Draw from N(0, initializer_range), 0.02 by default, as in transformers."""
-    return Distribution("normal", float(raw.get("initializer_range") or 0.02))
+    return "normal", float(raw.get("initializer_range") or 0.02)
 
 
 def _draw_gpt2(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
     """Divide deviations of projections to the residual by sqrt(2 layers) (GPT-2, 2.3)."""
     layers = config.stack("decoder").layers
     factor = 1 / sqrt(2 * layers) if parameter.name in ("wo", "w2") else 1.0
-    return Distribution("normal", _draw_normal(config, raw, parameter).scale * factor)
+    return "normal", _draw_normal(config, raw, parameter)[1] * factor
 
 
 def _draw_xavier(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
     """Draw within sqrt(6/(in + out)) (Glorot, Bengio 2010), embeddings from N(0, 1/D)."""
     if parameter.name == "table":
-        return Distribution("normal", config.width**-0.5)
-    return Distribution("uniform", sqrt(6 / sum(parameter.shape[-2:])))
+        return "normal", config.width**-0.5
+    return "uniform", sqrt(6 / sum(parameter.shape[-2:]))
 
 
 def _draw_recurrent(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
@@ -305,13 +277,13 @@ def _draw_recurrent(config: Config, raw: Mapping[str, Any], parameter: Parameter
     if parameter.part != "rnn":
         return _draw_xavier(config, raw, parameter)
     blocks = CELLS[cast(RecurrentStack, config.stack(parameter.stack)).cell].blocks
-    return Distribution("uniform", (parameter.shape[0] // blocks) ** -0.5)
+    return "uniform", (parameter.shape[0] // blocks) ** -0.5
 
 
 def _draw_lstm(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
     """Draw embeddings uniformly within 0.1 (AWD-LSTM, section 5)."""
     is_table = parameter.name in ("table", "w") and not (parameter.part == "head" and config.classes)
-    return Distribution("uniform", 0.1) if is_table else _draw_recurrent(config, raw, parameter)
+    return ("uniform", 0.1) if is_table else _draw_recurrent(config, raw, parameter)
 
 
 def _draw_t5(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
@@ -324,21 +296,18 @@ def _draw_t5(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Di
     }
     is_embedding = parameter.part in ("embed", "head") and parameter.name in ("table", "w")
     scale = 1.0 if is_embedding else deviations.get(parameter.name, config.width**-0.5)
-    return Distribution("normal", float(raw.get("initializer_factor") or 1.0) * scale)
+    return "normal", float(raw.get("initializer_factor") or 1.0) * scale
 
 
 class NewFamily(NamedTuple):
     """A family of which new models are made.
 
-    config      the values of its config.json
-    draw        how each parameter is drawn
-    tokens      its special tokens
-    learns      what it learns from: causal, masked, spans or pairs (corpus.py)
-    layers      of a model for which none are given
-    has_heads   whether its attention has heads; the layers of the others are recurrent
+    learns     what it learns from: causal, masked, spans or pairs (corpus.py)
+    layers     of a model for which none are given
+    has_heads  whether its attention has heads; the layers of the others are recurrent
     """
 
-    config: Callable[[ModelSizes, Mapping[str, int]], Values]
+    config: Callable[[Recipe, int, Mapping[str, int]], Values]
     draw: Callable[[Config, Mapping[str, Any], Parameter], Distribution]
     tokens: FamilyTokens
     learns: str
@@ -378,7 +347,7 @@ RECURRENT = tuple(name for name, family in FAMILIES.items() if not family.has_he
 OWN_OPTIONS: dict[str, tuple[str, ...]] = {
     "heads": tuple(family for family in FAMILIES if family not in RECURRENT),
     "weight_drop": RECURRENT,
-} | dict.fromkeys(RecurrentChoices._fields, ("seq2seq",))
+} | dict.fromkeys(CHOICES, ("seq2seq",))
 
 
 def check_family_options(family: str, names: Collection[str]) -> None:

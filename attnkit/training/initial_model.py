@@ -79,9 +79,9 @@ def count_parameters(raw: Mapping[str, Any], name: str) -> int:
 def _distribution(table: PublishedTensors, raw: Mapping[str, Any], tensor: str) -> Distribution:
     layer, _, name = table.parameters[tensor][0].rpartition(".")
     if name == "gamma":
-        return Distribution("constant", 1.0)
+        return "constant", 1.0
     if name == "beta" or name.startswith("b"):
-        return Distribution("constant", 0.0)
+        return "constant", 0.0
     stack, _, part = parse_layer_name(layer)
     parameter = Parameter(part, name, table.shapes[tensor], stack)
     return FAMILIES[table.config.family].draw(table.config, raw, parameter)
@@ -154,7 +154,7 @@ def configure(
     special = vocabulary.tokenizers[0].special
     tokens = {name: special[name] for name in ("bos", "eos", "pad") if name in special}
     if recipe.config is None:
-        return new_config(recipe.family, recipe.sizes(max(positions, longest)), vocabulary.size, tokens)
+        return new_config(recipe, max(positions, longest), vocabulary.size, tokens)
     ids = {f"{name}_token_id": id for name, id in tokens.items()}
     start = {"decoder_start_token_id": tokens["pad"]} if raw.get("is_encoder_decoder") and "pad" in tokens else {}
     check_positions(raw, longest, recipe.config)

@@ -7,7 +7,6 @@ from typing import Any, get_args, get_origin
 
 from attnkit.errors import DataError, UsageError, shortened
 from attnkit.training.data import parse_share
-from attnkit.training.families import FAMILIES, ModelSizes, RecurrentChoices
 from attnkit.training.optimizers import OptimizerOptions, optimizer_options
 from attnkit.training.schedules import ScheduleOptions, check_schedule
 
@@ -19,7 +18,10 @@ MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "weight_
 class Recipe:
     """The options of a run by the names of train's flags; None if derived.
 
-    family, layers, heads, dim, hidden   a new model; config: the path of its config.json; from_: the folder of a model
+    family, layers, heads, dim   a new model
+    hidden       width of its feed-forward networks [4 times dim; gated: 8/3 of it, a multiple of 32], or of recurrent
+                 states [dim]
+    config       the path of its config.json; from_: the folder of a model
     cell, attention, input_feeding, bidirectional   of a new seq2seq
     tokens       chars, words, bpe:N, unigram:N, or the folder of a tokenizer
     pairs        whether the text of a T5 is sentence pairs
@@ -71,12 +73,6 @@ class Recipe:
     dtype: str = "float32"
     seed: int = 0
     record: tuple[int, ...] = ()
-
-    def sizes(self, positions: int) -> ModelSizes:
-        """The sizes of a new model with so many positions."""
-        layers = self.layers or FAMILIES[self.family].layers
-        decoding = RecurrentChoices(self.cell, self.attention, self.input_feeding, self.bidirectional)
-        return ModelSizes(layers, self.heads, self.dim, positions, self.hidden, self.dropout, decoding)
 
     def optimizer_options(self) -> OptimizerOptions:
         """The options of the optimizer. UsageError if they do not fit it."""

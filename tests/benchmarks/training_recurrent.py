@@ -12,6 +12,7 @@ columns are those of training_attention.py, which has the other switches.
 """
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,19 @@ from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.model import Model
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.loss import IGNORE_INDEX, LossOptions, loss_and_gradient
-from attnkit.training.families import ModelSizes, RecurrentChoices, new_config
+from attnkit.training.families import new_config
 from attnkit.training.initial_model import initial_tensors
+from attnkit.training.recipe import Recipe
 
 WORDS = 500
-CASES: dict[str, tuple[str, ModelSizes, int, int]] = {
-    "gru": ("seq2seq", ModelSizes(1, decoding=RecurrentChoices(attention="none")), 12, 20),
-    "additive": ("seq2seq", ModelSizes(1), 12, 20),
-    "additive-32": ("seq2seq", ModelSizes(1), 32, 40),
-    "bi-luong": ("seq2seq", ModelSizes(2, decoding=RecurrentChoices("lstm", "general", True, True)), 24, 30),
-    "lm": ("lstm", ModelSizes(3, width=256), 12, 64),
+GRU, LSTM = Recipe("seq2seq", layers=1, dropout=0.1), Recipe("lstm", layers=3, dim=256, dropout=0.1)
+LUONG = {"layers": 2, "cell": "lstm", "attention": "general", "input_feeding": True, "bidirectional": True}
+CASES: dict[str, tuple[Recipe, int, int]] = {
+    "gru": (replace(GRU, attention="none"), 12, 20),
+    "additive": (GRU, 12, 20),
+    "additive-32": (GRU, 32, 40),
+    "bi-luong": (replace(GRU, **LUONG), 24, 30),  # type: ignore[arg-type]
+    "lm": (LSTM, 12, 64),
 }
 
 
@@ -145,9 +149,9 @@ class Peer(nn.Module):
         return (weights[:, None] @ memory)[:, 0]
 
 
-def works_of(family: str, sizes: ModelSizes, batch: int, tokens: int) -> tuple[Work, Work]:
+def works_of(recipe: Recipe, batch: int, tokens: int) -> tuple[Work, Work]:
     """Forward and backward pass by attnkit and by PyTorch; both return the gradient of the table."""
-    raw = new_config(family, sizes, WORDS, {"eos": 0, "pad": 2})
+    raw = new_config(recipe, 256, WORDS, {"eos": 0, "pad": 2})
     tensors = initial_tensors(raw)
     checkpoint = assemble_checkpoint(raw, tensors)
     model, rng = Model(checkpoint.config, checkpoint.params), np.random.default_rng(1)
@@ -155,9 +159,9 @@ def works_of(family: str, sizes: ModelSizes, batch: int, tokens: int) -> tuple[W
     lengths = rng.integers(tokens // 2, tokens + 1, batch)
     lengths[0] = tokens
     real = np.arange(tokens) < lengths[:, None]
-    inputs = {"encoder": StackInputs(source, real[:, None])} if family == "seq2seq" else {}
-    peer, table = Peer(raw, tensors), "encoder.embed" if family == "seq2seq" else "decoder.embed"
-    stored = "encoder.embedding.weight" if family == "seq2seq" else "encoder.weight"
+    inputs = {"encoder": StackInputs(source, real[:, None])} if recipe.family == "seq2seq" else {}
+    peer, table = Peer(raw, tensors), "encoder.embed" if recipe.family == "seq2seq" else "decoder.embed"
+    stored = "encoder.embedding.weight" if recipe.family == "seq2seq" else "encoder.weight"
 
     def ours() -> list[np.ndarray]:
         logits, recorded = run_model(model, inputs | {"decoder": StackInputs(ids)})

@@ -10,14 +10,15 @@ from safetensors import safe_open
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, FileError
 from attnkit.formats.dtypes import dtype_of
-from attnkit.training.families import FAMILIES, ModelSizes, new_config
+from attnkit.training.families import FAMILIES, new_config
 from attnkit.training.folder import model_files, write_folder
 from attnkit.training.initial_model import initial_tensors
+from attnkit.training.recipe import Recipe
 
 
 def new_config_of(family):
-    sizes = ModelSizes(layers=1, heads=2, width=8, positions=16)
-    return new_config(family, sizes, 20, {"pad": 0, "eos": 1, "bos": 2})
+    recipe = Recipe(family, layers=1, heads=2, dim=8, dropout=0.1)
+    return new_config(recipe, 16, 20, {"pad": 0, "eos": 1, "bos": 2})
 
 
 def files_of(family, seed=0):

@@ -1,5 +1,6 @@
 """Initial parameters: the distributions of each family, and the same numbers from the same seed."""
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -7,11 +8,12 @@ import pytest
 
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError
-from attnkit.training.families import FAMILIES, ModelSizes, new_config
+from attnkit.training.families import FAMILIES, new_config
 from attnkit.training.initial_model import initial_tensors
 from attnkit.training.parameter_groups import match_parameters, tensor_groups, tensors_of
+from attnkit.training.recipe import Recipe
 
-SIZES = ModelSizes(layers=2, heads=4, width=64, positions=128)
+RECIPE = Recipe(layers=2, heads=4, dim=64, dropout=0.1)
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2}
 EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
@@ -36,7 +38,7 @@ DEVIATIONS = {
 
 
 def config_of(family):
-    return new_config(family, SIZES, 300, SPECIAL)
+    return new_config(replace(RECIPE, family=family), 128, 300, SPECIAL)
 
 
 @EACH_FAMILY
@@ -91,7 +93,7 @@ def test_the_seed_decides(family):
 
 
 def test_a_tensor_does_not_depend_on_the_others():
-    deep = new_config("gpt2", SIZES._replace(layers=8), 300, SPECIAL)
+    deep = new_config(replace(RECIPE, layers=8), 128, 300, SPECIAL)
     name = "transformer.h.1.attn.c_attn.weight"
     np.testing.assert_array_equal(initial_tensors(config_of("gpt2"))[name], initial_tensors(deep)[name])
 
@@ -102,13 +104,13 @@ def test_a_tensor_does_not_depend_on_the_others():
         ("gpt3", {}, "family 'gpt3' .expected one of gpt2, llama"),
         ("gpt2", {"heads": 5}, "dim 64 is not divisible by heads 5"),
         ("gpt2", {"layers": 0}, "layers 0 .expected 1 or more"),
-        ("llama", {"width": 60}, "dim 60 over heads 4 is odd"),
-        ("marian", {"width": 63, "heads": 3}, "dim 63 is odd"),
+        ("llama", {"dim": 60}, "dim 60 over heads 4 is odd"),
+        ("marian", {"dim": 63, "heads": 3}, "dim 63 is odd"),
     ],
 )
 def test_sizes_that_do_not_fit(family, changes, message):
     with pytest.raises(UsageError, match=message):
-        new_config(family, SIZES._replace(**changes), 300, SPECIAL)
+        new_config(replace(RECIPE, family=family, **changes), 128, 300, SPECIAL)
 
 
 def test_a_seed_out_of_range():
