@@ -219,18 +219,8 @@ def train(
       attnkit train labels.tsv --from my-lstm --classify -o my-critic
       attnkit decode --model my-gpt "Once upon"
     """
-    options_of_recipe = {
-        "family": family, "layers": layers, "heads": heads, "dim": dim, "hidden": hidden, "cell": cell,
-        "attention": attention, "input_feeding": input_feeding, "bidirectional": bidirectional,
-        "config": config, "from_": from_, "tokens": tokens, "pairs": pairs, "classify": classify,
-        "batch": batch, "block": block, "accumulate": accumulate, "optimizer": optimizer, "lr": lr,
-        "momentum": momentum, "weight_decay": weight_decay, "schedule": schedule, "warmup": warmup,
-        "clip": clip, "dropout": dropout, "weight_drop": weight_drop, "smoothing": smoothing,
-        "freeze": freeze, "unfreeze_every": unfreeze_every, "layer_decay": layer_decay, "valid": valid,
-        "steps": steps, "epochs": epochs, "minutes": minutes, "patience": patience, "every": every,
-        "dtype": dtype, "seed": seed, "record": record,
-    }  # fmt: skip
-    chosen = {name: value for name, value in options_of_recipe.items() if is_set(value)}
+    given = locals()
+    chosen = {field.name: given[field.name] for field in fields(Recipe) if is_set(given[field.name])}
     return train_text(text, chosen, output, resume, sample)
 
 

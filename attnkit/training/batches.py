@@ -48,24 +48,12 @@ def draw_uniform(count: int, key: DrawKey) -> Array:
 
 
 def draw_integers(below: int, count: int, key: DrawKey) -> Array:
-    """Draw integers from 0 to below - 1.
-
-    -> (count,) int64
-
-    >>> bool((draw_integers(3, 100, DrawKey(1, "blocks")) < 3).all())
-    True
-    """
+    """Draw integers from 0 to below - 1: (count,) int64."""
     return (draw_uniform(count, key) * below).astype(np.int64)
 
 
 def draw_permutation(count: int, key: DrawKey) -> Array:
-    """Draw the numbers 0 to count - 1 in random order.
-
-    -> (count,) int64
-
-    >>> sorted(draw_permutation(4, DrawKey(1, "pairs")).tolist())
-    [0, 1, 2, 3]
-    """
+    """Draw the numbers 0 to count - 1 in random order: (count,) int64."""
     return np.argsort(draw_uniform(count, key), kind="stable")
 
 
@@ -109,14 +97,10 @@ def noise_spans(length: int, key: DrawKey) -> Array:
     spans = min(max(round(noise / MEAN_SPAN), 1), length - noise)
     lengths = np.empty(2 * spans, np.int64)
     for first, items in ((0, length - noise), (1, noise)):
-        lengths[first::2] = _split_randomly(items, spans, key._replace(purpose=f"{key.purpose}: {first}"))
+        order = draw_permutation(items - 1, key._replace(purpose=f"{key.purpose}: {first}"))
+        cuts = np.sort(order[: spans - 1]) + 1
+        lengths[first::2] = np.diff([0, *cuts, items])
     return np.repeat(np.arange(2 * spans) % 2 == 1, lengths)
-
-
-def _split_randomly(items: int, parts: int, key: DrawKey) -> Array:
-    """The sizes (parts,) of non-empty parts, every split equally probable."""
-    cuts = np.sort(draw_permutation(items - 1, key)[: parts - 1]) + 1
-    return np.diff(np.concatenate([[0], cuts, [items]]))
 
 
 def corrupt_spans(ids: Array, is_noise: Array, sentinels: Sequence[int], eos: int) -> tuple[Array, Array]:
@@ -179,20 +163,13 @@ class SpecialIds(NamedTuple):
 
 
 def check_length(ids: Array, block: int, name: str) -> None:
-    """DataError if a text is too short for one block and the token after it.
-
-    >>> check_length(np.arange(9), 8, "tales.txt")
-    """
+    """Raise DataError if a text is too short for one block and the token after it."""
     if len(ids) <= block:
         raise DataError(f"{counted(len(ids), 'token')}, fewer than a block of {block} and the token after it", name)
 
 
 def draw_rows(ids: Array, rows: int, length: int, key: DrawKey) -> Array:
-    """Parts of a text from random places: ids (N,) -> (rows, length).
-
-    >>> draw_rows(np.arange(100), 2, 3, DrawKey(0, "blocks")).shape
-    (2, 3)
-    """
+    """Parts of a text from random places: ids (N,) -> (rows, length)."""
     starts = draw_integers(len(ids) - length + 1, rows, key)
     parts: Array = ids[starts[:, None] + np.arange(length)]
     return parts
@@ -229,6 +206,10 @@ def consecutive_blocks(ids: Array, batch: int, block: int) -> Iterator[Batch]:
         yield Batch(rest[:, :-1], rest[:, 1:])
 
 
+Measure = Callable[[Item], list[int]]
+Collate = Callable[[list[Item]], Batch]
+
+
 class LengthSampler(Generic[Item]):
     """Batches of items of similar lengths by step, every item once an epoch.
 
@@ -242,12 +223,7 @@ class LengthSampler(Generic[Item]):
     """
 
     def __init__(
-        self,
-        items: Sequence[Item],
-        measure: Callable[[Item], list[int]],
-        collate: Callable[[list[Item]], Batch],
-        size: int,
-        seed: int,
+        self, items: Sequence[Item], measure: Measure[Item], collate: Collate[Item], size: int, seed: int
     ) -> None:
         self.steps_per_epoch = -(-len(items) // size)
         self._items, self._collate, self._size, self._seed = items, collate, size, seed
@@ -255,7 +231,6 @@ class LengthSampler(Generic[Item]):
         self._epoch, self._batches = -1, list[Array]()
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step, counted from 1."""
         epoch, number = divmod(step - 1, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, group_by_length(self._lengths, self._size, self._seed, epoch)
@@ -302,22 +277,14 @@ def pad_pairs(pairs: Sequence[SentencePair], special: SpecialIds) -> Batch:
 
 
 def shift_right(targets: Array, special: SpecialIds) -> Array:
-    """The ids that a decoder reads: targets one place later, after the start token.
-
-    >>> shift_right(np.array([[6, 2, -100]]), SpecialIds(pad=0, start=9)).tolist()
-    [[9, 6, 2]]
-    """
+    """The ids that a decoder reads: targets one place later, after the start token."""
     starts = np.full((len(targets), 1), special.start, targets.dtype)
     ids = np.concatenate([starts, targets[:, :-1]], axis=1)
     return np.where(ids == IGNORE_INDEX, special.pad, ids)
 
 
 def pad_ids(rows: Sequence[Sequence[int]], value: int) -> Array:
-    """Pad rows at their ends with a value to one array.
-
-    >>> pad_ids([[5, 6], [7]], 0).tolist()
-    [[5, 6], [7, 0]]
-    """
+    """Pad rows at their ends with a value to one array."""
     width = max(map(len, rows))
     return np.array([[*row, *[value] * (width - len(row))] for row in rows], np.int64)
 

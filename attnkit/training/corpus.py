@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from attnkit.model import Array
 from attnkit.model.config import Config
 from attnkit.tokenizers import Tokenizer
 from attnkit.training import batches
-from attnkit.training.batches import Batch, LengthSampler, SpecialIds, pad_ids, pair_lengths
+from attnkit.training.batches import Batch, Collate, LengthSampler, Measure, SpecialIds, pad_ids, pair_lengths
 from attnkit.training.data import (
     Item,
     encode_line,
@@ -95,23 +96,10 @@ def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe:
     return CORPORA[kind](text, name, vocabulary, recipe)
 
 
-def fit_block(recipe: Recipe, count: int, name: str) -> Recipe:
-    """Shorten a default block that is longer than the text, with a note.
-
-    >>> fit_block(Recipe(), 1000, "tales.txt").block
-    64
-    """
-    if recipe.block != Recipe.block or not 2 <= count <= recipe.block:
-        return recipe
-    size = counted(count, "token")
-    warnings.warn(f"{name}: {size}, so that a block has {count - 1}, not {recipe.block}", AttnkitNote, stacklevel=2)
-    return replace(recipe, block=count - 1)
-
-
 def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> tuple[Array, Array, float, Recipe]:
     """Split a text: ids to train on, held-out ids, and bytes of a held-out token.
 
-    The recipe comes back with the block of `fit_block`.
+    The recipe comes back with a shorter block if the default is longer than the text; a note says so.
     """
     share, tokenizer = parse_share(recipe.valid), vocabulary.tokenizers[0]
     if not text.strip():
@@ -121,7 +109,10 @@ def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> 
         first = re.sub(r"\S+$", "", first)
         last = text[len(first) :]
     ids = encode_text(tokenizer, first, name) if first else encode_text(tokenizer, text, name)[:0]
-    recipe = fit_block(recipe, len(ids), name)
+    if recipe.block == Recipe.block and 2 <= len(ids) <= recipe.block:
+        shorter = f"{counted(len(ids), 'token')}, so that a block has {len(ids) - 1}, not {recipe.block}"
+        warnings.warn(f"{name}: {shorter}", AttnkitNote, stacklevel=2)
+        recipe = replace(recipe, block=len(ids) - 1)
     batches.check_length(ids, recipe.block, name)
     if not share:
         return ids, ids[:0], 0.0, recipe
@@ -138,43 +129,27 @@ def causal_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) 
     """Blocks of a text from random places; the targets are the next tokens."""
     ids, last, size, recipe = split_text(text, name, vocabulary, recipe)
     rows = recipe.batch * recipe.accumulate
-
-    def draw(step: int) -> Batch:
-        return batches.block_batch(ids, rows, recipe.block, recipe.seed, step)
-
-    def held_out() -> Iterator[Batch]:
-        return batches.consecutive_blocks(last, recipe.batch, recipe.block)
-
-    return Corpus(
-        draw, held_out if len(last) else None, steps_per_epoch(len(ids), rows, recipe), size or None, recipe.block
-    )
+    draw = partial(batches.block_batch, ids, rows, recipe.block, recipe.seed)
+    held_out = partial(batches.consecutive_blocks, last, recipe.batch, recipe.block) if len(last) else None
+    return Corpus(draw, held_out, steps_per_epoch(len(ids), rows, recipe), size or None, recipe.block)
 
 
 def masked_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
     """Blocks of a text with 15 % of the words to be restored."""
-
-    def draw(ids: Array, rows: int, block: int, step: int) -> Batch:
-        special, size = vocabulary.special, vocabulary.size
-        return batches.masked_batch(ids, rows, block, special, recipe.seed, step, size=size)
-
+    draw = partial(batches.masked_batch, special=vocabulary.special, seed=recipe.seed, size=vocabulary.size)
     return corrupted_corpus(draw, split_text(text, name, vocabulary, recipe), around=2)
 
 
 def span_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
     """Blocks of a text with spans to be restored."""
-
-    def draw(ids: Array, rows: int, block: int, step: int) -> Batch:
-        return batches.span_batch(ids, rows, block, vocabulary.special, recipe.seed, step)
-
+    draw = partial(batches.span_batch, special=vocabulary.special, seed=recipe.seed)
     return corrupted_corpus(draw, split_text(text, name, vocabulary, recipe))
 
 
-Draw = Callable[[Array, int, int, int], Batch]
-
-
-def corrupted_corpus(draw: Draw, parts: tuple[Array, Array, float, Recipe], around: int = 0) -> Corpus:
+def corrupted_corpus(draw: Callable[..., Batch], parts: tuple[Array, Array, float, Recipe], around: int = 0) -> Corpus:
     """A corpus of blocks that `draw` corrupts; held-out blocks are always the same.
 
+    draw    (ids, number of blocks, their length, step) -> batch
     parts   of `split_text`
     around  special tokens that a block has around the words of the text
     """
@@ -183,13 +158,11 @@ def corrupted_corpus(draw: Draw, parts: tuple[Array, Array, float, Recipe], arou
 
     def held_out() -> Iterator[Batch]:
         for step in range(1, 1 + -(-len(last) // (recipe.batch * block))):
-            yield draw(last, recipe.batch, block, step)
-
-    def draw_step(step: int) -> Batch:
-        return draw(ids, rows, recipe.block, step)
+            yield draw(last, recipe.batch, block, step=step)
 
     epoch = steps_per_epoch(len(ids), rows, recipe)
-    return Corpus(draw_step, held_out if len(last) else None, epoch, longest=recipe.block)
+    every = partial(draw, ids, rows, recipe.block)
+    return Corpus(lambda step: every(step=step), held_out if len(last) else None, epoch, longest=recipe.block)
 
 
 def pair_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
@@ -200,11 +173,7 @@ def pair_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) ->
 
 
 def sampled_corpus(
-    items: list[Item],
-    measure: Callable[[Item], list[int]],
-    collate: Callable[[list[Item]], Batch],
-    recipe: Recipe,
-    names: tuple[str, str],
+    items: list[Item], measure: Measure[Item], collate: Collate[Item], recipe: Recipe, names: tuple[str, str]
 ) -> Corpus:
     """A corpus of items for `LengthSampler`; `names` are the noun of an item and the file."""
     share, (noun, name) = parse_share(recipe.valid), names
@@ -223,11 +192,7 @@ def sampled_corpus(
 
 
 def steps_per_epoch(tokens: int, rows: int, recipe: Recipe) -> int:
-    """The number of steps that draw as many tokens as the text has.
-
-    >>> steps_per_epoch(1000, 12, Recipe(block=64))
-    2
-    """
+    """The number of steps that draw as many tokens as the text has."""
     return max(-(-tokens // (rows * recipe.block)), 1)
 
 
@@ -241,21 +206,13 @@ class LabelledText(NamedTuple):
     label: int
 
 
-class LabelledLine(NamedTuple):
-    """A line of a file: its number, its label and its text."""
+def parse_labelled(text: str, name: str) -> list[tuple[int, str, str]]:
+    """Read labelled texts: line number, label and text of each line.
 
-    number: int
-    label: str
-    text: str
-
-
-def parse_labelled(text: str, name: str) -> list[LabelledLine]:
-    """Read lines of labelled texts; errors are those of `parse_columns`.
-
-    >>> parse_labelled("good\\tI liked it\\n\\nbad\\tI did not\\n", "labels.tsv")[1]
-    LabelledLine(number=3, label='bad', text='I did not')
+    >>> parse_labelled("good\\tI liked it\\n\\nbad\\tI did not\\n", "labels.tsv")
+    [(1, 'good', 'I liked it'), (3, 'bad', 'I did not')]
     """
-    return [LabelledLine(*line) for line in parse_columns(text, name, "labelled texts", ("label", "text"))]
+    return parse_columns(text, name, "labelled texts", ("label", "text"))
 
 
 def read_labels(
@@ -263,47 +220,24 @@ def read_labels(
 ) -> tuple[tuple[str, ...], str]:
     """The labels of a classifier and its texts, line by line; else () and the text.
 
-    DataError for a family that is not trained as a classifier.
+    known  the labels of the model; () for those of the text, sorted
+
+    DataError for a family that is not trained as a classifier, for a label that is not known, and for texts that all
+    have one label.
     """
     if not recipe.classify:
         return (), text
     if family not in CLASSIFIERS:
         raise DataError(f"a {family} model is not trained as a classifier (--classify takes {', '.join(CLASSIFIERS)})")
     lines = parse_labelled(text, name)
-    return find_labels(lines, known, name), "\n".join(line.text for line in lines)
-
-
-def find_labels(lines: Sequence[LabelledLine], known: Sequence[str], name: str) -> tuple[str, ...]:
-    """The labels of a model: those that it knows, or those of the lines, sorted.
-
-    DataError for a label that the model does not know, and for lines that all have one label.
-
-    >>> find_labels([LabelledLine(1, "good", "yes"), LabelledLine(2, "bad", "no")], (), "labels.tsv")
-    ('bad', 'good')
-    """
-    labels = {line.label for line in lines}
-    for line in lines:
-        if known and line.label not in known:
+    for number, label, _ in lines:
+        if known and label not in known:
             listed = ", ".join(known)
-            raise DataError(f"line {line.number}: label {shortened(repr(line.label))}, not one of {listed}", name)
+            raise DataError(f"line {number}: label {shortened(repr(label))}, not one of {listed}", name)
+    labels = {label for _, label, _ in lines}
     if len(labels) < 2:
         raise DataError(f"all texts have the label {shortened(repr(*labels))} (expected two labels or more)", name)
-    return tuple(known) or tuple(sorted(labels))
-
-
-def encode_labelled(
-    tokenizer: Tokenizer, lines: Sequence[LabelledLine], labels: Sequence[str], name: str
-) -> list[LabelledText]:
-    """Encode texts as ids with the numbers of their labels.
-
-    DataError names the line of a character that the vocabulary lacks.
-    """
-    numbers = {label: number for number, label in enumerate(labels)}
-    texts = []
-    for line in lines:
-        ids = encode_line(tokenizer, line.text, line.number, name, added=True)
-        texts.append(LabelledText(ids, numbers[line.label]))
-    return texts
+    return known or tuple(sorted(labels)), "\n".join(line for _, _, line in lines)
 
 
 def pad_labelled(texts: Sequence[LabelledText], pad: int) -> Batch:
@@ -321,8 +255,11 @@ def pad_labelled(texts: Sequence[LabelledText], pad: int) -> Batch:
 
 def labelled_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
     """Batches of labelled texts of similar lengths, every text once an epoch."""
-    texts = encode_labelled(vocabulary.tokenizers[0], parse_labelled(text, name), vocabulary.labels, name)
-    pad = vocabulary.special.pad
+    tokenizer, labels, pad = vocabulary.tokenizers[0], vocabulary.labels, vocabulary.special.pad
+    texts = [
+        LabelledText(encode_line(tokenizer, line, number, name, added=True), labels.index(label))
+        for number, label, line in parse_labelled(text, name)
+    ]
     return sampled_corpus(texts, lambda one: [len(one.ids)], lambda own: pad_labelled(own, pad), recipe, ("text", name))
 
 

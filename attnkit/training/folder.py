@@ -30,11 +30,7 @@ FORMAT = {"format": "pt"}  # the layout of the tensors, which transformers requi
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as indented JSON with a final line break.
-
-    >>> json_bytes({"n_layer": 2})
-    b'{\\n  "n_layer": 2\\n}\\n'
-    """
+    """A value as indented JSON with a final line break."""
     import orjson
 
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -65,7 +61,7 @@ def _convert(array: Array, dtype: str, name: str) -> Array:
 
 
 def check_folder(folder: str) -> None:
-    """Raise FileError for a folder that cannot be written or made, before a long run; none is made."""
+    """Raise FileError for a folder that a long run could not write in the end."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise FileError("not a folder", folder)
     if not os.path.exists(os.path.join(folder, ORIGIN)):
@@ -86,37 +82,24 @@ def lock_folder(folder: str) -> Iterator[None]:
     The unfinished files of a run that was killed are removed. FileError if another run has the folder, or if
     it cannot be created. A process that ends loses its lock.
     """
+    import fcntl
+
     is_new = not os.path.isdir(folder)
     create_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, folder)
-        remove_leftovers(folder)
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FileError("another run of attnkit train writes this folder", folder) from None
+        remove_files(folder, [name for name in os.listdir(folder) if LEFTOVER.fullmatch(name)])
         yield
     finally:
         if is_new:
             with contextlib.suppress(OSError):  # it has files by now
                 os.rmdir(folder)
         os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: str) -> None:
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FileError("another run of attnkit train writes this folder", folder) from None
-    except OSError:  # a file system without locks
-        pass
-
-
-def remove_leftovers(folder: str) -> None:
-    """Remove the unfinished files of a run that was killed while it wrote here."""
-    for name in os.listdir(folder):
-        if LEFTOVER.fullmatch(name):
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(folder, name))
 
 
 def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
@@ -131,7 +114,6 @@ def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
 
 
 def create_folder(folder: str) -> None:
-    """Create a folder if there is none. FileError if it cannot be created."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -145,7 +127,6 @@ def recorded_steps(folder: str) -> dict[int, str]:
 
 
 def remove_files(folder: str, names: Collection[str]) -> None:
-    """Remove files of a folder if they exist."""
     for name in names:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(folder, name))

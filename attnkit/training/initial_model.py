@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints import Checkpoint, open_checkpoint, read_json_object
+from attnkit.checkpoints import open_checkpoint, read_json_object
 from attnkit.checkpoints.label_heads import label_values
 from attnkit.checkpoints.publishing import PublishedTensors, publish_parameters, published_tensors
 from attnkit.errors import DataError, FileError, UsageError
@@ -63,17 +63,17 @@ def check_model_size(raw: Mapping[str, Any], name: str) -> None:
 
     Many layers are counted as one, plus a second one for each of the others.
     """
+
+    def count_parameters(values: Mapping[str, Any]) -> int:
+        return sum(map(prod, published_tensors(values, name).shapes.values()))
+
     depths = {key: raw[key] for key in DEPTHS if type(raw.get(key)) is int and raw[key] > MANY}
     one = {**raw, **dict.fromkeys(depths, 1)}
-    first = count = count_parameters(one, name)
+    first = count = count_parameters(one)
     for key, depth in depths.items():
-        count += (depth - 1) * (count_parameters({**one, key: 2}, name) - first)
+        count += (depth - 1) * (count_parameters({**one, key: 2}) - first)
     need = 2 * np.dtype(np.float32).itemsize * count
     check_memory(need, f"a model of {count:,} parameters, with their gradients,", name)
-
-
-def count_parameters(raw: Mapping[str, Any], name: str) -> int:
-    return sum(map(prod, published_tensors(raw, name).shapes.values()))
 
 
 def _distribution(table: PublishedTensors, raw: Mapping[str, Any], tensor: str) -> Distribution:
@@ -242,8 +242,9 @@ def prepare_published(recipe: Recipe, text: str, name: str) -> InitialModel:
     config = checkpoint.config
     check_family_options(config.family, ["weight_drop"] if recipe.weight_drop else [])
     labels, _ = read_labels(recipe, config.family, config.classes, text, name)
-    if not labels:
-        check_head(config, folder)
+    if not labels and (not config.head or config.classes):
+        hint = "; --classify trains on labelled texts" if config.classes and config.family in CLASSIFIERS else ""
+        raise DataError(f"this {config.family} model has no head that predicts tokens{hint}", folder)
     kind = "labels" if labels else corpus_kind(config, recipe.pairs)
     if recipe.tokens and not os.path.isdir(recipe.tokens):
         raise FileError("no such folder; a model keeps its own tokens, or has those of a folder", recipe.tokens)
@@ -257,22 +258,11 @@ def prepare_published(recipe: Recipe, text: str, name: str) -> InitialModel:
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
     check_positions(checkpoint.raw, corpus.longest, folder)
     raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype")}
-    tensors = published_floats(checkpoint)
+    table = published_tensors(checkpoint.raw, os.path.join(folder, CONFIG))
+    tensors = {
+        name: np.asarray(array, np.float32) for name, array in publish_parameters(table, checkpoint.params).items()
+    }
     if labels:
         raw |= label_values(labels)
         tensors = {name: tensors.get(name, new) for name, new in initial_tensors(raw, recipe.seed).items()}
     return InitialModel(raw, tensors, corpus, files, tokenizers[0])
-
-
-def check_head(config: Config, folder: str) -> None:
-    """Raise DataError for a model that predicts no tokens."""
-    if not config.head or config.classes:
-        hint = "; --classify trains on labelled texts" if config.classes and config.family in CLASSIFIERS else ""
-        raise DataError(f"this {config.family} model has no head that predicts tokens{hint}", folder)
-
-
-def published_floats(checkpoint: Checkpoint) -> dict[str, Array]:
-    """The tensors of a model, float32, by the names of its configuration."""
-    table = published_tensors(checkpoint.raw, os.path.join(checkpoint.folder, CONFIG))
-    tensors = publish_parameters(table, checkpoint.params)
-    return {name: np.asarray(array, np.float32) for name, array in tensors.items()}

@@ -61,12 +61,6 @@ def split_rows(count: int, parts: int) -> list[slice]:
 
 
 def take_rows(batch: Batch, rows: slice) -> Batch:
-    """Take some rows of a batch.
-
-    >>> import numpy as np
-    >>> take_rows(Batch(np.eye(2), np.ones((2, 2))), slice(1, 2)).ids.tolist()
-    [[0.0, 1.0]]
-    """
     return Batch(*(None if part is None else part[rows] for part in batch))  # type: ignore[arg-type]
 
 
@@ -145,7 +139,7 @@ NO_HOOKS = Hooks()
 
 
 class NumpyState:
-    """A model in training: see `TrainState`. It computes in the dtype of its tensors.
+    """The parameters of a model in training and their optimizer, in the tensors' dtype.
 
     parameters  the tensors by their published names, in one buffer, which the optimizer changes in place
     gradients   theirs, in a buffer of the same layout
@@ -165,7 +159,10 @@ class NumpyState:
         self.optimizer = Optimizer(self.parameters, recipe.optimizer_options(), groups)
 
     def step(self, plan: StepPlan) -> tuple[float, float]:
-        """Do what `TrainState.step` does."""
+        """Change the parameters; return the mean loss, and the norm before clipping.
+
+        If one of them is not finite, nothing is changed.
+        """
         loss = self.collect_gradients(plan)
         for name in set(self.parameters) - set(plan.trainable):
             self.gradients[name][...] = 0
@@ -191,13 +188,12 @@ class NumpyState:
         return self._gradient_views[layer][name]
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """Do what `TrainState.evaluate` does."""
+        """The sum of the losses of a batch, and the number of targets that rank first."""
         logits, _ = run_model(self.model, stack_inputs(self.model.config, batch))
         loss = cross_entropy(logits, batch.targets, LossOptions(reduction="sum"))
         return float(loss), int((logits.argmax(axis=-1) == batch.targets).sum())
 
     def fetch(self) -> "NumpyState":
-        """This state itself."""
         return self
 
     def load(self, state: "NumpyState") -> None:
@@ -234,14 +230,14 @@ class NumpyState:
         The first dropout applies to intermediates, the second to weights.
         """
         dropping, weights = dropouts
-        model = drop_weights(self.model, weights)
+        model = Model(self.model.config, drop_state_weights(self.model.params, weights))
         inputs = stack_inputs(model.config, batch)
         logits, recorded = run_model(model, inputs, dropout=dropping, hook=hooks.forward)
         options = LossOptions(label_smoothing=self._recipe.smoothing, reduction="sum")
         scale = self.parameters.flat.dtype.type(1 / count)
         loss, slope = loss_and_gradient(logits, batch.targets, options, scale, in_place=True)
         gradients = model_backward(model, recorded, slope, hook=hooks.backward).params
-        return float(loss), drop_weight_gradients(gradients, weights)
+        return float(loss), drop_state_weights(gradients, weights)
 
     def _add(self, gradients: ModelGradients) -> None:
         """Add gradients of parameters to their tensors, once for tied parameters."""
@@ -255,24 +251,14 @@ class NumpyState:
                     view += gradient
 
 
-def drop_weights(model: Model, dropping: Dropout | None) -> Model:
-    """Drop weights between the states of recurrent layers (Merity et al. 2018)."""
-    if dropping is None:
-        return model
-    params = {layer: dict(parts) for layer, parts in model.params.items()}
-    for layer, parts in params.items():
-        for name in (name for name in parts if is_state_weight(layer, name)):
-            parts[name] = dropout(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
-    return Model(model.config, params)
-
-
-def drop_weight_gradients(gradients: ModelGradients, dropping: Dropout | None) -> ModelGradients:
-    """The adjoint of `drop_weights`: drop the same gradients."""
+def drop_state_weights(params: Mapping[str, Mapping[str, Array]], dropping: Dropout | None) -> ModelGradients:
+    """Drop weights between recurrent states (Merity et al. 2018), or their gradients."""
+    dropped = {layer: dict(parts) for layer, parts in params.items()}
     if dropping is not None:
-        for layer, parts in gradients.items():
+        for layer, parts in dropped.items():
             for name in (name for name in parts if is_state_weight(layer, name)):
                 parts[name] = dropout(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
-    return gradients
+    return dropped
 
 
 def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:

@@ -34,16 +34,14 @@ class ParameterBuffer(Mapping[str, Array]):
         for name, shape in shapes.items():
             self.ranges[name] = slice(end, end + int(np.prod(shape, dtype=np.int64)))
             end = -(-self.ranges[name].stop // width) * width
-        self.flat = _aligned_zeros(end, np.dtype(dtype))
+        room = np.zeros(end + width, dtype)
+        start = -room.ctypes.data % ALIGNMENT // room.itemsize
+        self.flat = room[start : start + end]
         self._views = {name: self.flat[self.ranges[name]].reshape(shape) for name, shape in shapes.items()}
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], dtype: DTypeLike = np.float32) -> Self:
-        """Copy arrays to a new buffer.
-
-        >>> ParameterBuffer.of({"w": np.eye(2)})["w"].tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
-        """
+        """Copy arrays to a new buffer."""
         buffer = cls({name: array.shape for name, array in arrays.items()}, dtype)
         for name, array in arrays.items():
             buffer[name][...] = array
@@ -54,20 +52,7 @@ class ParameterBuffer(Mapping[str, Array]):
         return ParameterBuffer(self.shapes(), self.flat.dtype)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each array."""
         return {name: view.shape for name, view in self._views.items()}
-
-    def layers(self) -> dict[str, dict[str, Array]]:
-        """The views by layer and parameter, as `attnkit.model` expects them.
-
-        >>> list(ParameterBuffer({"decoder.0.ffn.w1": (1, 1), "decoder.0.ffn.b1": (1,)}).layers()["decoder.0.ffn"])
-        ['w1', 'b1']
-        """
-        layers: dict[str, dict[str, Array]] = {}
-        for name, view in self._views.items():
-            layer, _, parameter = name.rpartition(".")
-            layers.setdefault(layer, {})[parameter] = view
-        return layers
 
     def __getitem__(self, name: str) -> Array:
         return self._views[name]
@@ -79,19 +64,11 @@ class ParameterBuffer(Mapping[str, Array]):
         return len(self._views)
 
 
-def _aligned_zeros(size: int, dtype: np.dtype[np.generic]) -> Array:
-    """Zeros (size,) that start on a cache line."""
-    width = ALIGNMENT // dtype.itemsize
-    room = np.zeros(size + width, dtype)
-    start = -room.ctypes.data % ALIGNMENT // dtype.itemsize
-    return room[start : start + size]
-
-
 BLOCK = 1 << 15  # elements that are updated at a time: with gradient and state they stay in a core's cache
 
 
 class OptimizerOptions(NamedTuple):
-    """The options of an optimizer; `optimizer_options` has the defaults of each."""
+    """The options of an optimizer; DEFAULTS has those of each."""
 
     name: str = "adamw"
     lr: float = 1e-3
@@ -207,15 +184,6 @@ def optimizer_options(name: str, **changes: Any) -> OptimizerOptions:
     return options
 
 
-def optimizer_state_names(options: OptimizerOptions) -> tuple[str, ...]:
-    """The names of the arrays that an optimizer keeps for every parameter.
-
-    >>> optimizer_state_names(optimizer_options("adamw")), optimizer_state_names(optimizer_options("sgd"))
-    (('exp_avg', 'exp_avg_sq'), ())
-    """
-    return ("momentum_buffer",) * bool(options.momentum) if options.name == "sgd" else ("exp_avg", "exp_avg_sq")
-
-
 class UpdateNumbers:
     """The next update of each parameter: rate and decay of its group, and its own step.
 
@@ -243,7 +211,6 @@ class UpdateNumbers:
         return updates
 
     def count(self, names: Iterable[str]) -> None:
-        """Note that some parameters were updated."""
         for name in names:
             self.steps[name] += 1
 
@@ -253,7 +220,7 @@ class Optimizer:
 
     groups   name -> the group of a parameter [that with the options' learning rate and weight decay]
     numbers  of the updates of each parameter
-    buffers  what is kept of every parameter, by the names of `optimizer_state_names`
+    buffers  what is kept of every parameter, named as in torch.optim: exp_avg and exp_avg_sq, or momentum_buffer
 
     A parameter that is not trained in a step keeps its value, its state and its number of steps. The result depends on
     neither blocks nor threads.
@@ -266,15 +233,13 @@ class Optimizer:
     """
 
     def __init__(
-        self,
-        parameters: ParameterBuffer,
-        options: OptimizerOptions,
-        groups: Mapping[str, ParameterGroup] | None = None,
+        self, parameters: ParameterBuffer, options: OptimizerOptions, groups: Mapping[str, ParameterGroup] | None = None
     ) -> None:
-        self.parameters = parameters
-        self.options = options
+        self.parameters, self.options = parameters, options
         self.numbers = UpdateNumbers(parameters, options, groups)
-        self.buffers = {name: parameters.zeros() for name in optimizer_state_names(options)}
+        of_sgd = ("momentum_buffer",) * bool(options.momentum)
+        states = of_sgd if options.name == "sgd" else ("exp_avg", "exp_avg_sq")
+        self.buffers = {name: parameters.zeros() for name in states}
 
     def step(self, gradients: ParameterBuffer, factor: float = 1.0, trainable: Collection[str] | None = None) -> None:
         """Update the trainable parameters [all]; `factor` comes from the schedule.

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from attnkit.errors import AttnkitError, DataError, FileError, escaped
 from attnkit.formats.streams import exists, open_source
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model import Array
+from attnkit.model.hooks import Hook
 from attnkit.record import Labels, Record, Tensor
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.folder import CURVE, ORIGIN, recorded_steps
@@ -44,9 +45,6 @@ class Report(NamedTuple):
     accuracy: float | None = None
 
 
-OPTIONAL = ("held_out_loss", "bits_per_byte", "accuracy")
-
-
 class Speed(NamedTuple):
     """The speed of a run: tokens per second, seconds so far, and seconds left if known."""
 
@@ -65,13 +63,6 @@ def report_values(report: Report, speed: Speed | None = None) -> dict[str, Any]:
     if speed is None:
         return values
     return {**values, "tokens_per_second": round(speed.tokens_per_second, 1), "seconds": round(speed.seconds, 2)}
-
-
-def parse_report(values: Mapping[str, Any]) -> Report:
-    """Read the values of `report_values`. KeyError or TypeError for others."""
-    optional: Any = {name: values.get(name) for name in OPTIONAL}
-    others: Any = {name: values[name] for name in Report._fields if name not in optional}
-    return Report(**optional, **others)
 
 
 def table_rows(report: Report, speed: Speed, width: int) -> tuple[str, str]:
@@ -101,11 +92,7 @@ def table_rows(report: Report, speed: Speed, width: int) -> tuple[str, str]:
 
 
 def bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:
-    """Convert a loss per token in nats to bits per byte of the text.
-
-    >>> bits_per_byte(math.log(2), 2.0)
-    0.5
-    """
+    """Convert a loss per token in nats to bits per byte of the text."""
     return None if bytes_per_token is None else loss / math.log(2) / bytes_per_token
 
 
@@ -131,13 +118,14 @@ class Origin(NamedTuple):
 
 def read_curve(path: str) -> list[Report]:
     """Read a file of JSON lines. DataError names the line that is not a report."""
-    reports = []
+    reports, optional = [], dict.fromkeys(("held_out_loss", "bits_per_byte", "accuracy"))
     with open_source(path) as source:
         lines = bytes(source.read_all()).splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            reports.append(parse_report(orjson.loads(line)))
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            values = optional | orjson.loads(line)
+            reports.append(Report(**{name: values[name] for name in Report._fields}))
+        except (orjson.JSONDecodeError, KeyError, TypeError):
             raise DataError(f"line {number} is not a report", path) from None
     return reports
 
@@ -188,9 +176,7 @@ def record_step(trainer: Trainer, number: int) -> Record:
         slopes |= {name: state.gradient_of(name) for name in trainer.table.names}
     except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
         pass
-    named: dict[str, Tensor] = {
-        name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()
-    }
+    named = {name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()}
     named |= {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in activations.items()}
     for name, array in slopes.items():
         axes = named[name].axes if name in activations else None  # a parameter is as in its file
@@ -198,7 +184,7 @@ def record_step(trainer: Trainer, number: int) -> Record:
     return Record(named)
 
 
-def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array]]:
+def keeping(arrays: dict[str, Array]) -> Hook:
     """A hook that copies every intermediate to a dictionary, in order."""
 
     def visit(name: str) -> Callable[[Array], Array]:
@@ -214,22 +200,15 @@ def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array
 def first_non_finite_stage(record: Record) -> str:
     """The name and value of the first tensor that is not finite, or "".
 
+    Masked scores do not count: they are -inf for keys that a query may not attend to.
+
     >>> first_non_finite_stage(Record({"a": np.ones(2), "b": np.array([1.0, np.inf]), "c": np.array([np.nan])}))
     'b is inf'
     """
     for name, array in record.arrays().items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all() and not is_masked(name):
+        if array.dtype.kind == "f" and not np.isfinite(array).all() and not name.endswith(".masked"):
             return f"{name} is {array[~np.isfinite(array)].flat[0]}"
     return ""
-
-
-def is_masked(name: str) -> bool:
-    """Whether an intermediate contains -inf for keys that a query may not attend to.
-
-    >>> is_masked("decoder.0.self.masked"), is_masked("decoder.0.self.weights")
-    (True, False)
-    """
-    return name.endswith(".masked")
 
 
 POINTS = 2000  # most reports of a curve

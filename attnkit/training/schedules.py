@@ -58,9 +58,9 @@ def cosine_factor(step: int, options: ScheduleOptions) -> float:
 
 
 def inverse_sqrt_factor(step: int, options: ScheduleOptions) -> float:
-    """min(step/warmup, sqrt(warmup/step)): `paper_rate` divided by its largest value.
+    """min(step/warmup, sqrt(warmup/step)).
 
-    Source: Attention Is All You Need, equation 3.
+    Source: Attention Is All You Need, equation 3, divided by its largest value.
 
     >>> [inverse_sqrt_factor(step, ScheduleOptions(warmup=4)) for step in (1, 4, 16)]
     [0.25, 1.0, 0.5]
@@ -93,7 +93,7 @@ NEED_TOTAL = ("linear", "cosine", "slanted_triangular")
 
 
 def check_schedule(name: str, options: ScheduleOptions) -> None:
-    """UsageError for an unknown schedule, and for options that it cannot have."""
+    """Raise UsageError for an unknown schedule, and for options that it cannot have."""
     if name not in SCHEDULES:
         raise UsageError(f"schedule {name!r} (expected one of {', '.join(SCHEDULES)})")
     if name in NEED_TOTAL and options.total < 1:
@@ -104,17 +104,6 @@ def check_schedule(name: str, options: ScheduleOptions) -> None:
         raise UsageError(f"warm-up of {options.warmup} steps (expected 0 to {max(options.total - 1, 0)})")
     if not (0 < options.cut_frac < 1 and options.ratio >= 1 and 0 <= options.final <= 1):
         raise UsageError("expected cut_frac between 0 and 1, ratio 1 or more, and final 0 to 1")
-
-
-def paper_rate(step: int, warmup: int, width: int) -> float:
-    """The learning rate width^-0.5 min(step^-0.5, step warmup^-1.5).
-
-    Source: Attention Is All You Need, equation 3.
-
-    >>> paper_rate(4, 16, 64), paper_rate(64, 16, 64)
-    (0.0078125, 0.015625)
-    """
-    return float(width**-0.5 * min(step**-0.5, step * warmup**-1.5))
 
 
 def _progress(step: int, options: ScheduleOptions) -> float:

@@ -1,7 +1,7 @@
 """One model in training: the plan of each step, and the state that carries it out."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from attnkit.training.schedules import SCHEDULES
 
 
 class EngineState:
-    """A `TrainState` on an engine; the host only counts the updates of each parameter."""
+    """A `NumpyState` on the devices of an engine; the host only counts the updates of each parameter."""
 
     def __init__(self, recipe: Recipe, raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
         self._recipe, self._raw, self._table = recipe, raw, published_tensors(raw)
@@ -36,7 +36,7 @@ class EngineState:
         self._fetched: NumpyState | None = state  # until the next step
 
     def step(self, plan: StepPlan) -> tuple[float, float]:
-        """Do what `TrainState.step` does."""
+        """Do what `NumpyState.step` does."""
         self._fetched = None
         names = self._table.names
         rates = self._recipe.dropout, self._recipe.weight_drop
@@ -54,12 +54,12 @@ class EngineState:
         return loss, norm
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """Do what `TrainState.evaluate` does."""
+        """Do what `NumpyState.evaluate` does."""
         loss, hits = self._devices.evaluate(stack_inputs(self._table.config, batch), batch.targets)
         return float(loss), int(hits)
 
     def fetch(self) -> NumpyState:
-        """Copy the state from the devices to NumPy."""
+        """Copy the state from the devices to NumPy; change the copy only to load it."""
         if self._fetched is None:
             zeros = {name: np.zeros(shape, self._dtype) for name, shape in self._table.shapes.items()}
             self._fetched = NumpyState(self._recipe, self._raw, zeros)
@@ -68,7 +68,7 @@ class EngineState:
         return self._fetched
 
     def load(self, state: NumpyState) -> None:
-        """Do what `TrainState.load` does."""
+        """Go on from what `fetch` returned, changed since."""
         self._numbers.steps = dict(state.optimizer.numbers.steps)
         self._devices.load(self._buffers(state))
 
@@ -79,7 +79,7 @@ class EngineState:
 
 
 class StepResult(NamedTuple):
-    """The numbers of a step: mean loss, gradient norm before clipping, learning rate."""
+    """The mean loss of a step, gradient norm before clipping, learning rate and tokens."""
 
     loss: float
     gradient_norm: float
@@ -92,25 +92,6 @@ class Evaluation(NamedTuple):
 
     loss: float
     accuracy: float | None = None
-
-
-class TrainState(Protocol):
-    """The parameters of a model in training and the state of their optimizer."""
-
-    def step(self, plan: StepPlan) -> tuple[float, float]:
-        """Change the parameters; return the mean loss, and the norm before clipping.
-
-        If one of them is not finite, nothing is changed.
-        """
-
-    def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """The sum of the losses of a batch, and the number of targets that rank first."""
-
-    def fetch(self) -> NumpyState:
-        """The same state in NumPy; change it only to load it."""
-
-    def load(self, state: NumpyState) -> None:
-        """Go on from what `fetch` returned, which was changed since."""
 
 
 class Trainer:
@@ -133,7 +114,7 @@ class Trainer:
             raise UsageError("every parameter is frozen (--freeze)")
         engine = callbacks.current().engine
         state: type[NumpyState] | type[EngineState] = NumpyState if engine is None else EngineState
-        self.state: TrainState = state(recipe, model.raw, model.tensors)
+        self.state = state(recipe, model.raw, model.tensors)
 
     def trainable(self, step: int) -> set[str]:
         """The published names of the tensors that a step changes."""
@@ -146,7 +127,8 @@ class Trainer:
         """Plan a step, from 1: its batch is computed in `accumulate` passes."""
         batch, passes = self.corpus.batch(number), self.recipe.accumulate
         rows, first = split_rows(len(batch.ids), passes), (number - 1) * passes + 1
-        return StepPlan(batch, rows, first, self.trainable(number), self._factor(number))
+        factor = SCHEDULES[self.recipe.schedule](number, self._schedule)
+        return StepPlan(batch, rows, first, self.trainable(number), factor)
 
     def step(self, number: int) -> StepResult:
         """Change the parameters by the gradients of the batch of a step, from 1.
@@ -170,6 +152,3 @@ class Trainer:
             total, correct = total + loss, correct + hits
             count += int((batch.targets != IGNORE_INDEX).sum())
         return Evaluation(total / count, correct / count if self.config.classes else None)
-
-    def _factor(self, number: int) -> float:
-        return SCHEDULES[self.recipe.schedule](number, self._schedule)

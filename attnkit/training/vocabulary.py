@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attnkit import callbacks
@@ -13,7 +13,8 @@ from attnkit.training.data import parse_pairs
 from attnkit.training.families import FAMILIES, FamilyTokens
 from attnkit.training.folder import json_bytes
 
-WHOLE = ("chars", "words")  # kinds that take every character or word of the text
+# kinds that take every character or word of the text: their pattern, and what becomes of its matches or of the others
+WHOLE = {"chars": (r"[\s\S]", "isolated"), "words": (r"\w+|[^\w\s]", "removed")}
 LONGEST_WORD = 1000  # characters: BPE takes time with the square of a word's length, unigram loses its precision
 LONG_WORD = re.compile(
     rf"\w{{{LONGEST_WORD + 1},}}|[^\S\n]{{{LONGEST_WORD + 1},}}|(?:[^\w\s]|_){{{LONGEST_WORD + 1},}}"
@@ -65,12 +66,22 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
         texts = _cut_long_words(texts, name)
         callbacks.current().on_progress(f"tokenizer: {kind.kind} of {kind.size:,} tokens")
     with call_library("no tokenizer can be trained on it", name):
-        tokenizer = _TRAINERS[kind.kind](library, kind.size, special, texts, name)
-        extra = special.sentinels
+        if kind.kind in WHOLE:
+            tokenizer = _list_tokens(kind.kind, library, special, texts)
+        else:
+            train = _train_bpe if kind.kind == "bpe" else _train_unigram
+            tokenizer = train(library, kind.size, special, texts)
+        before, after, extra = special.before, special.after, special.sentinels
         tokenizer.add_special_tokens(
             [library.AddedToken(token, normalized=False) for token in (*special.tokens, *reversed(extra))]
         )
-        _set_template(library, tokenizer, special)
+        if around := dict.fromkeys([*before, *after]):  # tokens around every text and each text of a pair
+            single = [f"{part}:0" for part in (*before, "$A", *after)]
+            tokenizer.post_processor = library.processors.TemplateProcessing(
+                single=single,
+                pair=[*single, *(f"{part}:1" for part in ("$B", *after))],
+                special_tokens=[(token, tokenizer.token_to_id(token)) for token in around],
+            )
         content = tokenizer.to_str(pretty=True)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -81,25 +92,20 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
     return {"tokenizer.json": [content.encode() + b"\n"], "tokenizer_config.json": [json_bytes(settings)]}
 
 
-def _train_chars(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
-    characters = sorted(set().union(*texts))
-    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*special.tokens, *characters]))}
+def _list_tokens(kind: str, library: Any, special: FamilyTokens, texts: Sequence[str]) -> Any:
+    """A tokenizer of every character, or of words and other characters without blanks."""
+    pattern, behavior = WHOLE[kind]
+    found = set().union(*texts) if kind == "chars" else {one for text in texts for one in re.findall(pattern, text)}
+    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*special.tokens, *sorted(found)]))}
     tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=special.names["unk"]))
-    tokenizer.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\S]"), behavior="isolated")
-    tokenizer.decoder = library.decoders.Fuse()
+    split = library.pre_tokenizers.Split(library.Regex(pattern), behavior, invert=behavior == "removed")
+    tokenizer.pre_tokenizer = split
+    if kind == "chars":
+        tokenizer.decoder = library.decoders.Fuse()
     return tokenizer
 
 
-def _train_words(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
-    """A tokenizer of the words and other characters of the texts, without blanks."""
-    words = sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]", text)})
-    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*special.tokens, *words]))}
-    tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=special.names["unk"]))
-    tokenizer.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"\w+|[^\w\s]"), "removed", invert=True)
-    return tokenizer
-
-
-def _train_bpe(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
+def _train_bpe(library: Any, size: int, special: FamilyTokens, texts: Sequence[str]) -> Any:
     """A byte-level BPE like GPT-2's: the special tokens, 256 bytes, merges."""
     alphabet = sorted(library.pre_tokenizers.ByteLevel.alphabet())
     least = len(special.tokens) + len(alphabet)
@@ -111,11 +117,12 @@ def _train_bpe(library: Any, size: int, special: FamilyTokens, texts: Sequence[s
     trainer = library.trainers.BpeTrainer(
         vocab_size=size, special_tokens=list(special.tokens), initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(_parts(texts), trainer)
+    lines = (line for text in texts for line in text.splitlines(keepends=True))  # which no word crosses
+    tokenizer.train_from_iterator(lines, trainer)
     return tokenizer
 
 
-def _train_unigram(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
+def _train_unigram(library: Any, size: int, special: FamilyTokens, texts: Sequence[str]) -> Any:
     """A unigram model: words start with a mark in place of the space before them.
 
     The sentencepiece library trains it, since the tokenizers library gives another result in every run.
@@ -125,13 +132,17 @@ def _train_unigram(library: Any, size: int, special: FamilyTokens, texts: Sequen
     extra = ["\n"] if any("\n" in text for text in texts) else []
     others = len(special.tokens) + len(extra)
     try:
-        pieces = _sentence_pieces(lines, size - others)
+        options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "eos_id": -1}
+        count = size - others + 1  # with its own unknown token
+        model = _train_sentencepiece("unigram", lines, vocab_size=count, unk_id=0, **options)
     except RuntimeError as error:
         limit = re.search("set it to a value <= ([0-9]+)", str(error))
         if limit is None:
             raise
         most = int(limit[1]) - 1 + others
         raise UsageError(f"unigram:{size} (this text has pieces for {most} tokens at most)") from None
+    processor = import_library("sentencepiece", "text", "--tokens").SentencePieceProcessor(model_proto=model)
+    pieces = {processor.id_to_piece(id): processor.get_score(id) for id in range(1, processor.get_piece_size())}
     vocabulary = dict.fromkeys([*special.tokens, *extra], 0.0) | pieces
     unknown = list(vocabulary).index(special.names["unk"])
     tokenizer = library.Tokenizer(library.models.Unigram(list(vocabulary.items()), unknown, False))
@@ -139,14 +150,6 @@ def _train_unigram(library: Any, size: int, special: FamilyTokens, texts: Sequen
     tokenizer.pre_tokenizer = library.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
     tokenizer.decoder = library.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     return tokenizer
-
-
-def _sentence_pieces(lines: Sequence[str], count: int) -> dict[str, float]:
-    """Train pieces of a unigram model with their log-probabilities."""
-    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "eos_id": -1}
-    model = _train_sentencepiece("unigram", lines, vocab_size=count + 1, unk_id=0, **options)  # its own unknown token
-    processor = import_library("sentencepiece", "text", "--tokens").SentencePieceProcessor(model_proto=model)
-    return {processor.id_to_piece(id): processor.get_score(id) for id in range(1, processor.get_piece_size())}
 
 
 def _train_sentencepiece(kind: str, lines: Sequence[str], **options: Any) -> bytes:
@@ -197,9 +200,6 @@ def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dic
     return files | {"tokenizer_config.json": [json_bytes(settings)]}
 
 
-_TRAINERS = {"chars": _train_chars, "words": _train_words, "bpe": _train_bpe, "unigram": _train_unigram}
-
-
 def _cut_long_words(texts: Sequence[str], name: str) -> list[str]:
     """Cut words longer than LONGEST_WORD into parts; a note names the file."""
     parts, count = [], 0
@@ -215,21 +215,3 @@ def _cut_long_words(texts: Sequence[str], name: str) -> list[str]:
         words = f"{counted(count, 'long word')} cut into parts of {LONGEST_WORD:,} characters"
         warnings.warn(f"{name}: {words}, to train a tokenizer on them", AttnkitNote, stacklevel=2)
     return parts
-
-
-def _parts(texts: Sequence[str]) -> Iterator[str]:
-    """The lines of the texts with their line ends, which no word crosses."""
-    for text in texts:
-        yield from text.splitlines(keepends=True)
-
-
-def _set_template(library: Any, tokenizer: Any, special: FamilyTokens) -> None:
-    """Put the tokens of the family around every text and each text of a pair."""
-    if not (special.before or special.after):
-        return
-    first = [*(f"{token}:0" for token in special.before), "$A:0", *(f"{token}:0" for token in special.after)]
-    second = ["$B:1", *(f"{token}:1" for token in special.after)]
-    ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys([*special.before, *special.after])]
-    tokenizer.post_processor = library.processors.TemplateProcessing(
-        single=first, pair=[*first, *second], special_tokens=ids
-    )
