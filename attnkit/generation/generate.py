@@ -85,12 +85,37 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Genera
 
     is_only  whether it is the only prompt, so that its text may be streamed
     """
-    config, options = text_model.core.config, text_model.options
+    core, options, detokenizer, tracer = text_model
+    config, special = core.config, core.config.special
     requested = options.token_limit
     limit = min(requested, positions_left(config, len(prompt.ids)))
-    predict = next_token_model(text_model, prompt)
-    search = search_beams if options.search.beam else choose_tokens
-    generation = search(predict, text_model, prompt, sampling_config(config.special, options, limit), is_only)
+    predict: model.CachedDecoder = (core.engine.decoder if core.engine else model.CachedDecoder)(
+        core,
+        prompt.cache,
+        **memory_context(prompt),
+        dtype=options.dtype,
+        hook=tracer.visit if options.inspection.patch or options.inspection.ablate else model.no_hook,
+        on_non_finite=callbacks.current().on_non_finite,
+    )
+    tracer.begin(axis_labels(detokenizer.token_strings(prompt.ids), prompt.source), lambda: predict.length)
+    sampling = model.SamplingConfig(
+        limit=limit,
+        eos=special.eos,
+        banned=special.banned,
+        forced_bos=special.forced_bos,
+        forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
+        repetition_penalty=options.repetition_penalty or 1.0,
+        sampling=options.sampling,
+    )
+
+    def stop(ids: list[int]) -> bool:
+        return truncate_at_stop(options.stop, *split_prompt(prompt, ids, detokenizer))[1]
+
+    stops = stop if options.stop else None
+    if options.search.beam:
+        generation = Generation(search_beams(predict, text_model, prompt, sampling, stops))
+    else:
+        generation = choose_tokens(predict, text_model, prompt, sampling, stops, is_only)
     best = generation.sequences[0]
     if limit < requested and best.finish_reason == "limit":
         problem = f"stopped after {limit} tokens: the model has {config.positions.size} positions"
@@ -100,43 +125,42 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Genera
     return generation
 
 
-def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecoder:
-    """A decoder with a KV cache that predicts the tokens after the prompt."""
-    options, tracer, engine = text_model.options, text_model.tracer, text_model.core.engine
-    decoder: model.CachedDecoder = (engine.decoder if engine else model.CachedDecoder)(
-        text_model.core,
-        prompt.cache,
-        **memory_context(prompt),
-        dtype=options.dtype,
-        hook=tracer.visit if options.inspection.patch or options.inspection.ablate else model.no_hook,
-        on_non_finite=callbacks.current().on_non_finite,
-    )
-    tracer.begin(axis_labels(text_model.detokenizer.token_strings(prompt.ids), prompt.source), lambda: decoder.length)
-    return decoder
+Stop = Callable[[list[int]], bool]
 
 
 def search_beams(
-    predict: model.CachedDecoder, text_model: TextModel, prompt: Prompt, sampling: model.SamplingConfig, is_only: bool
-) -> Generation:
+    predict: model.CachedDecoder,
+    text_model: TextModel,
+    prompt: Prompt,
+    sampling: model.SamplingConfig,
+    stop: Stop | None,
+) -> list[GeneratedText]:
+    """Search the best texts; show each step as a table of running and finished texts."""
     options, detokenizer = text_model.options, text_model.detokenizer
-    penalty = length_penalty(options.search.length_penalty or "average:1")
-    report = step_callback(options.steps, lambda info, style: render_beams(info, prompt, detokenizer, style))
-    stop = stop_condition(options.stop, prompt, detokenizer) if options.stop else None
-    sequences = model.beam_search(
-        predict,
-        np.array(prompt.ids),
-        sampling,
-        options.search.beam or 1,
-        penalty,
-        options.search.best or 1,
-        stop,
-        report,
-    )
-    return Generation(sequences)
+
+    def text(beam: GeneratedText) -> str:
+        return detokenizer.text([*prompt.ids, *beam.ids]) or " ".join(detokenizer.token_strings(beam.ids))
+
+    def render(info: BeamsInfo, style: display.Style) -> display.TextTable:
+        from attnkit import display
+
+        running = [("goes on", beam.score, None, text(beam)) for beam in info.running]
+        finished = [("ended", None, beam.score, text(beam)) for beam in info.finished]
+        return display.beams_table(f"step {info.step}", [*running, *finished], style)
+
+    name, _, exponent = (options.search.length_penalty or "average:1").partition(":")
+    penalty = model.LENGTH_PENALTIES[name](float(exponent))
+    beam, best, report = options.search.beam or 1, options.search.best or 1, step_callback(options.steps, render)
+    return model.beam_search(predict, np.array(prompt.ids), sampling, beam, penalty, best, stop, report)
 
 
 def choose_tokens(
-    predict: model.CachedDecoder, text_model: TextModel, prompt: Prompt, sampling: model.SamplingConfig, is_only: bool
+    predict: model.CachedDecoder,
+    text_model: TextModel,
+    prompt: Prompt,
+    sampling: model.SamplingConfig,
+    stop: Stop | None,
+    is_only: bool,
 ) -> Generation:
     """Generate one text token by token; stream it if it is the only one."""
     options, detokenizer = text_model.options, text_model.detokenizer
@@ -158,7 +182,6 @@ def choose_tokens(
             report(info)
 
     rng = np.random.default_rng(options.sampling.seed or 0) if options.sampling.is_sampled else None
-    stop = stop_condition(options.stop, prompt, detokenizer) if options.stop else None
     text = model.generate(predict, np.array(prompt.ids), sampling, rng, stop, on_step)
     if stream:
         stream(None)
@@ -180,32 +203,6 @@ def positions_left(config: model.Config, size: int) -> int:
     if size > most:
         raise DataError(f"{counted(size, 'token')}, and this {config.family} model has {counted(most, 'position')}")
     return most - size + 1  # the last token needs no position: nothing follows it
-
-
-def sampling_config(special: model.SpecialTokens, options: GenerationOptions, limit: int) -> model.SamplingConfig:
-    return model.SamplingConfig(
-        limit=limit,
-        eos=special.eos,
-        banned=special.banned,
-        forced_bos=special.forced_bos,
-        forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
-        repetition_penalty=options.repetition_penalty or 1.0,
-        sampling=options.sampling,
-    )
-
-
-def length_penalty(text: str) -> Callable[[float, int], float]:
-    """The length penalty of a name and an exponent.
-
-    >>> length_penalty("average:1")(-6.0, 3)
-    -2.0
-    """
-    name, _, exponent = text.partition(":")
-    return model.LENGTH_PENALTIES[name](float(exponent))
-
-
-def stop_condition(stops: Sequence[str], prompt: Prompt, detokenizer: Detokenizer) -> Callable[[list[int]], bool]:
-    return lambda ids: truncate_at_stop(stops, *split_prompt(prompt, ids, detokenizer))[1]
 
 
 def split_prompt(prompt: Prompt, ids: Sequence[int], detokenizer: Detokenizer) -> tuple[str, str]:
@@ -294,16 +291,3 @@ def render_choice(
         filters.append((step.name, len(step.removed), detokenizer.token_strings([int(word) for word in likeliest])))
     chosen = detokenizer.token_strings([info.chosen])[0], info.logprob
     return display.choice_table(f"step {info.step}", rows, filters, chosen, style)
-
-
-def render_beams(info: BeamsInfo, prompt: Prompt, detokenizer: Detokenizer, style: display.Style) -> display.TextTable:
-    """One step of a beam search as a table of running and finished texts."""
-
-    from attnkit import display
-
-    def text(beam: GeneratedText) -> str:
-        return detokenizer.text([*prompt.ids, *beam.ids]) or " ".join(detokenizer.token_strings(beam.ids))
-
-    running = [("goes on", beam.score, None, text(beam)) for beam in info.running]
-    finished = [("ended", None, beam.score, text(beam)) for beam in info.finished]
-    return display.beams_table(f"step {info.step}", [*running, *finished], style)

@@ -1,5 +1,6 @@
 """Write and read the KV cache of a decoder as a record."""
 
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -27,8 +28,10 @@ def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source
             tensors[f"{layer}.{half}"] = Tensor(array.reshape(-1, *array.shape[-3:]), CACHE_AXES[part])
         read = pair[0].shape[-2] if part == "self" else read
     if isinstance(cache, model.StateCache):
-        tensors |= state_tensors(cache)
-        read = 0
+        tensors["position"], read = Tensor(np.array(cache.length, np.int64), ()), 0
+        for layer, state in cache.states.items():
+            parts = {"state": state.hidden} | ({} if state.cell is None else {"cell": state.cell})
+            tensors |= {f"{layer}.{name}": Tensor(part, ("batch", "model")) for name, part in parts.items()}
     labels: dict[str, Labels] = {} if words is None else {"token": words, "key": words[:read]}
     if source:
         labels["source"] = source
@@ -55,21 +58,14 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
     length = min(lengths)
     if ids.ndim != 1 or not length <= ids.size <= length + 1:
         raise DataError(f"ids {ids.shape} for the keys of {length} tokens", "--cache-in")
-    length_read, cache = min(length, ids.size + more - 1), KVCache()
-    for layer, shape in expected_shapes(config, length).items():
+    stack, cache = config.stack("decoder"), KVCache()
+    sizes = {"self": length} | ({"cross": None} if stack.cross else {})  # None: any size
+    for number, (part, size) in itertools.product(range(stack.layers), sizes.items()):
+        layer, shape = f"decoder.{number}.{part}", (1, stack.kv_heads, size, stack.head_dim)
         pair = [check_cache(tensors, f"{layer}.{half}", shape).astype(dtype, copy=False) for half in HALVES]
-        cut = length_read if layer.endswith("self") else None
+        cut = min(length, ids.size + more - 1) if part == "self" else None
         cache.set(layer, *(np.ascontiguousarray(one[..., :cut, :]) for one in pair))
     return cache, words
-
-
-def state_tensors(cache: model.StateCache) -> dict[str, Tensor]:
-    """The states of a recurrent model as tensors, and how many tokens they have read."""
-    tensors = {"position": Tensor(np.array(cache.length, np.int64), ())}
-    for layer, state in cache.states.items():
-        parts = {"state": state.hidden} | ({} if state.cell is None else {"cell": state.cell})
-        tensors |= {f"{layer}.{name}": Tensor(part, ("batch", "model")) for name, part in parts.items()}
-    return tensors
 
 
 def read_state_cache(
@@ -79,7 +75,12 @@ def read_state_cache(
 
     DataError names the tensor that does not fit; UsageError if the states have read all ids and none follows.
     """
-    position = check_position(tensors, ids)
+    read = tensors.get("position")
+    if read is None or read.shape or read.dtype.kind not in "iu":
+        raise DataError("no cache of this model: it has no position", "--cache-in")
+    position = int(read)
+    if ids.ndim != 1 or not 0 < position <= ids.size <= position + 1:
+        raise DataError(f"ids {ids.shape} for the states after {position} tokens", "--cache-in")
     if position > ids.size + more - 1:
         raise UsageError("its states follow all of its tokens: TEXT or --ids must continue them", "--cache-in")
     cache, has_cell = model.StateCache(), config.recurrent_stack("decoder").has_cell_state
@@ -92,27 +93,6 @@ def read_state_cache(
         shapes = {f"decoder.cross.{half}": (1, 1, None, width) for half, width in pairs}
         cache.set("decoder.cross", *(check_cache(tensors, n, s).astype(dtype, copy=False) for n, s in shapes.items()))
     return cache
-
-
-def check_position(tensors: Mapping[str, Array], ids: Array) -> int:
-    """Check how many of the ids the states have read: all, or all but the last."""
-    position = tensors.get("position")
-    if position is None or position.shape or position.dtype.kind not in "iu":
-        raise DataError("no cache of this model: it has no position", "--cache-in")
-    if ids.ndim != 1 or not 0 < position <= ids.size <= position + 1:
-        raise DataError(f"ids {ids.shape} for the states after {position} tokens", "--cache-in")
-    return int(position)
-
-
-def expected_shapes(config: Config, length: int) -> dict[str, tuple[int | None, ...]]:
-    """Attention layer -> the shape of its keys; None: any size."""
-    stack = config.stack("decoder")
-    parts: list[tuple[str, int | None]] = [("self", length), *([("cross", None)] if stack.cross else [])]
-    return {
-        f"decoder.{number}.{part}": (1, stack.kv_heads, size, stack.head_dim)
-        for number in range(stack.layers)
-        for part, size in parts
-    }
 
 
 def check_cache(tensors: Mapping[str, Array], name: str, shape: tuple[int | None, ...]) -> Array:

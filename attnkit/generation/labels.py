@@ -106,15 +106,11 @@ def join_spans(spans: Sequence[Span]) -> list[Span]:
             groups[-1].append(span)
         else:
             groups.append([span])
-    return [
-        Span(
-            group[0].label.split("-", 1)[-1],
-            float(np.mean([one.score for one in group])),
-            group[0].start,
-            group[-1].end,
-        )
-        for group in groups
-    ]
+    joined = []
+    for group in groups:
+        score = float(np.mean([one.score for one in group]))
+        joined.append(Span(group[0].label.split("-", 1)[-1], score, group[0].start, group[-1].end))
+    return joined
 
 
 def tag(label: str) -> str:
@@ -159,8 +155,12 @@ def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptio
 
     UsageError for options that another head takes; DataError for a text that is too long.
     """
-    check_label_options(options)
     config = options.model_.config
+    own = TASKS[config.task]
+    refuse_options(f"a model that predicts words; this one {own}", **options.sampling._asdict())
+    for name, task in NEEDED_TASKS.items():
+        if config.task != task:
+            refuse_options(f"a model that {TASKS[task]}; this one {own}", **{name: getattr(options, name)})
     if options.question is not None or options.aggregate is not None:
         return label_spans(source, options)
     if config.task == "question" and not isinstance(source, Record) and options.ids is None:
@@ -170,17 +170,6 @@ def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptio
     if config.task == "sequence" and "batch" in labelled.axes_of("x") and source and not isinstance(source, Record):
         return labelled.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     return labelled
-
-
-def check_label_options(options: GenerationOptions) -> None:
-    """Raise UsageError for options of other heads, and for options that choose words."""
-    config = options.model_.config
-    own = TASKS[config.task]
-    refuse_options(f"a model that predicts words; this one {own}", **options.sampling._asdict())
-    labelling = {"pair": options.pair, "question": options.question, "aggregate": options.aggregate}
-    for name, value in labelling.items():
-        if config.task != NEEDED_TASKS[name]:
-            refuse_options(f"a model that {TASKS[NEEDED_TASKS[name]]}; this one {own}", **{name: value})
 
 
 def make_labelled(output: OutputLogits, config: "Config") -> Record:
@@ -206,21 +195,16 @@ def label_spans(source: Sequence[str] | Record | None, options: GenerationOption
     tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_)
     if tokenizer.locate is None:
         raise UsageError("this tokenizer does not tell where tokens are in the text", flag)
-    texts = text_inputs.require_unicode(source)
-    search = search_answers if options.question is not None else search_entities
-    single = options._replace(tokenizer=tokenizer, batch=False)
-    spans_of = [search(text, single, tokenizer.locate) for text in texts]
-    is_batch = len(texts) > 1 or options.batch
-    names = (
-        ["answer"] if options.question is not None else group_names(options.model_.config.classes, options.aggregate)
-    )
-    return make_spans(spans_of, texts, names, is_batch)
-
-
-def search_entities(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
-    config = options.model_.config
-    probs = model.label_probabilities(apply_output_head((text,), options).logits, config.label_function)
-    return find_entities(probs, locate(text), config.classes, options.aggregate or "none")
+    texts, config = text_inputs.require_unicode(source), options.model_.config
+    single, is_batch = options._replace(tokenizer=tokenizer, batch=False), len(texts) > 1 or options.batch
+    if options.question is not None:
+        answers = [search_answers(text, single, tokenizer.locate) for text in texts]
+        return make_spans(answers, texts, ["answer"], is_batch)
+    entities = []
+    for text in texts:
+        probs = model.label_probabilities(apply_output_head((text,), single).logits, config.label_function)
+        entities.append(find_entities(probs, tokenizer.locate(text), config.classes, options.aggregate or "none"))
+    return make_spans(entities, texts, group_names(config.classes, options.aggregate), is_batch)
 
 
 def search_answers(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
@@ -330,7 +314,13 @@ def list_labels(record: Record, config: "Config", count: int | None) -> list[Lab
     """
     axes, names = record.axes_of("x"), [str(name) for name in record.labels["label"]]
     if axes[0] == "span":
-        return list_spans(record, names)
+        texts = record["text"].tolist() if "text" in record else [None] * len(record["x"])
+        ends = zip(record["start"].tolist(), record["end"].tolist(), strict=True)
+        listed = []
+        for text, words, values, (start, end) in zip(texts, record.labels["span"], record["x"], ends, strict=True):
+            label = int(values.argmax())
+            listed.append(LabelRow(text, str(words), names[label], float(values[label]), start, end))
+        return listed
     rows = record["x"] if axes[0] == "batch" else record["x"][None]
     many = len(names) if config.task == "sequence" and config.label_function != "softmax" else 1
     listed = []
@@ -351,12 +341,3 @@ def text_parts(record: Record, row: int, rank: int, count: int) -> list[str]:
         return [str(texts[row]) if texts else ""]
     names = row_labels(record.labels.get("token"), row)
     return [str(name) for name in names] if names else [str(at) for at in range(count)]
-
-
-def list_spans(record: Record, names: Sequence[str]) -> list[LabelRow]:
-    texts = record["text"].tolist() if "text" in record else [None] * len(record["x"])
-    listed = []
-    for at, (text, words, values) in enumerate(zip(texts, record.labels["span"], record["x"], strict=True)):
-        best, start, end = int(values.argmax()), int(record["start"][at]), int(record["end"][at])
-        listed.append(LabelRow(text, str(words), names[best], float(values[best]), start, end))
-    return listed

@@ -99,7 +99,11 @@ def score_long_text(
     DataError for a text of less than 2 tokens; `name` is its file.
     """
     size, stride = window_size(checkpoint, window, stride)
-    ids = encode_long_text(checkpoint, text, name)
+    inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text))
+    ids = inputs.ids
+    if len(ids) < 2:
+        raise DataError(f"{counted(len(ids), 'token')} (expected 2 or more): nothing is predicted", name)
+    text_inputs.warn_unknown(inputs.unknown, len(ids), name)
     core = layers.complete_model(checkpoint)
     nll, count, weighted, weights, done = 0.0, 0, 0.0, 0, 0
     for part in slide_window(len(ids), size, stride):
@@ -107,7 +111,9 @@ def score_long_text(
         predicted = part.end - part.first
         weight, done = part.end - done - 1, part.end
         if predicted:
-            total = window_nll(core, ids, part, dtype)
+            context = layers.new_context(dtype=dtype)
+            x = model.run(core, core.config.plan("decoder"), ids[part.begin : part.end], context)
+            total = targets_nll(core, x[part.first - part.begin - 1 : -1], ids[part.first : part.end])
             nll, count = nll + total, count + predicted
             weighted, weights = weighted + weight * total / predicted, weights + weight
     return TextScore(nll, count, len(text.encode()), weighted / weights)
@@ -123,22 +129,6 @@ def window_size(checkpoint: "Checkpoint", window: int | None, stride: int | None
     if stride and stride > size:
         raise UsageError(f"{stride} skips tokens between windows of {size}", "--stride")
     return size, stride or max(size // 2, 1)
-
-
-def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
-    """The ids of a text (T,), T ≥ 2; warn of tokens that the vocabulary lacks."""
-    inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text))
-    ids = inputs.ids
-    if len(ids) < 2:
-        raise DataError(f"{counted(len(ids), 'token')} (expected 2 or more): nothing is predicted", name)
-    text_inputs.warn_unknown(inputs.unknown, len(ids), name)
-    return ids
-
-
-def window_nll(core: model.Model, ids: Array, part: Window, dtype: str) -> float:
-    context = layers.new_context(dtype=dtype)
-    x = model.run(core, core.config.plan("decoder"), ids[part.begin : part.end], context)
-    return targets_nll(core, x[part.first - part.begin - 1 : -1], ids[part.first : part.end])
 
 
 def targets_nll(core: model.Model, x: Array, targets: Array) -> float:
@@ -166,23 +156,20 @@ def score_pairs(
         try:
             read = text_inputs.tokenize_for_model(checkpoint, "encoder", ModelInput(source)).ids
             inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(target), target=True)
-            nll = score_pair(core, read, inputs.ids, dtype)
+            ids = inputs.ids
+            positions_left(core.config, max(len(read), len(ids) - 1))
+            encoder = layers.new_context(dtype=dtype)
+            memory = model.run(core, core.config.plan("encoder"), read, encoder)
+            states = encoder_states(core.config, encoder)
+            context = layers.new_context(memory=memory, source_states=states, dtype=dtype)
+            x = model.run(core, core.config.plan("decoder"), ids[:-1], context)
+            nll = targets_nll(core, x, ids[1:])
         except DataError as error:
             raise type(error)(f"line {number}: {error.problem}", name) from None
-        scores.append(TextScore(nll, len(inputs.ids) - 1, len(target.encode())))
+        scores.append(TextScore(nll, len(ids) - 1, len(target.encode())))
         unknown += inputs.unknown
     text_inputs.warn_unknown(unknown, sum(score.tokens for score in scores), name)
     return scores
-
-
-def score_pair(core: model.Model, read: Array, ids: Array, dtype: str) -> float:
-    """The sum of −log p of target ids (T + 1,) after a source (S,)."""
-    positions_left(core.config, max(len(read), len(ids) - 1))
-    encoder = layers.new_context(dtype=dtype)
-    memory = model.run(core, core.config.plan("encoder"), read, encoder)
-    context = layers.new_context(memory=memory, source_states=encoder_states(core.config, encoder), dtype=dtype)
-    x = model.run(core, core.config.plan("decoder"), ids[:-1], context)
-    return targets_nll(core, x, ids[1:])
 
 
 def check_scorable(checkpoint: "Checkpoint") -> None:

@@ -1,7 +1,5 @@
 """The gradients of a whole model that scores a text: of every intermediate of the run, and of every parameter."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from attnkit import callbacks, model
@@ -16,7 +14,7 @@ from attnkit.interpret.gradients.tools import describe_trace
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
 from attnkit.model.backward.recorded_steps import run_backward, run_recorded
-from attnkit.model.backward.tape import Reverse, Tape
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import cast_parameters, sum_tied
 from attnkit.model.backward.whole_models import head_backward, memory_gradient
 from attnkit.model.hooks import Hook, no_hook
@@ -24,15 +22,6 @@ from attnkit.model.loss import loss_and_gradient
 from attnkit.record import Labels, Record, Tensor
 
 LOSS = "loss"  # the name of the mean negative log-likelihood in the record
-
-
-class ScoringPass(NamedTuple):
-    """A recorded forward pass: hidden states (T, D), tapes, and the memory (S, D)."""
-
-    hidden: Array
-    decoder: Tape
-    encoder: Tape | None
-    memory: Array | None
 
 
 def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> Record:
@@ -51,8 +40,14 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     if prompt.source_ids is None and reverse.memory is not None:
         labels = {"source": prompt.source} if prompt.source else {}
         tensors["memory"] = Tensor(reverse.memory, ("source", "model"), labels)
-    tensors |= source_state_gradients(reverse)
-    tensors |= parameter_gradients(text_model.core, reverse)
+    if reverse.states:  # of the encoder's last states, which came with a memory
+        states = tuple(reverse.states[layer] for layer in sorted(reverse.states))
+        tensors |= source_states_record(states, is_batch=False).tensors
+    params = text_model.core.params
+    sums = sum_tied(reverse.gradients, params)
+    for layer in [layer for layer in params if layer in sums]:
+        for name, array in sums[layer].items():
+            tensors[f"{layer}.{name}"] = Tensor(array, layer_axes(layer, name, array.ndim))
     names = [*select_names(gather_tensors(tensors), patterns)]
     checked = {}
     if options.inspection.check:
@@ -69,15 +64,21 @@ def run_reverse(
 
     hook     receives the gradients of intermediates; forward: reads these, and may replace embeddings
     """
-    core, reverse = text_model.core, Reverse(hook=hook)
-    passed = run_scoring(text_model, prompt, ids, forward)
-    logits = model.head_logits(core, passed.hidden)
+    core, options, reverse = text_model.core, text_model.options, Reverse(hook=hook)
+    memory, encoder, states = prompt.memory, None, prompt.source_states
+    if prompt.source_ids is not None:
+        context = model.Context(hook=forward, dtype=options.compute_dtype)
+        memory, encoder = run_recorded(core, core.config.plan("encoder"), np.array(prompt.source_ids), context)
+        states = context.last_states()
+    context = model.Context(memory=memory, source_states=states, hook=forward, dtype=options.dtype)
+    hidden, decoder = run_recorded(core, core.config.plan("decoder"), np.array(ids), context)
+    logits = model.head_logits(core, hidden)
     slope = np.zeros_like(logits)
     loss, slope[first - 1 : len(ids) - 1] = loss_and_gradient(logits[first - 1 : len(ids) - 1], ids[first:])
-    run_backward(core, passed.decoder, head_backward(core, passed.hidden, slope, reverse), reverse)
-    memory = memory_gradient(passed.decoder.context, reverse)
-    if passed.encoder is not None and memory is not None:
-        run_backward(core, passed.encoder, memory, reverse)
+    run_backward(core, decoder, head_backward(core, hidden, slope, reverse), reverse)
+    gradient = memory_gradient(decoder.context, reverse)
+    if encoder is not None and gradient is not None:
+        run_backward(core, encoder, gradient, reverse)
     return loss, reverse
 
 
@@ -128,34 +129,3 @@ def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: 
         return run_reverse(wide._replace(core=model.Model(config, new)), there, ids, first)[0]
 
     return compare_along(point, gradients, 0, evaluate)
-
-
-def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], hook: Hook) -> ScoringPass:
-    """Run the model on a text, and its encoder on the source; record both."""
-    core, options = text_model.core, text_model.options
-    memory, encoder, states = prompt.memory, None, prompt.source_states
-    if prompt.source_ids is not None:
-        context = model.Context(hook=hook, dtype=options.compute_dtype)
-        memory, encoder = run_recorded(core, core.config.plan("encoder"), np.array(prompt.source_ids), context)
-        states = context.last_states()
-    context = model.Context(memory=memory, source_states=states, hook=hook, dtype=options.dtype)
-    hidden, decoder = run_recorded(core, core.config.plan("decoder"), np.array(ids), context)
-    return ScoringPass(hidden, decoder, encoder, memory)
-
-
-def source_state_gradients(reverse: Reverse) -> dict[str, Tensor]:
-    """The gradients of the encoder's last states that came with a memory."""
-    if not reverse.states:
-        return {}
-    record = source_states_record(tuple(reverse.states[layer] for layer in sorted(reverse.states)), is_batch=False)
-    return {name: record.tensor(name) for name in record}
-
-
-def parameter_gradients(core: model.Model, reverse: Reverse) -> dict[str, Tensor]:
-    """The gradients of the parameters by name, in the order of the model."""
-    sums = sum_tied(reverse.gradients, core.params)
-    return {
-        f"{layer}.{name}": Tensor(array, layer_axes(layer, name, array.ndim))
-        for layer in core.params
-        for name, array in sums.get(layer, {}).items()
-    }

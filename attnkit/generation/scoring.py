@@ -101,7 +101,11 @@ def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Det
     if prompt.text is None or options.cache_in is not None:
         ids, first = [*prompt.ids, *continuation(options, detokenizer)], len(prompt.ids)
     else:  # tokenized as one text, as a token may cover the end of the prompt
-        warn_joined_words(prompt.text, options.score)
+        ends = prompt.text[-1:], options.score[:1]
+        if all(end.isdigit() or end.isupper() or end.islower() for end in ends):
+            word, after = options.score[:40], prompt.text[-40:]
+            problem = f"{word!r} continues the last word of {after!r}; {' ' + word!r} begins a new one"
+            warnings.warn(f"--score: {problem}", AttnkitWarning, stacklevel=2)
         ids = tokenize_prompt(prompt.text + options.score, options, detokenizer)
         first = common_prefix_length(ids, tokenize_prompt(prompt.text, options, detokenizer))
         if first == 0:
@@ -109,14 +113,6 @@ def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Det
     if len(ids) <= first:
         raise DataError("no token to score", "--score")
     return ids, first
-
-
-def warn_joined_words(prompt: str, text: str) -> None:
-    """Warn if a scored text continues the last word of its prompt."""
-    ends = prompt[-1:], text[:1]
-    if all(end.isdigit() or end.isupper() or end.islower() for end in ends):
-        problem = f"{text[:40]!r} continues the last word of {prompt[-40:]!r}; {' ' + text[:40]!r} begins a new one"
-        warnings.warn(f"--score: {problem}", AttnkitWarning, stacklevel=2)
 
 
 def continuation(options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:

@@ -55,7 +55,11 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
         if not texts:
             raise UsageError("--emit text needs words, and the model has no tokenizer that joins them")
         return "\n".join(texts)
-    return record.merge(unrelated_tensors(source)) if isinstance(source, Record) else record
+    if not isinstance(source, Record):
+        return record
+    text_axes = {"token", "key", "query", "vocab"}  # tensors with one of them are of the text before
+    rest = [name for name in source if name not in TOKEN_TENSORS and not text_axes & set(source.axes_of(name))]
+    return record.merge(source.select(rest))
 
 
 def generate_texts(
@@ -64,12 +68,10 @@ def generate_texts(
     """Generate a text after each prompt, and write traces of the whole texts."""
     if core.engine is None:
         layers.prepare_decoding(options.model_, options.token_limit)
-    text_model = TextModel(
-        core, options, detokenizer, options._replace(inspection=options.inspection._replace(trace=None)).tracer()
-    )
-    caches = (
-        copy.deepcopy([prompt.cache for prompt in prompts]) if options.inspection.trace else []
-    )  # generation extends them
+    untraced = options._replace(inspection=options.inspection._replace(trace=None))
+    text_model = TextModel(core, options, detokenizer, untraced.tracer())
+    traced = prompts if options.inspection.trace else []
+    caches = copy.deepcopy([prompt.cache for prompt in traced])  # generation extends them
     generations = [generate_one(text_model, prompt, len(prompts) == 1) for prompt in prompts]
     text_model.tracer.check()
     if options.inspection.trace:
@@ -95,7 +97,10 @@ def score_prompts(
     from attnkit.generation.scoring import score_text
 
     scored = [score_text(TextModel(core, options, detokenizer, options.tracer()), prompt) for prompt in prompts]
-    layout = pad_layout(prompts, options) if is_batch else None
+    layout = PadLayout() if is_batch else None
+    columns = [prompt.columns for prompt in prompts if prompt.columns is not None]
+    if is_batch and len(columns) == len(prompts) > 0 and options.score is None and options.cache_in is None:
+        layout = PadLayout(columns, prompts[0].width)  # the tokens scored are those of the padded batch
     record = pad_records([text.record for text in scored], detokenizer.padding, layout)
     if layout:
         record = add_padding_mask(record, ("batch",), [len(text.record["x"]) for text in scored], layout)
@@ -105,14 +110,6 @@ def score_prompts(
     if options.inspection.grad:
         callbacks.current().write_side_output(options.inspection.grad, scored[0].gradients)
     return record
-
-
-def unrelated_tensors(record: Record) -> Record:
-    """The tensors of a record that have no axis of the tokens of its text."""
-    token_axes = {"token", "key", "query", "vocab"}
-    return record.select(
-        [name for name in record if name not in TOKEN_TENSORS and not token_axes & set(record.axes_of(name))]
-    )
 
 
 TOKENS = ("token", "query", "key")
@@ -146,14 +143,6 @@ class PadLayout:
             return [np.arange(size) for size in sizes], max(sizes)
         first = max(0, *(len(at) - size for at, size in zip(self._columns, sizes, strict=True)))
         return [at[first:] - first for at in self._columns], self._width - first
-
-
-def pad_layout(prompts: Sequence[Prompt], options: GenerationOptions) -> PadLayout:
-    """The columns of the padded batch of the prompts, if their own tokens are scored."""
-    columns = [prompt.columns for prompt in prompts if prompt.columns is not None]
-    if not columns or options.score is not None or options.cache_in is not None or len(columns) < len(prompts):
-        return PadLayout()
-    return PadLayout(columns, prompts[0].width)
 
 
 def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | None) -> Record:
@@ -293,15 +282,13 @@ def generated_labels(
     rows = [detokenizer.token_strings(text.ids) for _, text in pairs]
     rows = [row + [detokenizer.padding] * (longest - len(row)) for row in rows]
     labels["token"] = rows if has_rows else rows[0]
-    return labels | (text_labels(pairs, text_model) if detokenizer.can_decode else {})
-
-
-def text_labels(pairs: Sequence[tuple[Prompt, GeneratedText]], text_model: TextModel) -> dict[str, Labels]:
-    """The prompts and the whole texts as labels; a translation may have no prompt."""
-    parts = [split_prompt(prompt, text.ids, text_model.detokenizer) for prompt, text in pairs]
+    if not detokenizer.can_decode:
+        return labels
+    parts = [split_prompt(prompt, text.ids, detokenizer) for prompt, text in pairs]
     prompts = [before for before, _ in parts]
-    texts: Labels = [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]
-    return {"prompt": prompts, "text": texts} if any(prompts) or not text_model.core.config.encoder else {"text": texts}
+    if any(prompts) or not text_model.core.config.encoder:  # a translation may have none
+        labels["prompt"] = prompts
+    return labels | {"text": [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]}
 
 
 def candidate_tensors(

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -97,7 +97,9 @@ def prepare_attention(
     values = value or keys
     mask = mask or find_mask(record, query, source, past, is_by_hand=model_ is None)
     bias = bias or find_bias(record, query, source, is_by_hand=model_ is None)
-    warn_of_zeros_and_ones(mask)
+    if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
+        problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
+        warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)
     own = {one.name for one in (query, key, value, memory) if one is not None and one.is_given}
     rest = record.without(set(intermediates.intermediates_in(record)) - own)
     key_axis = "source" if source else "key"
@@ -120,9 +122,12 @@ def prepare_attention(
         past_value=array_of(past_value),
     )
     if model_ is not None:
-        options = merge_layer_options(options, inputs, layer_options(model_, inputs, past), offset)
+        options = merge_layer_options(options, inputs, model_, past, offset)
     q, k, _ = inputs.arrays()
-    check_split_heads(q, k, options.heads, options.kv_heads)
+    count, groups = None if options.heads == 1 else options.heads, options.kv_heads
+    for name, x, given, flag in (("x", q, count, "--heads"), ("K", k, groups, "--kv-heads")):
+        if x.ndim == 4 and given not in (None, x.shape[1]):
+            raise DataError.about(name, f"{x.shape} has {x.shape[1]} heads, {flag} says {given}")
     score_params, projections = select_weights(inputs, options, params, model_, seed)
     return PreparedAttention(inputs, options.replace(score_params=score_params), projections)
 
@@ -138,7 +143,11 @@ def find_mask(
     """
     if not is_own(keys, record):
         if keys is not None and keys.has_square_mask:
-            warn_of_square(keys)
+            is_file = not keys.is_given and keys.source not in ("", "<stdin>")
+            which = f"{keys.source}: its mask" if is_file else "the mask of the keys"
+            file = "" if keys.is_given else keys.source if is_file else "FILE"
+            problem = f"{which} is not used: its rows are its own tokens, not these queries"
+            warn_unused(problem, f"--mask {file}:mask")
         elif is_by_hand and has_columns_for(record, "mask", keys):
             warn_unused("the record's mask is not used: its keys are the tokens of the record", "--mask :mask")
         return keys.mask if keys is not None else None
@@ -152,14 +161,6 @@ def find_mask(
         problem = "the record's mask is not used: its rows are the tokens of the record, not these queries"
         warn_unused(problem, "--mask :mask")
     return row if row is None else prepend_past_columns(row, past, x)
-
-
-def warn_of_square(keys: AttendedTensor) -> None:
-    """Warn that a mask with a row for each key is not used for other queries."""
-    is_file = not keys.is_given and keys.source not in ("", "<stdin>")
-    which = f"{keys.source}: its mask" if is_file else "the mask of the keys"
-    file = "" if keys.is_given else keys.source if is_file else "FILE"
-    warn_unused(f"{which} is not used: its rows are its own tokens, not these queries", f"--mask {file}:mask")
 
 
 def find_bias(
@@ -209,7 +210,13 @@ def warn_unused(problem: str, hint: str) -> None:
     warnings.warn(f"{problem} ({hint} uses it)", AttnkitWarning, stacklevel=4)
 
 
-def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) -> dict[str, Any]:
+def merge_layer_options(
+    options: model.MultiHeadOptions, inputs: AttentionInputs, checkpoint: "Checkpoint", past: int, offset: int | None
+) -> model.MultiHeadOptions:
+    """Complete the options by the rules of a model's layer; biases are added.
+
+    UsageError if a flag moves queries that the model places.
+    """
     q = inputs.query["x"]
     if q.ndim not in (2, 3):
         raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
@@ -217,16 +224,7 @@ def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) 
     context.past = past
     if past and context.positions is not None:
         context.positions = layers.positions_after(context.positions, array_of(inputs.mask), past, q.shape[-2])
-    return model.read_attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
-
-
-def merge_layer_options(
-    options: model.MultiHeadOptions, inputs: AttentionInputs, layer: Mapping[str, Any], offset: int | None
-) -> model.MultiHeadOptions:
-    """Complete the options by the rules of a model's layer; biases are added.
-
-    UsageError if a flag moves queries that the model places.
-    """
+    layer = model.read_attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
     relative = layer.get("bias")
     if offset is not None and (layer.get("rotary") or layer.get("relative") or relative is not None):
         raise UsageError("the model has positions of its own", "--offset")
@@ -251,17 +249,15 @@ def select_weights(
     seed: int | None,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """The parameters of the score and the projections: of a file, a model, or drawn."""
+    names = model.SCORES[options.score].parameters
     if params is not None:
         return split_parameters(params, options.score)
     if checkpoint is not None:
-        weights = checkpoint.params.get(inputs.layer, {})
-        score_names = model.SCORES[options.score].parameters
-        return {n: one for n, one in weights.items() if n in score_names}, {
-            n: one for n, one in weights.items() if n not in score_names
-        }
+        projections = dict(checkpoint.params.get(inputs.layer, {}))
+        return {name: projections.pop(name) for name in names if name in projections}, projections
     q, k, v = inputs.arrays()
     groups = options.kv_heads or options.heads
-    if model.SCORES[options.score].parameters:
+    if names:
         return score_parameters(q, k, options.score, (options.heads, groups), seed), {}
     if seed is None:
         return {}, {}
@@ -276,19 +272,13 @@ def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str,
     >>> [sorted(part) for part in split_parameters({"wq": np.eye(2), "w1": np.eye(2)}, "scaled-dot")]
     [[], ['wq']]
     """
-    needs = model.SCORES[score].parameters
-    known = (*PROJECTIONS, *OTHERS)
-    if unknown := [name for name in params if name not in known]:
-        problem = (
-            f"parameter {unknown[0]!r} is not one of {join_names([*PROJECTIONS])} (it has {join_names([*params])})"
-        )
-        raise DataError(problem, "--params")
+    needs, own = model.SCORES[score].parameters, f"it has {join_names([*params])}"
+    if unknown := [name for name in params if name not in (*PROJECTIONS, *OTHERS)]:
+        raise DataError(f"parameter {unknown[0]!r} is not one of {join_names([*PROJECTIONS])} ({own})", "--params")
     if missing := [name for name in needs if name not in params]:
-        raise DataError(
-            f"no {join_names(missing)}, which --score {score} needs (it has {join_names([*params])})", "--params"
-        )
+        raise DataError(f"no {join_names(missing)}, which --score {score} needs ({own})", "--params")
     if not needs and not set(params) & set(PROJECTIONS):
-        raise DataError(f"no {join_names([*PROJECTIONS])} (it has {join_names([*params])})", "--params")
+        raise DataError(f"no {join_names([*PROJECTIONS])} ({own})", "--params")
     projections = {name: array for name, array in params.items() if name in PROJECTIONS}
     return {name: params[name] for name in needs}, projections
 
@@ -339,20 +329,6 @@ def score_parameters(q: Array, k: Array, score: str, heads: tuple[int, int], see
     rng = np.random.default_rng(seed)
     drawn = {name: model.random_weight(rng, *shapes[name]).astype(model.output_dtype(q)) for name in names}
     return {name: array[:, 0] if name == "va" else array for name, array in drawn.items()}
-
-
-def check_split_heads(q: Array, k: Array, heads: int, groups: int | None) -> None:
-    """Raise DataError if options contradict tensors that are already split."""
-    for name, x, count, flag in (("x", q, None if heads == 1 else heads, "--heads"), ("K", k, groups, "--kv-heads")):
-        if x.ndim == 4 and count not in (None, x.shape[1]):
-            raise DataError.about(name, f"{x.shape} has {x.shape[1]} heads, {flag} says {count}")
-
-
-def warn_of_zeros_and_ones(mask: Record | None) -> None:
-    """Warn that a float mask is added to the scores, if it consists of 0 and 1."""
-    if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
-        problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
-        warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)
 
 
 WEIGHTED = ("v", "weights", "heads")  # the steps from given weights to the output

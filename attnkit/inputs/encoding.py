@@ -90,15 +90,22 @@ def prepare_encoding(
     core, stack, steps, first, is_whole = plan or plan_encoding(model_, layers_)
     layers.check_pair(core.config, pair, source)
     modules = sentence_modules(model_)
-    pool = choose_pool(pool, modules, is_whole)
+    if pool == "folder" and not modules.is_pooled:
+        raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
+    pool = pool or ("folder" if modules.is_pooled and is_whole else "none")
     opening = find_prompt(prompt, modules, pool)
     length = 0
     if isinstance(source, Record):
         inputs, base = read_inputs(model_, stack, first, source, tokenizer)
     else:
-        check_takes_text(core.config, stack, first)
+        if first or not has_embeddings(core.config, stack):
+            subject = "--layers from A > 0" if has_embeddings(core.config, stack) else f"a {core.config.family} model"
+            raise UsageError(f"{subject} needs x from a record")
         read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch)
-        read = prepare_texts(read, modules, opening) if pool == "folder" else read
+        if pool == "folder" and source is not None:
+            texts = [opening + text for text in ([source] if isinstance(source, str) else source)]
+            read = read._replace(texts=[text.lower() for text in texts] if modules.is_lower else texts)
+        read = read._replace(most=modules.max_length) if pool == "folder" else read
         inputs, base = text_inputs.model_inputs(model_, stack, read)
         length = count_prompt(opening, modules, tokenizer, model_)
     if not inputs.ndim:
@@ -114,18 +121,6 @@ def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
     return modules
 
 
-def choose_pool(pool: str | None, modules: SentenceModules, is_whole: bool) -> str:
-    """Choose how to pool each text: by --pool, as the folder states, or not.
-
-    UsageError for --pool folder if the folder does not state it.
-    """
-    if pool is None:
-        return "folder" if modules.is_pooled and is_whole else "none"
-    if pool == "folder" and not modules.is_pooled:
-        raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
-    return pool
-
-
 def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:
     """The text of a prompt by its name, by default the folder's."""
     if pool != "folder" or not (name or modules.prompt):
@@ -138,14 +133,6 @@ def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:
             f"the folder has no prompt {name!r} ({f'it has {known}' if known else 'nor others'})", "--prompt"
         )
     return modules.prompts[name or modules.prompt]
-
-
-def prepare_texts(source: text_inputs.ModelInput, modules: SentenceModules, prompt: str) -> text_inputs.ModelInput:
-    """Texts as the folder states: after a prompt, in lower case, of a maximum length."""
-    texts = [source.texts] if isinstance(source.texts, str) else source.texts
-    if texts is not None:
-        texts = [(prompt + text).lower() if modules.is_lower else prompt + text for text in texts]
-    return source._replace(texts=texts, most=modules.max_length)
 
 
 def count_prompt(prompt: str, modules: SentenceModules, tokenizer: Tokenizer | None, checkpoint: "Checkpoint") -> int:
@@ -185,13 +172,6 @@ def has_embeddings(config: model.Config, stack: str) -> bool:
     return bool(config.stack(stack).vocab or config.patches)
 
 
-def check_takes_text(config: model.Config, stack: str, first: int) -> None:
-    """Raise UsageError if the first step takes x, not ids or an image."""
-    if first or not has_embeddings(config, stack):
-        subject = "--layers from A > 0" if has_embeddings(config, stack) else f"a {config.family} model"
-        raise UsageError(f"{subject} needs x from a record")
-
-
 def read_inputs(
     checkpoint: "Checkpoint", stack: str, first: int, record: Record, tokenizer: Tokenizer | None
 ) -> tuple[Array, Record]:
@@ -199,7 +179,11 @@ def read_inputs(
     config = checkpoint.config
     if first or config.patches or not has_embeddings(config, stack):
         record = layers.normalize_mask(record)
-        return read_layer_input(config, stack, first, record), record
+        x, width = record["x"], config.input_width(stack, first)
+        is_image = config.patches and not first
+        if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):
+            raise DataError(f"x {x.shape}: expected (T, {width}) or (B, T, {width})")
+        return x.astype(model.output_dtype(x), copy=False), record
     record = layers.normalize_mask(layers.ids_from_x(record))
     if "ids" not in record:
         raise DataError("the record has no ids (--layers A:B with A > 0 takes its x)")
@@ -208,26 +192,18 @@ def read_inputs(
     return model.check_ids(record["ids"], config.stack(stack).vocab), record
 
 
-def read_layer_input(config: model.Config, stack: str, first: int, record: Record) -> Array:
-    x, width = record["x"], config.input_width(stack, first)
-    is_image = config.patches and not first
-    if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):
-        raise DataError(f"x {x.shape}: expected (T, {width}) or (B, T, {width})")
-    return x.astype(model.output_dtype(x), copy=False)
+def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array, Array | None]:
+    """Put the tokens of each text before its padding, which may be on either side.
 
-
-def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array | None]:
-    """Which tokens are no padding, and the order that puts them first.
-
-    x (B, T, D) -> (B, T), (B, T); a row that is padded on the left begins with a vector of padding
+    x (B, T, D) -> x in the new order, which of its tokens are no padding (B, T), and the order (B, T)
     """
     mask = base.get("mask")
     is_padding = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
     real = mask[:, 0] if mask is not None and is_padding else np.ones(x.shape[:-1], bool)
     if x.ndim < 3:
-        return real, None
-    order = order_tokens_first(real)
-    return np.take_along_axis(real, order, axis=-1), order
+        return x, real, None
+    order = np.argsort(~real, axis=-1, kind="stable")
+    return np.take_along_axis(x, order[..., None], axis=-2), np.take_along_axis(real, order, axis=-1), order
 
 
 def text_spans(base: Record) -> list[slice]:
@@ -252,8 +228,7 @@ def compute_logits(core: model.Model, base: Record, x: Array, hook: Hook) -> Arr
     """
     if not core.config.is_head_pooled:
         return model.head_logits(core, x, hook)
-    real, order = pooled_tokens(base, x)
-    states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
+    states, real, _ = pooled_tokens(base, x)
     return model.head_logits(core, states, hook, real[..., None, :])
 
 
@@ -294,8 +269,7 @@ def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple
 def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:
     """Pool hidden states (B, T, D) to a vector for each text, (B, D)."""
     base = encoded.base
-    real, order = pooled_tokens(base, x)
-    states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
+    states, real, _ = pooled_tokens(base, x)
     if encoded.pool == "folder":
         vectors, formula = apply_modules(encoded, states, real, hook)
     else:
@@ -305,12 +279,3 @@ def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Rec
     pooled = Tensor(vectors, ("batch", "model")[2 - vectors.ndim :], formula=formula)
     rest = base.select([name for name in base if name not in ("x", "mask")])
     return Record({"x": pooled}).merge(rest)
-
-
-def order_tokens_first(real: Array) -> Array:
-    """The order of each row that puts its tokens before its padding.
-
-    >>> order_tokens_first(np.array([[False, True, True]]))
-    array([[1, 2, 0]])
-    """
-    return np.argsort(~real, axis=-1, kind="stable")

@@ -59,7 +59,11 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
     std = raw.get_floats("image_std", HALF, least=SMALLEST) if normalizes else [1.0] * 3
     scale = raw.get_float("rescale_factor", 1 / 255) if rescales else 1.0
     if raw.get_bool("do_resize", True):
-        image = resize_image(image, read_size(raw, usual), raw.get_int("resample", BILINEAR, least=0, most=LAST_FILTER))
+        size, resample = read_size(raw, usual), raw.get_int("resample", BILINEAR, least=0, most=LAST_FILTER)
+        if image.shape[:2] != size:
+            with call_library("cannot be resized", "--image"):
+                pillow = import_library("PIL.Image", "image", "--image")
+                image = np.asarray(pillow.fromarray(image).resize(size[::-1], resample))
     return model.normalize_pixels(image, mean, std, scale)
 
 
@@ -71,14 +75,3 @@ def read_size(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
         expected = f"expected at most {LARGER} times the {usual[0]}x{usual[1]} of the model"
         raise raw.error(f"size {height}x{width} ({expected})")
     return height, width
-
-
-def resize_image(image: Array, size: tuple[int, int], filter: int) -> Array:
-    """Pixels resized to a height and a width, by a filter of Pillow's numbering."""
-    if image.shape[:2] == size:
-        return image
-    with call_library("cannot be resized", "--image"):
-        resized: Array = np.asarray(
-            import_library("PIL.Image", "image", "--image").fromarray(image).resize(size[::-1], filter)
-        )
-    return resized

@@ -71,17 +71,15 @@ def check_table(table: Record | None) -> Array:
 def token_angles(
     x: Array, positions: Array, heads: int, rotary_dim: int | None, base: float, cos: Record | None, sin: Record | None
 ) -> tuple[Array, Array]:
-    """The cosines and sines of the tokens of x: given, or of the width of a head."""
+    """The cosines and sines of the tokens of x: given, or of the width of a head.
+
+    Given ones are (P, R/2), a row for each position, or (B, T, R/2), one for each token.
+    """
     width = x.shape[-1] if x.ndim == 4 else model.split_heads(x, heads).shape[-1]
     if cos is None or sin is None:
         return model.rotary_angles(positions, rotary_dim or width, base)
-    return select_angles(cos["x"], sin["x"], positions)
-
-
-def select_angles(cos: Array, sin: Array, positions: Array) -> tuple[Array, Array]:
-    """Select cosines and sines by position from (P, R/2); (B, T, R/2) stay unchanged."""
-    if cos.shape != sin.shape:
-        raise DataError.about("cos", f"{cos.shape} and sin {sin.shape} differ in shape")
-    if cos.ndim == 2:
-        return model.learned_positions(positions, cos), model.learned_positions(positions, sin)
-    return cos, sin
+    if cos["x"].shape != sin["x"].shape:
+        raise DataError.about("cos", f"{cos['x'].shape} and sin {sin['x'].shape} differ in shape")
+    if cos["x"].ndim != 2:
+        return cos["x"], sin["x"]  # (B, T, R/2)
+    return model.learned_positions(positions, cos["x"]), model.learned_positions(positions, sin["x"])

@@ -1,5 +1,6 @@
 """Run recurrent layers on a record: its texts and lengths, states in files, and intermediates by name."""
 
+import itertools
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -55,18 +56,9 @@ class RecurrentWeights(NamedTuple):
         return {
             f"{self.prefix}{own[name]}_l{number}{'_reverse' * is_reverse}": array
             for number, layer in enumerate(layers)
-            for is_reverse, parameters in enumerate_directions(layer)
+            for is_reverse, (_, parameters) in enumerate(layer.directions())
             for name, array in parameters.items()
         }
-
-
-def enumerate_directions(layer: RecurrentLayer) -> list[tuple[bool, Mapping[str, Array]]]:
-    """The directions of a layer, and whether each is named as a reverse one.
-
-    >>> enumerate_directions(RecurrentLayer(None, {}))
-    [(False, {})]
-    """
-    return [(place == 1, parameters) for place, (_, parameters) in enumerate(layer.directions())]
 
 
 def find_recurrent_weights(
@@ -177,31 +169,33 @@ def read_torch(params: Mapping[str, Array]) -> RecurrentWeights:
             )
     if len(prefixes) > 1:
         raise DataError(f"recurrent layers of several modules: {join_names([*prefixes])}; save one of them", "--params")
-    check_complete(layers)
-    ordered = [layers[number] for number in range(len(layers))]
-    return RecurrentWeights(
-        [RecurrentLayer(forward, reverse or None) for forward, reverse in ordered], prefix=next(iter(prefixes))
-    )
-
-
-def check_complete(layers: Mapping[int, tuple[Mapping[str, Array], Mapping[str, Array]]]) -> None:
-    """Raise DataError unless every layer has both weights of each direction."""
     published = {name: one for one, name in TORCH.items()}
     is_bidirectional = any(reverse for _, reverse in layers.values())
-    for number in range(max(layers) + 1):
-        for direction in range(1 + is_bidirectional):
-            names = layers.get(number, ({}, {}))[direction]
-            if missing := [published[name] for name in ("input", "hidden") if name not in names]:
-                ending = f"_l{number}{'_reverse' * direction}"
-                raise DataError(f"no {' and no '.join(one + ending for one in missing)}", "--params")
+    for number, direction in itertools.product(range(max(layers) + 1), range(1 + is_bidirectional)):
+        names = layers.get(number, ({}, {}))[direction]
+        if missing := [published[name] for name in ("input", "hidden") if name not in names]:
+            ending = f"_l{number}{'_reverse' * direction}"
+            raise DataError(f"no {' and no '.join(one + ending for one in missing)}", "--params")
+    ordered = [RecurrentLayer(forward, reverse or None) for _, (forward, reverse) in sorted(layers.items())]
+    return RecurrentWeights(ordered, prefix=next(iter(prefixes)))
 
 
 def read_onnx(params: Mapping[str, Array]) -> RecurrentWeights:
     """Read the layer in W, R, B and P of ONNX, in PyTorch's order of gates."""
-    check_onnx(params)
+    if unknown := [name for name in params if name not in ONNX]:
+        raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(ONNX)}", "--params")
     w, r = params["W"], params["R"]
-    hidden = r.shape[2]
-    order, directions = FROM_ONNX[r.shape[1] // hidden], []
+    if w.ndim != 3 or r.ndim != 3 or len(w) not in (1, 2) or w.shape[:2] != r.shape[:2]:
+        shapes = f"W {as_text(w.shape)} and R {as_text(r.shape)}"
+        raise DataError(f"{shapes}: expected (directions, gates·hidden, …), 1 or 2 directions", "--params")
+    rows, hidden = r.shape[1:]
+    for name, shape in (("B", (len(w), 2 * rows)), ("P", (len(w), 3 * hidden))):
+        if name in params and params[name].shape != shape:
+            raise DataError(f"{name} {as_text(params[name].shape)}: expected {as_text(shape)}", "--params")
+    blocks = rows // hidden if hidden and not rows % hidden else 0
+    if blocks not in FROM_ONNX:
+        raise DataError(f"R {as_text(r.shape)}: expected (directions, G·hidden, hidden) with G 1, 3 or 4", "--params")
+    order, directions = FROM_ONNX[blocks], []
     for number in range(len(w)):
         own = {"input": take_blocks(w[number], order), "hidden": take_blocks(r[number], order)}
         if "B" in params:
@@ -211,23 +205,6 @@ def read_onnx(params: Mapping[str, Array]) -> RecurrentWeights:
             own["peephole"] = params["P"][number].reshape(3, hidden)[list(PEEPHOLES_FROM_ONNX)]
         directions.append(own)
     return RecurrentWeights([RecurrentLayer(*directions)], "onnx")
-
-
-def check_onnx(params: Mapping[str, Array]) -> None:
-    if unknown := [name for name in params if name not in ONNX]:
-        raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(ONNX)}", "--params")
-    w, r = params["W"], params["R"]
-    if w.ndim != 3 or r.ndim != 3 or len(w) not in (1, 2) or w.shape[:2] != r.shape[:2]:
-        shapes = f"W {as_text(w.shape)} and R {as_text(r.shape)}"
-        raise DataError(f"{shapes}: expected (directions, gates·hidden, …), 1 or 2 directions", "--params")
-    rows, hidden = r.shape[1:]
-    sizes = {"B": (len(w), 2 * rows), "P": (len(w), 3 * hidden)}
-    for name, shape in sizes.items():
-        if name in params and params[name].shape != shape:
-            raise DataError(f"{name} {as_text(params[name].shape)}: expected {as_text(shape)}", "--params")
-    blocks = rows // hidden if hidden and not rows % hidden else 0
-    if blocks not in FROM_ONNX:
-        raise DataError(f"R {as_text(r.shape)}: expected (directions, G·hidden, hidden) with G 1, 3 or 4", "--params")
 
 
 def to_onnx(directions: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -272,10 +249,7 @@ def check_blocks(parameters: Mapping[str, Array], cell: str, layer: int, layout:
     if blocks != CELLS[cell].blocks:
         own, expected = (describe_blocks(number, is_torch) for number in (blocks, CELLS[cell].blocks))
         title = "PyTorch's" if is_torch else "ONNX's"
-        raise DataError(
-            f"{title} layout of {own}, but --cell {cell} is {expected}",
-            "--params",
-        )
+        raise DataError(f"{title} layout of {own}, but --cell {cell} is {expected}", "--params")
 
 
 def describe_blocks(blocks: int, is_torch: bool) -> str:
@@ -354,19 +328,6 @@ def find_lengths(record: Record, x: Array) -> Array | None:
     return None if (counts == x.shape[1]).all() else counts
 
 
-def state_shapes(cell: str, layers: Sequence[RecurrentLayer], texts: Texts) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors in a file of states.
-
-    hidden (L, B, P), and of an LSTM cell (L, B, H), with L layers · directions; without B for one text
-    """
-    parameters = [one for layer in layers for _, one in layer.directions()]
-    lead = (len(parameters), len(texts.x)) if texts.is_batch else (len(parameters),)
-    shapes = {"hidden": (*lead, parameters[0]["hidden"].shape[1])}
-    if CELLS[cell].has_cell_state:
-        shapes["cell"] = (*lead, len(parameters[0]["hidden"]) // CELLS[cell].blocks)
-    return shapes
-
-
 def read_state_file(
     tensors: Mapping[str, Array], cell: str, layers: Sequence[RecurrentLayer], texts: Texts
 ) -> tuple[list[States], int]:
@@ -374,7 +335,11 @@ def read_state_file(
 
     hidden (L, B, P), cell (L, B, H) in the order of layers, forward before reverse; position: tokens before [0]
     """
-    shapes = state_shapes(cell, layers, texts)
+    parameters = [one for layer in layers for _, one in layer.directions()]
+    lead = (len(parameters), len(texts.x)) if texts.is_batch else (len(parameters),)
+    shapes = {"hidden": (*lead, parameters[0]["hidden"].shape[1])}
+    if CELLS[cell].has_cell_state:
+        shapes["cell"] = (*lead, len(parameters[0]["hidden"]) // CELLS[cell].blocks)
     for name, shape in shapes.items():
         if name not in tensors:
             raise DataError(f"no {name} (it has {join_names([*tensors])})", "--state-in")
@@ -387,14 +352,13 @@ def read_state_file(
     position = tensors.get("position", np.array(0))
     if position.shape or position.dtype.kind not in "iu" or position < 0:
         raise DataError("position: expected one whole number of at least 0", "--state-in")
-    parts = {name: array if texts.is_batch else array[:, None] for name, array in tensors.items() if name in shapes}
-    rows = iter(range(next(iter(shapes.values()))[0]))
+    parts = [tensors[name] if texts.is_batch else tensors[name][:, None] for name in shapes]
+    rows = iter([State(*row) for row in zip(*parts, strict=True)])
     states: list[States] = []
     for layer in layers:
         both: list[State | None] = [None, None]
         for direction, _ in layer.directions():
-            row = next(rows)
-            both[direction] = State(parts["hidden"][row], parts["cell"][row] if "cell" in parts else None)
+            both[direction] = next(rows)
         states.append((both[0], both[1]))
     return states, int(position)
 
@@ -420,7 +384,7 @@ def expand_names(keep: Collection[str], cell: str, steps: bool, is_state_x: bool
     >>> expand_names(("gates",), "gru", False, True)
     ('reset_gate', 'update_gate', 'candidate')
     """
-    gates = find_gates(cell)
+    gates = tuple(name for name, gate in GATE_NAMES.items() if gate in CELLS[cell].gates)
     known = (*gates, *("cell",) * CELLS[cell].has_cell_state, "state")
     groups = {"gates": gates or ("gates",), "all": known}
     names = [one for name in keep for one in groups.get(name, (name,))]
@@ -428,15 +392,6 @@ def expand_names(keep: Collection[str], cell: str, steps: bool, is_state_x: bool
         raise UsageError(f"a cell {cell} has no {' and no '.join(unknown)} (it has {', '.join(known)})", "--keep")
     names += [name for name in known if steps and not (is_state_x and name == "state")]
     return tuple(name for name in known if name in names)
-
-
-def find_gates(cell: str) -> tuple[str, ...]:
-    """The names of the gates of a cell.
-
-    >>> find_gates("gru")
-    ('reset_gate', 'update_gate', 'candidate')
-    """
-    return tuple(name for name, gate in GATE_NAMES.items() if gate in CELLS[cell].gates)
 
 
 def describe_runs(
@@ -509,10 +464,7 @@ def run_texts(
 
     -> the runs (none of a long text without a trace), outputs (B, T, …), final states, tokens up to there
     """
-    states: list[States] | None = None
-    offset = 0
-    if state_in is not None:
-        states, offset = read_state_file(state_in, cell, layers, texts)
+    states, offset = (None, 0) if state_in is None else read_state_file(state_in, cell, layers, texts)
     is_whole = has_trace or texts.lengths is not None or any(layer.reverse is not None for layer in layers)
     position = offset + texts.x.shape[1]
     if is_whole:

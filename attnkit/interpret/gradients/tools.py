@@ -179,8 +179,11 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
         steps = model.multi_head_attention(*inputs.arrays(), prepared.projections, options, keep=("weights",))
         masked = np.where(steps["weights"] == 0, 0, steps["weights"] * outer.pop("lse")[..., None])
         outer["masked"] = outer["masked"] + masked if "masked" in outer else masked
+    query, key, _ = inputs.arrays()
+    scores = (1 if query.ndim == 4 else options.heads) * math.prod(query.shape[:-1]) * key.shape[-2]
+    kept = {name for name in STEPS if name not in SQUARE or scores <= MANY or name in outer}
     collected: dict[str, Array] = {}
-    hook = collect_gradients(collected, outer, kept_steps(prepared, outer).__contains__)
+    hook = collect_gradients(collected, outer, kept.__contains__)
     grad_output = sum_to_shape(dx, output.shape) if emit is None else np.zeros_like(output)
     gradients, weights = pullback(grad_output, hook)
     for name in collected:
@@ -240,18 +243,10 @@ def split_present(call: StageCall, outer: Outer, into: StageGradients) -> None:
         outer[name] = outer[name] + gradient[..., past:, :] if name in outer else gradient[..., past:, :]
 
 
-def kept_steps(prepared: PreparedAttention, outer: Outer) -> set[str]:
-    """Name the intermediates whose gradients are kept: if there are many scores, only the squares that are needed."""
-    query, key, _ = prepared.inputs.arrays()
-    heads = 1 if query.ndim == 4 else prepared.options.heads
-    has_many = heads * math.prod(query.shape[:-1]) * key.shape[-2] > MANY
-    return {name for name in STEPS if name not in SQUARE or not has_many or name in outer}
-
-
 def add_operands(
     call: StageCall, prepared: PreparedAttention, gradients: Mapping[str, Array], into: StageGradients
 ) -> None:
-    """Add the gradients of the operands of attention, each to the tensor or the file that it comes from."""
+    """Add the gradients of the operands of attention to the tensors or files of each."""
     inputs, options, values = prepared.inputs, prepared.options, call.values
     key_flag = "key" if values["key"] is not None else "memory"
     value_flag = "value" if values["value"] is not None else key_flag
@@ -265,8 +260,15 @@ def add_operands(
             into.add_operand(flag, gradients[name])
     if options.mask is not None and "mask" in gradients:
         add_score_operand(call, "mask", inputs.mask, gradients["mask"], into)
-    if "bias" in gradients:
-        undo_bias(call, prepared, gradients["bias"], into)
+    own, checkpoint = broadcast_over_heads(inputs.bias), values["model_"]
+    if "bias" in gradients and own is not None:
+        add_score_operand(call, "bias", inputs.bias, sum_to_shape(gradients["bias"], own.shape), into)
+    if "bias" in gradients and checkpoint is not None and checkpoint.config.positions.relative == "t5":
+        stack = model.parse_layer_name(inputs.layer)[0]
+        buckets = position_buckets(checkpoint.config, stack, options.past, inputs.query["x"].shape[-2])
+        bias = sum_to_shape(gradients["bias"], (options.heads, *buckets.shape))
+        table = t5_bias_backward(bias, buckets, checkpoint.config.positions.buckets)
+        into.layers.add(f"{stack}.bias", {"table": table})
     for flag in ("past_key", "past_value"):
         if flag in gradients:
             into.add_operand(flag, gradients[flag])
@@ -285,21 +287,6 @@ def add_score_operand(
         into.add_operand(name, gradient)
     elif name in call.before and call.before[name].shape == gradient.shape:
         into.add_input(name, gradient)
-
-
-def undo_bias(call: StageCall, prepared: PreparedAttention, gradient: Array, into: StageGradients) -> None:
-    """Add the gradients of the biases on the scores: of the record or a flag, and of a model's positions."""
-    inputs, checkpoint = prepared.inputs, call.values["model_"]
-    own = broadcast_over_heads(inputs.bias)
-    if own is not None:
-        add_score_operand(call, "bias", inputs.bias, sum_to_shape(gradient, own.shape), into)
-    if checkpoint is not None and checkpoint.config.positions.relative == "t5":
-        stack = model.parse_layer_name(inputs.layer)[0]
-        tokens, past = inputs.query["x"].shape[-2], prepared.options.past
-        buckets = position_buckets(checkpoint.config, stack, past, tokens)
-        bias = sum_to_shape(gradient, (prepared.options.heads, *buckets.shape))
-        table = t5_bias_backward(bias, buckets, checkpoint.config.positions.buckets)
-        into.layers.add(f"{stack}.bias", {"table": table})
 
 
 def undo_softmax(call: StageCall, outer: Outer, into: StageGradients) -> None:
@@ -423,14 +410,10 @@ def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     values, x = call.values, call.before["x"]
     if values["model_"] is not None:
         raise UsageError("the gradients of a pipeline take rnn with --params or --hidden", "--model")
-    cell, texts, weights = (
-        values["cell"],
-        find_texts(call.before, values["lengths"]),
-        call.apply(find_recurrent_weights, x),
-    )
-    states, offset = None, 0
-    if values["state_in"] is not None:
-        states, offset = read_state_file(values["state_in"], cell, weights.layers, texts)
+    cell, texts = values["cell"], find_texts(call.before, values["lengths"])
+    weights = call.apply(find_recurrent_weights, x)
+    state_in = values["state_in"]
+    states, offset = (None, 0) if state_in is None else read_state_file(state_in, cell, weights.layers, texts)
     runs = run_stack(cell, texts.x, weights.layers, states, lengths=texts.lengths, offset=offset, has_trace=True)
     dy = outer.pop("x")
     grad = np.ascontiguousarray(dy if texts.is_batch else dy[None])
@@ -455,7 +438,9 @@ def undo_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: 
     context = layers.context_from(base, hook=forward, dtype=call.values["dtype"])
     x, tape = run_recorded(core, encoded.steps, inputs, context)
     collected: dict[str, Array] = {}
-    used, has_many = set(outer), count_scores(encoded) > MANY
+    tokens = inputs.shape if inputs.dtype.kind in "iu" else inputs.shape[:-1]
+    scores = math.prod(tokens) * tokens[-1] * core.config.stack(encoded.stack).heads
+    used, has_many = set(outer), core.config.patches is None and scores > MANY
 
     def is_kept(name: str) -> bool:
         return name in used or not has_many or name.rpartition(".")[2] not in SQUARE
@@ -469,15 +454,6 @@ def undo_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: 
     elif is_float(inputs.dtype):
         into.tensors["image"] = Tensor(dx, IMAGE_AXES)
     into.traced = describe_trace(collected, base.labels.get("token"))
-
-
-def count_scores(encoded: Encoding) -> int:
-    """Count the scores of a layer of attention; 0 for an image."""
-    if encoded.core.config.patches is not None:
-        return 0
-    shape: tuple[int, ...] = encoded.inputs.shape
-    shape = shape if encoded.inputs.dtype.kind in "iu" else shape[:-1]
-    return math.prod(shape) * shape[-1] * encoded.core.config.stack(encoded.stack).heads
 
 
 def undo_outputs(call: StageCall, encoded: Encoding, x: Array, outer: Outer, reverse: Reverse) -> Array:
@@ -498,8 +474,7 @@ def undo_pooling(call: StageCall, encoded: Encoding, x: Array, outer: Outer, rev
     dy, pool = outer.pop("x"), encoded.pool
     if pool not in ("cls", "mean", "pooler"):
         raise call.error(f"no gradient of --pool {pool} (use cls, mean or pooler)")
-    real, order = encoding.pooled_tokens(encoded.base, x)
-    states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
+    states, real, order = encoding.pooled_tokens(encoded.base, x)
     if call.values["normalize"]:
         dy = l2_normalize_backward(dy, encoding.pool_states(encoded.core, states, real, pool)[0])
     if pool == "mean":
