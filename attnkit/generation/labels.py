@@ -62,7 +62,9 @@ def find_entities(probs: Array, places: TokenPlaces, labels: Sequence[str], stra
     words = [[at] for at in tokens] if strategy in ("none", "simple") else group_words(tokens, places)
     spans = []
     for word in words:
-        scores = word_scores(probs[word], strategy)
+        scores = probs[word].mean(axis=0) if strategy == "average" else probs[word[0]]
+        if strategy == "max":
+            scores = probs[word][int(probs[word].max(axis=-1).argmax())]
         best = int(scores.argmax())
         start, end = places.offsets[word[0]][0], places.offsets[word[-1]][1]
         spans.append(Span(labels[best], float(scores[best]), start, end))
@@ -83,15 +85,6 @@ def group_words(tokens: Sequence[int], places: TokenPlaces) -> list[list[int]]:
         else:
             words.append([at])
     return words
-
-
-def word_scores(probs: Array, strategy: str) -> Array:
-    """Join the probabilities of the tokens of a word, (T, C) -> (C,)."""
-    if strategy == "average":
-        mean: Array = probs.mean(axis=0)
-        return mean
-    scores: Array = probs[int(probs.max(axis=-1).argmax()) if strategy == "max" else 0]
-    return scores
 
 
 def join_spans(spans: Sequence[Span]) -> list[Span]:
@@ -326,18 +319,13 @@ def list_labels(record: Record, config: "Config", count: int | None) -> list[Lab
     listed = []
     for at, row in enumerate(rows):
         text = at if axes[0] == "batch" else None
-        parts = text_parts(record, at, row.ndim, len(row))
+        if row.ndim == 1:
+            texts = shared_labels(record.labels.get("batch"))
+            parts = [str(texts[at])] if texts else [""]
+        else:
+            parts = [*map(str, row_labels(record.labels.get("token"), at) or range(len(row)))]
         for part, values in zip(parts, row if row.ndim > 1 else row[None], strict=True):
             best = np.argsort(-values, kind="stable")[: count or many]
             if row.ndim == 1 or part not in tokenizers.PADDING:
                 listed += [LabelRow(text, part, names[label], float(values[label])) for label in best]
     return listed
-
-
-def text_parts(record: Record, row: int, rank: int, count: int) -> list[str]:
-    """The tokens of a text of a record, or the text itself if it has one label row."""
-    if rank == 1:
-        texts = shared_labels(record.labels.get("batch"))
-        return [str(texts[row]) if texts else ""]
-    names = row_labels(record.labels.get("token"), row)
-    return [str(name) for name in names] if names else [str(at) for at in range(count)]

@@ -10,7 +10,6 @@ from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import encoding, layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.output_matrix import OutputLogits
-from attnkit.interpret.tracer import Tracer
 from attnkit.record import Record, Tensor, shared_labels
 
 
@@ -20,7 +19,17 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
     if not config.head:
         raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
     tracer = options.tracer()
-    record = source if isinstance(source, Record) else encode_inputs(source, options, tracer)
+    if isinstance(source, Record):
+        record = source
+    else:  # run its only stack, as encode does
+        layers.check_pair(config, options.pair, source)
+        read = text_inputs.ModelInput(
+            source, options.pair, options.ids, options.image, options.tokenizer, options.batch
+        )
+        inputs, base = text_inputs.model_inputs(options.model_, config.stacks[0], read)
+        context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
+        states = model.run(layers.complete_model(options.model_), config.plan(config.stacks[0]), inputs, context)
+        record = Record({"x": Tensor(states, ("batch", "token", "model")[3 - states.ndim :])}).merge(base)
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
@@ -36,19 +45,6 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
     except AttnkitError:
         return OutputLogits(record, logits, [], None)
     return OutputLogits(record, logits, Detokenizer(tokenizer, logits.shape[-1]).words() or [], tokenizer.decode)
-
-
-def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
-    """Run the only stack of a model on texts, ids or an image, as encode does."""
-    layers.check_pair(options.model_.config, options.pair, source)
-    read = text_inputs.ModelInput(source, options.pair, options.ids, options.image, options.tokenizer, options.batch)
-    stack = options.model_.config.stacks[0]
-    inputs, base = text_inputs.model_inputs(options.model_, stack, read)
-    core = layers.complete_model(options.model_)
-    context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
-    x = model.run(core, core.config.plan(stack), inputs, context)
-    axes = ("batch", "token", "model")[3 - x.ndim :]
-    return Record({"x": Tensor(x, axes)}).merge(base)
 
 
 def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:

@@ -1,6 +1,6 @@
 """Make prompts: of text, of ids or of a record, with the memory of an encoder, after a KV cache."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from attnkit.generation import kv_cache_file
 from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import layers, source_states, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
-from attnkit.inputs.operands import LAST_STATES, AttendedTensor, load_attended
+from attnkit.inputs.operands import AttendedTensor, load_attended
 from attnkit.record import Array, Labels, Record, row_labels, shared_labels
 from attnkit.tokenizers.auto import NoTokenizer
 
@@ -70,7 +70,12 @@ def make_prompts(
 ) -> tuple[list[Prompt], bool]:
     config = options.model_.config
     if config.encoder:
-        return target_prompts(source, options)
+        sources, is_batch = read_sources(source, options)
+        rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids").rows
+        if len(rows) not in (1, len(sources)):
+            raise DataError(f"{len(rows)} rows for {counted(len(sources), 'source')}", "--ids")
+        rows = rows * len(sources) if len(rows) == 1 else rows
+        return [make_prompt(ids, options, one) for ids, one in zip(rows, sources, strict=True)], is_batch
     if options.memory is not None:
         raise UsageError(f"a {config.family} model has no cross-attention to a memory", "--memory")
     if options.ids is not None or isinstance(source, Record):
@@ -84,16 +89,6 @@ def make_prompts(
     texts = list(source)
     prompts = [make_prompt(tokenize_prompt(text, options, detokenizer), options, text=text) for text in texts]
     return prompts, options.batch or len(texts) > 1
-
-
-def target_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Prompt], bool]:
-    """Prompts of the target of each source, and whether they are a batch."""
-    sources, is_batch = read_sources(source, options)
-    rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids").rows
-    if len(rows) not in (1, len(sources)):
-        raise DataError(f"{len(rows)} rows for {counted(len(sources), 'source')}", "--ids")
-    rows = rows * len(sources) if len(rows) == 1 else rows
-    return [make_prompt(ids, options, source) for ids, source in zip(rows, sources, strict=True)], is_batch
 
 
 def record_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
@@ -184,7 +179,10 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     if memory is None:
         return encode_sources(source, options)
     if isinstance(source, Record) and memory is source.get("memory"):
-        check_own_memory(source, options)
+        if "ids" in source and source.labels.get("source") and source.labels.get("token") == source.labels["source"]:
+            text_inputs.check_vocabulary(source, options.model_, "source", options.tokenizer)
+        if "x" in source and not np.array_equal(source["x"], source["memory"]):
+            text_inputs.warn_ignored_input(source, options.model_, "the memory", "--memory :x attends to x")
     width = options.model_.config.memory_width
     if memory.ndim not in (2, 3) or memory.shape[-1] != width:
         raise DataError.about("memory", f"{memory.shape}: expected (S, {width}) or (B, S, {width})")
@@ -192,7 +190,9 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     real = token_mask(mask, batch.shape[:2])
     check_sources(real)
     dtype = options.compute_dtype
-    last = source_states.read_states(find_companions(source, options.memory), options.model_.config, len(batch), dtype)
+    record = source if isinstance(source, Record) else Record({})
+    companions = record if options.memory is None else options.memory.companions
+    last = source_states.read_states(companions.arrays(), options.model_.config, len(batch), dtype)
     return [
         SourceText(
             np.ascontiguousarray(states[is_real], dtype),
@@ -209,21 +209,20 @@ def check_sources(real: Array) -> None:
         raise DataError(f"row {row} of the source has no token to attend to")
 
 
-def check_own_memory(record: Record, options: GenerationOptions) -> None:
-    """Check that a memory is of this model's tokens; warn if x is ignored."""
-    if "ids" in record and record.labels.get("source") and record.labels.get("token") == record.labels["source"]:
-        text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
-    if "x" in record and not np.array_equal(record["x"], record["memory"]):
-        text_inputs.warn_ignored_input(record, options.model_, "the memory", "--memory :x attends to x")
-
-
 def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
     """Encode each text, or each row of ids; also whether they are a batch."""
     checkpoint, dtype = options.model_, options.compute_dtype
     if isinstance(source, Record):
-        rows, names = source_rows(source, options)
+        if "ids" not in source:
+            raise DataError("the record has no ids and no memory (encode --model makes one)")
+        text_inputs.check_vocabulary(source, checkpoint, "source", options.tokenizer)
+        text_inputs.warn_ignored_input(source, checkpoint, "ids", "encode --model makes a memory")
+        ids, mask, labels = source["ids"], source.get("mask"), source.labels.get("token")
+        rows, real = unpadded_rows(ids, mask, "ids"), token_mask(mask, np.atleast_2d(ids).shape)
+        check_sources(real)
+        names = [token_names(row_labels(labels, row), is_real) for row, is_real in enumerate(real)]
         pairs = zip(rows, names, strict=True)
-        return [encode_ids(checkpoint, row, name, dtype) for row, name in pairs], source["ids"].ndim == 2
+        return [encode_ids(checkpoint, row, name, dtype) for row, name in pairs], ids.ndim == 2
     if not source:
         family = checkpoint.config.family
         raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
@@ -233,18 +232,6 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
     return [
         encode_ids(checkpoint, one.ids.tolist(), shared_labels(one.tokens), dtype) for one in inputs
     ], options.batch or len(source) > 1
-
-
-def source_rows(record: Record, options: GenerationOptions) -> tuple[list[list[int]], list[list[str] | None]]:
-    if "ids" not in record:
-        raise DataError("the record has no ids and no memory (encode --model makes one)")
-    text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
-    text_inputs.warn_ignored_input(record, options.model_, "ids", "encode --model makes a memory")
-    ids, mask = record["ids"], record.get("mask")
-    rows, real = unpadded_rows(ids, mask, "ids"), token_mask(mask, np.atleast_2d(ids).shape)
-    check_sources(real)
-    labels = record.labels.get("token")
-    return rows, [token_names(row_labels(labels, row), is_real) for row, is_real in enumerate(real)]
 
 
 def token_names(names: Sequence[str], real: Array) -> list[str] | None:
@@ -274,12 +261,6 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
     memory = model.run(core, core.config.plan("encoder"), np.array(checked), context)
     states = source_states.encoder_states(core.config, context)
     return SourceText(memory, tokens, ids, states)
-
-
-def find_companions(source: Any, memory: AttendedTensor | None) -> Mapping[str, Array]:
-    """What a recurrent model needs beside its memory, from the record of the memory."""
-    record = memory.companions if memory is not None else source if isinstance(source, Record) else Record({})
-    return {name: record[name] for name in LAST_STATES if name in record}
 
 
 def memory_context(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:

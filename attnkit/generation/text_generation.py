@@ -161,7 +161,17 @@ def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | Non
         places |= dict(zip(axes, along, strict=True))
         formula = records[0].tensors[name].formula
         tensors[name] = Tensor(pad_arrays(rows, along), ("batch", *axes), formula=formula)
-    return Record({}).with_tensors(tensors, batch_labels(records, places, padding))
+    labels: dict[str, Labels] = {}
+    for axis in records[0].labels:  # texts in a list, tokens in rows, others from the first record
+        names = [shared_labels(record.labels.get(axis)) for record in records]
+        if axis == "text":
+            labels[axis] = [text for row in names for text in row]
+        elif axis in (*TOKENS, "source"):
+            columns, size = places[axis]
+            labels[axis] = [pad_labels(row, at, size, padding) for row, at in zip(names, columns, strict=True)]
+        else:
+            labels[axis] = names[0]
+    return Record({}).with_tensors(tensors, labels)
 
 
 def pad_arrays(rows: Sequence[Array], along: Sequence[tuple[list[Array], int]]) -> Array:
@@ -178,23 +188,6 @@ def pad_arrays(rows: Sequence[Array], along: Sequence[tuple[list[Array], int]]) 
         last = tuple(slice(size - len(at), None) for at, size in zip(places, row.shape, strict=True))
         batch[text, ...][np.ix_(*places)] = row[last]
     return batch
-
-
-def batch_labels(
-    records: Sequence[Record], places: Mapping[str, tuple[list[Array], int]], padding: str
-) -> dict[str, Labels]:
-    """Join labels: texts in a list, tokens in rows, others from the first record."""
-    labels: dict[str, Labels] = {}
-    for axis in records[0].labels:
-        rows = [shared_labels(record.labels.get(axis)) for record in records]
-        if axis == "text":
-            labels[axis] = [text for row in rows for text in row]
-        elif axis in (*TOKENS, "source"):
-            columns, size = places[axis]
-            labels[axis] = [pad_labels(row, at, size, padding) for row, at in zip(rows, columns, strict=True)]
-        else:
-            labels[axis] = rows[0]
-    return labels
 
 
 def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int], layout: PadLayout) -> Record:

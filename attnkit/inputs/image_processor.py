@@ -59,19 +59,15 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
     std = raw.get_floats("image_std", HALF, least=SMALLEST) if normalizes else [1.0] * 3
     scale = raw.get_float("rescale_factor", 1 / 255) if rescales else 1.0
     if raw.get_bool("do_resize", True):
-        size, resample = read_size(raw, usual), raw.get_int("resample", BILINEAR, least=0, most=LAST_FILTER)
+        given = raw.values.get("size")
+        sizes = ConfigReader(given, raw.name) if isinstance(given, dict) else None
+        size = (sizes.get_int("height"), sizes.get_int("width")) if sizes else 2 * (raw.get_int("size", 224),)
+        if size[0] > LARGER * usual[0] or size[1] > LARGER * usual[1]:
+            expected = f"expected at most {LARGER} times the {usual[0]}x{usual[1]} of the model"
+            raise raw.error(f"size {size[0]}x{size[1]} ({expected})")
+        resample = raw.get_int("resample", BILINEAR, least=0, most=LAST_FILTER)
         if image.shape[:2] != size:
             with call_library("cannot be resized", "--image"):
                 pillow = import_library("PIL.Image", "image", "--image")
                 image = np.asarray(pillow.fromarray(image).resize(size[::-1], resample))
     return model.normalize_pixels(image, mean, std, scale)
-
-
-def read_size(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
-    size = raw.values.get("size")
-    inner = ConfigReader(size, raw.name) if isinstance(size, dict) else None
-    height, width = (inner.get_int("height"), inner.get_int("width")) if inner else 2 * (raw.get_int("size", 224),)
-    if height > LARGER * usual[0] or width > LARGER * usual[1]:
-        expected = f"expected at most {LARGER} times the {usual[0]}x{usual[1]} of the model"
-        raise raw.error(f"size {height}x{width} ({expected})")
-    return height, width

@@ -27,16 +27,14 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
 
     Without a name, the embedding or the positions of the first stack. UsageError names the closest layers.
     """
-    mine = (
-        recurrent_layers(checkpoint)
-        if tool == "rnn"
-        else [name for name in checkpoint.layers() if is_layer_of(name, tool)]
-    )
+    mine = [name for name in checkpoint.layers() if is_layer_of(name, tool)]
+    mine = recurrent_layers(checkpoint) if tool == "rnn" else mine
     if layer is None and tool in ("embed", "posenc"):
         return f"{checkpoint.config.stacks[0]}.{'embed' if tool == 'embed' else 'positions'}"
     if layer is None:
         raise UsageError(f"--model needs --layer NAME{f', such as {mine[0]}' if mine else ''}")
-    if layer not in mine and not (tool == "posenc" and layer in position_layers(checkpoint)):
+    positions = [f"{stack}.positions" for stack in checkpoint.config.stacks]  # with or without parameters
+    if layer not in mine and not (tool == "posenc" and layer in positions):
         if layer in checkpoint.layers():
             raise UsageError(f"{layer} is not a layer for {tool}{suggest(layer, mine)}", "--layer")
         raise UsageError(f"the model has no layer {layer!r}{suggest(layer, mine)}", "--layer")
@@ -106,11 +104,6 @@ def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> Products:
     """How a layer multiplies in the whole model."""
     is_fixed = checkpoint is not None and layer is not None and checkpoint.config.fixes_shapes(layer)
     return FIXED if is_fixed else PLAIN
-
-
-def position_layers(checkpoint: "Checkpoint") -> tuple[str, ...]:
-    """Names of the layers that add positions, with or without parameters."""
-    return tuple(f"{stack}.positions" for stack in checkpoint.config.stacks)
 
 
 def recurrent_layers(checkpoint: "Checkpoint") -> list[str]:

@@ -430,31 +430,30 @@ def name_cell_formulas(cell: str, parameters: Collection[str]) -> dict[str, str]
     >>> name_cell_formulas("tanh", ("input", "hidden")), name_cell_formulas("relu", ("input_bias",))
     ({'state': 'tanh(W x + U h)'}, {'state': 'relu(W x + U h + b)'})
     """
-    formulas = cell_formulas(cell, "peephole" in parameters, "projection" in parameters)
-    if "input_bias" in parameters or "hidden_bias" in parameters:
-        return formulas
-    return {name: re.sub(r" \+ [bc](_.)?(?=\))", "", formula) for name, formula in formulas.items()}
-
-
-def cell_formulas(cell: str, has_peepholes: bool, has_projection: bool) -> dict[str, str]:
     if not CELLS[cell].gates:
-        return {"state": f"{cell}(W x + U h + b)"}
-    if cell != "lstm":
+        formulas = {"state": f"{cell}(W x + U h + b)"}
+    elif cell == "lstm":
+        peephole = " + p_{} · {}" if "peephole" in parameters else ""
+        projection = "V (output_gate · tanh(cell))" if "projection" in parameters else "output_gate · tanh(cell)"
+        formulas = {
+            "input_gate": f"σ(W_i x + U_i h{peephole.format('i', 'c')} + b_i)",
+            "forget_gate": f"σ(W_f x + U_f h{peephole.format('f', 'c')} + b_f)",
+            "candidate": "tanh(W_g x + U_g h + b_g)",
+            "output_gate": f"σ(W_o x + U_o h{peephole.format('o', 'cell')} + b_o)",
+            "cell": "forget_gate · c + input_gate · candidate",
+            "state": projection,
+        }
+    else:
         inner = "U_n (reset_gate · h)" if cell == "gru-reset-before" else "reset_gate · (U_n h + c_n)"
-        return {
+        formulas = {
             "reset_gate": "σ(W_r x + U_r h + b_r)",
             "update_gate": "σ(W_z x + U_z h + b_z)",
             "candidate": f"tanh(W_n x + {inner} + b_n)",
             "state": "(1 − update_gate) · candidate + update_gate · h",
         }
-    before, after = (f" + p_{gate} · {name}" if has_peepholes else "" for gate, name in (("", "c"), ("o", "cell")))
-    formulas = {
-        f"{name}_gate": f"σ(W_{name[0]} x + U_{name[0]} h{before.replace('p_', f'p_{name[0]}')} + b_{name[0]})"
-        for name in ("input", "forget")
-    }
-    formulas |= {"candidate": "tanh(W_g x + U_g h + b_g)", "output_gate": f"σ(W_o x + U_o h{after} + b_o)"}
-    formulas |= {"cell": "forget_gate · c + input_gate · candidate"}
-    return formulas | {"state": "V (output_gate · tanh(cell))" if has_projection else "output_gate · tanh(cell)"}
+    if "input_bias" in parameters or "hidden_bias" in parameters:
+        return formulas
+    return {name: re.sub(r" \+ [bc](_.)?(?=\))", "", formula) for name, formula in formulas.items()}
 
 
 def run_texts(

@@ -160,13 +160,18 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
         encoded = cut_texts(encoded, source, tokenizer)
     if target:
         encoded = [decoder_input(one, config.special, tokenizer.vocabulary) for one in encoded]
-    inputs = pad_encoded(encoded, tokenizer, config.special, source.batch)
+    labels, special = [one.spellings for one in encoded], config.special
+    pad = next((id for id in (special.pad, *special.eos) if id is not None), 0)
+    needs_padding = len(set(map(len, labels))) > 1
+    words = tokenizer.vocabulary[pad : pad + 1] if needs_padding else []  # a vocabulary takes time
+    padding = tokenizers.find_padding(words) or tokenizers.PADDING[0]
+    inputs = pad_batch(labels, [one.ids or [] for one in encoded], pad, padding, source.batch)
     inputs = inputs._replace(unknown=count_unknown(encoded, tokenizer))
     model.check_ids(inputs.ids, size)
     if source.pair is None:
         return inputs
     segments = [one.types or [0] * len(one.spellings) for one in encoded]
-    types = pad_batch([one.spellings for one in encoded], segments, 0, "", source.batch).ids
+    types = pad_batch(labels, segments, 0, "", source.batch).ids
     return inputs._replace(types=types)
 
 
@@ -227,18 +232,6 @@ def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenize
     ]
 
 
-def pad_encoded(
-    encoded: Sequence[Tokens], tokenizer: Tokenizer, special: "model.SpecialTokens", batch: bool
-) -> EncodedInputs:
-    """Pad encoded texts to one length with the padding or end token, or id 0."""
-    pad = next((id for id in (special.pad, *special.eos) if id is not None), 0)
-    labels = [one.spellings for one in encoded]
-    needs_padding = len(set(map(len, labels))) > 1
-    words = tokenizer.vocabulary[pad : pad + 1] if needs_padding else []  # a vocabulary takes time
-    padding = tokenizers.find_padding(words) or tokenizers.PADDING[0]
-    return pad_batch(labels, [one.ids or [] for one in encoded], pad, padding, batch)
-
-
 def decoder_input(text: Tokens, special: "model.SpecialTokens", words: Sequence[str]) -> Tokens:
     """The tokens of a text as decoder input: after its start token, and with the end.
 
@@ -297,7 +290,10 @@ def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, in
     last = next(
         (words for one in reversed(record.history) if (words := command_words(one)) and words[0] not in QUIET), []
     )
-    if last[:1] in (["embed"], ["encode"]) and is_same_model(last, checkpoint) and not {*CHANGING} & {*last}:
+    models = [value for flag, value in itertools.pairwise(last) if flag == "--model"]
+    is_same = models == [f"<{type(checkpoint).__name__}>"]  # a model in memory
+    is_same = is_same or [os.path.abspath(name) for name in models] == [os.path.abspath(checkpoint.folder)]
+    if last[:1] in (["embed"], ["encode"]) and is_same and not {*CHANGING} & {*last}:
         return
     problem = f"x {record['x'].shape} is ignored: the run restarts from {begins}; {instead}"
     warnings.warn(problem, AttnkitWarning, stacklevel=2)
@@ -308,12 +304,6 @@ def command_words(entry: Mapping[str, Any]) -> list[str]:
         return shlex.split(str(entry.get("command", "")))[1:]
     except ValueError:
         return []
-
-
-def is_same_model(words: Sequence[str], checkpoint: "Checkpoint") -> bool:
-    models = [value for flag, value in itertools.pairwise(words) if flag == "--model"]
-    in_memory = models == [f"<{type(checkpoint).__name__}>"]
-    return in_memory or [os.path.abspath(name) for name in models] == [os.path.abspath(checkpoint.folder)]
 
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:

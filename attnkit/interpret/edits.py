@@ -90,7 +90,11 @@ class Edit(NamedTuple):
             return None
         sizes = [grid[at].size for at in ranges]
         values = np.broadcast_to(self.values, sizes) if source is None else self.values[np.ix_(*source)]
-        return self.put(array, grid, values.reshape([one.size for one in grid]))
+        with name_errors(self.flag):
+            values = formats.cast_array(values.reshape([one.size for one in grid]), array.dtype.name)
+        changed, at = array.copy(), (slice(None),) * (array.ndim - len(grid)) + np.ix_(*grid)
+        changed[at] = changed[at] + values if self.adds else values
+        return changed
 
     def fit(
         self, first: PassTokens, grid: Sequence[Array], ranges: Sequence[int]
@@ -122,14 +126,6 @@ class Edit(NamedTuple):
                 if not (grows and axis in OF_TEXT):
                     check_bound(part, axis, size)
         return tuple(map(from_start, index, sizes))
-
-    def put(self, array: Array, grid: Sequence[Array], values: Array) -> Array:
-        """Copy an array (..., cells), and put or add values in the cells of a grid."""
-        with name_errors(self.flag):
-            values = formats.cast_array(values, array.dtype.name)
-        changed, at = array.copy(), (slice(None),) * (array.ndim - len(grid)) + np.ix_(*grid)
-        changed[at] = changed[at] + values if self.adds else values
-        return changed
 
 
 def from_start(part: slice | int, size: int) -> slice | int:
@@ -203,7 +199,14 @@ def make_edits(
         for name, index, adds in [parse_target(target)]
     ]
     ablations = parse_ablations(ablated)
-    check_heads(ablations, counts)
+    for edit in ablations:
+        layer, heads = edit.name.removesuffix(HEADS), edit.part[0] if edit.part else ALL
+        if layer not in counts:
+            near = suggest(layer, counts) or f" (it has {join_names(counts, 4)})"
+            raise UsageError(f"the run has no attention layer {layer!r}{near}", "--ablate")
+        last = max(heads.start or 0, (heads.stop or 0) - 1) if isinstance(heads, slice) else heads
+        if isinstance(last, int) and last >= counts[layer]:
+            raise UsageError(f"{layer} has heads 0 to {counts[layer] - 1}, not {last}", "--ablate")
     if means is None:
         return edits + ablations
     return edits + [one for edit in ablations for one in mean_edits(edit, means, counts)]
@@ -262,22 +265,6 @@ def mean_edits(edit: Edit, means: Mapping[str, Array], counts: Mapping[str, int]
     return [edit._replace(part=(head, *positions), values=mean[head]) for head in numbers]  # type: ignore[index]
 
 
-def check_heads(edits: Iterable[Edit], counts: Mapping[str, int]) -> None:
-    """Raise UsageError for an ablated layer or head that is not in the run.
-
-    counts   attention layer -> its heads
-    """
-    for edit in edits:
-        layer = edit.name.removesuffix(HEADS)
-        if layer not in counts:
-            near = suggest(layer, counts) or f" (it has {join_names(counts, 4)})"
-            raise UsageError(f"the run has no attention layer {layer!r}{near}", "--ablate")
-        heads = edit.part[0] if edit.part else ALL
-        last = max(heads.start or 0, (heads.stop or 0) - 1) if isinstance(heads, slice) else heads
-        if isinstance(last, int) and last >= counts[layer]:
-            raise UsageError(f"{layer} has heads 0 to {counts[layer] - 1}, not {last}", "--ablate")
-
-
 def mean_heads(records: Iterable[Record], file: str) -> dict[str, Array]:
     """Average the output of every head over all texts: LAYER.heads -> (H, K).
 
@@ -294,10 +281,8 @@ def mean_heads(records: Iterable[Record], file: str) -> dict[str, Array]:
     for number, record in enumerate(records):
         parts = {name: sum_heads(record, name, file) for name in record if name.endswith(HEADS)}
         if not parts:
-            raise DataError(
-                f"no heads to average (it has {join_names([*record], 4)}); encode --lines --keep '*.heads' keeps them",
-                file,
-            )
+            hint = "encode --lines --keep '*.heads' keeps them"
+            raise DataError(f"no heads to average (it has {join_names([*record], 4)}); {hint}", file)
         if number and parts.keys() != sums.keys():
             [name, *_] = sorted(parts.keys() ^ sums.keys())
             raise DataError(f"{name} is in some of its records only", file)

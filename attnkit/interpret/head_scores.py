@@ -34,7 +34,11 @@ def score_records(records: Iterable[Record]) -> Record:
             )
             raise DataError(f"record {number} has {own}, the first {first}")
         for name, scores in layers.items():
-            pairs = name_pairs(record, name, scores)
+            axes, pairs = record.axes_of(f"{name}.{WEIGHTS}".removeprefix("."))[-2:], []
+            for text, *place in scores.place.tolist():
+                rows = [row_labels(record.labels.get(axis), text) for axis in axes if text >= 0]
+                pair = [row[at] if at < len(row) else str(at) for row, at in zip(rows, place, strict=text >= 0)]
+                pairs.append(" → ".join(pair))
             before = totals.get(name)
             is_new = scores.largest > (before.largest if before else -1)
             old = words.get(name, pairs)
@@ -52,16 +56,6 @@ def score_records(records: Iterable[Record]) -> Record:
         "texts": Tensor(np.array(scores.texts), ()),
     }
     return Record(tensors).with_tensors({}, {"place": ["text", "query", "key"]})
-
-
-def name_pairs(record: Record, layer: str, scores: HeadScores) -> list[str]:
-    """Name the query and key of each head's largest weight: `cat → The`."""
-    axes, names = record.axes_of(f"{layer}.{WEIGHTS}".removeprefix("."))[-2:], []
-    for text, *place in scores.place.tolist():
-        rows = [row_labels(record.labels.get(axis), text) for axis in axes if text >= 0]
-        pair = [row[at] if at < len(row) else str(at) for row, at in zip(rows, place, strict=text >= 0)]
-        names.append(" → ".join(pair))
-    return names
 
 
 def score_layers(record: Record) -> dict[str, HeadScores]:

@@ -49,8 +49,13 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
     axes = (*lead, "layer", "token", "rank")
     stacked = np.stack(ids, axis=len(lead))
     labels: dict[str, Any] = {"layer": [*layer_states]}
-    if tokens := take_labels(record, places):
-        labels["token"] = tokens
+    if tokens := record.labels.get("token"):
+        if places is None:
+            labels["token"] = tokens
+        elif isinstance(tokens[0], str):
+            labels["token"] = [tokens[places[0]]] if len({*places}) == 1 else [[tokens[at]] for at in places]
+        else:
+            labels["token"] = [[row[at]] for row, at in zip(tokens, places, strict=True)]
     if places is not None:
         labels["position"] = [[str(at)] for at in places] if lead else [str(places[0])]
     if words := find_words(checkpoint).words():
@@ -156,16 +161,6 @@ def take_places(states: Array, places: Sequence[int] | None) -> Array:
     return states[places] if states.ndim == 2 else states[np.arange(len(places)), places][:, None]
 
 
-def take_labels(record: Record, places: Sequence[int] | None) -> Any:
-    """The labels of the tokens of a trace, or of one position of each text."""
-    labels = record.labels.get("token", [])
-    if places is None or not labels:
-        return labels
-    if isinstance(labels[0], str):
-        return [labels[places[0]]] if len({*places}) == 1 else [[labels[at]] for at in places]
-    return [[row[at]] for row, at in zip(labels, places, strict=True)]
-
-
 def compare_logits(record: Record, logits: Array, places: Sequence[int] | None) -> None:
     """Warn if the logits of a trace do not follow from its last states."""
     if "logits" not in record or record["logits"].shape[:-2] != logits.shape[:-2]:
@@ -196,7 +191,9 @@ def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
     """
     tokenizer, size = find_words(checkpoint)[:2]
     if tokenizer is None:
-        return read_id(text, size, flag)
+        if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or int(text) >= size:
+            raise UsageError(f"{text!r}: the model has no tokenizer (expected an id from 0 to {size - 1})", flag)
+        return int(text)
     tokens = text_inputs.encode_texts([text], tokenizer, None)[0]
     special = {*tokenizer.special.values()}
     ids = [id for id in tokens.ids or [] if id not in special]
@@ -208,17 +205,6 @@ def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
         number = f"{counted(len(ids), 'token')}: {pieces} (expected one)"
         raise UsageError(f"{text!r} is {'not in the vocabulary' if is_unknown else number}", flag)
     return ids[0] if len(ids) == 1 else known[0]
-
-
-def read_id(text: str, size: int, flag: str) -> int:
-    """A word of a model without a tokenizer: its id.
-
-    >>> read_id("3", 5, "--direct")
-    3
-    """
-    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or int(text) >= size:
-        raise UsageError(f"{text!r}: the model has no tokenizer (expected an id from 0 to {size - 1})", flag)
-    return int(text)
 
 
 REST = "rest"
@@ -248,7 +234,11 @@ def attribute_logit(
     logits = state_logits(core, stack, last)
     compare_logits(record, logits, None)
     rows = [()] if last.ndim == 2 else [(row,) for row in range(len(last))]
-    direction, bias = read_direction(core, ids)
+    head = core.params["head"]  # its column for a word reads the logit of the word in a state
+    direction, *less = [head["w"][:, id].astype(np.float64) for id in ids]
+    direction = (direction - sum(less)) * core.config.logit_scale
+    biases = [float(head["b"][id]) for id in ids] if "b" in head else []
+    bias = {"head.b": biases[0] - sum(biases[1:])} if biases else {}
     columns, totals, labels, names = [], [], [], [""]
     for row, at in zip(rows, places, strict=True):
         parts = decompose_state(core, stack, record, (*row, at), by)
@@ -278,10 +268,17 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
     state, width = "", 0  # the name of the state that the parts add up to, and its width
     for step in core.config.plan(stack):
         params = core.params.get(step.layer, {})
-        if step.op in ("attend", "ffn"):
-            parts |= split_step(core, step, record, at, by)
+        if step.op == "ffn" or (step.op == "attend" and by == "layer"):
+            parts[step.layer] = read_vector(record, f"{step.layer}.output", at, core.config.width)
+        elif step.op == "attend":
+            heads = read_heads(record, f"{step.layer}.heads", at, core.config.stack(stack))
+            parts |= {f"{step.layer}:{head}": part for head, part in enumerate(split_output(heads, params["wo"]))}
+            parts |= {f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {}
         elif step.op == "layernorm" and not step.saves_residual:
-            parts = pass_norm(core, step.layer, parts, read_vector(record, state, at, width))
+            x = read_vector(record, state, at, width)
+            passed = normalize_parts(np.stack([*parts.values()]), x, params, core.config.norm, core.config.eps)
+            parts = dict(zip(parts, passed, strict=True))
+            parts |= {f"{step.layer}.beta": params["beta"].astype(np.float64)} if "beta" in params else {}
         elif step.op == "linear":
             width = params["w"].shape[1]
             parts = {name: part @ params["w"] for name, part in parts.items()}
@@ -293,24 +290,6 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
         if not step.saves_residual:
             state = result_name(step)
     return parts
-
-
-def pass_norm(core: "model.Model", layer: str, parts: Parts, x: Array) -> Parts:
-    """What parts of x are after a norm of x, and its shift as one more."""
-    params = core.params.get(layer, {})
-    passed = normalize_parts(np.stack([*parts.values()]), x, params, core.config.norm, core.config.eps)
-    shift = {f"{layer}.beta": params["beta"].astype(np.float64)} if "beta" in params else {}
-    return dict(zip(parts, passed, strict=True)) | shift
-
-
-def split_step(core: "model.Model", step: "model.Step", record: Record, at: tuple[int, ...], by: str) -> Parts:
-    """What attention, perhaps by heads, or a feed-forward network adds at one token."""
-    params = core.params.get(step.layer, {})
-    if step.op == "ffn" or by == "layer":
-        return {step.layer: read_vector(record, f"{step.layer}.output", at, core.config.width)}
-    heads = read_heads(record, f"{step.layer}.heads", at, core.config.stack(model.parse_layer_name(step.layer)[0]))
-    parts = {f"{step.layer}:{head}": part for head, part in enumerate(split_output(heads, params["wo"]))}
-    return parts | ({f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {})
 
 
 def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.StackConfig") -> Array:
@@ -330,24 +309,16 @@ def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> A
     return require_finite(array[at].astype(np.float64), name, at)
 
 
-def require_finite(numbers: Array, name: str, at: tuple[int, ...]) -> Array:
-    if not np.isfinite(numbers).all():
-        raise DataError(f"{name}: not finite at position {at[-1]}, where parts cannot add up")
-    return numbers
-
-
 def find_tensor(record: Record, name: str) -> Array:
     if name not in record:
         raise DataError(f"no {name} in the trace; encode or decode --trace FILE keeps all that a run computes")
     return record[name]
 
 
-def read_direction(core: "model.Model", ids: Sequence[int]) -> tuple[Array, dict[str, float]]:
-    """The vector (D,) that reads the logit of a word in a state, and the bias."""
-    head = core.params["head"]
-    direction, *less = [head["w"][:, id].astype(np.float64) for id in ids]
-    bias, *others = [float(head["b"][id]) for id in ids] if "b" in head else [0.0]
-    return (direction - sum(less)) * core.config.logit_scale, {"head.b": bias - sum(others)} if "b" in head else {}
+def require_finite(numbers: Array, name: str, at: tuple[int, ...]) -> Array:
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{name}: not finite at position {at[-1]}, where parts cannot add up")
+    return numbers
 
 
 def find_rest(total: float, added: dict[str, float], parts: Parts, direction: Array, dtype: np.dtype[Any]) -> float:

@@ -73,13 +73,8 @@ class Tracer:
         """
         patterns = [one for of, many in self._patterns.items() if flag in ("", of) for one in many]
         weights, dot, _ = name.partition(".weights.")
-        names = (
-            [name, f"{weights}.weights"]
-            if dot
-            else [name]
-            if self._keeps_weights or not name.endswith(".weights")
-            else []
-        )
+        names = [name] if dot or self._keeps_weights or not name.endswith(".weights") else []
+        names += [f"{weights}.weights"] if dot else []
         return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in patterns)
 
     def check(self) -> None:
@@ -122,7 +117,13 @@ class Tracer:
 
     def _edit(self, edit: Edit, array: Array) -> Array | None:
         """Edit an intermediate; None if this pass computes none of the cells."""
-        now = self._tokens_of(edit.name, array)
+        axes, shape = intermediate_axes(edit.name, array.ndim), array.shape
+        if self._length is None:
+            size = next((size for axis, size in zip(axes, shape, strict=True) if axis in OF_TOKENS), 0)
+            now = PassTokens(shape, axes, size, self._labels)
+        else:
+            rows = int(axes[0] == "batch")
+            now = PassTokens(shape[rows:], axes[rows:], self._size(), self._labels)
         first = self._first.setdefault(edit.name, now if self._prompt is None else now.until(self._prompt))
         return edit.apply(array, now, first, callable(self._length))
 
@@ -145,14 +146,6 @@ class Tracer:
                 result = array.copy() if result is None else result
                 result[cells] = changed
         return result
-
-    def _tokens_of(self, name: str, array: Array) -> PassTokens:
-        axes, shape = intermediate_axes(name, array.ndim), array.shape
-        if self._length is None:
-            size = next((size for axis, size in zip(axes, shape, strict=True) if axis in OF_TOKENS), 0)
-            return PassTokens(shape, axes, size, self._labels)
-        rows = int(axes[0] == "batch")
-        return PassTokens(shape[rows:], axes[rows:], self._size(), self._labels)
 
     def _size(self) -> int:
         return self._length() if callable(self._length) else self._length or 0

@@ -136,10 +136,16 @@ def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
     tokens = find_tokens(calls)
 
     def evaluate(embeddings: Embeddings) -> tuple[float, dict[str, Array]]:
-        if tokens.embedding:
-            return evaluate_encoder(tokens, embeddings[VECTORS])
-        output, gradients = run_and_reverse(tokens.rest, replace_arrays(tokens.source, embeddings))
-        return output, {VECTORS: gradients.get(VECTORS, np.zeros_like(tokens.source[VECTORS]))}
+        if not tokens.embedding:
+            output, gradients = run_and_reverse(tokens.rest, replace_arrays(tokens.source, embeddings))
+            return output, {VECTORS: gradients.get(VECTORS, np.zeros_like(tokens.source[VECTORS]))}
+        call, replaced = tokens.call, {tokens.embedding: embeddings[VECTORS]}
+        output, outer = run_and_reverse(tokens.rest, run_call(call, call.item, {"patch": replaced}).result)
+        into = StageGradients(call)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            undo_encoding(call, outer, into, replacing(replaced))
+        return output, {VECTORS: into.traced[tokens.embedding].array}
 
     result = attribute({VECTORS: tokens.source[VECTORS]}, evaluate, count_points(method))
     words = tokens.source.labels_of(VECTORS, -2)
@@ -175,17 +181,6 @@ def embed_encoding(call: StageCall) -> tuple[str, Record] | None:
 def renumber(calls: Sequence[StageCall]) -> list[StageCall]:
     """Number stages as a pipeline of their own, from 1."""
     return [replace(call, number=call.number - calls[0].number + 1) for call in calls]
-
-
-def evaluate_encoder(tokens: TokenSource, x: Array) -> tuple[float, dict[str, Array]]:
-    """Compute the output of a pipeline from encode on with other embeddings x, and their gradient."""
-    call, replaced = tokens.call, {tokens.embedding: x}
-    output, outer = run_and_reverse(tokens.rest, run_call(call, call.item, {"patch": replaced}).result)
-    into = StageGradients(call)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        undo_encoding(call, outer, into, replacing(replaced))
-    return output, {VECTORS: into.traced[tokens.embedding].array}
 
 
 def run_and_reverse(rest: Sequence[StageCall], record: Record) -> tuple[float, dict[str, Array]]:

@@ -201,7 +201,11 @@ def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
         own = {} if call.merges else {**read_part(point, call.stage), **read_part(point, call.prefix)}
         values = replace_values(call, item, own, point)
         if call.tool == "embed" and "table" in own:
-            result = embed_again(call, own["table"])
+            x = model.embed(call.result["ids"], own["table"])
+            x = model.scale_embedding(x) if call.values["scale"] else x
+            arrays = {"x": x, "table": own["table"]}
+            axes = {name: one.axes for name, one in call.result.tensors.items()}
+            result = call.result.with_tensors({name: Tensor(one, axes[name]) for name, one in arrays.items()})
         else:
             result = call.function(item, **values)
         again.append(replace(call, item=item, values=values, result=widen(result)))
@@ -289,12 +293,3 @@ def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:
     if flag in own and isinstance(value, Record):
         return replace(value, tensors={"x": replace(value.tensors["x"], array=own[flag])})
     return value
-
-
-def embed_again(call: StageCall, table: Array) -> Record:
-    """The result of embed with another table."""
-    x = model.embed(call.result["ids"], table)
-    tensors = {"x": model.scale_embedding(x) if call.values["scale"] else x, "table": table}
-    described = {name: Tensor(array, call.result.tensors[name].axes) for name, array in tensors.items()}
-    result: Record = call.result.with_tensors(described)
-    return result

@@ -79,7 +79,11 @@ def pipeline_backward(calls: Sequence[StageCall], chosen: Array | None = None) -
         names = {name: call.parameter_name(name) for name in into.parameters}
         named = into.traced | into.tensors
         named |= {name: one for name, one in tensors.items() if name not in named}
-        add_group(groups, {names.get(name, call.prefix + name): one for name, one in named.items()})
+        group = {names.get(name, call.prefix + name): one for name, one in named.items()}
+        for later in groups:
+            for name in later.keys() & group.keys():  # what records share
+                group[name] = replace(group[name], array=group[name].array + later.pop(name).array)
+        groups.append(group)
         traced |= {call.prefix + name: name for name in into.traced}
         parameters = list(dict.fromkeys([*names.values(), *parameters]))
         if into.layers.gradients:
@@ -134,14 +138,6 @@ def list_inputs(calls: Sequence[StageCall]) -> dict[int, Record]:
     if calls[0].merges:
         return dict(zip(calls[0].branches, calls[0].item, strict=True))
     return {call.part: call.before for call in calls if call.number == 1}
-
-
-def add_group(groups: list[dict[str, Tensor]], named: dict[str, Tensor]) -> None:
-    """Add the gradients of a stage to the later ones; what records share has the sum of their gradients."""
-    for tensors in groups:
-        for name in tensors.keys() & named.keys():
-            named[name] = replace(named[name], array=named[name].array + tensors.pop(name).array)
-    groups.append(named)
 
 
 def shorten_names(groups: Sequence[Mapping[str, Tensor]], traced: Mapping[str, str]) -> dict[str, Tensor]:
