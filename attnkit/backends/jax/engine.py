@@ -14,11 +14,19 @@ from attnkit.backends.jax import formulas
 from attnkit.backends.jax.attention_kernels import Kernel, Rules, dense_attention, fused_attention, ring_attention
 from attnkit.backends.jax.formulas import JaxArray, See, see_nothing
 from attnkit.backends.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
-from attnkit.backends.jax.mesh import PlacedParameters, empty_parameters, input_spec, make_mesh, put, used_layers
+from attnkit.backends.jax.mesh import (
+    PlacedParameters,
+    assemble,
+    check_mesh,
+    empty_parameters,
+    input_spec,
+    make_mesh,
+    put,
+    used_layers,
+)
 from attnkit.backends.jax.passes import (
     Caches,
     Pass,
-    check_supported,
     gated_layers,
     head_names,
     hook_of_arrays,
@@ -82,7 +90,7 @@ class JaxEngine:
         """Compute what `transformer.run` does."""
         if not steps:
             return x
-        check_supported(model, self.mesh)
+        check_mesh(model.config, self.mesh)
         dtype, result = self.dtypes(model, steps[0], x, context.dtype)
         for step in steps:
             context.on_step(step)
@@ -235,7 +243,7 @@ class JaxEngine:
 
     def decoder(self, model: Model, cache: KVCache | None, **context: Any) -> CachedDecoder:
         """A decoder that predicts the next token, compiled unless there is a hook."""
-        check_supported(model, self.mesh)
+        check_mesh(model.config, self.mesh)
         if self.mesh and self.mesh.shape["seq"] > 1:
             raise UsageError("splits one long text, not the tokens that follow it; data and model do", "--mesh seq")
         if context.get("hook", no_hook) is not no_hook:
@@ -289,7 +297,7 @@ class JaxEngine:
             whole = self.mesh and NamedSharding(self.mesh, PartitionSpec())
 
             def assembled(arrays: Any, *arguments: Any) -> Any:
-                return compute(placed.views.assemble(arrays, layers), *arguments)
+                return compute(assemble(placed.views, arrays, layers), *arguments)
 
             shardings = {"out_shardings": (whole, None) if key[0] in ("run", "decode") else whole} if whole else {}
             donated = {"donate_argnums": 3} if key[0] == "decode" else {}  # the caches
@@ -317,7 +325,7 @@ class JaxEngine:
             whole = {name: jax.tree.map(lambda one: self._whole(one, dtype), one) for name, one in inputs.items()}
             layers = used_layers(model.config, steps, model.params)
             placed = self.placed(model, dtype)
-            params = placed.views.assemble(placed.arrays(layers), layers)
+            params = assemble(placed.views, placed.arrays(layers), layers)
             run = Pass(model.config, params, whole | {"grid": prepared.grid}, dense_attention, layout=layout)
             run.see, run.capacity = hook_of_arrays(context, result), capacity
             if context.cache is not None:
@@ -335,7 +343,7 @@ class JaxEngine:
     ) -> Array:
         """Compute a head one operation after another, with a hook."""
         placed = self.placed(model, dtype)
-        params = placed.views.assemble(placed.arrays(layers), layers)
+        params = assemble(placed.views, placed.arrays(layers), layers)
         x, real = (None if one is None else self._whole(one, dtype) for one in arguments)
         kind = wide_dtype(dtype)
         return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)

@@ -1,7 +1,7 @@
 """The mesh of devices: which part of each parameter and input every device holds."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,23 +42,17 @@ def make_mesh(sizes: Mapping[str, int]) -> Mesh:
     shape = [sizes.get(axis, 1) for axis in AXES]
     count, devices = int(np.prod(shape)), jax.devices()
     if count > len(devices):
-        raise UsageError(f"{count} devices, but there {are(len(devices))}: attnkit engines lists them", "--mesh")
+        are = "is 1" if len(devices) == 1 else f"are {len(devices)}"
+        raise UsageError(f"{count} devices, but there {are}: attnkit engines lists them", "--mesh")
     if count < len(devices) and jax.process_count() > 1:
         raise UsageError(f"{count} devices, but the processes have {len(devices)}, which all compute", "--mesh")
     return Mesh(np.array(devices[:count]).reshape(shape), AXES)
 
 
-def are(count: int) -> str:
-    """A count with its verb.
-
-    >>> are(1), are(2)
-    ('is 1', 'are 2')
-    """
-    return "is 1" if count == 1 else f"are {count}"
-
-
-def check_mesh(config: Config, mesh: Mesh) -> None:
-    """Raise UsageError for a model that cannot be split over a mesh."""
+def check_mesh(config: Config, mesh: Mesh | None) -> None:
+    """Raise UsageError for a model that cannot be split over a mesh, if there is one."""
+    if mesh is None:
+        return
     parts = mesh.shape["model"]
     if isinstance(config, RecurrentConfig):
         for axis in ("model", "seq"):
@@ -98,40 +92,33 @@ def parameter_spec(config: Config, mesh: Mesh, layer: str, name: str, shape: tup
     return PartitionSpec()
 
 
-# the axes of an input that are split, by the number of its axes: (B, T, …), (B, 1, T, S) …
 def input_spec(name: str, array: Array, has_rows: bool) -> PartitionSpec:
     """How an input is split: texts over `data`, tokens over `seq`."""
-    batched = {"x": 1, "types": 2, "positions": 2, "sinusoids": 3, "memory": 3, "rotary": 4, "local_rotary": 4}
-    tokens = {"x": 1, "types": -1, "positions": -1, "sinusoids": -2, "memory": -2, "rotary": -2, "local_rotary": -2}
+    # name -> how many axes a batch has, and which axis is that of tokens
+    known = {"x": (1, 1), "types": (2, -1), "positions": (2, -1), "sinusoids": (3, -2), "memory": (3, -2)}
+    known |= dict.fromkeys(("rotary", "local_rotary"), (4, -2))
     masks = ("mask", "bias", "memory_mask", "memory_bias")
     axes: list[str | None] = [None] * array.ndim
-    if name in batched:
-        if array.ndim > tokens[name] >= -array.ndim:
-            axes[tokens[name]] = "seq"
-        if has_rows and array.ndim >= batched[name]:
+    if name in known:
+        batched, tokens = known[name]
+        if array.ndim > tokens >= -array.ndim:
+            axes[tokens] = "seq"
+        if has_rows and array.ndim >= batched:
             axes[0] = "data"
     elif has_rows and (name in RECURRENT or (name in masks and array.ndim == 4 and array.shape[0] > 1)):
         axes[0] = "data"
     return PartitionSpec(*axes)
 
 
-class Views(NamedTuple):
-    """{layer: {parameter: (name of its placed array, whether it is transposed)}}."""
+Views = dict[str, dict[str, tuple[str, bool]]]  # layer -> parameter -> name of its array, whether transposed
 
-    layers: dict[str, dict[str, tuple[str, bool]]]
 
-    def assemble(self, arrays: Mapping[str, JaxArray], layers: Sequence[str]) -> dict[str, dict[str, JaxArray]]:
-        """The parameters of some layers."""
-        return {
-            layer: {
-                name: arrays[key].T if turned else arrays[key] for name, (key, turned) in self.layers[layer].items()
-            }
-            for layer in layers
-        }
-
-    def keys(self, layers: Sequence[str]) -> list[str]:
-        """The names of the arrays that some layers use."""
-        return sorted({key for layer in layers for key, _ in self.layers[layer].values()})
+def assemble(views: Views, arrays: Mapping[str, JaxArray], layers: Sequence[str]) -> dict[str, dict[str, JaxArray]]:
+    """The parameters of some layers from placed arrays."""
+    return {
+        layer: {name: arrays[key].T if turned else arrays[key] for name, (key, turned) in views[layer].items()}
+        for layer in layers
+    }
 
 
 def used_layers(config: Config, steps: Sequence[Step], params: Mapping[str, Any]) -> list[str]:
@@ -159,17 +146,18 @@ class PlacedParameters:
         self, config: Config, params: Mapping[str, Mapping[str, Array]], dtype: Any, mesh: Mesh | None
     ) -> None:
         self.config, self._params, self._dtype, self._mesh = config, params, dtype, mesh
-        self.views = Views({})
+        self.views: Views = {}
         self._arrays: dict[str, JaxArray] = {}
         self._owners: dict[tuple[Any, ...], str] = {}
 
     def arrays(self, layers: Sequence[str]) -> dict[str, JaxArray]:
         """The arrays of some layers by name."""
         for layer in layers:
-            if layer not in self.views.layers:
+            if layer not in self.views:
                 parts = stored_parameters(self._params, layer)
-                self.views.layers[layer] = {name: self._place(layer, name, parts[name]) for name in parts}
-        return {key: self._arrays[key] for key in self.views.keys(layers)}
+                self.views[layer] = {name: self._place(layer, name, parts[name]) for name in parts}
+        keys = sorted({key for layer in layers for key, _ in self.views[layer].values()})
+        return {key: self._arrays[key] for key in keys}
 
     def _place(self, layer: str, name: str, array: Array) -> tuple[str, bool]:
         """Place a parameter unless it is tied: name of its array, whether transposed."""

@@ -8,12 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from attnkit.backends.jax.attention_kernels import Kernel, dense_attention
 from attnkit.backends.jax.formulas import JaxArray, Linear, Params, See, linear, see_nothing
 from attnkit.backends.jax.inputs import Sizes, fill
-from attnkit.backends.jax.mesh import check_mesh, stored_parameters
+from attnkit.backends.jax.mesh import stored_parameters
 from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
 from attnkit.model.config import Config, Step
 from attnkit.model.context import Context, Model
@@ -83,7 +82,10 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
         x = visit(name, x)
         if part == "heads" and before:
             past = 0 if layer.endswith(".cross") else context.past
-            for summary, array in summarize_arrays(context.weights, before, past).items():
+            weights = before["weights"]
+            position = query_positions(slice(0, weights.shape[-2]), past)
+            summaries = summarize_dense_weights(context.weights, weights, log_sum_exp(before["masked"]), position)
+            for summary, array in summaries.items():
                 if function := context.hook(f"{layer}.{summary}"):
                     function(array)
             before.clear()
@@ -99,13 +101,6 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
         return x if changed is array else jnp.asarray(changed, x.dtype)
 
     return see
-
-
-def summarize_arrays(summary: str, arrays: dict[str, Array], past: int) -> dict[str, Array]:
-    """A summary of attention from its weights and masked scores."""
-    weights = arrays["weights"]
-    position = query_positions(slice(0, weights.shape[-2]), past)
-    return summarize_dense_weights(summary, weights, log_sum_exp(arrays["masked"]), position)
 
 
 Pair = tuple[JaxArray, JaxArray]
@@ -166,12 +161,6 @@ def wide_dtype(dtype: str) -> DType:
     ('float32', 'float64')
     """
     return np.dtype("float64" if dtype == "float64" else "float32")
-
-
-def check_supported(model: Model, mesh: Mesh | None) -> None:
-    """Raise UsageError for a model that cannot be split over a mesh."""
-    if mesh is not None:
-        check_mesh(model.config, mesh)
 
 
 def x_has_rows(first: Step, x: Array, model: Model) -> bool:

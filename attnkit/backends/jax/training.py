@@ -3,7 +3,7 @@
 JAX differentiates the forward pass that program.py has. Every array of the state is split over a mesh as its parameter.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +15,8 @@ from attnkit.backends.jax import formulas
 from attnkit.backends.jax.attention_kernels import MANY, Rules, dense_attention, fused_attention
 from attnkit.backends.jax.formulas import JaxArray, See
 from attnkit.backends.jax.inputs import BATCHED, prepare_inputs, round_up
-from attnkit.backends.jax.mesh import PlacedParameters, put
-from attnkit.backends.jax.passes import Pass, check_supported, precision
+from attnkit.backends.jax.mesh import PlacedParameters, assemble, check_mesh, put
+from attnkit.backends.jax.passes import Pass, precision
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import run_steps
 from attnkit.backends.jax.recurrence import last_states
@@ -35,7 +35,7 @@ State = Mapping[str, JaxArray]  # what an optimizer has of one parameter
 
 
 class Factors(NamedTuple):
-    """One update: the parameter times `keep`, less `scale` times the rule's direction.
+    """One update: the parameter times `keep`, less `scale` times its direction.
 
     decay  times the parameter, is added to the gradient
     other  of adam what is added to the root; of sgd the factor on the gradient that is added to the momentum
@@ -47,84 +47,51 @@ class Factors(NamedTuple):
     other: Any
 
 
-def adam_factors(options: Any, rate: float, weight_decay: float, step: int) -> Factors:
-    """The numbers of an update of adam: OptimizerOptions, and those of `Update`."""
+def find_factors(options: Any, rate: float, weight_decay: float, step: int) -> Factors:
+    """The factors of an update: OptimizerOptions, and the numbers of `Update`.
+
+    The decay of adamw is separate; the first update of sgd is not dampened.
+    """
+    if options.name == "sgd":
+        return Factors(1.0, weight_decay, rate, 1 - options.dampening if step > 1 else 1.0)
     beta1, beta2 = options.betas
     root = float((1 - beta2**step) ** 0.5)
-    return Factors(1.0, weight_decay, rate * root / (1 - beta1**step), options.eps * root)
-
-
-def adamw_factors(options: Any, rate: float, weight_decay: float, step: int) -> Factors:
-    """The numbers of adamw, whose parameters decay separately."""
-    return adam_factors(options, rate, 0.0, step)._replace(keep=1 - rate * weight_decay)
-
-
-def sgd_factors(options: Any, rate: float, weight_decay: float, step: int) -> Factors:
-    """The numbers of sgd, whose first update is not dampened."""
-    return Factors(1.0, weight_decay, rate, 1 - options.dampening if step > 1 else 1.0)
-
-
-def adam_direction(
-    gradient: JaxArray, state: State, options: Any, factors: Factors, choose: Any
-) -> tuple[JaxArray, dict[str, JaxArray]]:
-    """The direction m/(sqrt(v) + eps), and the state after it.
-
-    options  OptimizerOptions; choose: gives the state after it, or that before where nothing is to change
-
-    >>> from types import SimpleNamespace
-    >>> options, zero = SimpleNamespace(betas=(0.9, 0.999), eps=0.0), jnp.zeros(1)
-    >>> factors, before = adam_factors(options, 0.1, 0.0, 1), {"exp_avg": zero, "exp_avg_sq": zero}
-    >>> x, after = adam_direction(zero + 5, before, options, factors, lambda new, old: new)
-    >>> (1 - factors.scale * x).round(4).tolist(), after["exp_avg"].round(4).tolist()
-    ([0.8999999761581421], [0.5])
-    """
-    beta1, beta2 = options.betas
-    mean = beta1 * state["exp_avg"] + (1 - beta1) * gradient
-    square = beta2 * state["exp_avg_sq"] + (1 - beta2) * gradient * gradient
-    after = choose({"exp_avg": mean, "exp_avg_sq": square}, dict(state))
-    return after["exp_avg"] / (jnp.sqrt(after["exp_avg_sq"]) + factors.other), after
-
-
-def sgd_direction(
-    gradient: JaxArray, state: State, options: Any, factors: Factors, choose: Any
-) -> tuple[JaxArray, dict[str, JaxArray]]:
-    """The direction of gradient descent with momentum, and the state after it."""
-    if not options.momentum:
-        return gradient, {}
-    velocity = options.momentum * state["momentum_buffer"] + factors.other * gradient
-    after = choose({"momentum_buffer": velocity}, dict(state))
-    return after["momentum_buffer"], after
-
-
-class UpdateRule(NamedTuple):
-    """The numbers of an update, and its direction."""
-
-    factors: Callable[[Any, float, float, int], Factors]
-    direction: Callable[[JaxArray, State, Any, Factors, Any], tuple[JaxArray, dict[str, JaxArray]]]
-
-
-RULES = {
-    "adamw": UpdateRule(adamw_factors, adam_direction),
-    "adam": UpdateRule(adam_factors, adam_direction),
-    "sgd": UpdateRule(sgd_factors, sgd_direction),
-}
+    keep, decay = (1 - rate * weight_decay, 0.0) if options.name == "adamw" else (1.0, weight_decay)
+    return Factors(keep, decay, rate * root / (1 - beta1**step), options.eps * root)
 
 
 def update_parameter(
-    arrays: State, gradient: JaxArray, options: Any, factors: Factors, is_skipped: JaxArray
+    arrays: State, gradient: JaxArray, options: Any, factors: Factors, is_skipped: Any
 ) -> dict[str, JaxArray]:
     """Update a parameter and its optimizer state, unless the update is skipped.
 
     arrays  PARAMETER and the names of the state -> their arrays
+
+    >>> from types import SimpleNamespace
+    >>> options, zero = SimpleNamespace(name="adam", betas=(0.9, 0.999), eps=0.0), jnp.zeros(1)
+    >>> arrays = {"parameter": zero + 1, "exp_avg": zero, "exp_avg_sq": zero}
+    >>> after = update_parameter(arrays, zero + 5, options, find_factors(options, 0.1, 0.0, 1), False)
+    >>> after["parameter"].round(4).tolist(), after["exp_avg"].round(4).tolist()
+    ([0.8999999761581421], [0.5])
     """
-    parameter, state = arrays[PARAMETER], {name: array for name, array in arrays.items() if name != PARAMETER}
+    parameter = arrays[PARAMETER]
+    gradient = gradient + factors.decay * parameter
 
-    def choose(new: Any, old: Any) -> Any:
-        chosen = jax.tree.map(lambda x, y: jnp.where(is_skipped, y, x), new, old)
-        return jax.lax.optimization_barrier(chosen)  # written over the old one before it is read again
+    def choose(**new: JaxArray) -> dict[str, JaxArray]:
+        chosen = {name: jnp.where(is_skipped, arrays[name], one) for name, one in new.items()}
+        kept: dict[str, JaxArray] = jax.lax.optimization_barrier(chosen)
+        return kept  # written over the old one before it is read again
 
-    find_direction = RULES[options.name].direction
-    direction, state = find_direction(gradient + factors.decay * parameter, state, options, factors, choose)
+    if options.name != "sgd":
+        beta1, beta2 = options.betas
+        mean = beta1 * arrays["exp_avg"] + (1 - beta1) * gradient
+        state = choose(exp_avg=mean, exp_avg_sq=beta2 * arrays["exp_avg_sq"] + (1 - beta2) * gradient * gradient)
+        direction = state["exp_avg"] / (jnp.sqrt(state["exp_avg_sq"]) + factors.other)
+    elif options.momentum:
+        state = choose(momentum_buffer=options.momentum * arrays["momentum_buffer"] + factors.other * gradient)
+        direction = state["momentum_buffer"]
+    else:
+        state, direction = {}, gradient
     changed = factors.keep * parameter - factors.scale * direction
     return {PARAMETER: jnp.where(is_skipped, parameter, changed), **state}
 
@@ -159,12 +126,12 @@ class JaxTrainState:
     def __init__(
         self, engine: Any, model: Model, *, optimizer: Any, states: Iterable[str], clip: float, smoothing: float
     ) -> None:
-        check_supported(model, engine.mesh)
+        check_mesh(model.config, engine.mesh)
         self._engine, self._config, self._layers = engine, model.config, list(model.params)
         self._options, self._clip, self._smoothing = optimizer, clip, smoothing
         self._steps: dict[str, list[Step]] = {name: model.config.plan(name) for name in model.config.stacks}
         self._dtype = next(iter(next(iter(model.params.values())).values())).dtype
-        with self._precision():
+        with precision(self._kind()):
             placed = PlacedParameters(model.config, model.params, self._dtype, engine.mesh)
             parameters = placed.arrays(self._layers)
             self._shardings = {name: array.sharding for name, array in parameters.items()}
@@ -196,12 +163,11 @@ class JaxTrainState:
         If a result is not finite, nothing is changed.
         """
         names = sorted(set(updates) & set(self._shardings))
-        factors = RULES[self._options.name].factors
-        numbers = np.array([factors(self._options, *updates[name]) for name in names], self._dtype)
+        numbers = np.array([find_factors(self._options, *updates[name]) for name in names], self._dtype)
         chosen = {kind: {name: arrays[name] for name in names} for kind, arrays in self._arrays.items()}
         frozen = {name: array for name, array in self._arrays[PARAMETER].items() if name not in updates}
         rate = dropouts[0][0].rate if dropouts[0] else 0.0
-        with self._precision():
+        with precision(self._kind()):
             placed = self._place(inputs, targets, passes, dropouts)
             scale = np.asarray(1 / count, self._dtype)
             changed, loss, norm = self._change(chosen, frozen, numbers, scale, placed, passes=len(passes), rate=rate)
@@ -211,14 +177,14 @@ class JaxTrainState:
 
     def evaluate(self, inputs: Inputs, targets: Array) -> tuple[float, int]:
         """The sum of the losses of targets, and the number of targets that rank first."""
-        with self._precision():
+        with precision(self._kind()):
             placed = self._place(inputs, targets, [slice(0, len(targets))], ((), ()))
             loss, hits = self._evaluate(self._arrays[PARAMETER], placed)
             return float(loss), int(hits)
 
     def fetch(self, buffers: Sequence[Params]) -> None:
         """Write the parameters, then each of their states, to arrays by layer."""
-        with self._precision():
+        with precision(self._kind()):
             for arrays, params in zip(self._arrays.values(), buffers, strict=True):
                 for name, array in arrays.items():
                     layer, _, parameter = name.rpartition(".")
@@ -226,16 +192,13 @@ class JaxTrainState:
 
     def load(self, buffers: Sequence[Params]) -> None:
         """Replace the parameters and their states by what `fetch` has written."""
-        with self._precision():
+        with precision(self._kind()):
             for arrays, params in zip(self._arrays.values(), buffers, strict=True):
                 for name in arrays:
                     layer, _, parameter = name.rpartition(".")
                     sharding = self._shardings[name]
                     axes = sharding.spec if isinstance(sharding, NamedSharding) else ()
                     arrays[name] = self._put(params[layer][parameter], *axes)
-
-    def _precision(self) -> Any:
-        return precision(self._kind())
 
     def _put(self, array: Array, *axes: str | None) -> JaxArray:
         return put(array, array.dtype, self._engine.mesh, PartitionSpec(*axes))
@@ -271,9 +234,11 @@ class JaxTrainState:
             prepared = prepare_inputs(Model(self._config, {}), steps, x, context, self._engine.sizes())
             prepared.arrays.pop("memory", None)  # of zeros, for its shape
             first, others = self._engine.put_inputs(prepared, self._kind())
-            batched = {key for key, one in others.items() if is_batched(key, one, len(places))}
-            parts[name] = {"x": first} | {key: others[key] for key in batched}
-            shared[name] = {key: others[key] for key in others if key not in batched}
+            parts[name], shared[name] = {"x": first}, {}
+            for key, one in others.items():
+                part = one[0] if isinstance(one, tuple) else one
+                is_batched = key in BATCHED and part.ndim >= BATCHED[key] and len(part) == len(places)
+                (parts if is_batched else shared)[name][key] = one
             memory = np.broadcast_to(np.zeros(1), (len(x), prepared.tokens, self._config.width))
             mask = own
         return parts, shared
@@ -299,7 +264,7 @@ class JaxTrainState:
         """The factors of the weights between states, (P, ...) by layer and parameter."""
         factors, share = {}, np.asarray(1 - dropouts[0].rate, self._dtype)
         for layer in self._layers:
-            for name in (one for one in self._views.layers[layer] if is_state_weight(layer, one)):
+            for name in (one for one in self._views[layer] if is_state_weight(layer, one)):
                 shape, place = self._config.parameter_shape(layer, name), f"{layer}.{name}"
                 masks = [dropout_mask(shape, **one._asdict(), place=place) for one in dropouts]
                 factors[place] = self._put(np.stack(masks) / share)
@@ -330,11 +295,10 @@ class JaxTrainState:
             before = {kind: arrays[name] for kind, arrays in chosen.items()}
             after = update_parameter(before, gradients[name] * shrink, self._options, Factors(*row), is_skipped)
             for kind in changed:
-                changed[kind][name] = self._split(name, after[kind])
+                array, sharding = after[kind], self._shardings[name]
+                is_split = self._engine.mesh is not None
+                changed[kind][name] = jax.lax.with_sharding_constraint(array, sharding) if is_split else array
         return changed, loss, norm
-
-    def _split(self, name: str, array: JaxArray) -> JaxArray:
-        return array if self._engine.mesh is None else jax.lax.with_sharding_constraint(array, self._shardings[name])
 
     def _compute_gradients(
         self, trained: Arrays, frozen: Arrays, scale: JaxArray, placed: PlacedBatch, passes: int, rate: float
@@ -375,7 +339,7 @@ class JaxTrainState:
         """The logits (..., N) of padded inputs, with dropout if there are masks."""
         config, engine, masks = self._config, self._engine, placed.parts["masks"]
         kind = self._kind()
-        params = self._views.assemble({name: x.astype(kind) for name, x in parameters.items()}, self._layers)
+        params = assemble(self._views, {name: x.astype(kind) for name, x in parameters.items()}, self._layers)
         is_whole = engine.mesh is None or engine.mesh.shape["seq"] == 1  # no text is split
         linear = formulas.linear_rows if is_whole else formulas.linear
         for place, factor in placed.parts["weights"].items():
@@ -412,9 +376,3 @@ class JaxTrainState:
             return (fused if is_large else dense_attention)(q, k, v, rules, see)
 
         return choose
-
-
-def is_batched(name: str, array: Any, rows: int) -> bool:
-    """Whether an input has an entry for each of some texts."""
-    first = array[0] if isinstance(array, tuple) else array
-    return name in BATCHED and first.ndim >= BATCHED[name] and len(first) == rows
