@@ -77,25 +77,16 @@ def import_jax() -> None:
 
 @cache
 def _make_engine(options: EngineOptions) -> Engine:
+    import ctypes
+
     from attnkit.backends.jax.engine import JaxEngine
     from attnkit.backends.jax.mesh import parse_mesh
 
     mesh = None if options.mesh is None else parse_mesh(options.mesh)
-    reuse_freed_memory()
-    return JaxEngine(options.compute, mesh)
-
-
-def reuse_freed_memory() -> None:
-    """Let glibc give all memory from its heap, where freed memory serves again.
-
-    JAX takes and frees large buffers in every step, whose memory would otherwise be mapped anew each time, page by
-    page. A C library without mallopt is left as it is.
-    """
-    import ctypes
-
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
+    if hasattr(library, "mallopt"):  # of glibc: freed memory serves again, instead of being mapped anew page by page
         library.mallopt(MMAP_MAX, 0)
+    return JaxEngine(options.compute, mesh)
 
 
 @contextlib.contextmanager
@@ -126,23 +117,18 @@ def list_engines() -> list[dict[str, Any]]:
     >>> list_engines()[0]["engine"], list_engines()[0]["devices"][0]["kind"]
     ('numpy', 'CPU')
     """
-    numpy = {"engine": "numpy", "version": np.__version__, "install": None, "devices": [processor()]}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpu = {"kind": "CPU", "count": cores, "memory": machine_memory()}
+    numpy = {"engine": "numpy", "version": np.__version__, "install": None, "devices": [cpu]}
     try:
         with name_start_failures():
             import jax
 
-            kinds = [(kind_of(one), memory(one)) for one in jax.devices()]
+            kinds = [describe_device(one) for one in jax.devices()]
     except ImportError:
         return [numpy, {"engine": "jax", "version": None, "install": "pip install 'attnkit[jax]'", "devices": []}]
     devices = [{"kind": kind, "count": len([*same]), "memory": size} for (kind, size), same in groupby(kinds)]
     return [numpy, {"engine": "jax", "version": jax.__version__, "install": None, "devices": devices}]
-
-
-def processor() -> dict[str, Any]:
-    """The cores that this process may use, and the memory of the machine."""
-    with contextlib.suppress(AttributeError):
-        return {"kind": "CPU", "count": len(os.sched_getaffinity(0)), "memory": machine_memory()}
-    return {"kind": "CPU", "count": os.cpu_count() or 1, "memory": machine_memory()}
 
 
 def machine_memory() -> int | None:
@@ -152,16 +138,11 @@ def machine_memory() -> int | None:
     return None
 
 
-def kind_of(device: Any) -> str:
-    """The platform of a device of JAX, and its model if that differs."""
-    platform = str(device.platform).upper()
-    return platform if device.device_kind.upper() == platform else f"{platform} {device.device_kind}"
-
-
-def memory(device: Any) -> int | None:
-    """The bytes of memory of a device of JAX; None if unknown."""
-    statistics = None
+def describe_device(device: Any) -> tuple[str, int | None]:
+    """The platform of a device of JAX, with its model if that differs, and its bytes of memory if known."""
+    platform, statistics = str(device.platform).upper(), None
     with contextlib.suppress(Exception):  # a device of another process, or one without statistics
         statistics = device.memory_stats()
     size = (statistics or {}).get("bytes_limit") or (machine_memory() if device.platform == "cpu" else None)
-    return None if size is None else int(size)
+    kind = platform if device.device_kind.upper() == platform else f"{platform} {device.device_kind}"
+    return kind, None if size is None else int(size)

@@ -48,7 +48,7 @@ def mean_pool(x: Array, real: Array) -> Array:
     array([2.])
     """
     weights = real[..., None].astype(x.dtype)
-    mean: Array = (x * weights).sum(axis=-2) / np.maximum(weights.sum(axis=-2), 1)
+    mean: Array = (x * weights).sum(axis=-2) / weights.sum(axis=-2).clip(1)
     return mean
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from attnkit.model.config import Config
 from attnkit.model.patch_embedding import bicubic_weights
-from attnkit.model.pooling import last_tokens
+from attnkit.model.pooling import last_tokens, mean_pool
 
 JaxArray = Any
 Params = Mapping[str, JaxArray]
@@ -32,20 +32,12 @@ ACTIVATIONS: dict[str, Callable[[JaxArray], JaxArray]] = {
 
 
 def see_nothing(name: str, x: JaxArray) -> JaxArray:
-    """Leave an intermediate that no hook reads as it is.
-
-    >>> see_nothing("encoder.0.self.weights", 1)
-    1
-    """
+    """Leave an intermediate that no hook reads as it is."""
     return x
 
 
 def wide(x: JaxArray) -> JaxArray:
-    """Widen x to float32 at least.
-
-    >>> wide(jnp.ones(2, jnp.bfloat16)).dtype.name
-    'float32'
-    """
+    """Widen x to float32 at least."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -62,11 +54,7 @@ def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = 
 
 
 def linear_rows(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
-    """`linear` of all tokens as rows of one matrix: its gradients need fewer copies.
-
-    >>> linear_rows(jnp.array([[[1.0, 2.0]]]), jnp.eye(2)).tolist()
-    [[[1.0, 2.0]]]
-    """
+    """`linear` of all tokens as rows of one matrix: its gradients need fewer copies."""
     y = linear(x.reshape(-1, x.shape[-1]), weight, bias)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
@@ -191,9 +179,7 @@ def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: J
     if config.pooling == "first":
         return x[..., :1, :]
     real = jnp.ones(x.shape[:-1], bool) if real is None else real
-    weights = real.astype(x.dtype)
-    total = (x * weights[..., None]).sum(axis=-2, keepdims=True)
-    mean = total / jnp.maximum(weights.sum(axis=-1), 1)[..., None, None]
+    mean = mean_pool(x, real)[..., None, :]
     if config.pooling == "mean":
         return mean
     last = jnp.take_along_axis(x, last_tokens(real)[..., None, None], axis=-2)

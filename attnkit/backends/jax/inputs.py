@@ -83,19 +83,6 @@ def round_up(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def pad_axis(x: Array, axis: int, size: int, filler: Any = 0) -> Array:
-    """Pad an axis to a size with a filler; an axis of size 1 is left to broadcast.
-
-    >>> pad_axis(np.array([[1, 2]]), -1, 3).tolist(), pad_axis(np.array([[1]]), -1, 3).tolist()
-    ([[1, 2, 0]], [[1]])
-    """
-    if x.shape[axis] in (1, size):
-        return x
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = 0, size - x.shape[axis]
-    return np.pad(x, widths, constant_values=filler)
-
-
 def fill(x: Array, axis: int, size: int) -> Array:
     """Pad an axis to a size with zeros, also if it has one entry."""
     widths = [(0, 0)] * x.ndim
@@ -121,19 +108,34 @@ def prepare_inputs(model: Model, steps: Sequence[Step], x: Array, context: Conte
     rows = lead[0] if lead else 1
     if lead and sizes.rows > 1:
         x, arrays = repeat_first(x, arrays, rows, round_up(rows, sizes.rows))
-    return Prepared(x, narrow(arrays), context.grid if config.patches else None, rows, tokens)
+    for name, one in arrays.items():
+        if isinstance(one, np.ndarray) and one.dtype.kind in "iu":
+            arrays[name] = one.astype(np.int32)
+    return Prepared(x, arrays, context.grid if config.patches else None, rows, tokens)
 
 
 def token_arrays(
     config: Config, steps: Sequence[Step], x: Array, widths: tuple[int, int], context: Context
 ) -> dict[str, Array]:
-    """The segments and absolute positions of tokens; widths: without and with padding."""
-    arrays = {}
+    """The segments of tokens, and their absolute positions or sinusoidal encodings.
+
+    widths  without and with padding
+
+    DataError for positions beyond the model's.
+    """
+    (tokens, width), positions, arrays = widths, config.positions, dict[str, Array]()
     if steps[0].op == "embed" and config.types:
-        arrays["types"] = fill(check_ids(segments(x, context), config.types), -1, widths[1])
-    if any(step.op == "posenc" for step in steps):
-        arrays |= absolute_arrays(config, context, *widths, context.grid if config.patches else None)
-    return arrays
+        arrays["types"] = fill(check_ids(segments(x, context), config.types), -1, width)
+    if not any(step.op == "posenc" for step in steps):
+        return arrays
+    where = absolute_positions(np.empty((tokens, 0)), context)
+    if not changed_grid(config, context.grid if config.patches else None):
+        check_size(config, where)
+    if positions.kind != "sinusoidal":
+        return arrays | {"positions": fill(where, -1, width)}
+    size = config.embed_width or config.width
+    table = sinusoidal_positions(where, size, layout=positions.layout, base=positions.base)
+    return arrays | {"sinusoids": fill(table, -2, width)}
 
 
 def attention_arrays(
@@ -209,13 +211,12 @@ def mask_arrays(
     if mask.shape[-1:] == (1,):
         mask = np.broadcast_to(mask, (*mask.shape[:-1], shape[-1]))
     allowed = ~np.isneginf(mask) if is_float(mask.dtype) else to_boolean(mask)
-    arrays = {
-        f"{prefix}mask": pad_axis(fill(allowed, -1, keys), -2, queries) if mask.ndim > 1 else fill(allowed, -1, keys)
-    }
+    arrays = {f"{prefix}mask": allowed}
     if is_float(mask.dtype):
         arrays[f"{prefix}bias"] = np.where(allowed, mask, 0).astype(np.float32)
-    wide = {name: fill(one, -1, keys) for name, one in arrays.items()}
-    return {name: pad_axis(one, -2, queries) if mask.ndim > 1 else one for name, one in wide.items()}
+    arrays = {name: fill(one, -1, keys) for name, one in arrays.items()}
+    has_rows = mask.ndim > 1 and mask.shape[-2] > 1  # not one to broadcast
+    return {name: fill(one, -2, queries) for name, one in arrays.items()} if has_rows else arrays
 
 
 def relative_arrays(
@@ -237,22 +238,6 @@ def relative_arrays(
         places = np.arange(keys)
         arrays["places"] = distance_rows(places, places, positions.buckets, positions.max_distance)
     return arrays
-
-
-def absolute_arrays(
-    config: Config, context: Context, tokens: int, width: int, grid: tuple[int, int] | None
-) -> dict[str, Array]:
-    """The positions of tokens or sinusoidal encodings; DataError beyond the model's."""
-    positions = config.positions
-    where = absolute_positions(np.empty((tokens, 0)), context)
-    if not changed_grid(config, grid):
-        check_size(config, where)
-    if positions.kind == "sinusoidal":
-        table = sinusoidal_positions(
-            where, config.embed_width or config.width, layout=positions.layout, base=positions.base
-        )
-        return {"sinusoids": fill(table, -2, width)}
-    return {"positions": fill(where, -1, width)}
 
 
 def memory_arrays(layer: str, context: Context, shape: tuple[int, ...], sizes: Sizes) -> dict[str, Array]:
@@ -283,11 +268,3 @@ def repeat_first(x: Array, arrays: dict[str, Any], rows: int, padded: int) -> tu
         return np.concatenate([one, np.broadcast_to(one[:1], (padded - rows, *one.shape[1:]))])
 
     return longer(x, 1), {name: longer(one, BATCHED[name]) if name in BATCHED else one for name, one in arrays.items()}
-
-
-def narrow(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Narrow whole numbers to 32 bits."""
-    return {
-        name: one.astype(np.int32) if isinstance(one, np.ndarray) and one.dtype.kind in "iu" else one
-        for name, one in arrays.items()
-    }

@@ -155,11 +155,7 @@ def precision(dtype: str) -> Iterator[None]:
 
 
 def wide_dtype(dtype: str) -> DType:
-    """The dtype of logits and of what hooks see: float32 at least.
-
-    >>> wide_dtype("bfloat16").name, wide_dtype("float64").name
-    ('float32', 'float64')
-    """
+    """The dtype of logits and of what hooks see: float32 at least."""
     return np.dtype("float64" if dtype == "float64" else "float32")
 
 

@@ -73,15 +73,11 @@ def check_processes(coordinator: str, process: int | None, processes: int | None
     if process is not None and processes is not None and process >= processes:
         raise UsageError(f"expected 0 to {processes - 1}, got {process}", "--process")
     if process == 0:
-        check_port(int(port[1]))
-
-
-def check_port(port: int) -> None:
-    """Raise FileError if this process cannot listen at a port, on which JAX would crash."""
-    try:
-        socket.create_server(("", port)).close()
-    except OSError as error:
-        raise FileError(f"cannot listen at port {port}: {os.strerror(error.errno or 0)}", FLAG) from None
+        try:
+            socket.create_server(("", int(port[1]))).close()
+        except OSError as error:  # on which JAX would crash
+            reason = os.strerror(error.errno or 0)
+            raise FileError(f"cannot listen at port {int(port[1])}: {reason}", FLAG) from None
 
 
 def initialize_automatically() -> None:
@@ -134,11 +130,7 @@ def is_first() -> bool:
 
 
 def highest(number: int) -> int:
-    """The highest of the numbers of all processes.
-
-    >>> highest(7)
-    7
-    """
+    """The highest of the numbers of all processes."""
     if jax.process_count() == 1:
         return number
     with spare_stdout():
@@ -146,12 +138,7 @@ def highest(number: int) -> int:
 
 
 def to_numpy(x: Any, dtype: Any = None) -> Array:
-    """An array of JAX in NumPy, with the parts of other processes; or raise its error.
-
-    >>> import jax.numpy as jnp
-    >>> to_numpy(jnp.ones(2)).tolist()
-    [1.0, 1.0]
-    """
+    """An array of JAX in NumPy, with the parts of other processes; or raise its error."""
     if isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated):
         x = multihost_utils.process_allgather(x, tiled=True)
     return np.asarray(jax.block_until_ready(x), dtype)

@@ -87,7 +87,7 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
         stored = store(run, layer, k, v)
         k, v = (k, v) if run.is_start else stored
     q = q if rotary is None else rotate(q, *rotary)
-    rules = cross_rules(run, attention) if is_cross else self_rules(run, layer, attention, q, k)
+    rules = make_rules(run, layer, attention, q, k)
     q, k, v = see("q", q), see("k", k), see("v", v)
     if SCORES[config.score].parameters:
         heads = dense_attention(q, k, v, rules, see, score_function(config.score, params))
@@ -106,28 +106,17 @@ def store(run: Pass, layer: str, k: JaxArray, v: JaxArray) -> Pair:
     if layer.endswith(".self"):
         room = (*k.shape[:-2], run.capacity, k.shape[-1])
         before = run.caches.get(layer) or (jnp.zeros(room, k.dtype), jnp.zeros(room, v.dtype))
-        k, v = (write_slice(cache, x, run.inputs["past"]) for cache, x in zip(before, (k, v), strict=True))
+        write, past = jax.lax.dynamic_update_slice_in_dim, run.inputs["past"]
+        k, v = (write(cache, x, past, axis=-2) for cache, x in zip(before, (k, v), strict=True))
     run.caches[layer] = k, v
     return k, v
 
 
-def write_slice(cache: JaxArray, x: JaxArray, at: JaxArray) -> JaxArray:
-    """Write x (..., T, K) to a cache (..., C, K) from a place on.
-
-    >>> write_slice(jnp.zeros((3, 1)), jnp.ones((1, 1)), 1).tolist()
-    [[0.0], [1.0], [0.0]]
-    """
-    return jax.lax.dynamic_update_slice_in_dim(cache, x, at, axis=-2)
-
-
-def cross_rules(run: Pass, attention: AttentionRules) -> Rules:
-    """The rules of attention to the memory."""
-    return Rules(attention.factor, mask=run.inputs.get("memory_mask"), bias=run.inputs.get("memory_bias"))
-
-
-def self_rules(run: Pass, layer: str, attention: AttentionRules, q: JaxArray, k: JaxArray) -> Rules:
-    """The rules of self-attention in a layer, with relative scores in the bias."""
+def make_rules(run: Pass, layer: str, attention: AttentionRules, q: JaxArray, k: JaxArray) -> Rules:
+    """The rules of attention in a layer, with relative scores in the bias."""
     inputs = run.inputs
+    if attention.is_cross:
+        return Rules(attention.factor, mask=inputs.get("memory_mask"), bias=inputs.get("memory_bias"))
     rules = Rules(
         attention.factor,
         causal=attention.causal,

@@ -114,12 +114,7 @@ def check_linear(x: Any, params: Mapping[str, Array], names: tuple[str, str, str
 
 
 def attend_heads(
-    engine: Any,
-    arrays: list[JaxArray],
-    options: MultiHeadOptions,
-    own: Any,
-    summary: str,
-    keep: Collection[str],
+    engine: Any, arrays: list[JaxArray], options: MultiHeadOptions, own: Any, summary: str, keep: Collection[str]
 ) -> dict[str, Any]:
     """The intermediates of attention of queries, keys and values split into heads."""
     score, params = find_score(options, own)
@@ -135,7 +130,7 @@ def attend_heads(
     names = summary_names(summary)
     scorer = score_function(options.score, {name: jnp.asarray(x, q.dtype) for name, x in params.items()})
     if any(name in keep for name in SQUARE) or names or scorer is not dot or not rules.is_simple:
-        steps |= every_step(q, k, v, rules, scorer)
+        steps["lse"] = dense_with_lse(q, k, v, rules, steps.setdefault, scorer)[1]
     else:
         steps["heads"], steps["lse"] = heads_alone(engine, q, k, v, rules)
     if "weights" in keep and names:
@@ -144,13 +139,6 @@ def attend_heads(
         steps |= summarize_dense_weights(summary, weights, lse, position)
     returned = {"heads", *keep, *names}
     return {name: steps[name] for name in (*ORDER, *names) if name in steps and name in returned}
-
-
-def every_step(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, scorer: Any) -> dict[str, JaxArray]:
-    """Every intermediate of dense attention, and the log-sum-exps."""
-    steps: dict[str, JaxArray] = {}
-    _, lse = dense_with_lse(q, k, v, rules, lambda name, x: steps.setdefault(name, x), scorer)
-    return steps | {"lse": lse}
 
 
 def heads_alone(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
@@ -176,8 +164,7 @@ def compile_kernel(kernel: Callable[..., Any], rules: Rules) -> Any:
 
 
 @lru_cache(maxsize=16)
-def ring_kernel(mesh: Any) -> Callable[..., Any]:
-    """Attention by the ring of a mesh: one function for each mesh, compiled once."""
+def ring_kernel(mesh: Any) -> Callable[..., Any]:  # one function for each mesh, compiled once
     return partial(ring_attention, mesh)
 
 
