@@ -33,7 +33,7 @@ Evaluate = Callable[[Embeddings], tuple[float, Embeddings]]
 
 
 class Attribution(NamedTuple):
-    """The attributions (..., T) of the embeddings of each name, the output, and the output of zeros, if computed."""
+    """The attributions (..., T) of embeddings, the output, and the output of zeros."""
 
     values: dict[str, Array]
     output: float
@@ -50,7 +50,7 @@ def count_points(method: str) -> int:
 
 
 def attribute(embeddings: Embeddings, evaluate: Evaluate, points: int) -> Attribution:
-    """Attribute an output to embeddings (..., T, D) by integrated gradients, or with 0 points by input × gradient.
+    """Attribute an output to embeddings (..., T, D).
 
     evaluate  embeddings -> the output, and its gradients by the names of the embeddings
 
@@ -84,7 +84,7 @@ def sum_products(embeddings: Embeddings, gradients: Embeddings) -> dict[str, Arr
 def attribution_record(
     result: Attribution, names: Mapping[str, tuple[str, str]], labels: Mapping[str, Labels]
 ) -> Record:
-    """Record attributions: x and others, each with the axis of its tokens, `output`, and `baseline` if any.
+    """The record of attributions: x and others, `output`, and `baseline` if any.
 
     names  name of the embeddings -> name of the tensor, and of its last axis
     """
@@ -114,7 +114,7 @@ VECTORS = "x"  # the name of the embeddings of a pipeline
 
 
 class TokenSource(NamedTuple):
-    """The tokens of a pipeline: the stage that has them, a record with their vectors, and the later stages.
+    """The stage that embeds tokens, a record of their vectors, and the later stages.
 
     embedding  the name of the vectors among the intermediates of the stage, if that is encode
     """
@@ -167,7 +167,7 @@ def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
 
 
 def embed_encoding(call: StageCall) -> tuple[str, Record] | None:
-    """Embed the tokens of encode: the name of the intermediate and its record; None if it reads hidden states."""
+    """Embed the tokens of encode, by name; None if it reads hidden states."""
     encoded = call.apply(prepare_encoding, call.item)
     steps = [*encoded.steps][:1]
     if not steps or steps[0].op != "embed":
@@ -184,7 +184,7 @@ def renumber(calls: Sequence[StageCall]) -> list[StageCall]:
 
 
 def run_and_reverse(rest: Sequence[StageCall], record: Record) -> tuple[float, dict[str, Array]]:
-    """Run the later stages on a record: the sum of the last x, and the gradients of the record's tensors."""
+    """Run later stages on a record: the sum of the last x, and its gradients."""
     if not rest:
         return float(record[VECTORS].sum(dtype=np.float64)), {VECTORS: np.ones_like(record[VECTORS])}
     again: list[StageCall] = []
@@ -198,7 +198,7 @@ def run_and_reverse(rest: Sequence[StageCall], record: Record) -> tuple[float, d
 
 
 def run_call(call: StageCall, item: Any, changed: Mapping[str, Any]) -> StageCall:
-    """Run a stage once more, without its warnings and without the files that it writes beside its result."""
+    """Run a stage once more, without its warnings and side outputs."""
     values = {**call.values, **changed, **{name: None for name in SIDE_OUTPUTS if name in call.values}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the pipeline itself has warned

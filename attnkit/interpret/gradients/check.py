@@ -34,7 +34,7 @@ Point = dict[Key, Array]  # the values of everything that a pipeline depends on,
 
 
 class CheckResult(NamedTuple):
-    """The derivative along a random direction by the adjoints, and by a finite difference; and the sum of |x|."""
+    """The derivative by the adjoints and by a finite difference, and the sum of |x|."""
 
     slope: float
     difference: float
@@ -42,7 +42,7 @@ class CheckResult(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The difference relative to the larger of the two, and at least to a thousandth of the sum of |x|.
+        """The relative difference of the two, and at least of a thousandth of the size.
 
         >>> CheckResult(2.0, 1.0, 1.0).error, CheckResult(0.0, 1e-9, 1.0).error
         (0.5, 1e-06)
@@ -76,7 +76,7 @@ class MovedLayers(ChainMap[str, dict[str, Array]]):
 def check_gradients(
     calls: Sequence[StageCall], gradients: PipelineGradients, seed: int, chosen: Array | None = None
 ) -> CheckResult:
-    """Compare gradients with a central difference in float64, along a random direction over all parameters and inputs.
+    """Compare gradients with a central difference along a random direction.
 
     The stages run again in float64, so that the error is due to the adjoints and not to rounding. Each tensor changes
     by about 3e-6 of its size. `chosen` are the elements of the last x that are summed [all].
@@ -109,7 +109,7 @@ def layers_point(layers: Mapping[str, Mapping[str, Array]], folder: str = "") ->
 
 
 def point_layers(point: Point, folder: str = "") -> dict[str, dict[str, Array]]:
-    """The parameters of the layers of a model in a point; the inverse of `layers_point`.
+    """The layers of a model in a point; the inverse of `layers_point`.
 
     >>> point_layers({("x",): 2, ("", "head", "w"): 1})
     {'head': {'w': 1}}
@@ -124,7 +124,7 @@ def point_layers(point: Point, folder: str = "") -> dict[str, dict[str, Array]]:
 def compare_along(
     point: Point, gradients: Mapping[Key, Array], seed: int, evaluate: Callable[[Point], Array]
 ) -> CheckResult:
-    """Compare gradients of the sum of a function with its central difference along a random direction.
+    """Compare gradients of a sum with its difference along a random direction.
 
     The direction is drawn from normal distributions, each as wide as the root mean square of its tensor, or 1. Tied
     parameters, which share one memory, move together and count once.
@@ -189,7 +189,7 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
 
 
 def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
-    """Run the stages of a pipeline again with other inputs and parameters: the calls with their new results."""
+    """Run the stages of a pipeline again with other inputs and parameters."""
     again: list[StageCall] = []
     arrays_of = {part: read_part(point, INPUT + part_prefix(part)) for part in list_inputs(calls)}
     for call in calls:
@@ -214,7 +214,7 @@ def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
 
 
 def move_parts(call: StageCall, arrays_of: Mapping[int, Arrays], point: Point) -> list[Record]:
-    """Put other arrays in the records that a stage merges; W_O and b_O stay in the first."""
+    """Put other arrays in merged records; W_O and b_O stay in the first."""
     parts: list[Record] = []
     for number, (part, branch) in enumerate(zip(call.item, call.branches, strict=True), start=1):
         arrays = read_part(point, f"{call.stage}part{number}.") if branch == FILE else arrays_of[branch]
@@ -224,7 +224,7 @@ def move_parts(call: StageCall, arrays_of: Mapping[int, Arrays], point: Point) -
 
 
 def read_part(point: Point, start: str) -> Arrays:
-    """The arrays of a point whose names begin with `start`, by the rest of their names."""
+    """The arrays whose names begin with `start`, by the rest of their names."""
     return {key[0].removeprefix(start): one for key, one in point.items() if len(key) == 1 and key[0].startswith(start)}
 
 
@@ -271,7 +271,7 @@ def replace_values(call: StageCall, item: Any, own: Arrays, point: Point) -> dic
 
 
 def replace_weights(call: StageCall, own: Arrays) -> dict[str, Any]:
-    """Replace the values of a stage that hold its weights, or its random table of positions."""
+    """The values of a stage with other weights, or another table of positions."""
     if call.tool == "posenc" and "table" in own and call.values["seed"] is not None:
         return {"table": Record({"x": own["table"]}), "seed": None}
     weights = {name: array for name, array in own.items() if name not in call.values}
@@ -284,7 +284,7 @@ def replace_weights(call: StageCall, own: Arrays) -> dict[str, Any]:
 
 
 def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:
-    """Replace the operand of a flag, of the record or of a file; other values stay as they are."""
+    """The operand of a flag, read again; other values stay as they are."""
     value = call.values[flag]
     if flag in call.own and isinstance(value, AttendedTensor):
         return load_attended(item, call.own[flag], own=True)

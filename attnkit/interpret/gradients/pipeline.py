@@ -36,7 +36,7 @@ class PipelineGradients:
     models: dict[str, tuple[Any, Mapping[str, Mapping[str, Array]]]] = field(default_factory=dict)
 
     def record(self, result: Record) -> Record:
-        """Combine x of the result with all gradients; a model's have the model's names, as decoder.0.self.wq."""
+        """The record of x and all gradients, a model's as decoder.0.self.wq."""
         named = ({"x": result.tensor("x")} if "x" in result else {}) | self.tensors
         for folder, (checkpoint, parameters) in self.models.items():
             prefix = f"{folder}:" if len(self.models) > 1 else ""
@@ -47,7 +47,7 @@ class PipelineGradients:
 
 
 def pipeline_backward(calls: Sequence[StageCall], chosen: Array | None = None) -> PipelineGradients:
-    """Gradients of the sum of the last x with respect to every tensor and parameter of a pipeline.
+    """Gradients of the sum of the last x by every tensor and parameter.
 
     calls   its stages as they ran, first to last
     chosen  the elements of x that are summed, booleans in its shape [all]
@@ -104,7 +104,7 @@ def pipeline_backward(calls: Sequence[StageCall], chosen: Array | None = None) -
 
 
 def undo_stage(call: StageCall, outer: Outer) -> StageGradients:
-    """Undo one stage; UsageError if its tool has no adjoint, or none through a tensor that a later stage uses.
+    """Undo one stage; UsageError if its tool or a tensor has no adjoint.
 
     outer  gradients of the tensors that the stage computed; those that are used are removed
     """
@@ -122,7 +122,7 @@ def undo_stage(call: StageCall, outer: Outer) -> StageGradients:
 
 
 def gradients_of_records(call: StageCall, into: StageGradients) -> dict[int, Outer]:
-    """The gradients of the records that a stage read, by their parts; its own files become parameters."""
+    """The gradients of the records that a stage read, by their parts."""
     if not call.merges:
         return {call.part: into.inputs}
     gradients = dict(enumerate([into.inputs, *into.others], start=1))
@@ -141,7 +141,7 @@ def list_inputs(calls: Sequence[StageCall]) -> dict[int, Record]:
 
 
 def shorten_names(groups: Sequence[Mapping[str, Tensor]], traced: Mapping[str, str]) -> dict[str, Tensor]:
-    """Join all gradients; intermediates of whole models have the names of a trace if one stage alone has them.
+    """Join gradients under the names of a trace if one stage alone has them.
 
     traced  name in its stage -> name in a trace
 
@@ -163,7 +163,7 @@ def describe_gradient(record: Record, name: str, gradient: Array) -> Tensor:
 
 
 def layer_axes(layer: str, name: str, rank: int) -> tuple[str, ...] | None:
-    """The axes of a parameter of a model's layer; None, the default ones, if it has others.
+    """The axes of a layer's parameter; None if it has others than its name says.
 
     >>> layer_axes("decoder.0.self", "wq", 2), layer_axes("decoder.positions", "table", 2)
     (('model', 'heads'), ('position', 'model'))
@@ -173,7 +173,7 @@ def layer_axes(layer: str, name: str, rank: int) -> tuple[str, ...] | None:
 
 
 def gather_tensors(named: Mapping[str, Tensor]) -> Record:
-    """Gather tensors in one record; an axis that has other labels or another size in a second one stays unlabelled.
+    """Gather tensors in one record; labels that differ or do not fit are dropped.
 
     >>> token = Tensor(np.zeros(2), ("token",), {"token": ["a", "b"]})
     >>> gather_tensors({"x": token, "y": token}).labels, gather_tensors({"x": token, "y": np.zeros((1, 2))}).labels
@@ -197,7 +197,7 @@ def gather_tensors(named: Mapping[str, Tensor]) -> Record:
 
 
 def select_names(record: Record, patterns: Sequence[str]) -> Record:
-    """Select the gradients whose names match one of shell patterns; UsageError for a pattern that matches none.
+    """Select gradients by shell patterns; UsageError for one that matches none.
 
     >>> list(select_names(Record({"1.embed.x": np.zeros(1), "x": np.zeros(1)}), ["*.x"]))
     ['1.embed.x']

@@ -58,7 +58,7 @@ class StageCall:
 
     @property
     def before(self) -> Record:
-        """The record that the stage read, or the first of several; an empty one if it read none."""
+        """The first record that the stage read; an empty one if it read none."""
         first = self.item[0] if self.merges else self.item
         return first if isinstance(first, Record) else Record({})
 
@@ -69,12 +69,12 @@ class StageCall:
 
     @property
     def stage(self) -> str:
-        """The start of the names of what all records share, as weights: 2.attend. for the second stage."""
+        """The start of the names of what all records share: 2.attend."""
         return f"{self.number}.{self.tool}."
 
     @property
     def prefix(self) -> str:
-        """The start of the names of its tensors: 2.attend., or 2.attend.part1. if a later stage merges several."""
+        """The start of the names of its tensors: 2.attend. or 2.attend.part1."""
         return self.stage + part_prefix(self.part)
 
     def apply(self, function: Callable[..., Result], *operands: Any) -> Result:
@@ -83,7 +83,7 @@ class StageCall:
         return function(*operands, **{name: self.values[name] for name, one in parameters if one.kind is KEYWORD})
 
     def parameter_name(self, name: str) -> str:
-        """Name a parameter, which all records share unless it is the random table of their own words."""
+        """The name of a parameter; all records share it, but for a table of own words."""
         is_own = self.tool == "embed" and self.values["table"] is None
         return (self.prefix if is_own else self.stage) + name
 
@@ -114,7 +114,7 @@ def number_parts(calls: Sequence[StageCall], count: int) -> list[StageCall]:
 
 
 def list_branches(call: StageCall, parts: int) -> tuple[int, ...]:
-    """The part that made each record that a stage merges; UsageError if that is not known."""
+    """The part that made each merged record; UsageError if that is not known."""
     if not call.merges:
         return ()
     count = len(call.item)
@@ -179,7 +179,7 @@ class StageGradients:
         self.parameters += [name] * (name not in self.parameters)
 
     def add_weights(self, parts: Mapping[str, Array | None], layer: str = "") -> None:
-        """Add the gradients of weights: of a model's layer, of the files of flags, or of --params or drawn ones.
+        """Add gradients of weights: of a model's layer, of files, or drawn ones.
 
         layer  the kind of the layer that has axes of its own
         """
@@ -201,7 +201,7 @@ Adjoint = Callable[[StageCall, Outer, StageGradients], None]
 def collect_gradients(
     collected: dict[str, Array], outer: Outer, is_kept: Callable[[str], bool] = lambda name: True
 ) -> Hook:
-    """A hook that keeps the gradient of every intermediate, and adds the gradient from later stages to it."""
+    """A hook that keeps gradients, and adds those of later stages to them."""
 
     def hook(name: str) -> Callable[[Array], Array] | None:
         def visit(gradient: Array) -> Array:

@@ -62,7 +62,7 @@ IMAGE_AXES = ("channel", "row", "column")
 
 
 def undo_embed(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo embed: the gradient of the table is the sum over its rows at the ids and its other uses, as in decode."""
+    """Undo embed: the gradient of the table, or of the image."""
     values, dx = call.values, outer.pop("x", None)
     if values["model_"] is not None:
         if dx is not None:
@@ -84,7 +84,7 @@ def undo_embed(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_step(call: StageCall, step: Step, x: Array, dy: Array, base: Record, into: StageGradients) -> Array:
-    """Undo a step of a model: the gradient of its input; the gradients of its parameters are added.
+    """Undo a step of a model: the gradient of its input; parameters are added.
 
     base  the record with the mask, segments and grid of the run
     """
@@ -93,7 +93,7 @@ def undo_step(call: StageCall, step: Step, x: Array, dy: Array, base: Record, in
 
 
 def undo_posenc(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo posenc: the gradients of x and of a table of positions. Angles and sinusoids are constants."""
+    """Undo posenc: x and a table of positions; angles and sinusoids are constants."""
     values = call.values
     is_alone = values["alone"] or values["size"] is not None
     if values["model_"] is not None:
@@ -157,7 +157,7 @@ def undo_relative_bias(call: StageCall, bias: Array) -> Array:
 
 
 def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo attend: the gradients of queries, keys, values, weights, bias, a float mask, and of every intermediate."""
+    """Undo attend: every operand, parameter and intermediate."""
     if call.values["weights_from"] is not None:
         undo_weights(call, outer, into)
         return
@@ -201,7 +201,7 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo attend --weights-from: the gradients of values, of the weights, and of the projections."""
+    """Undo attend --weights-from: the values, the weights and the projections."""
     computed, heads = call.apply(weigh_values, call.before), call.values["heads"]
     projections = computed.projections
     dx = outer.pop("x", np.zeros(call.result["x"].shape, computed.output.dtype))
@@ -279,7 +279,7 @@ def add_operands(
 def add_score_operand(
     call: StageCall, name: str, operand: Record | None, gradient: Array, into: StageGradients
 ) -> None:
-    """Add the gradient of a float mask or a bias, of a flag or of the record, in the operand's own shape."""
+    """Add the gradient of a float mask or a bias in the operand's own shape."""
     if operand is None:
         return
     gradient = gradient.reshape(operand["x"].shape)
@@ -290,7 +290,7 @@ def add_score_operand(
 
 
 def undo_softmax(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo softmax: the gradients of the scores, and of a float mask that is added to them."""
+    """Undo softmax: the scores, and a float mask that is added to them."""
     computed = call.apply(softmax_stage.compute_softmax, call.before)
     if steps := sorted({*outer} & {*softmax_stage.STEPS}):
         raise call.error(f"{steps[0]} is a step of it, which has no gradient of its own")
@@ -304,7 +304,7 @@ def undo_softmax(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_merge(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo merge: the gradients of heads and log-sum-exp of every part, and with --join of W_O and b_O."""
+    """Undo merge: heads and log-sum-exp of each part; with --join W_O and b_O."""
     outputs, lses = [part["x"] for part in call.item], [part["lse"] for part in call.item]
     dlse = outer.pop("lse", np.zeros(lses[0].shape))
     dx = outer.pop("x", np.zeros(call.result["x"].shape, model.working(outputs[0])))
@@ -323,7 +323,7 @@ def undo_merge(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_layernorm(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo layernorm: the gradients of x, of what --add adds to it, of gamma and beta, and of the steps.
+    """Undo layernorm: x, the addend, gamma, beta and the steps.
 
     Running statistics are constants.
     """
@@ -343,7 +343,7 @@ def undo_layernorm(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_norm(call: StageCall, x: Array, outer: Outer, into: StageGradients) -> Array:
-    """Undo the norm that flags or the model choose: the gradient of its input; the others are added."""
+    """Undo the norm of flags or a model: the gradient of its input."""
     values, checkpoint = call.values, call.values["model_"]
     kind, eps, axis = values["kind"], values["eps"], values["axis"]
     mean = variance = None
@@ -404,7 +404,7 @@ def undo_linear(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo rnn: the gradients of x and of the weights, as their file names them; states of --state-in are constants."""
+    """Undo rnn: x and the weights; states of --state-in are constants."""
     if "x" not in outer:
         return
     values, x = call.values, call.before["x"]
@@ -423,14 +423,14 @@ def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_encode(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo encode: the gradients of parameters, of every intermediate, and of hidden states or an image as input."""
+    """Undo encode: parameters, intermediates, and hidden states or an image."""
     if call.values["patch"] or call.values["ablate"]:
         raise call.error("no gradient with --patch or --ablate")
     undo_encoding(call, outer, into)
 
 
 def undo_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: Hook = no_hook) -> None:
-    """Undo a run of encode. The hook `forward` reads intermediates of the run, and may replace the embeddings."""
+    """Undo a run of encode; `forward` reads, and may replace, its embeddings."""
     encoded = call.apply(encoding.prepare_encoding, call.item)
     core, inputs, base = encoded.core, encoded.inputs, encoded.base
     if "mask" in base and is_float(base["mask"].dtype):
@@ -457,7 +457,7 @@ def undo_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: 
 
 
 def undo_outputs(call: StageCall, encoded: Encoding, x: Array, outer: Outer, reverse: Reverse) -> Array:
-    """Gradient of the last hidden states, from x, the memory and the intermediates of the head."""
+    """Gradient of the last hidden states, by x, the memory and the head."""
     dx = np.zeros_like(x)
     if "x" in outer:
         dx = outer.pop("x") if encoded.pool == "none" else undo_pooling(call, encoded, x, outer, reverse)
@@ -470,7 +470,7 @@ def undo_outputs(call: StageCall, encoded: Encoding, x: Array, outer: Outer, rev
 
 
 def undo_pooling(call: StageCall, encoded: Encoding, x: Array, outer: Outer, reverse: Reverse) -> Array:
-    """Gradient of hidden states (B, T, D), from the gradient of one vector of each text (B, D)."""
+    """Gradient of hidden states (B, T, D), by one vector of each text (B, D)."""
     dy, pool = outer.pop("x"), encoded.pool
     if pool not in ("cls", "mean", "pooler"):
         raise call.error(f"no gradient of --pool {pool} (use cls, mean or pooler)")
@@ -493,7 +493,7 @@ def undo_pooling(call: StageCall, encoded: Encoding, x: Array, outer: Outer, rev
 def describe_trace(
     collected: Mapping[str, Array], tokens: Labels | None, source: Labels | None = None
 ) -> dict[str, Tensor]:
-    """Describe gradients of intermediates, from the last to the first, in the order, axes and labels of a trace."""
+    """Describe gradients, from the last to the first, as a trace does."""
     tracer = Tracer({"--trace-only": ("*",)})
     tracer.saved = {name: collected[name] for name in reversed(list(collected))}
     traced = tracer.record(tokens, source)
@@ -501,7 +501,7 @@ def describe_trace(
 
 
 def undo_decode(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo decode: the gradients of hidden states and of the output matrix, from logits and probabilities."""
+    """Undo decode: hidden states and the output matrix."""
     values, emit, checkpoint = call.values, call.values["emit"], call.values["model_"]
     if "text" in call.result.labels or not isinstance(call.item, Record):
         raise call.error("generated text has no gradient; decode --model DIR --score TEXT --grad FILE has")
@@ -529,7 +529,7 @@ def undo_decode(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def logits_gradient(call: StageCall, outer: Outer, logits: Array) -> Array:
-    """Gradient of the logits, also through softmax(logits / τ) over the words that the filters leave."""
+    """Gradient of the logits, also through softmax(logits / τ) and the filters."""
     gradient = np.zeros_like(logits)
     if "x" in outer:
         dx = outer.pop("x")
@@ -541,7 +541,7 @@ def logits_gradient(call: StageCall, outer: Outer, logits: Array) -> Array:
 
 
 def undo_loss(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo loss: the gradient of the logits, from the reduced loss and from the loss of each token."""
+    """Undo loss: the logits, by the reduced loss and the loss of each token."""
     values, record, ids = call.values, call.before, call.result["target"]
     logits, _, _ = find_logits(record)
     name = "logits" if record.get("logits") is logits else "x"
