@@ -201,7 +201,6 @@ def label_spans(source: Sequence[str] | Record | None, options: GenerationOption
 
 
 def search_answers(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
-    """The best answers in a text to the question of the options."""
     config, question = options.model_.config, options.question or ""
     places = locate(question, text)
     size = config.positions.longest or len(places.parts)

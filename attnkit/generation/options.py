@@ -69,11 +69,6 @@ class GenerationOptions(NamedTuple):
     inspection: Inspection = Inspection()
 
     @property
-    def is_scoring(self) -> bool:
-        """Whether the tokens of a text are scored, and none are generated."""
-        return self.score is not None or self.max_tokens == 0
-
-    @property
     def candidates(self) -> int:
         return self.top or CANDIDATES
 

@@ -151,7 +151,6 @@ def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokeni
 
 
 def unpadded_rows(ids: Array, mask: Array | None, name: str) -> list[list[int]]:
-    """The rows of ids (T,) or (B, T), without their padding."""
     if ids.ndim not in (1, 2):
         raise DataError(f"shape {ids.shape} is not (T) or (B, T)", name)
     table = np.atleast_2d(ids)
@@ -210,7 +209,6 @@ def check_sources(real: Array) -> None:
 
 
 def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
-    """Encode each text, or each row of ids; also whether they are a batch."""
     checkpoint, dtype = options.model_, options.compute_dtype
     if isinstance(source, Record):
         if "ids" not in source:
@@ -235,7 +233,6 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def token_names(names: Sequence[str], real: Array) -> list[str] | None:
-    """The names of real tokens; None unless every token has one."""
     return [name for name, is_real in zip(names, real, strict=True) if is_real] if len(names) == len(real) else None
 
 

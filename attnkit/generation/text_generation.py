@@ -4,24 +4,29 @@ Every text is computed alone, without padding, so that a text of a batch is what
 """
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from attnkit import callbacks
-from attnkit.errors import DataError, UsageError
+from attnkit import callbacks, model
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation.generate import (
     Generation,
     StepCandidates,
     TextModel,
     generate_one,
+    positions_left,
     split_prompt,
     truncate_at_stop,
+    write_cache,
 )
 from attnkit.generation.options import GenerationOptions, check_options
-from attnkit.generation.prompts import Prompt, make_detokenizer, make_prompts
-from attnkit.inputs import layers
-from attnkit.inputs.detokenizer import Detokenizer
+from attnkit.generation.prompts import Prompt, make_detokenizer, make_prompts, memory_context, tokenize_prompt
+from attnkit.inputs import layers, text_inputs
+from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
+from attnkit.interpret.tracer import axis_labels
 from attnkit.model import GeneratedText, Model
 from attnkit.record import Array, Labels, Record, Tensor, shared_labels
 
@@ -46,7 +51,7 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     ):
         if is_batch and value:
             raise UsageError("needs a single text, got a batch", flag)
-    if options.is_scoring:
+    if options.score is not None or options.max_tokens == 0:
         record = score_prompts(core, prompts, options, detokenizer, is_batch)
     else:
         record = generate_texts(core, prompts, options, detokenizer, is_batch)
@@ -75,8 +80,6 @@ def generate_texts(
     generations = [generate_one(text_model, prompt, len(prompts) == 1) for prompt in prompts]
     text_model.tracer.check()
     if options.inspection.trace:
-        from attnkit.generation.scoring import trace_text
-
         traces = [
             trace_text(
                 text_model._replace(tracer=options.tracer()),
@@ -94,8 +97,6 @@ def score_prompts(
     core: Model, prompts: list[Prompt], options: GenerationOptions, detokenizer: Detokenizer, is_batch: bool
 ) -> Record:
     """Score the texts of prompts, each with its own tracer, and write the traces."""
-    from attnkit.generation.scoring import score_text
-
     scored = [score_text(TextModel(core, options, detokenizer, options.tracer()), prompt) for prompt in prompts]
     layout = PadLayout() if is_batch else None
     columns = [prompt.columns for prompt in prompts if prompt.columns is not None]
@@ -110,6 +111,140 @@ def score_prompts(
     if options.inspection.grad:
         callbacks.current().write_side_output(options.inspection.grad, scored[0].gradients)
     return record
+
+
+class ScoredText(NamedTuple):
+    """The scores of the tokens of a text, the trace of the run, and its gradients."""
+
+    record: Record
+    trace: Record
+    gradients: Record
+
+
+def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
+    """Score each token of a text after a prompt: log-probability x (T,), id, rank."""
+    core, options, detokenizer, tracer = text_model
+    ids, first = tokens_to_score(prompt, options, detokenizer)
+    positions_left(core.config, len(ids))
+    cache = model.new_cache(core.config) if prompt.cache is None and options.cache_out else prompt.cache
+    past = 0 if cache is None else cache.length
+    strings = detokenizer.token_strings
+    tracer.begin(axis_labels(strings(ids), prompt.source), len(ids))
+    x = hidden_states(text_model, prompt, cache, ids[past:])
+    needed = first - 1 - past  # the head is most of the work, so that other rows are left out unless they are kept
+    skipped = 0 if options.inspection.trace or options.inspection.patch else needed
+    logits = model.head_logits(core, np.ascontiguousarray(x[skipped:]), tracer.visit)[needed - skipped :]
+    tracer.check()
+    if options.cache_out and cache is not None:
+        write_cache(cache, ids, text_model, prompt)
+    trace = record_trace(text_model, prompt, ids, past) if options.inspection.trace else Record({})
+    gradients = Record({})
+    if options.inspection.grad:
+        from attnkit.generation.score_gradients import score_gradients
+
+        gradients = score_gradients(text_model, prompt, ids, first)
+    record = score_record(logits, ids, first, options, detokenizer)
+    if options.inspection.attribute:
+        from attnkit.generation.score_gradients import attribute_score
+
+        record = attribute_score(text_model, prompt, ids, first)
+    return ScoredText(record, trace, gradients)
+
+
+def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:
+    """Trace one pass over all ids of a text, as scoring it does.
+
+    The tokens of a KV cache are not computed again; nor is the last token, if the model has no position left for it.
+    """
+    core, tracer = text_model.core, text_model.tracer
+    ids = ids[: positions_left(core.config, 1)]
+    past = 0 if prompt.cache is None else prompt.cache.length
+    labels = axis_labels(text_model.detokenizer.token_strings(prompt.ids), prompt.source)
+    tracer.begin(labels, len(ids), min(len(prompt.ids), len(ids)))
+    x = hidden_states(text_model, prompt, prompt.cache, ids[past:])
+    model.head_logits(core, x, tracer.visit)
+    tracer.check()
+    return record_trace(text_model, prompt, ids, past)
+
+
+def record_trace(text_model: TextModel, prompt: Prompt, ids: list[int], past: int) -> Record:
+    strings = text_model.detokenizer.token_strings
+    return text_model.tracer.record(strings(ids[past:]), prompt.source, strings(ids))
+
+
+def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | None, ids: list[int]) -> Array:
+    """What the decoder computes of ids after those in the cache: (T,) -> (T, D)."""
+    core, options = text_model.core, text_model.options
+    context = layers.new_context(
+        **memory_context(prompt, is_batch=cache is not None),
+        cache=cache,
+        hook=text_model.tracer.visit,
+        dtype=options.dtype,
+    )
+    tokens, plan = np.array(ids), core.config.plan("decoder")
+    return model.run(core, plan, tokens, context) if cache is None else model.run(core, plan, tokens[None], context)[0]
+
+
+def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer) -> tuple[list[int], int]:
+    if options.score is None:
+        has_no_output = options.emit in (None, "text", "ids") and not (options.cache_out or options.inspection.trace)
+        is_continued = options.model_.config.encoder or options.cache_in is not None
+        if has_no_output and is_continued and len(prompt.ids) <= prompt.prefix:
+            raise UsageError("nothing to score; --score TEXT", "--max-tokens 0")
+        return prompt.ids, prompt.prefix
+    if prompt.text is None or options.cache_in is not None:
+        ids, first = [*prompt.ids, *continuation(options, detokenizer)], len(prompt.ids)
+    else:  # tokenized as one text, as a token may cover the end of the prompt
+        ends = prompt.text[-1:], options.score[:1]
+        if all(end.isdigit() or end.isupper() or end.islower() for end in ends):
+            word, after = options.score[:40], prompt.text[-40:]
+            problem = f"{word!r} continues the last word of {after!r}; {' ' + word!r} begins a new one"
+            warnings.warn(f"--score: {problem}", AttnkitWarning, stacklevel=2)
+        ids = tokenize_prompt(prompt.text + options.score, options, detokenizer)
+        first = common_prefix_length(ids, tokenize_prompt(prompt.text, options, detokenizer))
+        if first == 0:
+            ids, first = [*prompt.ids[:1], *ids] if not prompt.text else ids, 1
+    if len(ids) <= first:
+        raise DataError("no token to score", "--score")
+    return ids, first
+
+
+def continuation(options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
+    """The ids of --score as a continuation: no start token, an end for a translation."""
+    ids = tokenize_prompt(options.score or "", options, detokenizer)
+    special = options.model_.config.special
+    if options.model_.config.encoder:
+        return text_inputs.with_eos(ids, special)
+    return ids[1:] if ids[:1] == [special.bos] else ids
+
+
+def score_record(
+    logits: Array, ids: list[int], first: int, options: GenerationOptions, detokenizer: Detokenizer
+) -> Record:
+    words = np.array(ids[first:], dtype=np.int64)
+    rows = logits[: len(words)]
+    if options.emit in ("logits", "probs"):
+        rows, words = (logits, np.array(ids[first - 1 :], dtype=np.int64)) if options.score is None else (rows, words)
+        x, formula = rows if options.emit == "logits" else model.probabilities(rows), options.emit
+        arrays = {"x": x, "ids": words}
+    elif options.emit == "ids":
+        arrays, formula = {"x": words}, "tokens"
+    else:
+        logprobs = model.score_tokens(rows, words)
+        rank = (rows > np.take_along_axis(rows, words[:, None], axis=-1)).sum(axis=-1) + 1
+        arrays, formula = {"x": logprobs, "ids": words, "rank": rank}, "log-probability of each token"
+    labels: dict[str, Labels] = {}
+    if detokenizer.tokenizer:
+        labels["token"] = detokenizer.token_strings([int(word) for word in words])
+        if arrays["x"].ndim == 2 and (names := detokenizer.words()):
+            labels["vocab"] = names
+        if detokenizer.can_decode:
+            labels["text"] = [detokenizer.text(ids)]
+    tensors = {
+        name: Tensor(array, ("token", "vocab")[: array.ndim], formula=formula * (name == "x"))
+        for name, array in arrays.items()
+    }
+    return Record({}).with_tensors(tensors, labels)
 
 
 TOKENS = ("token", "query", "key")
@@ -221,7 +356,6 @@ def pad_labels(names: Sequence[str], places: Array, size: int, padding: str) -> 
 def generation_record(
     prompts: list[Prompt], generations: list[Generation], text_model: TextModel, is_batch: bool
 ) -> Record:
-    """Build the record of generated texts: x the log-probability of each token, ids."""
     options = text_model.options
     sequences = [text for generation in generations for text in generation.sequences]
     lead = ("beam",) if options.search.best else ("batch",) if is_batch else ()
@@ -243,7 +377,6 @@ def generated_tensors(
     text_model: TextModel,
     lead: tuple[str, ...],
 ) -> dict[str, Tensor]:
-    """Pad x and ids of generated texts: (N, T), or (N, T, V)."""
     options = text_model.options
     dtype, pad = options.compute_dtype, text_model.core.config.special.pad or 0
     axes = (*lead, "token")
@@ -265,7 +398,6 @@ def generated_labels(
     text_model: TextModel,
     has_rows: bool,
 ) -> dict[str, Labels]:
-    """Label generated texts: vocabulary, tokens, prompts, texts."""
     detokenizer, labels = text_model.detokenizer, dict[str, Labels]()
     if "vocab" in (tensors["x"].axes or ()) and (words := detokenizer.words()):
         labels["vocab"] = words
@@ -297,7 +429,7 @@ def candidate_tensors(
     tensors: dict[str, Tensor] = {}
     for at, name in enumerate(StepCandidates._fields if width else ()):
         rows = [np.stack([step[at][:width] for step in text]) for text in texts]
-        array = np.stack([np.pad(row, ((0, longest - len(row)), (0, 0))) for row in rows])
+        array = pad_rows(rows, 0)
         tensors[f"candidates.{name}"] = Tensor(array if lead else array[0], (*lead, "token", "rank"))
     words: list[list[str]] = []
     for text in texts if detokenizer.tokenizer else ():

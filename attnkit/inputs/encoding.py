@@ -122,7 +122,6 @@ def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
 
 
 def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:
-    """The text of a prompt by its name, by default the folder's."""
     if pool != "folder" or not (name or modules.prompt):
         if name:
             raise UsageError("needs a model whose folder has prompts, and no other --pool", "--prompt")

@@ -75,17 +75,13 @@ def find_ffn_weights(
     if model_ is not None:
         return model_.params[find_layer(model_, layer, "ffn")], model_.config.activation
     if hidden is not None:
-        return random_ffn_weights(x, hidden, gated, seed), activation
+        rng, width, dtype = np.random.default_rng(seed), x.shape[-1] if x.ndim else 0, model.output_dtype(x)
+        shapes = {"w1": (width, hidden), "w2": (hidden, width)} | ({"w3": (width, hidden)} if gated else {})
+        size = dtype.itemsize * width * hidden * len(shapes)
+        formats.check_memory(size, f"a network of {hidden} hidden units", "--hidden")
+        drawn = {name: model.random_weight(rng, *shape).astype(dtype) for name, shape in shapes.items()}
+        return drawn, activation  # each from N(0, 1/rows)
     return select_ffn_weights(params or {}, gated), activation
-
-
-def random_ffn_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, Array]:
-    """Draw weights from N(0, 1/rows), in the dtype of x."""
-    rng, width = np.random.default_rng(seed), x.shape[-1] if x.ndim else 0
-    shapes = {"w1": (width, hidden), "w2": (hidden, width)} | ({"w3": (width, hidden)} if gated else {})
-    itemsize = model.output_dtype(x).itemsize
-    formats.check_memory(itemsize * width * hidden * len(shapes), f"a network of {hidden} hidden units", "--hidden")
-    return {name: model.random_weight(rng, *shape).astype(model.output_dtype(x)) for name, shape in shapes.items()}
 
 
 def select_ffn_weights(params: Mapping[str, Array], gated: bool) -> dict[str, Array]:

@@ -252,14 +252,12 @@ def with_eos(ids: Sequence[int], special: "model.SpecialTokens") -> list[int]:
     return rest if not special.eos or rest[-1:] in [[one] for one in special.eos] else [*rest, special.eos[0]]
 
 
-def check_vocabulary(
-    record: Record, checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None = None, axis: str = "token"
-) -> None:
+def check_vocabulary(record: Record, checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None = None) -> None:
     """Raise DataError if the labels of ids differ from the model's token strings.
 
     Without labels, or without a readable tokenizer, nothing is checked.
     """
-    ids, labels = record["ids"], record.labels.get(axis)
+    ids, labels = record["ids"], record.labels.get("token")
     rows = np.atleast_2d(ids)
     names = [row_labels(labels, at) for at in range(len(rows))]
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or any(len(one) != rows.shape[1] for one in names):

@@ -37,25 +37,22 @@ def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequ
     return Record({name: Tensor(checkpoint.tensor(name), axes_of.get(name)) for name in checkpoint.tensors()})
 
 
-def expand_pattern(checkpoint: "Checkpoint", name: str) -> list[str]:
-    """Expand a shell pattern to published names, otherwise to names of parameters.
+def read_tensors(checkpoint: "Checkpoint", patterns: Sequence[str]) -> Record:
+    """Read tensors by shell patterns of published names, otherwise of names of parameters.
 
     DataError for a pattern that fits none.
     """
-    if not is_pattern(name) or checkpoint.params.weights.has(name):
-        return [name]
-    specs = checkpoint.params.specs
+    specs, stored = checkpoint.params.specs, checkpoint.tensors()
     parameters = [f"{layer}.{parameter}" for layer, many in specs.items() for parameter in many]
-    names = fnmatch.filter(checkpoint.tensors(), name) or fnmatch.filter(parameters, name)
-    if not names:
-        raise DataError(
-            f"no tensor matches {name!r}{suggest(name, [*parameters, *checkpoint.tensors()])}", checkpoint.folder
-        )
-    return names
-
-
-def read_tensors(checkpoint: "Checkpoint", patterns: Sequence[str]) -> Record:
-    names = [name for pattern in patterns for name in expand_pattern(checkpoint, pattern)]
+    names: list[str] = []
+    for pattern in patterns:
+        if not is_pattern(pattern) or checkpoint.params.weights.has(pattern):
+            names.append(pattern)
+        elif found := fnmatch.filter(stored, pattern) or fnmatch.filter(parameters, pattern):
+            names += found
+        else:
+            near = suggest(pattern, [*parameters, *stored])
+            raise DataError(f"no tensor matches {pattern!r}{near}", checkpoint.folder)
     return reduce(Record.merge, (read_tensor(checkpoint, name) for name in names))
 
 
@@ -212,7 +209,6 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
 
 
 def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
-    """The facts of a Transformer by name, "" for what it does not have."""
     config, cut = checkpoint.config, checkpoint.config.patches
     is_gated = any("w3" in names for names in checkpoint.params.specs.values())
     sizes = f"{cut.height} × {cut.width}, patches of {cut.patch_height} × {cut.patch_width}" if cut else ""
@@ -233,7 +229,6 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
 
 
 def join_parts(*parts: str) -> str:
-    """Join the parts that are not empty by commas."""
     return ", ".join(filter(None, parts))
 
 

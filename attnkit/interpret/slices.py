@@ -27,7 +27,10 @@ def parse_slice(text: str) -> tuple[Index, ...]:
     index: list[Index] = []
     for part in re.split(r",(?![^\[]*\])", text):  # at commas outside brackets
         if LIST.fullmatch(part):
-            index.append(parse_list(part.strip()[1:-1]))
+            items = [item.strip() for item in part.strip()[1:-1].split(",")]
+            if not all(items) or any(re.fullmatch("-?[0-9]{19,}", item, re.ASCII) for item in items):
+                raise ValueError("a slice such as 0,:,2:5")
+            index.append([int(item) if re.fullmatch("-?[0-9]+", item, re.ASCII) else item for item in items])
         elif re.fullmatch(r"\s*-?[0-9]{1,18}\s*", part, re.ASCII):
             index.append(int(part))
         elif RANGE.fullmatch(part):
@@ -39,18 +42,6 @@ def parse_slice(text: str) -> tuple[Index, ...]:
         else:
             raise ValueError("a slice such as 0,:,2:5")
     return tuple(index)
-
-
-def parse_list(text: str) -> list[int | str]:
-    """Parse the numbers and labels of a list of indices.
-
-    >>> parse_list("1, cat#2")
-    [1, 'cat#2']
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(parts) or any(re.fullmatch("-?[0-9]{19,}", part, re.ASCII) for part in parts):
-        raise ValueError("a slice such as 0,:,2:5")
-    return [int(part) if re.fullmatch("-?[0-9]+", part, re.ASCII) else part for part in parts]
 
 
 def fill_index(

@@ -76,17 +76,13 @@ def summarize(array: Array) -> dict[str, float | int]:
     count = flat.size - nans - infs
     if not count:
         return counts
-    mean, norm = total / count, squares**0.5
-    numbers = {"min": low, "max": high, "mean": mean, "std": deviation(flat, mean, squares / count), "norm": norm}
-    return {name: one for name, one in numbers.items() if np.isfinite(one)} | counts
-
-
-def deviation(flat: Array, mean: float, square: float) -> float:
-    """The standard deviation of finite numbers; by a second pass if sums cancel."""
-    if square - mean * mean > UNEVEN * mean * mean:
-        return float((square - mean * mean) ** 0.5)
+    mean = total / count
+    variance = squares / count - mean * mean
     with np.errstate(over="ignore"):
-        return float(flat[np.isfinite(flat)].std(dtype=np.float64))
+        is_even = not variance > UNEVEN * mean * mean  # sums cancel
+        std = float(flat[np.isfinite(flat)].std(dtype=np.float64)) if is_even else float(variance**0.5)
+    numbers = {"min": low, "max": high, "mean": mean, "std": std, "norm": squares**0.5}
+    return {name: one for name, one in numbers.items() if np.isfinite(one)} | counts
 
 
 STATISTICS = ("norm", "mean", "std", "min", "max")

@@ -74,7 +74,6 @@ def attribute(embeddings: Embeddings, evaluate: Evaluate, points: int) -> Attrib
 
 
 def sum_products(embeddings: Embeddings, gradients: Embeddings) -> dict[str, Array]:
-    """Sum embeddings times gradients over the width: (..., T, D) -> (..., T)."""
     return {
         name: (one.astype(np.float64) * gradients[name]).sum(axis=-1).astype(one.dtype)
         for name, one in embeddings.items()
@@ -155,8 +154,13 @@ def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
 def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
     """Find the tokens that a pipeline begins with; UsageError if it reads none."""
     for at, call in enumerate(calls):
-        if call.tool == "encode" and (found := embed_encoding(call)):
-            return TokenSource(call, found[1], renumber(calls[at + 1 :]), found[0])
+        encoded = call.apply(prepare_encoding, call.item) if call.tool == "encode" else None
+        if encoded and encoded.steps and encoded.steps[0].op == "embed":  # others read hidden states
+            context = layers.context_from(encoded.base, dtype=call.values["dtype"])
+            x = model.run(encoded.core, encoded.steps[:1], encoded.inputs, context)
+            labels = {"token": encoded.base.labels["token"]} if "token" in encoded.base.labels else {}
+            embedded = Record({VECTORS: Tensor(x, ("batch", "token", "model")[3 - x.ndim :])}, labels)
+            return TokenSource(call, embedded, renumber(calls[at + 1 :]), encoded.steps[0].layer)
     first, rest = calls[0], calls[1:] if calls[0].tool == "embed" else calls
     source = rest[0].before if rest else first.result
     if VECTORS not in source or source[VECTORS].ndim not in (2, 3) or not is_float(source[VECTORS].dtype):
@@ -166,20 +170,7 @@ def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
     return TokenSource(first, source, renumber(rest))
 
 
-def embed_encoding(call: StageCall) -> tuple[str, Record] | None:
-    """Embed the tokens of encode, by name; None if it reads hidden states."""
-    encoded = call.apply(prepare_encoding, call.item)
-    steps = [*encoded.steps][:1]
-    if not steps or steps[0].op != "embed":
-        return None
-    context = layers.context_from(encoded.base, dtype=call.values["dtype"])
-    x = model.run(encoded.core, steps, encoded.inputs, context)
-    labels = {"token": encoded.base.labels["token"]} if "token" in encoded.base.labels else {}
-    return steps[0].layer, Record({VECTORS: Tensor(x, ("batch", "token", "model")[3 - x.ndim :])}, labels)
-
-
 def renumber(calls: Sequence[StageCall]) -> list[StageCall]:
-    """Number stages as a pipeline of their own, from 1."""
     return [replace(call, number=call.number - calls[0].number + 1) for call in calls]
 
 

@@ -229,7 +229,6 @@ def read_part(point: Point, start: str) -> Arrays:
 
 
 def widen(record: Record) -> Record:
-    """Cast the floats of a record to float64."""
     floats = {name: array for name, array in record.arrays().items() if is_float(array.dtype)}
     return replace_arrays(record, {name: array.astype(np.float64, copy=False) for name, array in floats.items()})
 

@@ -156,7 +156,6 @@ def shorten_names(groups: Sequence[Mapping[str, Tensor]], traced: Mapping[str, s
 
 
 def describe_gradient(record: Record, name: str, gradient: Array) -> Tensor:
-    """Describe a gradient by the axes and labels of its tensor."""
     tensor = record.tensor(name)
     has_axes = tensor.axes is not None and len(tensor.axes) == gradient.ndim
     return Tensor(gradient, tensor.axes if has_axes else None, tensor.labels if has_axes or name == "x" else {})

@@ -224,7 +224,6 @@ def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_addends(call: StageCall, dx: Array, into: StageGradients) -> None:
-    """Add the gradients of what --residual and --add add to the output."""
     if call.values["residual"]:
         into.add_input("x", sum_to_shape(dx, call.before["x"].shape))
     if call.values["add"] is not None:
@@ -378,7 +377,6 @@ def undo_norm(call: StageCall, x: Array, outer: Outer, into: StageGradients) -> 
 
 
 def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo ffn: the gradients of x, of the weights and of the intermediates."""
     x = call.before["x"]
     weights, activation = call.apply(find_ffn_weights, x)
     dy = outer.pop("x", np.zeros(call.result["x"].shape, model.working(x)))
@@ -395,7 +393,6 @@ def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
 
 def undo_linear(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Undo linear: the gradients of x, w and b."""
     values, x = call.values, call.before["x"]
     weights = layers.linear_weights(values["params"], values["model_"], values["layer"])
     dx, gradients = projection_backward(outer.pop("x"), x, weights)
