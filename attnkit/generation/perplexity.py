@@ -10,7 +10,6 @@ from attnkit import callbacks, model
 from attnkit.errors import DataError, NotFiniteError, UsageError, counted
 from attnkit.generation.generate import positions_left
 from attnkit.inputs import layers, text_inputs
-from attnkit.inputs.source_states import encoder_states
 from attnkit.inputs.text_inputs import ModelInput
 from attnkit.model import Array
 
@@ -160,8 +159,7 @@ def score_pairs(
             positions_left(core.config, max(len(read), len(ids) - 1))
             encoder = layers.new_context(dtype=dtype)
             memory = model.run(core, core.config.plan("encoder"), read, encoder)
-            states = encoder_states(core.config, encoder)
-            context = layers.new_context(memory=memory, source_states=states, dtype=dtype)
+            context = layers.new_context(memory=memory, source_states=encoder.last_states(), dtype=dtype)
             x = model.run(core, core.config.plan("decoder"), ids[:-1], context)
             nll = targets_nll(core, x, ids[1:])
         except DataError as error:

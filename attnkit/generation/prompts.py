@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
+TokenRows = tuple[list[list[int]], list[Array | None], bool]
+
+
 class SourceText(NamedTuple):
     """The source of a translation: its memory (S, D), tokens and ids.
 
@@ -57,21 +60,13 @@ class Prompt(NamedTuple):
     source_states: tuple[model.State, ...] | None = None
 
 
-class TokenRows(NamedTuple):
-    """The rows of a batch of ids without padding, and the columns of their tokens."""
-
-    rows: list[list[int]]
-    columns: list[Array | None]
-    is_batch: bool
-
-
 def make_prompts(
     source: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
 ) -> tuple[list[Prompt], bool]:
     config = options.model_.config
     if config.encoder:
         sources, is_batch = read_sources(source, options)
-        rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids").rows
+        rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids")[0]
         if len(rows) not in (1, len(sources)):
             raise DataError(f"{len(rows)} rows for {counted(len(sources), 'source')}", "--ids")
         rows = rows * len(sources) if len(rows) == 1 else rows
@@ -79,11 +74,10 @@ def make_prompts(
     if options.memory is not None:
         raise UsageError(f"a {config.family} model has no cross-attention to a memory", "--memory")
     if options.ids is not None or isinstance(source, Record):
-        tokens = record_prompts(source, options)
+        rows, columns, is_batch = record_prompts(source, options)
         width = source["ids"].shape[-1] if options.ids is None and isinstance(source, Record) else 0
-        prompts = [make_prompt(ids, options) for ids in tokens.rows]
-        pairs = zip(prompts, tokens.columns, strict=True)
-        return [prompt._replace(columns=columns, width=width) for prompt, columns in pairs], tokens.is_batch
+        pairs = zip([make_prompt(ids, options) for ids in rows], columns, strict=True)
+        return [prompt._replace(columns=at, width=width) for prompt, at in pairs], is_batch
     if not source:
         return [make_prompt([], options)], False
     texts = list(source)
@@ -104,12 +98,15 @@ def record_prompts(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def token_rows(record: Record, name: str) -> TokenRows:
-    """The ids of a record without padding; name: the operand, for errors."""
+    """The rows of ids of a record without padding, their columns, and whether they are a batch.
+
+    name  of the operand, for errors
+    """
     ids, mask = record["ids"], record.get("mask")
     rows = unpadded_rows(ids, mask, name)
     if ids.ndim == 1 or mask is None:
-        return TokenRows(rows, [None] * len(rows), ids.ndim == 2)
-    return TokenRows(rows, [np.flatnonzero(real) for real in token_mask(mask, ids.shape)], True)
+        return rows, [None] * len(rows), ids.ndim == 2
+    return rows, [np.flatnonzero(real) for real in token_mask(mask, ids.shape)], True
 
 
 def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
@@ -256,8 +253,7 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
     context = layers.new_context(dtype=dtype)
     checked = check_prompt_ids(ids, core.config.stack("encoder").vocab)
     memory = model.run(core, core.config.plan("encoder"), np.array(checked), context)
-    states = source_states.encoder_states(core.config, context)
-    return SourceText(memory, tokens, ids, states)
+    return SourceText(memory, tokens, ids, context.last_states())
 
 
 def memory_context(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:

@@ -250,19 +250,14 @@ def score_record(
 TOKENS = ("token", "query", "key")
 
 
-class PadLayout:
-    """The columns of the tokens of each text in a batch.
+class PadLayout(NamedTuple):
+    """The columns of the tokens of each text in a padded batch of `width` columns.
 
-    columns  of each text the columns of its tokens, in a batch of `width` columns
+    columns  None if the texts did not come in one
     """
 
-    def __init__(self, columns: Sequence[Array] | None = None, width: int = 0) -> None:
-        self._columns, self._width = columns, width
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether the texts came in a padded batch, whose columns these are."""
-        return self._columns is not None
+    columns: Sequence[Array] | None = None
+    width: int = 0
 
     def along(self, axis: str, sizes: Sequence[int]) -> tuple[list[Array], int]:
         """The places of the last entries of each text along an axis, and their number.
@@ -274,10 +269,10 @@ class PadLayout:
         >>> PadLayout([np.array([1, 2]), np.array([0, 1, 2])], 3).along("token", [1, 2])
         ([array([1]), array([0, 1])], 2)
         """
-        if self._columns is None or axis not in TOKENS:
+        if self.columns is None or axis not in TOKENS:
             return [np.arange(size) for size in sizes], max(sizes)
-        first = max(0, *(len(at) - size for at, size in zip(self._columns, sizes, strict=True)))
-        return [at[first:] - first for at in self._columns], self._width - first
+        first = max(0, *(len(at) - size for at, size in zip(self.columns, sizes, strict=True)))
+        return [at[first:] - first for at in self.columns], self.width - first
 
 
 def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | None) -> Record:
@@ -331,7 +326,7 @@ def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int]
     lead   the axis of the texts
     sizes  how many tokens each text has
     """
-    if not layout.is_padded and len({*sizes}) < 2:
+    if layout.columns is None and len({*sizes}) < 2:
         return record
     where, size = layout.along("token", sizes)
     mask = np.zeros((len(where), 1, size), bool)
@@ -372,10 +367,7 @@ def generation_record(
 
 
 def generated_tensors(
-    sequences: Sequence[GeneratedText],
-    generations: Sequence[Generation],
-    text_model: TextModel,
-    lead: tuple[str, ...],
+    sequences: Sequence[GeneratedText], generations: Sequence[Generation], text_model: TextModel, lead: tuple[str, ...]
 ) -> dict[str, Tensor]:
     options = text_model.options
     dtype, pad = options.compute_dtype, text_model.core.config.special.pad or 0
@@ -393,10 +385,7 @@ def generated_tensors(
 
 
 def generated_labels(
-    pairs: Sequence[tuple[Prompt, GeneratedText]],
-    tensors: Mapping[str, Tensor],
-    text_model: TextModel,
-    has_rows: bool,
+    pairs: Sequence[tuple[Prompt, GeneratedText]], tensors: Mapping[str, Tensor], text_model: TextModel, has_rows: bool
 ) -> dict[str, Labels]:
     detokenizer, labels = text_model.detokenizer, dict[str, Labels]()
     if "vocab" in (tensors["x"].axes or ()) and (words := detokenizer.words()):

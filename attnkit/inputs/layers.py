@@ -81,19 +81,15 @@ def find_ffn_weights(
         formats.check_memory(size, f"a network of {hidden} hidden units", "--hidden")
         drawn = {name: model.random_weight(rng, *shape).astype(dtype) for name, shape in shapes.items()}
         return drawn, activation  # each from N(0, 1/rows)
-    return select_ffn_weights(params or {}, gated), activation
-
-
-def select_ffn_weights(params: Mapping[str, Array], gated: bool) -> dict[str, Array]:
+    params = params or {}
     required = {"w1", "w2"} | ({"w3"} if gated else set())
     if missing := sorted(required - set(params)):
         raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")
     if unknown := sorted({*params} - {*FFN, *ATTENTION}):
         raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(sorted(FFN))}", "--params")
-    params = {name: array for name, array in params.items() if name in FFN}
     if "w3" in params and not gated:
         raise UsageError("it has a w3, which only --gated uses", "--params")
-    return params
+    return {name: array for name, array in params.items() if name in FFN}, activation
 
 
 def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> Products:

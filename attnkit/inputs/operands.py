@@ -43,7 +43,12 @@ def load_attended(record: Record, name: str = "", source: str = "", own: bool = 
     """
     tensor = select_tensor(record, name, source)
     name = name or (next(iter(record)) if len(record) == 1 else "x")
-    mask = find_key_mask(record, name)
+    is_memory = "memory" in record and (name == "memory" or is_equal(record[name], record["memory"]))
+    mask = None  # as keys: `memory_mask`, or the only row of `mask`
+    if "memory_mask" in record and (is_memory or "memory" not in record):
+        mask = select_mask(record, "memory_mask", record[name])
+    elif has_mask_for(record, name):
+        mask = reduce_to_one_row(record, record[name])
     return AttendedTensor(
         tensor.tensors,
         tensor.labels,
@@ -89,14 +94,6 @@ def decode_text(data: bytes, name: str) -> str:
 def cast_x(record: Record, dtype: str) -> Record:
     x = record.tensors["x"]
     return record.with_tensors({"x": replace(x, array=formats.cast_array(x.array, dtype), axes=x.axis_names())})
-
-
-def find_key_mask(record: Record, name: str) -> Record | None:
-    """The mask of a tensor as keys: `memory_mask`, or the only row of `mask`."""
-    is_memory = "memory" in record and (name == "memory" or is_equal(record[name], record["memory"]))
-    if "memory_mask" in record and (is_memory or "memory" not in record):
-        return select_mask(record, "memory_mask", record[name])
-    return reduce_to_one_row(record, record[name]) if has_mask_for(record, name) else None
 
 
 def has_mask_for(record: Record, name: str) -> bool:

@@ -74,36 +74,9 @@ def find_recurrent_weights(
     seed: int,
     params: Mapping[str, Array] | None,
 ) -> RecurrentWeights:
-    if hidden is not None:
-        return random_recurrent_weights(x, cell, hidden, layers, bidirectional, reverse, projection, peepholes, seed)
-    weights = read_recurrent_weights(params or {}, cell)
-    if reverse:
-        if weights.layers[0].reverse is not None:
-            raise UsageError("--params has both directions of each layer", "--reverse")
-        weights = weights._replace(layers=[RecurrentLayer(None, layer.forward) for layer in weights.layers])
-    width = x.shape[-1] if x.ndim else 0
-    for number, layer in enumerate(weights.layers):
-        for _, parameters in layer.directions():
-            try:
-                check_parameters(cell, parameters, width)
-            except DataError as error:
-                raise DataError(f"layer {number}: {error.problem}", "--params") from None
-        width = sum(parameters["hidden"].shape[1] for _, parameters in layer.directions())
-    return weights
-
-
-def random_recurrent_weights(
-    x: Array,
-    cell: str,
-    hidden: int,
-    layers: int,
-    bidirectional: bool,
-    reverse: bool,
-    projection: int | None,
-    peepholes: bool,
-    seed: int,
-) -> RecurrentWeights:
-    """Draw the weights of every layer, forward before reverse, from N(0, 1/columns)."""
+    """Draw weights, forward before reverse, from N(0, 1/columns), or read --params."""
+    if hidden is None:
+        return fit_weights(read_recurrent_weights(params or {}, cell), cell, x.shape[-1] if x.ndim else 0, reverse)
     blocks = CELLS[cell].blocks
     for flag, is_set in (("--projection", projection), ("--peepholes", peepholes)):
         if is_set and cell != "lstm":
@@ -127,6 +100,22 @@ def random_recurrent_weights(
         drawn.append(RecurrentLayer(*([None] * reverse + weights)))
         shapes["input"] = (blocks * hidden, output * directions)
     return RecurrentWeights(drawn)
+
+
+def fit_weights(weights: RecurrentWeights, cell: str, width: int, reverse: bool) -> RecurrentWeights:
+    """Check the weights of a file for an input of this width; with reverse, read backward."""
+    if reverse:
+        if weights.layers[0].reverse is not None:
+            raise UsageError("--params has both directions of each layer", "--reverse")
+        weights = weights._replace(layers=[RecurrentLayer(None, layer.forward) for layer in weights.layers])
+    for number, layer in enumerate(weights.layers):
+        for _, parameters in layer.directions():
+            try:
+                check_parameters(cell, parameters, width)
+            except DataError as error:
+                raise DataError(f"layer {number}: {error.problem}", "--params") from None
+        width = sum(parameters["hidden"].shape[1] for _, parameters in layer.directions())
+    return weights
 
 
 def read_recurrent_weights(params: Mapping[str, Array], cell: str) -> RecurrentWeights:
@@ -263,15 +252,9 @@ def describe_blocks(blocks: int, is_torch: bool) -> str:
     return f"{kind} ({counted(blocks, 'block')} of rows{': ' * bool(gates)}{gates})"
 
 
+GATE_ORDER = ("input", "forget", "reset", "update", "candidate", "output")
 # name of an intermediate -> the gate of the model
-GATE_NAMES = {
-    "input_gate": "input",
-    "forget_gate": "forget",
-    "reset_gate": "reset",
-    "update_gate": "update",
-    "candidate": "candidate",
-    "output_gate": "output",
-}
+GATE_NAMES = {f"{gate}_gate" if gate != "candidate" else gate: gate for gate in GATE_ORDER}
 INTERMEDIATES = (*GATE_NAMES, "cell", "state")
 GROUPS = ("gates", "all")
 NAMED = re.compile(rf"({'|'.join(INTERMEDIATES)})(_l[0-9]+)?(_reverse)?")

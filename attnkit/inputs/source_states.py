@@ -11,13 +11,6 @@ from attnkit.model import Array
 from attnkit.record import Record, Tensor
 
 
-def encoder_states(config: model.Config, context: model.Context) -> tuple[model.State, ...] | None:
-    """The last state of each encoder layer, (B, P); None for a Transformer."""
-    if not isinstance(config, model.RecurrentConfig) or config.encoder is None:
-        return None
-    return tuple(context.final_states[f"encoder.{number}.rnn"] for number in range(config.encoder.layers))
-
-
 def source_states_record(states: tuple[model.State, ...], is_batch: bool) -> Record:
     """The record of the last states of an encoder: (layer, P), or (batch, layer, P).
 

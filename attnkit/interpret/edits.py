@@ -79,7 +79,14 @@ class Edit(NamedTuple):
         Values with an axis of tokens are of the first pass; others are the same in every pass. UsageError for an
         index outside, DataError for values of another shape.
         """
-        index = self.place(first, grows)
+        axes, whole = first.axes, first.sizes()
+        with name_errors(self.flag):
+            places = fill_index(self.part, axes, lambda at: first.labels.get(axes[at]), self.name, whole)
+            parts = [part for part in places if not isinstance(part, list)]  # TARGET has no lists
+            for part, axis, size in zip(parts, axes, whole, strict=True):
+                if not (grows and axis in OF_TEXT):
+                    check_bound(part, axis, size)
+        index = tuple(map(from_start, parts, whole))
         ranges = [at for at, part in enumerate(index) if isinstance(part, slice)]
         grid = make_grid(index, first)
         source, is_same = self.fit(first, grid, ranges)
@@ -115,17 +122,6 @@ class Edit(NamedTuple):
         if not self.part or not has_cells(shape, source, first):
             raise DataError(f"shape {shape} for {self.target.rstrip('+')} of shape {sizes}", self.flag)
         return source, False
-
-    def place(self, first: PassTokens, grows: bool) -> tuple[slice | int, ...]:
-        """The index of every axis of an intermediate, counted from the start of the text."""
-        axes, sizes = first.axes, first.sizes()
-        with name_errors(self.flag):
-            places = fill_index(self.part, axes, lambda at: first.labels.get(axes[at]), self.name, sizes)
-            index = [part for part in places if not isinstance(part, list)]  # TARGET has no lists
-            for part, axis, size in zip(index, axes, sizes, strict=True):
-                if not (grows and axis in OF_TEXT):
-                    check_bound(part, axis, size)
-        return tuple(map(from_start, index, sizes))
 
 
 def from_start(part: slice | int, size: int) -> slice | int:

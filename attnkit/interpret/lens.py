@@ -269,13 +269,14 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
     for step in core.config.plan(stack):
         params = core.params.get(step.layer, {})
         if step.op == "ffn" or (step.op == "attend" and by == "layer"):
-            parts[step.layer] = read_vector(record, f"{step.layer}.output", at, core.config.width)
+            parts[step.layer] = read_token(record, f"{step.layer}.output", at, (core.config.width,))
         elif step.op == "attend":
-            heads = read_heads(record, f"{step.layer}.heads", at, core.config.stack(stack))
+            shape = core.config.stack(stack).heads, core.config.stack(stack).head_dim
+            heads = read_token(record, f"{step.layer}.heads", at, shape)
             parts |= {f"{step.layer}:{head}": part for head, part in enumerate(split_output(heads, params["wo"]))}
             parts |= {f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {}
         elif step.op == "layernorm" and not step.saves_residual:
-            x = read_vector(record, state, at, width)
+            x = read_token(record, state, at, (width,))
             passed = normalize_parts(np.stack([*parts.values()]), x, params, core.config.norm, core.config.eps)
             parts = dict(zip(parts, passed, strict=True))
             parts |= {f"{step.layer}.beta": params["beta"].astype(np.float64)} if "beta" in params else {}
@@ -285,34 +286,24 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
             parts |= {f"{step.layer}.b": params["b"].astype(np.float64)} if "b" in params else {}
         elif step.op in ("embed", "posenc"):
             width = width or params["table"].shape[1]
-            before = read_vector(record, state, at, width) if state else 0
-            parts[step.layer] = read_vector(record, step.layer, at, width) - before
+            before = read_token(record, state, at, (width,)) if state else 0
+            parts[step.layer] = read_token(record, step.layer, at, (width,)) - before
         if not step.saves_residual:
             state = result_name(step)
     return parts
 
 
-def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.StackConfig") -> Array:
-    """The results of the heads (H, V) at one token in float64."""
-    array, (*row, token) = find_tensor(record, name), at
-    is_there = array.ndim == len(row) + 3 and all(i < n for i, n in zip((*row, 0, token), array.shape, strict=False))
-    if not is_there or array.shape[-3::2] != (stack.heads, stack.head_dim):
-        raise DataError.about(name, f"{array.shape}: expected ({stack.heads}, T, {stack.head_dim}) for each text")
-    return require_finite(array[tuple(row)][:, token].astype(np.float64), name, at)
-
-
-def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> Array:
-    array = find_tensor(record, name)
-    is_there = array.ndim == len(at) + 1 and all(index < size for index, size in zip(at, array.shape, strict=False))
-    if not is_there or array.shape[-1] != width:
-        raise DataError.about(name, f"{array.shape}: expected a vector of {width} for each token, as the model has")
-    return require_finite(array[at].astype(np.float64), name, at)
-
-
-def find_tensor(record: Record, name: str) -> Array:
+def read_token(record: Record, name: str, at: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """What a trace keeps of one token in float64: a vector (D,), or the results of heads (H, V)."""
     if name not in record:
         raise DataError(f"no {name} in the trace; encode or decode --trace FILE keeps all that a run computes")
-    return record[name]
+    kept = record[name]
+    array = np.swapaxes(kept, -3, -2) if len(shape) == 2 and kept.ndim > 2 else kept  # (..., T, H, V)
+    is_there = array.ndim == len(at) + len(shape) and all(i < n for i, n in zip(at, array.shape, strict=False))
+    if not is_there or array.shape[len(at) :] != shape:
+        expected = "(" + ", T, ".join(map(str, shape)) + ")" if len(shape) == 2 else f"(T, {shape[0]})"
+        raise DataError.about(name, f"{kept.shape}: expected {expected} for each text, as the model has")
+    return require_finite(array[at].astype(np.float64), name, at)
 
 
 def require_finite(numbers: Array, name: str, at: tuple[int, ...]) -> Array:

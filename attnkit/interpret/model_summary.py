@@ -273,10 +273,7 @@ def positions_text(positions: PositionConfig) -> str:
     rope = [f"{key} {number_text(value)}" for key, value in positions.rope.items() if key != "max_position_embeddings"]
     local = positions.local_rope.get("rope_theta")
     rope += [f"with a window rope_theta {number_text(local)}"] if local else []
-    kinds = {
-        "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
-        "rotary": ", ".join(["rotary", *rope]),
-    }
+    kinds = {"sinusoidal": f"sinusoidal, {order}, base {positions.base:g}", "rotary": ", ".join(["rotary", *rope])}
     relative = {
         "t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}",
         "disentangled": f"disentangled ({', '.join(positions.terms)}), {2 * positions.buckets} distances",

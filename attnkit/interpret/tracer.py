@@ -24,10 +24,7 @@ class Tracer:
     """
 
     def __init__(
-        self,
-        patterns: Mapping[str, tuple[str, ...]],
-        edits: Sequence[Edit] = (),
-        weights: str = "full",
+        self, patterns: Mapping[str, tuple[str, ...]], edits: Sequence[Edit] = (), weights: str = "full"
     ) -> None:
         self.saved: dict[str, Array] = {}
         self._patterns = dict(patterns)
