@@ -1,4 +1,4 @@
-"""The engines: which one computes, what is installed, and its devices; imported when chosen."""
+"""The engines: which one computes, what is installed, and its devices."""
 
 import contextlib
 import os
@@ -61,7 +61,7 @@ def choose_engine(values: Mapping[str, Any]) -> Engine | None:
 
 
 def join_processes(values: Mapping[str, Any]) -> "contextlib.AbstractContextManager[bool]":
-    """Join the processes of the values of flags, with --coordinator among them: see `joined`."""
+    """Join the processes that flags name, with --coordinator among them: see `joined`."""
     options = choose_options(values)
     import_jax()
     from attnkit.backends.jax.processes import joined
@@ -139,7 +139,7 @@ def machine_memory() -> int | None:
 
 
 def describe_device(device: Any) -> tuple[str, int | None]:
-    """The platform of a device of JAX, with its model if that differs, and its bytes of memory if known."""
+    """The platform of a device, with its model if that differs, and bytes if known."""
     platform, statistics = str(device.platform).upper(), None
     with contextlib.suppress(Exception):  # a device of another process, or one without statistics
         statistics = device.memory_stats()

@@ -68,13 +68,7 @@ class Corpus:
 
 
 def corpus_kind(config: Config, pairs: bool) -> str:
-    """The kind of corpus of a model. DataError for a model that learns from no text.
-
-    >>> from attnkit.model import StackConfig
-    >>> stack = StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
-    >>> corpus_kind(Config("bert", 2, encoder=stack), False), corpus_kind(Config("gpt2", 2, decoder=stack), False)
-    ('masked', 'causal')
-    """
+    """The kind of corpus of a model. DataError for a model that learns from no text."""
     if config.patches:
         raise DataError(f"a {config.family} model learns from no text")
     if config.decoder is None:
@@ -175,7 +169,7 @@ def pair_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) ->
 def sampled_corpus(
     items: list[Item], measure: Measure[Item], collate: Collate[Item], recipe: Recipe, names: tuple[str, str]
 ) -> Corpus:
-    """A corpus of items for `LengthSampler`; `names` are the noun of an item and the file."""
+    """A corpus of items for `LengthSampler`; `names` are an item's noun and the file."""
     share, (noun, name) = parse_share(recipe.valid), names
     train, last = hold_out_every(items, share)
     if share and not (last and train):

@@ -59,7 +59,7 @@ def encode_words(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def check_known_tokens(tokenizer: Tokenizer, line: str, number: int, name: str) -> None:
-    """DataError with the first character of a line that the vocabulary lacks, if it lacks one."""
+    """Raise DataError with the first character of a line that the vocabulary lacks."""
     unknown = tokenizer.special.get("unk")
     if unknown in _encode(tokenizer, line):
         lacking = [character for character in line if unknown in _encode(tokenizer, character)]

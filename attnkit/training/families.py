@@ -42,7 +42,7 @@ class Parameter(NamedTuple):
 
 
 Values = dict[str, Any]
-Distribution = tuple[str, float]  # how elements are drawn: normal or uniform around 0 with a scale, or constant
+Distribution = tuple[str, float]  # how elements are drawn: normal or uniform around 0, with a scale
 
 
 def new_config(recipe: Recipe, positions: int, vocabulary: int, special: Mapping[str, int]) -> Values:
@@ -273,7 +273,7 @@ def _draw_xavier(config: Config, raw: Mapping[str, Any], parameter: Parameter) -
 
 
 def _draw_recurrent(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw recurrent layers within 1/sqrt(H) (torch.nn.LSTM), others by `_draw_xavier`."""
+    """Draw recurrent layers within 1/sqrt(H) (torch.nn.LSTM), others as xavier."""
     if parameter.part != "rnn":
         return _draw_xavier(config, raw, parameter)
     blocks = CELLS[cast(RecurrentStack, config.stack(parameter.stack)).cell].blocks
@@ -287,7 +287,7 @@ def _draw_lstm(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> 
 
 
 def _draw_t5(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """Draw from normal distributions that replace the scale of scores (mesh_tensorflow)."""
+    """Draw from normal distributions in place of a scale of scores (mesh_tensorflow)."""
     stack = config.stack("encoder")
     deviations = {
         "wq": (config.width * stack.head_dim) ** -0.5,

@@ -21,7 +21,7 @@ from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.batches import SpecialIds
 from attnkit.training.corpus import CLASSIFIERS, Corpus, Vocabulary, corpus_kind, read_corpus, read_labels
 from attnkit.training.data import check_known_tokens, encode_words
-from attnkit.training.families import FAMILIES, SENTINELS, Distribution, Parameter, check_family_options, new_config
+from attnkit.training.families import FAMILIES, SENTINELS, Parameter, check_family_options, new_config
 from attnkit.training.folder import COMPANIONS, CONFIG, write_folder
 from attnkit.training.recipe import Recipe
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
@@ -49,7 +49,7 @@ def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.j
         raise UsageError(f"seed {seed} outside 0..2^64-1")
     check_model_size(raw, name)
     table = published_tensors(raw, name)
-    tensors = {key: _draw(key, _distribution(table, raw, key), table.shapes[key], seed) for key in table.shapes}
+    tensors = {key: _draw(table, raw, key, seed) for key in table.shapes}
     padding = table.config.special.pad
     if padding is not None:
         for key, parameters in table.parameters.items():
@@ -76,24 +76,16 @@ def check_model_size(raw: Mapping[str, Any], name: str) -> None:
     check_memory(need, f"a model of {count:,} parameters, with their gradients,", name)
 
 
-def _distribution(table: PublishedTensors, raw: Mapping[str, Any], tensor: str) -> Distribution:
-    layer, _, name = table.parameters[tensor][0].rpartition(".")
-    if name == "gamma":
-        return "constant", 1.0
-    if name == "beta" or name.startswith("b"):
-        return "constant", 0.0
-    stack, _, part = parse_layer_name(layer)
-    parameter = Parameter(part, name, table.shapes[tensor], stack)
-    return FAMILIES[table.config.family].draw(table.config, raw, parameter)
-
-
-def _draw(name: str, distribution: Distribution, shape: tuple[int, ...], seed: int) -> Array:
+def _draw(table: PublishedTensors, raw: Mapping[str, Any], tensor: str, seed: int) -> Array:
     import hashlib
 
-    kind, scale = distribution
-    if kind == "constant":
-        return np.full(shape, scale, np.float32)
-    digest = np.frombuffer(hashlib.sha256(name.encode()).digest(), ">u4")
+    layer, _, name = table.parameters[tensor][0].rpartition(".")
+    shape = table.shapes[tensor]
+    if name.startswith(("b", "gamma")):
+        return np.full(shape, float(name == "gamma"), np.float32)
+    stack, _, part = parse_layer_name(layer)
+    kind, scale = FAMILIES[table.config.family].draw(table.config, raw, Parameter(part, name, shape, stack))
+    digest = np.frombuffer(hashlib.sha256(tensor.encode()).digest(), ">u4")
     rng = np.random.default_rng([seed, *map(int, digest)])
     array = rng.standard_normal(shape) if kind == "normal" else rng.uniform(-1, 1, shape)
     return (array * scale).astype(np.float32)
@@ -129,7 +121,7 @@ def prepare_model(recipe: Recipe, text: str, name: str) -> InitialModel:
     """
     if recipe.from_ is not None:
         return prepare_published(recipe, text, name)
-    raw = dict(read_json_object(recipe.config)) if recipe.config else {"model_type": recipe.family}
+    raw: dict[str, Any] = dict(read_json_object(recipe.config)) if recipe.config else {"model_type": recipe.family}
     family = raw.get("model_type")
     if family not in FAMILIES:
         raise UsageError(f"no new model of family {str(family)[:40]!r} (expected {', '.join(FAMILIES)})")
@@ -139,26 +131,19 @@ def prepare_model(recipe: Recipe, text: str, name: str) -> InitialModel:
     kind = "labels" if labels else "pairs" if recipe.pairs and learns == "spans" else learns
     vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")._replace(labels=labels)
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
-    raw = configure(recipe, raw, vocabulary, POSITIONS if kind == "pairs" else 0, corpus.longest)
-    raw |= label_values(labels) if labels else {}
-    return InitialModel(raw, initial_tensors(raw, recipe.seed, recipe.config or CONFIG), corpus, files, tokenizers[0])
-
-
-def configure(
-    recipe: Recipe, raw: dict[str, Any], vocabulary: Vocabulary, positions: int, longest: int
-) -> dict[str, Any]:
-    """The values of config.json, new or of the recipe's file, with the vocabulary.
-
-    positions  the least number of positions of a new model
-    """
     special = vocabulary.tokenizers[0].special
     tokens = {name: special[name] for name in ("bos", "eos", "pad") if name in special}
     if recipe.config is None:
-        return new_config(recipe, max(positions, longest), vocabulary.size, tokens)
-    ids = {f"{name}_token_id": id for name, id in tokens.items()}
-    start = {"decoder_start_token_id": tokens["pad"]} if raw.get("is_encoder_decoder") and "pad" in tokens else {}
-    check_positions(raw, longest, recipe.config)
-    return {**raw, "vocab_size": vocabulary.size, **ids, **start}
+        positions = max(POSITIONS if kind == "pairs" else 0, corpus.longest)
+        raw = new_config(recipe, positions, vocabulary.size, tokens)
+    else:
+        check_positions(raw, corpus.longest, recipe.config)
+        raw["vocab_size"] = vocabulary.size
+        raw |= {f"{name}_token_id": id for name, id in tokens.items()}
+        if raw.get("is_encoder_decoder") and "pad" in tokens:
+            raw["decoder_start_token_id"] = tokens["pad"]
+    raw |= label_values(labels) if labels else {}
+    return InitialModel(raw, initial_tensors(raw, recipe.seed, recipe.config or CONFIG), corpus, files, tokenizers[0])
 
 
 def check_sample(model: InitialModel, sample: str, name: str) -> None:
@@ -171,7 +156,7 @@ def check_sample(model: InitialModel, sample: str, name: str) -> None:
 
 
 def check_positions(raw: Mapping[str, Any], longest: int, name: str) -> None:
-    """DataError if a model has fewer positions than the longest text needs."""
+    """Raise DataError if a model has fewer positions than the longest text needs."""
     for key in MAXIMUM_POSITIONS:
         size = raw.get(key)
         if isinstance(size, int) and size < longest and raw.get("model_type") != "t5":

@@ -81,8 +81,7 @@ class RunProgress:
             return after
         if held_out >= self.best_loss:
             return replace(after, stale=self.stale + 1)
-        best = parameters.zeros()
-        best.flat[...] = parameters.flat
+        best = ParameterBuffer.of(parameters, parameters.flat.dtype)
         return replace(after, best_loss=held_out, stale=0, best=best)
 
 
@@ -170,7 +169,10 @@ class Run:
         progress = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
         files: Files = {ORIGIN: [json_bytes(origin)], CURVE: [curve]}
         files |= {**model_files(self.trainer.raw, tensors, self.recipe.dtype), **self._files, STATE: progress}
-        earlier = self._earlier_steps() if self._is_new else []
+        earlier = list[str]()  # the recorded steps of the run whose model this save replaces
+        if self._is_new and exists(os.path.join(self.folder, ORIGIN)):
+            known = recorded_steps(self.folder).items()
+            earlier = [name for number, name in known if number not in self._recorded]
         write_folder(self.folder, files)
         if self._is_new:
             remove_files(self.folder, (TOKENIZER_FILES - set(files)).union(earlier))
@@ -179,21 +181,13 @@ class Run:
             note = f"{self.folder}: removed the recorded steps of the earlier run: {join_names(earlier)}"
             warnings.warn(note, AttnkitNote, stacklevel=2)
 
-    def _earlier_steps(self) -> list[str]:
-        """The recorded steps of the run whose model a save replaces."""
-        if not exists(os.path.join(self.folder, ORIGIN)):
-            return []
-        steps = recorded_steps(self.folder).items()
-        return [name for number, name in steps if number not in self._recorded]
-
     def continue_text(self, text: str) -> str:
         """Continue a text by the model of the last step, as `attnkit decode --model`.
 
         A classifier gives its most probable label, and the probability.
         """
         parameters = self.trainer.state.fetch().parameters
-        copy = parameters.zeros()
-        copy.flat[...] = parameters.flat
+        copy = ParameterBuffer.of(parameters, parameters.flat.dtype)
         checkpoint = assemble_checkpoint(self.trainer.raw, copy, self.folder)
         with use_callbacks(SILENT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a text that ends with the positions is a sample too
@@ -263,7 +257,6 @@ class Run:
         return step % self.recipe.every == 0
 
     def _write_record(self, record: Record, number: int) -> str:
-        """Write the record of a step to the folder; return its path."""
         name = f"step-{number}.npz"
         self._recorded.add(number)
         if self._is_writer:
@@ -279,12 +272,7 @@ class Run:
 
 
 def best_label(output: OutputLogits) -> str:
-    """The most probable label of one text, and its probability.
-
-    >>> import numpy as np
-    >>> best_label(OutputLogits(Record({}), np.array([0.0, np.log(3)]), ["bad", "good"], None))
-    'good 75.0%'
-    """
+    """The most probable label of one text, and its probability: good 75.0%."""
     probabilities = softmax(output.logits)
     best = int(probabilities.argmax())
     return f"{output.words[best]} {probabilities[best]:.1%}"
@@ -303,7 +291,7 @@ def pack_state(trainer: Trainer, progress: RunProgress) -> dict[str, Array]:
 
 
 def unpack_state(trainer: Trainer, tensors: Mapping[str, Array], name: str) -> RunProgress:
-    """Set the parameters and the optimizer of a trainer to a state; return its progress.
+    """Set the parameters and the optimizer of a trainer to a state with its progress.
 
     DataError if it is the state of another model; `name` is its file.
     """

@@ -100,10 +100,10 @@ def gradient_norm(gradients: Array) -> float:
 
 
 def clip_gradients(gradients: Array, max_norm: float) -> float:
-    """Scale gradients in place to a norm of at most `max_norm`; return the norm before.
+    """Scale gradients in place to a norm of at most `max_norm`.
 
-    The factor is max_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_. If the norm is not finite, the
-    gradients are unchanged.
+    The result is the norm before. The factor is max_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_. If
+    the norm is not finite, the gradients are unchanged.
 
     >>> gradients = np.array([3.0, 4.0])
     >>> clip_gradients(gradients, 1.0), gradients.round(4).tolist()
@@ -139,7 +139,7 @@ NO_HOOKS = Hooks()
 
 
 class NumpyState:
-    """The parameters of a model in training and their optimizer, in the tensors' dtype.
+    """The parameters of a model in training and their optimizer, in their own dtype.
 
     parameters  the tensors by their published names, in one buffer, which the optimizer changes in place
     gradients   theirs, in a buffer of the same layout
@@ -202,7 +202,7 @@ class NumpyState:
     def _add_gradients(
         self, batch: Batch, count: int, dropouts: tuple[Dropout | None, Dropout | None], hooks: Hooks
     ) -> float:
-        """Add the gradients of the rows of a pass to the buffer; return the sum of their losses.
+        """Add the gradients of a pass to the buffer; return the sum of its losses.
 
         A large pass is PARTS smaller ones at once, on any number of cores, as each of its operations is too small to
         be shared by them; not where hooks are to see its whole intermediates.

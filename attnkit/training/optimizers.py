@@ -16,7 +16,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector of a processor
 
 
 class ParameterBuffer(Mapping[str, Array]):
-    """Arrays by name as views of one array of zeros; assign to the views, not to names.
+    """Arrays by name as views of one array of zeros: assign to views, not to names.
 
     flat    all elements, with zeros between the arrays, each of which starts on a cache line
     ranges  name -> its elements in `flat`
@@ -92,7 +92,7 @@ Rule = Callable[[Array, Array, State, OptimizerOptions, Update], None]
 
 
 def adam(parameter: Array, gradient: Array, state: State, options: OptimizerOptions, update: Update) -> None:
-    """Update in place by m/(sqrt(v) + eps), the corrected means of gradients and squares.
+    """Update in place by m/(sqrt(v) + eps), corrected means of gradients and squares.
 
     Weight decay is added to the gradient. In step 0 nothing is corrected, as in ONNX.
     Source: Kingma and Ba 2015, algorithm 1; torch.optim.Adam.
@@ -185,7 +185,7 @@ def optimizer_options(name: str, **changes: Any) -> OptimizerOptions:
 
 
 class UpdateNumbers:
-    """The next update of each parameter: rate and decay of its group, and its own step.
+    """The next update of each parameter: its group's rate and decay, and its own step.
 
     A parameter that is not trained in a step keeps its number of steps, as one without a gradient does in PyTorch.
 

@@ -10,7 +10,7 @@ from attnkit.model.config import Config, parse_layer_name
 
 
 class ParameterGroup(NamedTuple):
-    """The factor on the learning rate of a group of parameters, and whether they decay."""
+    """The factor on the learning rate of some parameters, and whether they decay."""
 
     rate: float = 1.0
     has_weight_decay: bool = True
@@ -72,14 +72,7 @@ def parameter_groups(
 
 
 def tensor_groups(published: PublishedTensors, layer_decay: float = 1.0) -> dict[str, ParameterGroup]:
-    """The group of each tensor by its published name, from its first parameter.
-
-    >>> from attnkit.checkpoints.publishing import published_tensors
-    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
-    >>> groups = tensor_groups(published_tensors(raw), 0.5)
-    >>> groups["transformer.wte.weight"], groups["transformer.ln_f.bias"]
-    (ParameterGroup(rate=0.25, has_weight_decay=True), ParameterGroup(rate=1.0, has_weight_decay=False))
-    """
+    """The group of each tensor by its published name, from its first parameter."""
     first = {parameters[0]: name for name, parameters in published.parameters.items()}
     shapes = {name: published.config.parameter_shape(*name.rsplit(".", 1)) for name in first}
     groups = parameter_groups(shapes, published.config, layer_decay)
@@ -87,13 +80,7 @@ def tensor_groups(published: PublishedTensors, layer_decay: float = 1.0) -> dict
 
 
 def tensors_of(published: PublishedTensors, parameters: Iterable[str]) -> set[str]:
-    """The published names of the tensors that hold some parameters.
-
-    >>> from attnkit.checkpoints.publishing import published_tensors
-    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
-    >>> tensors_of(published_tensors(raw), ["decoder.0.self.wq", "decoder.0.self.wk"])
-    {'transformer.h.0.attn.c_attn.weight'}
-    """
+    """The published names of the tensors that hold some parameters."""
     return {published.names[parameter] for parameter in parameters}
 
 

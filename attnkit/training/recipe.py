@@ -112,11 +112,7 @@ class Recipe:
 
 
 def changed_values(recipe: Recipe) -> dict[str, Any]:
-    """The values of a recipe that differ from its defaults, by name.
-
-    >>> changed_values(Recipe(layers=2, freeze=("decoder.embed",)))
-    {'layers': 2, 'freeze': ('decoder.embed',)}
-    """
+    """The values of a recipe that differ from its defaults, by name."""
     fields = dataclasses.fields(recipe)
     return {field.name: value for field in fields if (value := getattr(recipe, field.name)) != field.default}
 

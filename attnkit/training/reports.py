@@ -46,7 +46,7 @@ class Report(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """The speed of a run: tokens per second, seconds so far, and seconds left if known."""
+    """The speed of a run: tokens per second, seconds so far, and those left if known."""
 
     tokens_per_second: float
     seconds: float
@@ -246,7 +246,7 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
 
 
 def find_losses(folder: str) -> Record | None:
-    """Read the losses of a run that recorded no step; None if it did, or has no reports."""
+    """Read the losses of a run that recorded no step; None if it did or has none."""
     path = os.path.join(folder, CURVE)
     return read_losses(path) if exists(path) and not recorded_steps(folder) else None
 

@@ -43,7 +43,7 @@ def linear_factor(step: int, options: ScheduleOptions) -> float:
     >>> [linear_factor(step, ScheduleOptions(total=6, warmup=2)) for step in (1, 2, 3, 5, 6)]
     [0.5, 1.0, 1.0, 0.5, 0.25]
     """
-    return _decay(step, options, 1 - _progress(step, options))
+    return _decay(step, options, lambda done: 1 - done)
 
 
 def cosine_factor(step: int, options: ScheduleOptions) -> float:
@@ -54,7 +54,7 @@ def cosine_factor(step: int, options: ScheduleOptions) -> float:
     >>> [round(cosine_factor(step, ScheduleOptions(total=6, warmup=2)), 4) for step in (1, 2, 3, 5, 6)]
     [0.5, 1.0, 1.0, 0.5, 0.1464]
     """
-    return _decay(step, options, (1 + math.cos(math.pi * _progress(step, options))) / 2)
+    return _decay(step, options, lambda done: (1 + math.cos(math.pi * done)) / 2)
 
 
 def inverse_sqrt_factor(step: int, options: ScheduleOptions) -> float:
@@ -106,11 +106,9 @@ def check_schedule(name: str, options: ScheduleOptions) -> None:
         raise UsageError("expected cut_frac between 0 and 1, ratio 1 or more, and final 0 to 1")
 
 
-def _progress(step: int, options: ScheduleOptions) -> float:
-    """The part of the steps after the warm-up that is done: 0 in the first of them."""
-    return min((step - 1 - options.warmup) / (options.total - options.warmup), 1)
-
-
-def _decay(step: int, options: ScheduleOptions, part: float) -> float:
-    """The warm-up, then `part` of the way from `final` to 1."""
-    return step / options.warmup if step <= options.warmup else options.final + (1 - options.final) * part
+def _decay(step: int, options: ScheduleOptions, curve: Callable[[float], float]) -> float:
+    """The warm-up, then a curve from 1 to `final` over the part that is done."""
+    if step <= options.warmup:
+        return step / options.warmup
+    done = min((step - 1 - options.warmup) / (options.total - options.warmup), 1)
+    return options.final + (1 - options.final) * curve(done)

@@ -19,7 +19,7 @@ from attnkit.training.schedules import SCHEDULES
 
 
 class EngineState:
-    """A `NumpyState` on the devices of an engine; the host only counts the updates of each parameter."""
+    """A `NumpyState` on the devices of an engine; the host only counts its updates."""
 
     def __init__(self, recipe: Recipe, raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
         self._recipe, self._raw, self._table = recipe, raw, published_tensors(raw)
@@ -79,7 +79,7 @@ class EngineState:
 
 
 class StepResult(NamedTuple):
-    """The mean loss of a step, gradient norm before clipping, learning rate and tokens."""
+    """The numbers of a step: mean loss, norm before clipping, learning rate, tokens."""
 
     loss: float
     gradient_norm: float
@@ -88,7 +88,7 @@ class StepResult(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The mean held-out loss, and the share of labelled texts that are classified right."""
+    """The mean held-out loss, and the share of labels that are predicted right."""
 
     loss: float
     accuracy: float | None = None

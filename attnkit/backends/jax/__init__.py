@@ -1,4 +1,4 @@
-"""The engine of JAX: the steps of a model compiled by XLA. Nothing here is imported unless it is chosen.
+"""The engine of JAX: the steps of a model compiled by XLA; imported when chosen.
 
 engine.py             the engine: whole passes and heads; token_decoder.py: token by token
 program.py            the steps of a configuration as one function, which JAX compiles, differentiates and splits

@@ -42,11 +42,6 @@ class Rules(NamedTuple):
     rounding: str = ""
     has_infinite: bool = False
 
-    @property
-    def is_simple(self) -> bool:
-        """Whether scores are scaled dot products with nothing added: any kernel serves."""
-        return self.bias is None and not (self.softcap or self.rounding or self.has_infinite)
-
     def is_plain(self, queries: int, keys: int) -> bool:
         """Whether only causality, perhaps in a window, masks the scores."""
         is_from_start = isinstance(self.offset, int) and self.offset == 0 and queries == keys
@@ -142,12 +137,7 @@ def score_function(name: str, params: Mapping[str, JaxArray]) -> Callable[[JaxAr
 
 
 def projected_scores(name: str, q: JaxArray, k: JaxArray, params: Mapping[str, JaxArray]) -> JaxArray:
-    """The scores of queries and keys after their projection by a score function.
-
-    >>> one = jnp.ones((1, 1, 1))
-    >>> projected_scores("additive", one, -one, {"va": jnp.array([2.0])}).tolist()
-    [[[0.0]]]
-    """
+    """The scores of queries and keys after their projection by a score function."""
     if name != "additive":
         return SCORES[name].score(q, k, params)
     rows = grouped(q, k.shape[-3])[..., :, None, :]
@@ -180,9 +170,12 @@ def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: Se
         return block_attention(q, k, v, rules)[0].astype(q.dtype)
     if q.dtype.itemsize == 8 or (q.dtype == jnp.float16 and jax.default_backend() == "cpu"):
         return dense_attention(q, k, v, rules)
-    bias, mask = grids(q, k, rules, is_plain)
-    lead = (1,) * (4 - q.ndim)
-    rows = [jnp.swapaxes(x.reshape(*lead, *x.shape), -2, -3) for x in (q, k, v)]  # (B, T, H, K)
+    i, j = jnp.arange(queries), jnp.arange(keys)
+    masks = [] if is_plain else [one for one in (allowed_cells(rules, i, j), rules.mask) if one is not None]
+    biases = [one.astype(q.dtype) for one in (rules.bias, position_bias(rules, i, j)) if one is not None]
+    mask = four_axes(reduce(jnp.logical_and, masks)) if masks else None
+    bias = four_axes(reduce(jnp.add, biases)) if biases else None
+    rows = [jnp.swapaxes(four_axes(x), -2, -3) for x in (q, k, v)]  # (B, T, H, K)
     y = jax.nn.dot_product_attention(
         *rows,
         bias,
@@ -211,19 +204,8 @@ def has_cudnn(q: JaxArray, rules: Rules, is_plain: bool, keys: int) -> bool:
     return is_known and is_small and is_even and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_CUDNN
 
 
-def grids(q: JaxArray, k: JaxArray, rules: Rules, is_plain: bool) -> tuple[JaxArray | None, JaxArray | None]:
-    """The sum of biases and the mask of scores, broadcast to (B, H, T, S), or None.
-
-    is_plain  whether the kernel has a flag for causal attention
-    """
-    i, j = jnp.arange(q.shape[-2]), jnp.arange(k.shape[-2])
-    masks = () if is_plain else (allowed_cells(rules, i, j), rules.mask)
-    parts = [one for one in masks if one is not None]
-    biases = [one.astype(q.dtype) for one in (rules.bias, position_bias(rules, i, j)) if one is not None]
-    mask = reduce(jnp.logical_and, parts) if parts else None
-    bias = reduce(jnp.add, biases) if biases else None
-    both = (None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (bias, mask))
-    return next(both), next(both)
+def four_axes(x: JaxArray) -> JaxArray:
+    return x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
 def merge_parts(first: tuple[JaxArray, JaxArray], second: tuple[JaxArray, JaxArray]) -> tuple[JaxArray, JaxArray]:
@@ -253,11 +235,7 @@ def part_attention(
 
 
 def block_size(count: int) -> int:
-    """The largest size of equal blocks of at most BLOCK.
-
-    >>> block_size(1536), block_size(7)
-    (768, 7)
-    """
+    """The largest size of equal blocks of at most BLOCK: 768 for 1536."""
     return next(count // parts for parts in range(-(-count // BLOCK), count + 1) if count % parts == 0)
 
 

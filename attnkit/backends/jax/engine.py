@@ -27,7 +27,6 @@ from attnkit.backends.jax.mesh import (
 from attnkit.backends.jax.passes import (
     Caches,
     Pass,
-    gated_layers,
     head_names,
     hook_of_arrays,
     is_seen,
@@ -94,7 +93,7 @@ class JaxEngine:
         dtype, result = self.dtypes(model, steps[0], x, context.dtype)
         for step in steps:
             context.on_step(step)
-        if is_seen(model.config, gated_layers(model, steps), steps, context):
+        if is_seen(model, steps, context):
             return self._run_seen(model, steps, x, context, dtype, result)
         with precision(dtype):
             y, prepared = self._run_compiled(model, steps, x, context, dtype)
@@ -314,7 +313,7 @@ class JaxEngine:
         result: DType,
         layout: Callable[[JaxArray], JaxArray] = keep_layout,
     ) -> Array:
-        """Run steps one operation after another, with hooks; `layout` receives each result."""
+        """Run steps one operation after another, with hooks; `layout` receives results."""
         with precision(dtype):
             tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
             capacity = None if context.cache is None else context.past + tokens

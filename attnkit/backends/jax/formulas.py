@@ -1,4 +1,4 @@
-"""The formulas of model/ on arrays of JAX, but for those that serve both as they are.
+"""The formulas of model/ on arrays of JAX, if the same text cannot serve both.
 
 Statistics of norms, softmax and logits are computed in float32 at least, whatever the rest is computed in.
 """
@@ -42,13 +42,7 @@ def wide(x: JaxArray) -> JaxArray:
 
 
 def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
-    """x W + b; W is the identity and b zero if missing: see model/linear.py.
-
-    x (..., D), weight (D, E), bias (E,) -> (..., E)
-
-    >>> linear(jnp.array([[1.0, 2.0]]), jnp.eye(2), jnp.array([10.0, 20.0])).tolist()
-    [[11.0, 22.0]]
-    """
+    """x W + b; W is the identity and b zero if missing: see model/linear.py."""
     y = x if weight is None else x @ weight
     return y if bias is None else y + bias
 
@@ -64,9 +58,6 @@ def standardize(x: JaxArray, is_centered: bool, eps: float) -> JaxArray:
     """Center x if asked, and divide by the root of mean square + eps: (..., D).
 
     Its gradient is written as in model/norms.py: what JAX derives takes one more pass over x.
-
-    >>> standardize(jnp.array([[1.0, 5.0]]), True, 0.0).tolist()
-    [[-1.0, 1.0]]
     """
     return _standardize(x, is_centered, eps)[0]
 
@@ -90,13 +81,7 @@ standardize.defvjp(_standardize, _standardize_backward)
 
 
 def normalize(config: Config, x: JaxArray, params: Params) -> JaxArray:
-    """The layer norm or RMS norm of x: see model/norms.py.
-
-    x (..., D), gamma, beta (D,) -> (..., D)
-
-    >>> normalize(Config("", 2, eps=1e-20), jnp.array([[1.0, 5.0]]), {}).tolist()
-    [[-1.0, 1.0]]
-    """
+    """The layer norm or RMS norm of x (..., D): see model/norms.py."""
     y = standardize(wide(x), config.norm == "layer", config.eps)
     y = y * params["gamma"] if "gamma" in params else y
     y = y + params["beta"] if "beta" in params else y
@@ -125,9 +110,6 @@ def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray) -> JaxArray:
     """Rotate pairs (i, i + R/2) of the first R features: see model/rotary.py.
 
     x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
-
-    >>> rotate(jnp.array([[1.0, 2.0, 7.0]]), jnp.array([[0.0]]), jnp.array([[1.0]])).tolist()
-    [[-2.0, 1.0, 7.0]]
     """
     half = cos.shape[-1]
     left, right, rest = wide(x[..., :half]), wide(x[..., half : 2 * half]), x[..., 2 * half :]
@@ -139,9 +121,6 @@ def interpolate_positions(table: JaxArray, rows: int, columns: int, new_rows: in
     """Resize learned positions of a grid of patches: see model/patch_embedding.py.
 
     table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
-
-    >>> interpolate_positions(jnp.array([[9.0], [0.0], [4.0]]), 1, 2, 1, 2).ravel().tolist()
-    [9.0, 0.0, 4.0]
     """
     grid = table[1:].reshape(rows, columns, -1)
     down, across = bicubic_weights(rows, new_rows), bicubic_weights(columns, new_columns)

@@ -252,7 +252,7 @@ def memory_arrays(layer: str, context: Context, shape: tuple[int, ...], sizes: S
 
 
 # the inputs that may have an entry for each text, and how many axes they then have
-BATCHED = {"types": 2, "positions": 2, "sinusoids": 3, "rotary": 4, "local_rotary": 4}
+BATCHED = {"x": 1, "types": 2, "positions": 2, "sinusoids": 3, "rotary": 4, "local_rotary": 4}
 BATCHED |= dict.fromkeys(("real", "source", "source_cell"), 2)
 BATCHED |= dict.fromkeys(("mask", "bias", "memory", "memory_mask", "memory_bias"), 3)
 

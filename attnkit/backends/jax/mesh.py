@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attnkit.backends.jax.formulas import JaxArray
+from attnkit.backends.jax.inputs import BATCHED
 from attnkit.checkpoints.parameters import Parameters
 from attnkit.errors import UsageError
 from attnkit.formats import release_pages
@@ -18,8 +19,9 @@ from attnkit.model.recurrent_config import RecurrentConfig
 
 AXES = ("data", "model", "seq")  # texts; heads and features; tokens
 COLUMNS = ("wq", "wk", "wv", "w1", "w3")  # weights (in, out) of which each device has some columns
-RECURRENT = ("real", "source", "source_cell")  # inputs of recurrent layers, with a row for each text
 ROWS = ("wo", "w2")  # of which each has some rows, whose products are added up
+TOKENS = {"x": 1, "types": -1, "positions": -1}  # input -> its axis of tokens
+TOKENS |= dict.fromkeys(("sinusoids", "memory", "rotary", "local_rotary"), -2)
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -94,18 +96,15 @@ def parameter_spec(config: Config, mesh: Mesh, layer: str, name: str, shape: tup
 
 def input_spec(name: str, array: Array, has_rows: bool) -> PartitionSpec:
     """How an input is split: texts over `data`, tokens over `seq`."""
-    # name -> how many axes a batch has, and which axis is that of tokens
-    known = {"x": (1, 1), "types": (2, -1), "positions": (2, -1), "sinusoids": (3, -2), "memory": (3, -2)}
-    known |= dict.fromkeys(("rotary", "local_rotary"), (4, -2))
-    masks = ("mask", "bias", "memory_mask", "memory_bias")
     axes: list[str | None] = [None] * array.ndim
-    if name in known:
-        batched, tokens = known[name]
-        if array.ndim > tokens >= -array.ndim:
-            axes[tokens] = "seq"
-        if has_rows and array.ndim >= batched:
-            axes[0] = "data"
-    elif has_rows and (name in RECURRENT or (name in masks and array.ndim == 4 and array.shape[0] > 1)):
+    if name in TOKENS and array.ndim > TOKENS[name] >= -array.ndim:
+        axes[TOKENS[name]] = "seq"
+    is_mask = name.endswith(("mask", "bias"))
+    if (
+        has_rows
+        and name in BATCHED
+        and (array.ndim == 4 and array.shape[0] > 1 if is_mask else array.ndim >= BATCHED[name])
+    ):
         axes[0] = "data"
     return PartitionSpec(*axes)
 

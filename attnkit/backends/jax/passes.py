@@ -56,15 +56,14 @@ def head_names(config: Config) -> list[str]:
     return [*["pooler"] * (config.is_head_pooled and config.pooling == "pooler"), *transform, "logits"]
 
 
-def is_seen(config: Config, gated: frozenset[str], steps: Sequence[Step], context: Context) -> bool:
-    """Whether the hook of a context reads any intermediate; it is asked for all.
-
-    gated  the layers of feed-forward networks with a gate
-    """
-    if context.hook is no_hook or isinstance(config, RecurrentConfig):
+def is_seen(model: Model, steps: Sequence[Step], context: Context) -> bool:
+    """Whether the hook of a context reads any intermediate; it is asked for all."""
+    if context.hook is no_hook or isinstance(model.config, RecurrentConfig):
         return context.hook is not no_hook
-    names = (name for step in steps for name in step_names(config, step, step.layer in gated, context.weights))
-    hooks = [context.hook(name) for name in names]
+    hooks = []
+    for step in steps:
+        is_gated = step.op == "ffn" and "w3" in stored_parameters(model.params, step.layer)
+        hooks += [context.hook(name) for name in step_names(model.config, step, is_gated, context.weights)]
     return any(hook is not None for hook in hooks)
 
 
@@ -206,13 +205,6 @@ def write_caches(context: Context, caches: Caches, tokens: int, rows: int | None
         elif layer not in known and context.memory is not None:
             k, v = (take_rows(to_numpy(x[..., : context.memory.shape[-2], :])) for x in pair)
             cache.set(layer, k, v)
-
-
-def gated_layers(model: Model, steps: Sequence[Step]) -> frozenset[str]:
-    """The layers of feed-forward networks with a gate."""
-    return frozenset(
-        step.layer for step in steps if step.op == "ffn" and "w3" in stored_parameters(model.params, step.layer)
-    )
 
 
 def memory_length(cache: KVCache | None) -> int:

@@ -81,7 +81,7 @@ def check_processes(coordinator: str, process: int | None, processes: int | None
 
 
 def initialize_automatically() -> None:
-    """Join the processes of a job of SLURM, MPI or Kubernetes; UsageError outside of one."""
+    """Join the processes of a job of SLURM, MPI or Kubernetes, or raise UsageError."""
     try:
         jax.distributed.initialize(**LIMITS)
     except ValueError as error:

@@ -129,25 +129,22 @@ def attend_heads(
     rules = make_rules(plain, q, k, bool(np.isfinite(values).all()))
     names = summary_names(summary)
     scorer = score_function(options.score, {name: jnp.asarray(x, q.dtype) for name, x in params.items()})
-    if any(name in keep for name in SQUARE) or names or scorer is not dot or not rules.is_simple:
+    is_simple = scorer is dot and rules.bias is None and not (rules.softcap or rules.rounding or rules.has_infinite)
+    is_split = engine.mesh is not None and engine.mesh.shape["seq"] > 1 and q.size and k.size
+    if any(name in keep for name in SQUARE) or names or not is_simple:
         steps["lse"] = dense_with_lse(q, k, v, rules, steps.setdefault, scorer)[1]
+    elif is_split:
+        steps["heads"], steps["lse"] = split_attention(engine, q, k, v, rules)
     else:
-        steps["heads"], steps["lse"] = heads_alone(engine, q, k, v, rules)
+        is_large = q.shape[-3] * q.shape[-2] * k.shape[-2] >= MANY
+        heads, steps["lse"] = run_kernel(block_attention if is_large else dense_with_lse, q, k, v, rules)
+        steps["heads"] = heads.astype(q.dtype)
     if "weights" in keep and names:
         position = query_positions(slice(0, q.shape[-2]), plain.offset(q.shape[-2], k.shape[-2]))
         weights, lse = to_numpy(steps.pop("weights"), own), to_numpy(steps["lse"], np.float64)
         steps |= summarize_dense_weights(summary, weights, lse, position)
     returned = {"heads", *keep, *names}
     return {name: steps[name] for name in (*ORDER, *names) if name in steps and name in returned}
-
-
-def heads_alone(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
-    """Heads and log-sum-exps: by the ring of a mesh, by blocks, or at once."""
-    if engine.mesh is not None and engine.mesh.shape["seq"] > 1 and q.size and k.size:
-        return split_attention(engine, q, k, v, rules)
-    is_large = q.shape[-3] * q.shape[-2] * k.shape[-2] >= MANY
-    heads, lse = run_kernel(block_attention if is_large else dense_with_lse, q, k, v, rules)
-    return heads.astype(q.dtype), lse
 
 
 def run_kernel(kernel: Callable[..., Any], q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> Any:

@@ -96,11 +96,7 @@ def run_tokens(run: Pass, step: Callable[[Any, Any], Any], first: Any, tokens: A
 
 
 def select_new(is_new: JaxArray | None, new: Any, old: Any) -> Any:
-    """The new state of texts whose `is_new` (B,) is True, or else the old one.
-
-    >>> select_new(jnp.array([True, False]), State(jnp.ones((2, 1))), State(jnp.zeros((2, 1)))).hidden.tolist()
-    [[1.0], [0.0]]
-    """
+    """The new state of texts whose `is_new` (B,) is True, or else the old one."""
     return new if is_new is None else jax.tree.map(lambda one, two: jnp.where(is_new[:, None], one, two), new, old)
 
 
@@ -150,7 +146,10 @@ def bridge(run: Pass, number: int, source: State) -> State:
 def attend_and_recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     """Run a decoder over its tokens, one after another: x (..., T, E) -> (..., T, C)."""
     batch, real, hook = x if x.ndim == 3 else x[None], run.inputs.get("real"), hook_of(run)
-    decoder, places = make_decoder(run), count()
+    config: Any = run.config
+    layers = tuple(run.params[f"decoder.{number}.rnn"] for number in range(config.decoder.layers))
+    decoder = AttentiveDecoder(config, layers, run.params.get(CROSS, {}), run.params.get(READOUT, {}), JAX)
+    places = count()
     attended = find_attended(run, decoder)
     hooks = SequenceHooks(hook or no_hook, batch.shape[1], x.ndim == 3)
 
@@ -183,12 +182,6 @@ def attend_token(
 
 
 JAX_TOKENS = TokenFunctions(attend_token, lambda x, params: feed_forward(x, params, "tanh"), jnp.concatenate)
-
-
-def make_decoder(run: Pass) -> AttentiveDecoder:
-    config: Any = run.config
-    layers = tuple(run.params[f"decoder.{number}.rnn"] for number in range(config.decoder.layers))
-    return AttentiveDecoder(config, layers, run.params.get(CROSS, {}), run.params.get(READOUT, {}), JAX)
 
 
 def find_attended(run: Pass, decoder: AttentiveDecoder) -> Attended:

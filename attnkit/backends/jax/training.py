@@ -153,7 +153,7 @@ class JaxTrainState:
         dropouts: Dropouts,
         updates: Mapping[str, Any],
     ) -> tuple[float, float]:
-        """Change parameters by the gradients of a batch; return mean loss and gradient norm.
+        """Change parameters by the gradients of a batch; return loss and gradient norm.
 
         targets (B, T) or (B,); count: the targets that the mean of losses is taken over
         passes   the rows that are worked on together
