@@ -12,21 +12,8 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.record import Array
 
-NAMES = (
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint64",
-    "uint32",
-    "uint16",
-    "uint8",
-    "bool",
-)
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+NAMES = (*FLOATS, "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool")
 PRECISION = {"float32": 24, "float16": 11, "bfloat16": 8}  # bits of the significand, the hidden one included
 MOST_DIMENSIONS = 64  # NumPy's own limit
 LARGEST_EMPTY = 1 << 24  # limit of the product of the other dimensions of a tensor without elements
@@ -72,7 +59,7 @@ def is_float_dtype(dtype: np.dtype[Any]) -> bool:
     >>> is_float_dtype(np.dtype("float16")), is_float_dtype(np.dtype("int8"))
     (True, False)
     """
-    return name_of(dtype) in ("float64", *PRECISION)
+    return name_of(dtype) in FLOATS
 
 
 def check_shape(dimensions: Sequence[object]) -> tuple[int, ...]:

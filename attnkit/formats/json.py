@@ -11,6 +11,7 @@ import numpy as np
 
 from attnkit.errors import DataError, counted
 from attnkit.formats.dtypes import (
+    FLOATS,
     NAMES,
     PRECISION,
     byte_count,
@@ -65,7 +66,7 @@ def to_record(text: bytes, place: tuple[int, int], maps: bool) -> Record:
     if not isinstance(value, dict):
         return Record({"x": to_array(value, None, exact)})
     if maps and value and next(iter(value)) not in RECORD_KEYS:
-        return Record(to_tensors(value, exact)).check()
+        return Record({name: to_tensor(name, part, exact) for name, part in value.items()}).check()
     for key, part in value.items():
         if key not in RECORD_KEYS and key.isidentifier() and len(key) < 20 and isinstance(part, list):
             known = ", ".join(RECORD_KEYS)
@@ -76,12 +77,8 @@ def to_record(text: bytes, place: tuple[int, int], maps: bool) -> Record:
         raise DataError('key "tensors" is not an object')
     if not tensors:
         raise DataError(f'key "tensors" is {"empty" if "tensors" in value else "missing"}')
-    labels, history = check_labels(value.get("labels", {})), check_history(value.get("history", []))
-    return Record(to_tensors(tensors, lambda: exact()["tensors"]), labels, history).check()
-
-
-def to_tensors(values: dict[str, Any], exact: Exact) -> dict[str, Tensor]:
-    return {name: to_tensor(name, value, exact) for name, value in values.items()}
+    read = {name: to_tensor(name, part, lambda: exact()["tensors"]) for name, part in tensors.items()}
+    return Record(read, check_labels(value.get("labels", {})), check_history(value.get("history", []))).check()
 
 
 def to_tensor(name: str, value: Any, exact: Exact) -> Tensor:
@@ -96,15 +93,12 @@ def to_tensor(name: str, value: Any, exact: Exact) -> Tensor:
     with prefix_errors(f'tensor "{name[:40]}"'):
         if "data" not in parts:
             raise DataError('key "data" is missing')
-        array = to_array(parts["data"], check_dtype(parts.get("dtype", "")), exact_data)
+        dtype = parts.get("dtype", "")
+        if dtype not in ("", *NAMES):
+            raise unsupported_dtype(str(dtype)[:40])
+        array = to_array(parts["data"], dtype or None, exact_data)
         axes = check_axis_names(parts["axes"]) if "axes" in parts else None
         return Tensor(reshape(array, parts["shape"]) if "shape" in parts else array, axes)
-
-
-def check_dtype(name: object) -> str | None:
-    if name != "" and (not isinstance(name, str) or name not in NAMES):
-        raise unsupported_dtype(str(name)[:40])
-    return str(name) or None
 
 
 def reshape(array: Array, shape: object) -> Array:
@@ -171,7 +165,7 @@ def convert_leaves(leaves: list[Any], kinds: set[type], name: str, exact: Exact)
     """The elements in a dtype, or None if one of them needs a closer look."""
     if name == "bool":
         return np.array(leaves, bool)
-    if not is_float_name(name):
+    if name not in FLOATS:
         low, high = integer_bounds(name)
         fits = kinds <= {int} and (not leaves or (low <= min(leaves) and max(leaves) <= high))
         return np.array(leaves, dtype_of(name)) if fits else None
@@ -241,19 +235,15 @@ def check_element(value: Any, name: str, path: str) -> None:
     if name == "bool":
         if not isinstance(value, bool):
             raise DataError(f"{place} is {format_value(value)}, expected true or false")
-    elif not is_number and (not isinstance(value, str) or value not in NON_FINITE or not is_float_name(name)):
+    elif not is_number and (not isinstance(value, str) or value not in NON_FINITE or name not in FLOATS):
         raise DataError(f"{place} is {format_value(value)}, expected a number")
-    elif is_float_name(name):
+    elif name in FLOATS:
         if is_number and np.isinf(round_to(np.array(value, np.float64), name)):
             raise out_of_range(path, format_value(value), name)
     elif value != int(value):
         raise DataError(f"{place} is {format_value(value)}, expected a whole number for {name}")
     elif isinstance(value, int) and not integer_bounds(name)[0] <= value <= integer_bounds(name)[1]:
         raise out_of_range(path, format_value(value), name)
-
-
-def is_float_name(name: str) -> bool:
-    return name == "float64" or name in PRECISION
 
 
 def format_value(value: object) -> str:

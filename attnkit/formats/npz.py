@@ -31,7 +31,10 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def _to_record(members: dict[str, Member], bfloat16: bool) -> Record:
-    metadata = _metadata(members.pop(META)) if META in members else {}
+    metadata: dict[str, Any] = {}
+    if META in members:
+        with prefix_errors(f"member {META!r}"):
+            metadata = loads(bytes(read_member(members.pop(META))))
     if not members:
         raise DataError("no tensors in this NPZ file")
     halves = metadata.pop("bfloat16", [])  # NPY has no name for this dtype
@@ -83,11 +86,6 @@ def encode(record: Record) -> list[Buffer]:
         metadata["bfloat16"] = halves
     files = [(f"{name}.npy", npy.encode_array(array)) for name, array in record.arrays().items()]
     return encode_archive([*files, (META, [dumps(metadata)])])
-
-
-def _metadata(member: Member) -> dict[str, Any]:
-    with prefix_errors(f"member {member.name[:100]!r}"):
-        return loads(bytes(read_member(member)))
 
 
 def _entry(member: Member) -> tuple[str, tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 The file is a ZIP archive: `data.pkl` says which tensor is where, `data/0`, `data/1` … are the storages, the bytes that
 tensors are views of. Before PyTorch 1.6 it was a row of pickles, then the storages. Of a pickle only dicts, lists,
-plain values, storages and tensors are known (pickle_reader.py, pytorch_values.py); every other name or opcode is
+plain values, storages and tensors are known (pickle_reader.py); every other name or opcode is
 refused, and the error has its name.
 """
 
@@ -96,7 +96,6 @@ def torch_names(sizes: dict[str, int]) -> Names:
 
 
 def empty_dict(arguments: tuple[Any, ...]) -> Dict:
-    """A new ordered dict."""
     if arguments:
         raise DataError("an OrderedDict of arguments")
     return Dict([])
@@ -117,7 +116,6 @@ def rebuild_typed(arguments: tuple[Any, ...]) -> View:
 
 
 def rebuild_parameter(arguments: tuple[Any, ...]) -> View:
-    """The tensor of a parameter."""
     if len(arguments) not in (3, 4) or not isinstance(arguments[0], View):
         raise DataError("a parameter without a tensor")
     return arguments[0]
@@ -157,7 +155,11 @@ def flatten(value: Any) -> dict[str, View]:
         if isinstance(value, View | Storage):
             if name in views:
                 raise DataError(f"tensor {name[:100]!r} occurs twice")
-            views[name or "x"] = whole_storage(value) if isinstance(value, Storage) else value
+            if isinstance(value, Storage):
+                if not value.dtype:
+                    raise DataError(f"storage {value.key[:100]!r} has no dtype")
+                value = View(value, value.dtype, 0, (value.size // dtype_of(value.dtype).itemsize,), (1,))
+            views[name or "x"] = value
             continue
         if depth == DEEPEST:
             raise DataError(f"dicts nested more than {DEEPEST} deep")
@@ -168,13 +170,6 @@ def flatten(value: Any) -> dict[str, View]:
     if not views:
         raise DataError("no tensors in this PyTorch file")
     return views
-
-
-def whole_storage(storage: Storage) -> View:
-    """A storage as a tensor of one axis."""
-    if not storage.dtype:
-        raise DataError(f"storage {storage.key[:100]!r} has no dtype")
-    return View(storage, storage.dtype, 0, (storage.size // dtype_of(storage.dtype).itemsize,), (1,))
 
 
 def join(name: str, key: object) -> str:
@@ -227,19 +222,18 @@ def map_tensors(path: str) -> Mapped:
     with name_errors(path):
         data = memoryview(map_file(path))
         source = Source.of(data, path)
-        stored = read_archive(source, mapped_content) if data[:4] == LOCAL_MARK else read_legacy(data)
-        views, read_tensor = stored[0], tensor_reader(*stored)
+
+        def in_place(member: Member) -> memoryview:
+            return member.packed if member.method == STORED else read_member(member)
+
+        views, content = read_archive(source, in_place) if data[:4] == LOCAL_MARK else read_legacy(data)
+        read_tensor = tensor_reader(views, content)
 
         def tensor(name: str) -> Array:
             with name_errors(path):
                 return read_tensor(name)
 
         return Mapped(path, {name: (view.dtype, view.shape) for name, view in views.items()}, tensor)
-
-
-def mapped_content(member: Member) -> memoryview:
-    """The bytes of a member in place where it is stored as it is."""
-    return member.packed if member.method == STORED else read_member(member)
 
 
 def tensor_reader(views: dict[str, View], content: Content) -> Callable[[str], Array]:
@@ -313,26 +307,19 @@ def read_archive(source: Source, open_member: Callable[[Member], memoryview]) ->
         archive.parse(pickled.name.removesuffix(f"/{PICKLE}"), bytes(read_member(pickled)))
     pickled = members[f"{archive.root}/{PICKLE}"]
     read_member(pickled)  # compares its checksum
-    check_byte_order(members.get(f"{archive.root}/byteorder"))
+    if order_file := members.get(f"{archive.root}/byteorder"):
+        order = bytes(read_member(order_file)[:40]).strip()
+        if order != b"little":
+            raise DataError(f"byteorder {order.decode('utf-8', 'replace')!r} not supported (expected 'little')")
     for key, size in archive.sizes.items():
-        check_storage(key, size, members.get(f"{archive.root}/data/{key}"))
+        member = members.get(f"{archive.root}/data/{key}")
+        if member is None:
+            raise DataError(f"storage {key[:100]!r} is missing")
+        if member.size != size:
+            raise DataError(f"storage {key[:100]!r}: {PICKLE} says {size} bytes, the file has {member.size}")
     views = archive.views or {}
     check_total(views, sum(len(member.packed) for member in first))
     return views, lambda key: open_member(members[f"{archive.root}/data/{key}"])
-
-
-def check_byte_order(member: Member | None) -> None:
-    """Raise DataError unless the numbers are little-endian, the default."""
-    if member is not None and (order := bytes(read_member(member)[:40]).strip()) != b"little":
-        raise DataError(f"byteorder {order.decode('utf-8', 'replace')!r} not supported (expected 'little')")
-
-
-def check_storage(key: str, size: int, member: Member | None) -> None:
-    """Raise DataError where the file of a storage is missing or has another size."""
-    if member is None:
-        raise DataError(f"storage {key[:100]!r} is missing")
-    if member.size != size:
-        raise DataError(f"storage {key[:100]!r}: {PICKLE} says {size} bytes, the file has {member.size}")
 
 
 def check_total(views: dict[str, View], size: int) -> None:
@@ -376,30 +363,18 @@ def read_legacy(data: memoryview) -> tuple[dict[str, View], Content]:
     views = flatten(tensors)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or sorted(keys) != sorted(sizes):
         raise DataError("its storages are not those of its tensors")
-    starts = locate_storages(data, at, [(key, sizes[key]) for key in keys])
-    for view in views.values():
-        check_count(data, starts, view.storage)
-    check_total(views, len(data))
-    return views, lambda key: data[starts[key] : starts[key] + sizes[key]]
-
-
-def locate_storages(data: memoryview, at: int, sizes: list[tuple[str, int]]) -> dict[str, int]:
-    """Where each storage begins, one after the other, each after its count."""
     starts: dict[str, int] = {}
-    for key, size in sizes:
+    for key in keys:
         starts[key] = at + COUNT
-        at += COUNT + size
+        at += COUNT + sizes[key]
         if at > len(data):
             left = max(len(data) - starts[key], 0)
-            raise DataError(f"truncated: storage {key[:100]!r} needs {size} bytes, {left} are left")
+            raise DataError(f"truncated: storage {key[:100]!r} needs {sizes[key]} bytes, {left} are left")
     if at < len(data):
         raise DataError(f"{len(data) - at} bytes after the last storage")
-    return starts
-
-
-def check_count(data: memoryview, starts: dict[str, int], storage: Storage) -> None:
-    """Raise DataError where the count before a storage is not that of its elements."""
-    start = starts[storage.key]
-    count = int.from_bytes(data[start - COUNT : start], "little")
-    if storage.dtype and count * dtype_of(storage.dtype).itemsize != storage.size:
-        raise DataError(f"storage {storage.key[:100]!r}: {count} elements, which are not {storage.size} bytes")
+    for storage in dict.fromkeys(view.storage for view in views.values()):
+        count = int.from_bytes(data[starts[storage.key] - COUNT : starts[storage.key]], "little")
+        if storage.dtype and count * dtype_of(storage.dtype).itemsize != storage.size:
+            raise DataError(f"storage {storage.key[:100]!r}: {count} elements, which are not {storage.size} bytes")
+    check_total(views, len(data))
+    return views, lambda key: data[starts[key] : starts[key] + sizes[key]]

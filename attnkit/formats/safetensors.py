@@ -7,29 +7,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, escaped
-from attnkit.formats.dtypes import byte_count, byte_view, check_shape, dtype_of, from_bytes, name_of, to_contiguous
+from attnkit.formats.dtypes import (
+    NAMES,
+    byte_count,
+    byte_view,
+    check_shape,
+    dtype_of,
+    from_bytes,
+    name_of,
+    to_contiguous,
+)
 from attnkit.formats.json_text import parse_json
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.record import Array, Record
 
-DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
-CODES = {name: code for code, name in DTYPES.items()}
+CODES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+DTYPES = dict(zip(CODES, NAMES, strict=True))
 METADATA = "__metadata__"
 LONGEST_HEADER = 100_000_000  # the limit of the safetensors library
 
@@ -51,8 +46,14 @@ def read(source: Source) -> Iterator[Record]:
     [[0, 1, 2]]
     """
     with name_errors(source.name):
-        entries, metadata = _header(_header_text(source))
-        arrays = {name: _read_tensor(source, name, entries[name]) for name in _sort_by_offset(entries)}
+        entries, metadata = _read_header(source)
+        arrays = {}
+        for name in _sort_by_offset(entries):
+            dtype, shape, begin, end = entries[name]
+            data = source.read_uint8(end - begin)
+            if data.size < end - begin:
+                raise DataError(f"truncated data: tensor {name[:100]!r} needs {end - begin} bytes, got {data.size}")
+            arrays[name] = from_bytes(data, dtype_of(dtype), shape)
         if source.peek(1):
             raise DataError(f"{source.count_rest()} after the last tensor")
         record = Record({name: arrays[name] for name in entries})
@@ -63,7 +64,7 @@ def map_tensors(path: str) -> Mapped:
     """Map the tensors of a safetensors file, each read when it is needed."""
     with name_errors(path):
         source = Source.of(memoryview(map_file(path)), path)
-        entries, _ = _header(_header_text(source))
+        entries, _ = _read_header(source)
         last = entries[_sort_by_offset(entries)[-1]]
         data = np.frombuffer(source.read_available(), np.uint8)
         if data.size != last.end:
@@ -91,7 +92,7 @@ def encode(record: Record, metadata: Mapping[str, str] | None = None) -> list[Bu
     at = 0
     arrays = [to_contiguous(array) for array in record.arrays().values()]
     for name, array in zip(record.tensors, arrays, strict=True):
-        entry = {"dtype": CODES[name_of(array.dtype)], "shape": array.shape}
+        entry = {"dtype": CODES[NAMES.index(name_of(array.dtype))], "shape": array.shape}
         header[name] = {**entry, "data_offsets": (at, at + array.nbytes)}
         at += array.nbytes
     text = dumps(header)
@@ -99,7 +100,8 @@ def encode(record: Record, metadata: Mapping[str, str] | None = None) -> list[Bu
     return [len(text).to_bytes(8, "little") + text, *map(byte_view, arrays)]
 
 
-def _header_text(source: Source) -> bytes:
+def _read_header(source: Source) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The tensors of a file in the order of its header, and the metadata."""
     start = source.read(8)
     if len(start) < 8:
         raise DataError(f"truncated header: expected 8 bytes, got {len(start)}")
@@ -109,54 +111,40 @@ def _header_text(source: Source) -> bytes:
     text = source.read(length)
     if len(text) < length:
         raise DataError(f"truncated header: expected {8 + length} bytes, got {8 + len(text)}")
-    return text
-
-
-def _header(text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
     with prefix_errors("bad safetensors header"):
         if text[:1] != b"{":
             raise DataError("it does not begin with {")
         header = parse_json(text)
-    return _check_header(header)
-
-
-def _check_header(header: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, str]]:
-    metadata = _check_metadata(header.pop(METADATA, {}))
+    metadata = header.pop(METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise DataError(f"{METADATA} does not map names to strings")
     if not header:
         raise DataError("no tensors in this safetensors file")
-    entries = {name: _check_entry(name, entry) for name, entry in header.items()}
+    entries = {}
+    for name, entry in header.items():
+        with prefix_errors(f"tensor {name[:100]!r}"):
+            entries[name] = _check_entry(entry)
     return entries, metadata
 
 
-def _check_metadata(value: object) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise DataError(f"{METADATA} does not map names to strings")
-    return value
-
-
-def _check_entry(name: str, entry: object) -> Entry:
+def _check_entry(entry: object) -> Entry:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise DataError(f"tensor {name[:100]!r}: expected the keys dtype, shape and data_offsets")
+        raise DataError("expected the keys dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(code, str) or code not in DTYPES:
-        raise DataError(
-            f"tensor {name[:100]!r}: dtype {escaped(str(code)[:40])} not supported (use {', '.join(DTYPES)})"
-        )
+        raise DataError(f"dtype {escaped(str(code)[:40])} not supported (use {', '.join(DTYPES)})")
     if not isinstance(shape, list):
-        raise DataError(f"tensor {name[:100]!r}: shape is not a list")
+        raise DataError("shape is not a list")
     are_whole = isinstance(offsets, list) and all(type(at) is int and at >= 0 for at in offsets)
     if not are_whole or len(offsets) != 2:
-        raise DataError(f"tensor {name[:100]!r}: data_offsets are not two whole numbers")
-    with prefix_errors(f"tensor {name[:100]!r}"):
-        sizes = check_shape(shape)
-    begin, end = offsets
-    size = math.prod(sizes) * dtype_of(DTYPES[code]).itemsize
+        raise DataError("data_offsets are not two whole numbers")
+    sizes, (begin, end), itemsize = check_shape(shape), offsets, dtype_of(DTYPES[code]).itemsize
+    size = math.prod(sizes) * itemsize
     if end < begin:
-        raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) end before they begin")
+        raise DataError(f"offsets ({begin},{end}) end before they begin")
     if end - begin != size:
-        raise DataError(f"tensor {name[:100]!r}: shape {list(sizes)} {code} needs {size} bytes, has {end - begin}")
-    with prefix_errors(f"tensor {name[:100]!r}"):
-        byte_count(sizes, dtype_of(DTYPES[code]).itemsize)
+        raise DataError(f"shape {list(sizes)} {code} needs {size} bytes, has {end - begin}")
+    byte_count(sizes, itemsize)
     return Entry(DTYPES[code], sizes, begin, end)
 
 
@@ -170,11 +158,3 @@ def _sort_by_offset(entries: dict[str, Entry]) -> list[str]:
             raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) {problem}")
         reached = end
     return order
-
-
-def _read_tensor(source: Source, name: str, entry: Entry) -> Array:
-    size = entry.end - entry.begin
-    data = source.read_uint8(size)
-    if data.size < size:
-        raise DataError(f"truncated data: tensor {name[:100]!r} needs {size} bytes, got {data.size}")
-    return from_bytes(data, dtype_of(entry.dtype), entry.shape)

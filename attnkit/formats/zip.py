@@ -43,7 +43,14 @@ class Member(NamedTuple):
 
 def read_member(member: Member) -> memoryview:
     """The bytes of a member, a view if stored. Size and checksum must agree."""
-    content = member.packed if member.method == STORED else _inflate(member)
+    content = member.packed
+    if member.method != STORED:
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            unpacked = unpacker.decompress(content, member.size + 1)  # one more would show a wrong size
+        except zlib.error as error:
+            raise DataError(f"damaged: {error}") from error
+        content = memoryview(unpacked)
     if len(content) != member.size or checksum(content) != member.checksum:
         raise DataError("damaged: its size or checksum differs")
     return content
@@ -80,15 +87,6 @@ def encode_archive(files: Iterable[tuple[str, list[Buffer]]]) -> list[Buffer]:
         directory.append(central)
         offset += len(local) + sum(map(len, content))
     return [*buffers, *directory, _end_record(len(directory), sum(map(len, directory)), offset)]
-
-
-def _inflate(member: Member) -> memoryview:
-    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        content = unpacker.decompress(member.packed, member.size + 1)  # one more would show a wrong size
-    except zlib.error as error:
-        raise DataError(f"damaged: {error}") from error
-    return memoryview(content)
 
 
 def _headers(name: str, content: list[Buffer], offset: int) -> tuple[bytes, bytes]:
@@ -140,23 +138,11 @@ STEP = 1 << 16  # compressed bytes read, and 16 times as many inflated, at a tim
 Measure = Callable[[str, Source], int]
 
 
-class Local(NamedTuple):
-    """The header before a file; `at` is its offset in the archive."""
-
-    at: int
-    name: str
-    raw: bytes
-    flags: int
-    method: int
-    checksum: int
-    packed: int
-    size: int
-
-
 class Entry(NamedTuple):
-    """The entry of a file in the directory; `at` is the offset of its header."""
+    """What the header before a file, at offset `at`, and its entry in the directory state."""
 
     at: int
+    flags: int
     name: str
     raw: bytes
     method: int
@@ -173,7 +159,6 @@ def read_archives(source: Source, measure: Measure) -> Iterator[list[Member]]:
 
     measure  (name, source) -> the size of a stored file at the front of the source, where its header has none
 
-    >>> from attnkit.formats.zip import encode_archive, read_member
     >>> two = b"".join(encode_archive([("a", [b"1"])]) + encode_archive([("b", [b"2"])]))
     >>> [bytes(read_member(member)) for [member] in read_archives(Source.of(two), lambda name, source: 0)]
     [b'1', b'2']
@@ -207,16 +192,19 @@ class _Reader:
         files: dict[int, tuple[Entry, Member]] = {}
         while self._source.peek(4) == LOCAL_MARK:
             local = self._local()
-            files[local.at] = self._described(local) if local.flags & DESCRIBED else self._plain(local)
+            files[local.at] = self._described(local) if local.flags & DESCRIBED else (local, self._plain(local))
         start, entries = self.at, []
         while self._source.peek(4) == CENTRAL_MARK:
             entries.append(self._entry())
         shift = self._end(start, len(entries))
         self._compare({at: entry for at, (entry, _) in files.items()}, entries, start, shift)
         self._check_inflated()
-        members = [member for _, member in files.values()]
-        _check_names(members)
-        return members
+        members = {member.name: member for _, member in files.values()}
+        if len(members) < len(files):
+            names = [member.name for _, member in files.values()]
+            repeated = next(name for at, name in enumerate(names) if name in names[:at])
+            raise DataError(f"duplicate member {repeated[:100]!r}")
+        return [*members.values()]
 
     def _read(self, count: int, problem: str) -> bytes:
         """The next `count` bytes. DataError names the problem where there are fewer."""
@@ -226,7 +214,7 @@ class _Reader:
             raise DataError(f"truncated ZIP archive: {problem}")
         return data
 
-    def _local(self) -> Local:
+    def _local(self) -> Entry:
         at, problem = self.at, "the header of a member is cut"
         fields = LOCAL.unpack(self._read(LOCAL.size, problem))
         _, version, flags, method, _, _, checksum, packed, size, name_size, extra_size = fields
@@ -234,17 +222,15 @@ class _Reader:
             raise DataError("bad ZIP archive: no header where a member begins")
         raw, extra = self._read(name_size, problem), self._read(extra_size, problem)
         size, packed = _apply_zip64(extra, [size, packed])
-        name = _decode_name(raw, flags)
-        _check_method(name, flags, method)
+        name = _checked_name(raw, flags, method)
         if method == STORED and packed != size and not flags & DESCRIBED:
             raise DataError(f"member {name[:100]!r}: declared size {size}, stored in {packed} bytes, does not fit")
-        return Local(at, name, raw, flags, method, checksum, packed, size)
+        return Entry(at, flags, name, raw, method, checksum, packed, size)
 
-    def _plain(self, local: Local) -> tuple[Entry, Member]:
-        """A file whose header has its size, and the entry that the directory must have."""
-        member = Member(local.name, local.method, local.checksum, local.size, self._content(local.name, local.packed))
+    def _plain(self, local: Entry) -> Member:
+        """A file whose header has its size."""
         self.inflated += local.size if local.method == DEFLATED else 0
-        return Entry(local.at, local.name, local.raw, local.method, *local[5:]), member
+        return Member(local.name, local.method, local.checksum, local.size, self._content(local.name, local.packed))
 
     def _content(self, name: str, size: int) -> memoryview:
         if size >= 1 << 62:
@@ -255,17 +241,17 @@ class _Reader:
             raise DataError(f"truncated ZIP archive: member {name[:100]!r} needs {size} bytes, got {content.size}")
         return content.data
 
-    def _described(self, local: Local) -> tuple[Entry, Member]:
-        """A file with checksum and sizes after it, and its entry in the directory."""
+    def _described(self, local: Entry) -> tuple[Entry, Member]:
+        """A file with checksum and sizes after it, and the header completed by them."""
         start = self.at
         if local.method == DEFLATED:
             content = self._inflated(local.name)
         else:
             content = self._content(local.name, self._measure(local.name, self._source))
-        packed = self.at - start
-        checksum = self._descriptor(local.name, packed, len(content))
-        entry = Entry(local.at, local.name, local.raw, local.method, checksum, packed, len(content))
-        return entry, Member(local.name, STORED, checksum, len(content), content)
+        packed, size = self.at - start, len(content)
+        checksum = self._descriptor(local.name, packed, size)
+        member = Member(local.name, STORED, checksum, size, content)
+        return local._replace(checksum=checksum, packed=packed, size=size), member
 
     def _inflated(self, name: str) -> memoryview:
         content, unpacker = bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
@@ -310,9 +296,7 @@ class _Reader:
         raw, extra = self._read(name_size, problem), self._read(extra_size, problem)
         self._read(comment, problem)
         size, packed, at = _apply_zip64(extra, [size, packed, fields[16]])
-        name = _decode_name(raw, flags)
-        _check_method(name, flags, method)
-        return Entry(at, name, raw, method, checksum, packed, size)
+        return Entry(at, flags, _checked_name(raw, flags, method), raw, method, checksum, packed, size)
 
     def _end(self, start: int, entries: int) -> int:
         """Read the end of the archive; return the shift to subtract from its offsets.
@@ -352,7 +336,7 @@ class _Reader:
                 raise DataError("members of the ZIP archive overlap")
             if at not in rest or rest[at].raw != entry.raw:
                 raise DataError(f"member {entry.name[:100]!r} is not where the directory says")
-            if rest.pop(at)[3:] != entry[3:]:
+            if rest.pop(at)[4:] != entry[4:]:
                 raise DataError(
                     f"member {entry.name[:100]!r}: damaged: its size or checksum differs from the directory's"
                 )
@@ -360,24 +344,14 @@ class _Reader:
             raise DataError(f"member {next(iter(rest.values())).name[:100]!r} is missing from the ZIP directory")
 
 
-def _check_names(members: list[Member]) -> None:
-    names: set[str] = set()
-    for member in members:
-        if member.name in names:
-            raise DataError(f"duplicate member {member.name[:100]!r}")
-        names.add(member.name)
-
-
-def _decode_name(raw: bytes, flags: int) -> str:
-    return raw.decode("utf-8" if flags & UTF8 else "cp437", "replace")
-
-
-def _check_method(name: str, flags: int, method: int) -> None:
-    """Raise DataError for a member that is encrypted or oddly compressed."""
+def _checked_name(raw: bytes, flags: int, method: int) -> str:
+    """The name of a member. DataError if it is encrypted or oddly compressed."""
+    name = raw.decode("utf-8" if flags & UTF8 else "cp437", "replace")
     if flags & ENCRYPTED:
         raise DataError(f"member {name[:100]!r} is encrypted")
     if method not in (STORED, DEFLATED):
         raise DataError(f"member {name[:100]!r} is compressed with {METHODS.get(method, f'method {method}')}")
+    return name
 
 
 def _apply_zip64(extra: bytes, values: list[int]) -> list[int]:
