@@ -58,8 +58,12 @@ def find_entities(probs: Array, places: TokenPlaces, labels: Sequence[str], stra
     >>> find_entities(probs, places, ["O", "B-PER"], "first")
     [Span(label='PER', score=0.75, start=0, end=6)]
     """
-    tokens = [at for at, part in enumerate(places.parts) if part is not None]
-    words = [[at] for at in tokens] if strategy in ("none", "simple") else group_words(tokens, places)
+    words: list[list[int]] = []
+    for at in [at for at, part in enumerate(places.parts) if part is not None]:
+        if words and strategy not in ("none", "simple") and places.subwords[at]:
+            words[-1].append(at)
+        else:
+            words.append([at])
     spans = []
     for word in words:
         scores = probs[word].mean(axis=0) if strategy == "average" else probs[word[0]]
@@ -70,21 +74,6 @@ def find_entities(probs: Array, places: TokenPlaces, labels: Sequence[str], stra
         spans.append(Span(labels[best], float(scores[best]), start, end))
     joined = spans if strategy == "none" else join_spans(spans)
     return [span for span in joined if span.label != OUTSIDE]
-
-
-def group_words(tokens: Sequence[int], places: TokenPlaces) -> list[list[int]]:
-    """The tokens of each word.
-
-    >>> group_words([1, 2, 3], TokenPlaces([], [], [], [False, False, True, False]))
-    [[1, 2], [3]]
-    """
-    words: list[list[int]] = []
-    for at in tokens:
-        if words and places.subwords[at]:
-            words[-1].append(at)
-        else:
-            words.append([at])
-    return words
 
 
 def join_spans(spans: Sequence[Span]) -> list[Span]:

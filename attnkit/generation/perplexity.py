@@ -97,7 +97,13 @@ def score_long_text(
 
     DataError for a text of less than 2 tokens; `name` is its file.
     """
-    size, stride = window_size(checkpoint, window, stride)
+    size = window or checkpoint.config.positions.size or WINDOW
+    try:
+        positions_left(checkpoint.config, size)
+    except DataError as error:
+        raise UsageError(error.problem, "--window") from None
+    if stride and stride > size:
+        raise UsageError(f"{stride} skips tokens between windows of {size}", "--stride")
     inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text))
     ids = inputs.ids
     if len(ids) < 2:
@@ -105,7 +111,7 @@ def score_long_text(
     text_inputs.warn_unknown(inputs.unknown, len(ids), name)
     core = layers.complete_model(checkpoint)
     nll, count, weighted, weights, done = 0.0, 0, 0.0, 0, 0
-    for part in slide_window(len(ids), size, stride):
+    for part in slide_window(len(ids), size, stride or max(size // 2, 1)):
         callbacks.current().on_progress(f"token {part.end:,} of {len(ids):,}")
         predicted = part.end - part.first
         weight, done = part.end - done - 1, part.end
@@ -116,18 +122,6 @@ def score_long_text(
             nll, count = nll + total, count + predicted
             weighted, weights = weighted + weight * total / predicted, weights + weight
     return TextScore(nll, count, len(text.encode()), weighted / weights)
-
-
-def window_size(checkpoint: "Checkpoint", window: int | None, stride: int | None) -> tuple[int, int]:
-    config = checkpoint.config
-    size = window or config.positions.size or WINDOW
-    try:
-        positions_left(config, size)
-    except DataError as error:
-        raise UsageError(error.problem, "--window") from None
-    if stride and stride > size:
-        raise UsageError(f"{stride} skips tokens between windows of {size}", "--stride")
-    return size, stride or max(size // 2, 1)
 
 
 def targets_nll(core: model.Model, x: Array, targets: Array) -> float:

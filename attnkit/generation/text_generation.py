@@ -321,11 +321,7 @@ def pad_arrays(rows: Sequence[Array], along: Sequence[tuple[list[Array], int]]) 
 
 
 def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int], layout: PadLayout) -> Record:
-    """Add the mask of the tokens of a batch if it is padded.
-
-    lead   the axis of the texts
-    sizes  how many tokens each text has
-    """
+    """Add the mask of the tokens of a batch if it is padded; sizes: of each text."""
     if layout.columns is None and len({*sizes}) < 2:
         return record
     where, size = layout.along("token", sizes)

@@ -93,9 +93,7 @@ def clear_labels(
 ) -> tuple[Record, dict[str, Labels]]:
     """Drop the labels of axes whose sizes or new tensors they no longer fit.
 
-    labels  labels of the new tensors
-    sizes   axis -> its size in the new tensors, of what does not come from the record
-    new     names of the new tensors: those of the record are replaced
+    sizes  axis -> its size in the new tensors, of what does not come from the record
 
     >>> from attnkit.record import Tensor
     >>> record = Record({"mask": Tensor(np.ones((2, 2)), ("query", "key"))}, {"query": ["a", "b"]})
@@ -133,8 +131,7 @@ def warn_fully_masked_rows(
 ) -> None:
     """Warn about queries that may not attend to any key; with strict, DataError.
 
-    is_fully_masked  True if a query is one of them
-    opening   the start of the sentence for one of them, and for more
+    opening  the start of the sentence for one of them, and for more
     """
     empty = np.argwhere(is_fully_masked)
     if not len(empty):

@@ -10,8 +10,7 @@ from attnkit.record import Array, Record, shared_labels
 class OutputLogits(NamedTuple):
     """The logits (..., N) of hidden states, with the names of their columns.
 
-    record  contains the hidden states
-    axis    what the columns are: words of the vocabulary, or labels of a classifier
+    axis  what the columns are: words of the vocabulary, or labels of a classifier
     """
 
     record: Record

@@ -14,12 +14,9 @@ BIASES = ("alibi", "t5")  # the kinds of positions that are a bias on the scores
 def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Record | None) -> Record:
     if len(size) > 2 or (len(size) == 2 and kind not in BIASES):
         raise UsageError("T, or T,S with alibi and t5", "--size")
-    if dim is None and kind in ("sinusoidal", "rotary"):
+    if dim is None and (kind in ("sinusoidal", "rotary") or (kind == "learned" and table is None)):
         raise UsageError("needs --dim D, the width of the encoding", "--size")
-    if dim is None and kind == "learned":
-        if table is None:
-            raise UsageError("needs --dim D, the width of the encoding", "--size")
-        dim = check_table(table).shape[1]
+    dim = check_table(table).shape[1] if dim is None and kind == "learned" else dim
     with name_errors("--size"):
         byte_count((size[0], dim or size[-1]), np.dtype(float).itemsize)
     return Record({"x": np.zeros((size[0], dim or 0))})
@@ -41,23 +38,17 @@ def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
 def find_positions(
     x: Array, *, offset: int, positions: Record | None, table: Record | None, seed: int | None
 ) -> tuple[Array, Array]:
-    """The positions of the tokens of x, (T) or (B, T), and the table of learned ones."""
-    numbers = number_tokens(x, offset, positions)
-    return numbers, check_table(table) if seed is None else random_positions(numbers, x, seed)
+    """The positions of the tokens of x, (T) or (B, T), and the table of learned ones.
 
-
-def random_positions(positions: Array, x: Array, seed: int) -> Array:
-    """Draw a table of learned positions from N(0, 1), in the dtype of x.
-
-    positions (T) or (B, T), x (..., D) -> (last position + 1, D): more positions add rows, and change none
-
-    >>> random_positions(np.arange(2), np.zeros((2, 3)), 0).shape
-    (2, 3)
+    A drawn table has a row for each position up to the last: more positions add rows, and change none.
     """
-    shape = int(positions.max(initial=-1)) + 1, x.shape[-1]
+    numbers = number_tokens(x, offset, positions)
+    if seed is None:
+        return numbers, check_table(table)
+    shape = int(numbers.max(initial=-1)) + 1, x.shape[-1]
     with name_errors("--positions"):
         byte_count(shape, np.dtype(float).itemsize)
-    return np.random.default_rng(seed).standard_normal(shape).astype(model.output_dtype(x))
+    return numbers, np.random.default_rng(seed).standard_normal(shape).astype(model.output_dtype(x))
 
 
 def check_table(table: Record | None) -> Array:

@@ -276,10 +276,7 @@ CHANGING = ("--layers", "--pool", "--patch", "--ablate")
 
 
 def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, instead: str) -> None:
-    """Warn of a computed x that a run ignores because it starts from something else.
-
-    begins   what it starts from
-    instead  what uses x
+    """Warn of a computed x that a run ignores because it `begins` with something else.
 
     An x that embed or encode has just computed of the same model is no loss.
     """

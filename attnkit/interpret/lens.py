@@ -273,7 +273,8 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
         elif step.op == "attend":
             shape = core.config.stack(stack).heads, core.config.stack(stack).head_dim
             heads = read_token(record, f"{step.layer}.heads", at, shape)
-            parts |= {f"{step.layer}:{head}": part for head, part in enumerate(split_output(heads, params["wo"]))}
+            each = (heads[:, None] @ params["wo"].reshape(*shape, -1))[:, 0]  # (H, 1, V) @ (H, V, D) -> (H, D)
+            parts |= {f"{step.layer}:{head}": part for head, part in enumerate(each)}
             parts |= {f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {}
         elif step.op == "layernorm" and not step.saves_residual:
             x = read_token(record, state, at, (width,))
@@ -340,12 +341,3 @@ def normalize_parts(parts: Array, x: Array, params: Mapping[str, Array], norm: s
     scale = (rms_norm if norm == "rms" else layer_norm)(x, eps=eps).inverse_std
     centered = parts if norm == "rms" else parts - parts.mean(axis=-1, keepdims=True)
     return np.asarray(centered * scale * params.get("gamma", 1.0))
-
-
-def split_output(heads: Array, wo: Array) -> Array:
-    """The part of each head in the output, heads (H, V), wo (H*V, D) -> (H, D).
-
-    >>> split_output(np.array([[1.0], [2.0]]), np.array([[3.0], [5.0]])).tolist()
-    [[3.0], [10.0]]
-    """
-    return np.asarray(heads[:, None] @ wo.reshape(*heads.shape, -1))[:, 0]

@@ -65,8 +65,6 @@ class Tracer:
         """Whether a pattern of that flag, or of any, keeps an intermediate.
 
         A pattern of weights keeps their summaries.
-
-        flag  a key of `patterns`
         """
         patterns = [one for of, many in self._patterns.items() if flag in ("", of) for one in many]
         weights, dot, _ = name.partition(".weights.")
