@@ -33,9 +33,6 @@ def choose_options(values: Mapping[str, Any]) -> EngineOptions:
     """The options of an engine among the values of flags, or of ATTNKIT_ENGINE.
 
     UsageError for an option that needs an engine.
-
-    >>> choose_options({"engine": "jax", "mesh": None}).engine
-    'jax'
     """
     known = {name: values[name] for name in EngineOptions._fields if values.get(name) is not None}
     name = known.get("engine") or os.environ.get(VARIABLE) or "numpy"
@@ -91,13 +88,7 @@ def _make_engine(options: EngineOptions) -> Engine:
 
 @contextlib.contextmanager
 def name_start_failures() -> Iterator[None]:
-    """Raise UsageError in a `with` block if JAX does not start.
-
-    >>> with name_start_failures():
-    ...     raise RuntimeError("no TPU")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    attnkit.errors.UsageError: ...: JAX does not start: no TPU
-    """
+    """Raise UsageError in a `with` block if JAX does not start."""
     try:
         yield
     except (AttnkitError, ImportError, MemoryError):

@@ -137,12 +137,7 @@ def parse_share(text: str) -> float:
 
 
 def hold_out_end(text: Piece, share: float) -> tuple[Piece, Piece]:
-    """Split characters or ids into what is trained on and the held-out end.
-
-    >>> train, held_out = hold_out_end(np.arange(10), 0.2)
-    >>> train.tolist(), held_out.tolist()
-    ([0, 1, 2, 3, 4, 5, 6, 7], [8, 9])
-    """
+    """Split characters or ids into what is trained on and the held-out end."""
     cut = len(text) - round(len(text) * share)
     return text[:cut], text[cut:]
 

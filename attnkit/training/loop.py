@@ -21,7 +21,6 @@ from attnkit.generation.output_head import apply_output_head
 from attnkit.generation.text_generation import run_decode
 from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.model import Array, softmax
-from attnkit.model.checks import as_text
 from attnkit.record import Record, join_names
 from attnkit.training.folder import (
     CURVE,
@@ -35,7 +34,7 @@ from attnkit.training.folder import (
     write_folder,
 )
 from attnkit.training.initial_model import Files, InitialModel
-from attnkit.training.optimizers import ParameterBuffer
+from attnkit.training.optimizers import ParameterBuffer, fill_views
 from attnkit.training.recipe import Recipe, to_json
 from attnkit.training.reports import (
     Origin,
@@ -295,30 +294,19 @@ def unpack_state(trainer: Trainer, tensors: Mapping[str, Array], name: str) -> R
 
     DataError if it is the state of another model; `name` is its file.
     """
-    state = trainer.state.fetch()
+    state, parts = trainer.state.fetch(), dict[str, dict[str, Array]]()
+    for prefix in (PARAMETERS, BEST, OPTIMIZER, PROGRESS):
+        parts[prefix] = {key.removeprefix(prefix): one for key, one in tensors.items() if key.startswith(prefix)}
+    if set(parts[PROGRESS]) != set(NUMBERS):
+        raise DataError("not the state of a run", name)
+    progress = RunProgress(**{key: array.item() for key, array in parts[PROGRESS].items()})
     try:
-        state.optimizer.load_state(_without_prefix(tensors, OPTIMIZER))
+        state.optimizer.load_state(parts[OPTIMIZER])
+        fill_views(state.parameters, parts[PARAMETERS])
+        if parts[BEST]:
+            progress.best = state.parameters.zeros()
+            fill_views(progress.best, parts[BEST])
     except DataError as error:
         raise DataError(error.problem, name) from None
-    _fill(state.parameters, _without_prefix(tensors, PARAMETERS), name)
     trainer.state.load(state)
-    numbers = _without_prefix(tensors, PROGRESS)
-    if set(numbers) != set(NUMBERS):
-        raise DataError("not the state of a run", name)
-    progress = RunProgress(**{key: array.item() for key, array in numbers.items()})
-    if best := _without_prefix(tensors, BEST):
-        progress.best = state.parameters.zeros()
-        _fill(progress.best, best, name)
     return progress
-
-
-def _fill(buffer: ParameterBuffer, tensors: Mapping[str, Array], name: str) -> None:
-    for key, view in buffer.items():
-        if key not in tensors or tensors[key].shape != view.shape:
-            shape = as_text(tensors[key].shape) if key in tensors else "none"
-            raise DataError(f"tensor {key!r}: {shape} (expected {as_text(view.shape)})", name)
-        view[...] = tensors[key]
-
-
-def _without_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}

@@ -67,6 +67,18 @@ class ParameterBuffer(Mapping[str, Array]):
 BLOCK = 1 << 15  # elements that are updated at a time: with gradient and state they stay in a core's cache
 
 
+def fill_views(views: Mapping[str, Array], tensors: Mapping[str, Array]) -> None:
+    """Copy tensors to views of their names, or raise DataError if one does not fit."""
+    for name, view in views.items():
+        expected = f"{view.dtype} {as_text(view.shape)}"
+        if name not in tensors:
+            raise DataError(f"no tensor {name!r} (expected {expected})")
+        if (stored := f"{tensors[name].dtype} {as_text(tensors[name].shape)}") != expected:
+            raise DataError(f"tensor {name!r}: {stored} (expected {expected})")
+    for name, view in views.items():
+        view[...] = tensors[name]
+
+
 class OptimizerOptions(NamedTuple):
     """The options of an optimizer; DEFAULTS has those of each."""
 
@@ -276,14 +288,7 @@ class Optimizer:
         The steps that follow give the bits that they would have given then.
         """
         expected = self.state()
-        for name, view in expected.items():
-            if name not in tensors:
-                raise DataError(f"no tensor {name!r} in the state of {self.options.name}")
-            if tensors[name].shape != view.shape or tensors[name].dtype != view.dtype:
-                stored = f"{tensors[name].dtype} {as_text(tensors[name].shape)}"
-                raise DataError(f"tensor {name!r}: {stored} (expected {view.dtype} {as_text(view.shape)})")
-        for name, view in expected.items():
-            view[...] = tensors[name]
+        fill_views(expected, tensors)
         self.numbers.steps = {name: int(step) for name, step in zip(self.numbers.steps, expected["step"], strict=True)}
 
     def _merge(self, updates: Mapping[str, Update]) -> list[tuple[int, int, Update]]:

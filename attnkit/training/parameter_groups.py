@@ -17,11 +17,7 @@ class ParameterGroup(NamedTuple):
 
 
 def has_weight_decay(name: str, shape: Sequence[int]) -> bool:
-    """Whether a parameter decays: biases, norms and the position bias of T5 do not.
-
-    >>> has_weight_decay("decoder.0.ffn.w1", (4, 8)), has_weight_decay("decoder.0.norm1.gamma", (4,))
-    (True, False)
-    """
+    """Whether a parameter decays: biases, norms and the position bias of T5 do not."""
     return len(shape) > 1 and not name.endswith(".bias.table")
 
 

@@ -1,5 +1,6 @@
 """Reports, recorded steps and the origin of a model, written and read again."""
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -97,11 +98,7 @@ def bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:
 
 
 def time_text(seconds: float) -> str:
-    """A time in hours, minutes and seconds.
-
-    >>> time_text(75.2), time_text(3700)
-    ('1:15', '1:01:40')
-    """
+    """A time in hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -171,11 +168,9 @@ def record_step(trainer: Trainer, number: int) -> Record:
     batch = plan.batch
     tensors = {"ids": batch.ids, "target": batch.targets} | ({} if batch.source is None else {"source": batch.source})
     hooks = Hooks(keeping(activations), keeping(slopes))
-    try:
+    with contextlib.suppress(AttnkitError):  # an operator refuses what is not finite: what came before it is kept
         state.collect_gradients(plan, hooks)
         slopes |= {name: state.gradient_of(name) for name in trainer.table.names}
-    except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
-        pass
     named = {name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()}
     named |= {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in activations.items()}
     for name, array in slopes.items():
@@ -274,30 +269,17 @@ def describe_step(record: Record, folder: str) -> Record:
     """Label the record of a step with the words of its ids and its run's command."""
     labels: dict[str, Labels] = dict(record.labels)
     of_ids = "target" if "source" in record else "source"
+    history: list[Any] = []
     for name, side, axes in (("ids", of_ids, ("token", "query", "key")), ("source", "source", ("source",))):
-        words = read_words(folder, side) if name in record and record[name].ndim == 2 else []
-        if words:
-            labels |= dict.fromkeys(axes, spell_ids(record[name], words))
-    try:
-        history: Any = [{"command": read_origin(folder)[0].command}]
-    except AttnkitError:
-        history = []
+        if name in record and record[name].ndim == 2:
+            with contextlib.suppress(AttnkitError):  # a folder without a tokenizer
+                words = load_tokenizer(folder, side).vocabulary
+                labels |= dict.fromkeys(axes, spell_ids(record[name], words))
+    with contextlib.suppress(AttnkitError):  # or without its origin
+        history.append({"command": read_origin(folder)[0].command})
     return replace(record, labels=labels, history=history)
 
 
-def read_words(folder: str, side: str) -> list[str]:
-    """The vocabulary of one side of the model of a folder; [] without a tokenizer."""
-    try:
-        return load_tokenizer(folder, side).vocabulary
-    except AttnkitError:
-        return []
-
-
 def spell_ids(ids: Array, words: Sequence[str]) -> list[list[str]]:
-    """The token strings of ids (B, T); the number of an id outside of the words.
-
-    >>> import numpy as np
-    >>> spell_ids(np.array([[1, 2]]), ["a", "b"])
-    [['b', '2']]
-    """
+    """The token strings of ids (B, T); the number of an id outside of the words."""
     return [[words[id] if 0 <= id < len(words) else str(id) for id in row] for row in ids.tolist()]

@@ -55,9 +55,6 @@ def allowed_cells(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
     """The keys that causality and window allow to queries; None for all.
 
     i (T,) numbers of queries, j (S,) numbers of keys -> (T, S), or (B, 1, T, S) if each row has its offset
-
-    >>> allowed_cells(Rules(1.0, causal=True, offset=1), jnp.arange(1), jnp.arange(3)).tolist()
-    [[True, True, False]]
     """
     where = i[:, None] + jnp.asarray(rules.offset)[..., None, None]
     where = where[:, None] if where.ndim == 3 else where
@@ -86,11 +83,7 @@ def mask_scores(scores: JaxArray, rules: Rules, i: JaxArray, j: JaxArray, mask: 
 
 
 def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
-    """Softmax and log-sum-exp of rows (..., S); zeros for a row of only -inf.
-
-    >>> [part.tolist() for part in softmax(jnp.array([[0.0, 0.0], [-jnp.inf, -jnp.inf]]))]
-    [[[0.5, 0.5], [0.0, 0.0]], [0.6931471824645996, -inf]]
-    """
+    """Softmax and log-sum-exp of rows (..., S); zeros for a row of only -inf."""
     top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
     top = jnp.where(jnp.isneginf(top), 0, top)
     exponentials = jnp.exp(scores - top)

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,7 +36,6 @@ from attnkit.backends.jax.passes import (
     precision,
     read_caches,
     wide_dtype,
-    with_rows,
     write_caches,
     x_has_rows,
 )
@@ -216,24 +216,18 @@ class JaxEngine:
         sharding = NamedSharding(mesh, PartitionSpec("data", "seq", None))
         return lambda x: jax.lax.with_sharding_constraint(x, sharding) if x.ndim == 3 else x
 
-    def put_inputs(self, prepared: Prepared, dtype: str, has_rows: bool = True) -> tuple[JaxArray, dict[str, Any]]:
+    def put_inputs(self, prepared: Prepared, dtype: str) -> tuple[JaxArray, dict[str, Any]]:
         """Put the inputs of a program on devices."""
-        arrays: dict[str, Any] = {"x": prepared.x, **prepared.arrays}
-        placed = {
-            name: tuple(self._put(name, part, dtype, has_rows) for part in one)
-            if isinstance(one, tuple)
-            else self._put(name, one, dtype, has_rows)
-            for name, one in arrays.items()
-        }
-        return placed.pop("x"), placed
 
-    def _put(self, name: str, array: Array, dtype: str, has_rows: bool) -> JaxArray:
-        if is_float(array.dtype):
-            kind: Any = dtype if name in ("x", "memory") else jnp.promote_types(dtype, jnp.float32)
-        else:
-            kind = array.dtype if array.dtype == bool else np.int32
-        spec = input_spec(name, array, has_rows) if self.mesh else PartitionSpec()
-        return put(array, kind, self.mesh, spec)
+        def place(name: str, array: Array) -> JaxArray:
+            kind: Any = array.dtype if array.dtype == bool else np.int32
+            if is_float(array.dtype):
+                kind = dtype if name in ("x", "memory") else jnp.promote_types(dtype, jnp.float32)
+            return put(array, kind, self.mesh, input_spec(name, array) if self.mesh else PartitionSpec())
+
+        arrays: dict[str, Any] = {"x": prepared.x, **prepared.arrays}
+        placed = {name: jax.tree.map(partial(place, name), one) for name, one in arrays.items()}
+        return placed.pop("x"), placed
 
     def sizes(self, capacity: int | None = None, memory: int = 0) -> Sizes:
         """The sizes that inputs are padded to, given the places of a cache and a memory."""
@@ -269,7 +263,10 @@ class JaxEngine:
             places = round_up(bucket(context.past + sizes.padded(tokens)), sizes.tokens)
             sizes = self.sizes(places, memory_length(context.cache))
         if self.mesh and not x_has_rows(steps[0], x, model):
-            x, context = x[None], with_rows(context)
+            memory = None if context.memory is None else context.memory[None]
+            x, batch = x[None], replace(context, memory=memory)
+            batch.past, batch.final_states = context.past, context.final_states
+            context = batch
         prepared = prepare_inputs(model, steps, x, context, sizes)
         caches = {} if context.cache is None else self.spread(read_caches(context.cache, sizes, dtype), prepared.rows)
         placed_x, inputs = self.put_inputs(prepared, dtype)

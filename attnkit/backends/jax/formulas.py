@@ -94,10 +94,6 @@ def feed_forward(
     """activation(x W1 + b1) W2 + b2, gated by x W3 + b3 if given.
 
     x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> (..., D)
-
-    >>> one = jnp.array([[1.0]])
-    >>> feed_forward(jnp.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": jnp.array([1.0])}, "relu").tolist()
-    [[1.0], [7.0]]
     """
     hidden = see("hidden", linear(x, params["w1"], params.get("b1")))
     inner = see("activated", ACTIVATIONS[activation](hidden))

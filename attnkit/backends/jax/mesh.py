@@ -94,17 +94,13 @@ def parameter_spec(config: Config, mesh: Mesh, layer: str, name: str, shape: tup
     return PartitionSpec()
 
 
-def input_spec(name: str, array: Array, has_rows: bool) -> PartitionSpec:
+def input_spec(name: str, array: Array) -> PartitionSpec:
     """How an input is split: texts over `data`, tokens over `seq`."""
     axes: list[str | None] = [None] * array.ndim
     if name in TOKENS and array.ndim > TOKENS[name] >= -array.ndim:
         axes[TOKENS[name]] = "seq"
     is_mask = name.endswith(("mask", "bias"))
-    if (
-        has_rows
-        and name in BATCHED
-        and (array.ndim == 4 and array.shape[0] > 1 if is_mask else array.ndim >= BATCHED[name])
-    ):
+    if array.ndim == 4 and len(array) > 1 if is_mask else name in BATCHED and array.ndim >= BATCHED[name]:
         axes[0] = "data"
     return PartitionSpec(*axes)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -30,11 +30,7 @@ from attnkit.model.softmax import log_sum_exp
 
 
 def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iterator[str]:
-    """The names of the intermediates of a step, in the order of a pass.
-
-    >>> [*step_names(Config("bert", 2), Step("ffn", "encoder.0.ffn", "input"), False, "full")][1:]
-    ['encoder.0.ffn.activated', 'encoder.0.ffn.output', 'encoder.0.ffn.residual']
-    """
+    """The names of the intermediates of a step, in the order of a pass."""
     parts: tuple[str, ...] = ()
     if step.op == "attend":
         has_relative = config.positions.relative == "disentangled" and step.layer.endswith(".self")
@@ -47,11 +43,7 @@ def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iter
 
 
 def head_names(config: Config) -> list[str]:
-    """The names of the intermediates of a head, in the order of a pass.
-
-    >>> head_names(Config("gpt2", 2)), head_names(Config("bert", 2, transform=True))
-    (['logits'], ['head.dense', 'head.norm', 'logits'])
-    """
+    """The names of the intermediates of a head, in the order of a pass."""
     transform = ["head.dense", *["head.norm"] * config.head_norm] if config.transform else []
     return [*["pooler"] * (config.is_head_pooled and config.pooling == "pooler"), *transform, "logits"]
 
@@ -163,13 +155,6 @@ def x_has_rows(first: Step, x: Array, model: Model) -> bool:
     if first.op == "embed":
         return x.ndim == (4 if model.config.patches else 2)
     return x.ndim > 2
-
-
-def with_rows(context: Context) -> Context:
-    """The context of one text for a batch of one."""
-    batch = replace(context, memory=None if context.memory is None else context.memory[None])
-    batch.past, batch.final_states = context.past, context.final_states
-    return batch
 
 
 def read_caches(cache: KVCache, sizes: Sizes, dtype: str) -> Caches:

@@ -149,10 +149,6 @@ def distance_scores(q: JaxArray, k: JaxArray, rows: JaxArray, places: JaxArray, 
     """The scores of queries and of keys with the rows of a table of distances.
 
     q (..., H, T, K), k (..., H, S, K), rows (R, D), places (T, S); wk, wq (D, H*K), bk, bq -> (..., H, T, S)
-
-    >>> one, table = jnp.array([[[1.0], [2.0]]]), jnp.array([[10.0], [20.0], [30.0]])
-    >>> distance_scores(one, one, table, jnp.array([[1, 0], [2, 1]]), {"wk": jnp.eye(1)}).tolist()
-    [[[20.0, 10.0], [60.0, 40.0]]]
     """
     total = jnp.zeros((), wide(q).dtype)
     for x, letter, index in ((q, "k", places), (k, "q", places.T)):
