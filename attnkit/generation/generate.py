@@ -1,4 +1,4 @@
-"""Generate text token by token: greedily, by sampling or by beam search, with the candidates of each step."""
+"""Generate text token by token: greedily, by sampling or by beam search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of a text: entities from the labels of its tokens, and answers from the logits of their ends.
+"""Spans of a text: entities by labels of tokens, answers by logits of their ends.
 
 The rules follow transformers' TokenClassificationPipeline and QuestionAnsweringPipeline.
 """

@@ -1,4 +1,4 @@
-"""Apply a model's last steps to hidden states: its LM head, or the layers of a decoder without a vocabulary."""
+"""Apply a model's last steps to hidden states, or a decoder without a vocabulary."""
 
 from collections.abc import Sequence
 

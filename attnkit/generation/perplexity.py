@@ -1,4 +1,4 @@
-"""Perplexity: how improbable a model finds a text, window by window, or the targets of sentence pairs."""
+"""Perplexity: how improbable a model finds a text, or the targets of pairs."""
 
 import math
 from collections.abc import Iterator, Sequence

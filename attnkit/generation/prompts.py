@@ -1,4 +1,4 @@
-"""Make prompts: of text, of ids or of a record, with the memory of an encoder, after a KV cache."""
+"""Make prompts of text, ids or a record, with a memory or after a KV cache."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The gradients of a whole model that scores a text: of every intermediate of the run, and of every parameter."""
+"""The gradients of a model that scores a text: of intermediates and parameters."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Generate or score text with a whole model: from the input and the options to the record of the result.
+"""Generate or score text with a whole model, from the input to the record.
 
 Every text is computed alone, without padding, so that a text of a batch is what it is by itself.
 """

@@ -1,4 +1,4 @@
-"""What tools and models compute from: records, texts, images and layers of a checkpoint, as arrays.
+"""What tools and models compute from, as arrays: records, texts, images, layers.
 
 text_inputs       texts and ids to padded inputs of a model; image_processor: images
 detokenizer       ids to token strings and text

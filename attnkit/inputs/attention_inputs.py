@@ -1,4 +1,4 @@
-"""Collect the inputs of attention (queries, keys, projections, options) from flags, a record or a model's layer."""
+"""Collect the inputs of attention from flags, a record or a model's layer."""
 
 import warnings
 from collections.abc import Mapping

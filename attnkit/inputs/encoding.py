@@ -1,4 +1,4 @@
-"""What encode computes from: the input of a model's layers, its steps, and how their result becomes one vector."""
+"""What encode computes from, and how its result becomes one vector."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Intermediates of attention by name (q, scores, weights …): their axes, formulas and labels."""
+"""Intermediates of attention by name (q, scores …): axes, formulas and labels."""
 
 import warnings
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Read one layer of a checkpoint as the parameters of a tool; the masks and positions that a run needs."""
+"""Read a layer of a checkpoint as parameters of a tool; masks and positions."""
 
 import warnings
 from collections.abc import Mapping

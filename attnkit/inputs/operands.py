@@ -1,4 +1,4 @@
-"""Operands as records: one tensor as x, with the mask of its record that applies to it as keys."""
+"""Operands as records: one tensor as x, with the mask that applies to it as keys."""
 
 from dataclasses import dataclass, field, replace
 

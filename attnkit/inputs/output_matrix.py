@@ -1,4 +1,4 @@
-"""The output matrix of hidden states: a separate one, or the embedding table; and the logits that it gives."""
+"""The output matrix: a separate one, or the embedding table; and its logits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

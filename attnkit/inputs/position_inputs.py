@@ -1,4 +1,4 @@
-"""The inputs of positional encodings: the positions of tokens, tables, and the angles of rotary ones."""
+"""The inputs of positional encodings: positions of tokens, tables, rotary angles."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Run recurrent layers on a record: its texts and lengths, states in files, and intermediates by name."""
+"""Run recurrent layers on a record: texts, states in files, intermediates by name."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The softmax of given scores, step by step: what the tool softmax computes, and what its gradient reads again."""
+"""The softmax of given scores step by step, for the tool and for its gradient."""
 
 import warnings
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The last states of a recurrent encoder, which a record keeps beside its memory: `memory_state`, `memory_cell`."""
+"""The last states of a recurrent encoder, which a record keeps beside its memory."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Turn texts and ids into inputs of a model: tokenized, padded, checked against its vocabulary."""
+"""Turn texts and ids into inputs of a model: tokenized, padded and checked."""
 
 import itertools
 import os
@@ -56,15 +56,13 @@ class EncodedInputs(NamedTuple):
 
     def record(self) -> Record:
         axes = ("batch", "token")[2 - self.ids.ndim :]
-        labels: dict[str, Labels] = {} if self.tokens is None else {"token": self.tokens}
-        record = Record({}).with_tensors({"ids": Tensor(self.ids, axes, labels)})
+        tensors = {"ids": Tensor(self.ids, axes, {} if self.tokens is None else {"token": self.tokens})}
         if self.types is not None:
-            record = record.with_tensors({"types": Tensor(self.types, axes)})
-        if self.mask is None:
-            return record
-        keys: dict[str, Labels] = {} if self.tokens is None else {"key": self.tokens}
-        mask = Tensor(self.mask, ("batch", "all queries", "key"), keys, "token ≠ padding")
-        return record.with_tensors({"mask": mask})
+            tensors["types"] = Tensor(self.types, axes)
+        if self.mask is not None:
+            keys: dict[str, Labels] = {} if self.tokens is None else {"key": self.tokens}
+            tensors["mask"] = Tensor(self.mask, ("batch", "all queries", "key"), keys, "token ≠ padding")
+        return Record({}).with_tensors(tensors)
 
 
 def table_words(table: Record | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Look inside: intermediates traced, patched, ablated, compared and explained, and their gradients.
+"""Look inside: trace, patch, compare and explain intermediates; their gradients.
 
 tracer            intermediates of a run traced, patched, ablated
 edits             what --patch and --ablate put in cells of intermediates

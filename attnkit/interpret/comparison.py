@@ -1,4 +1,4 @@
-"""Compare two tensors number by number: how many differ, the largest difference and its place, cosine similarity."""
+"""Compare two tensors: how many numbers differ, the largest difference, cosine."""
 
 import re
 from collections.abc import Callable, Sequence

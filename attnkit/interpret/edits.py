@@ -1,4 +1,4 @@
-"""Edits of intermediates: what `--patch` and `--ablate` put in their cells, or add to them.
+"""Edits of intermediates: what `--patch` and `--ablate` put in or add to cells.
 
 A target is NAME, or NAME[SLICE] for some of its cells, such as decoder.1.self.heads[2,:5]; with + at its end what is
 there is added to. Positions count from the start of the text, whether or not earlier tokens are in a KV cache.

@@ -1,4 +1,4 @@
-"""One cell of attention step by step, in words: its score, the mask, the softmax of its row, the output."""
+"""One cell of attention in words: its score, the mask, the softmax, the output."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

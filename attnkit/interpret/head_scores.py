@@ -1,4 +1,4 @@
-"""The scores of the heads in a trace, or in any record that keeps weights of attention."""
+"""The scores of heads in a trace, or in a record that keeps weights of attention."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""The logit lens: the words that a model's head reads in the state of each layer, as a trace keeps it."""
+"""The logit lens: the words that the head reads in the state of each layer."""
 
 import re
 import warnings

@@ -1,4 +1,4 @@
-"""Summarize a checkpoint folder: its configuration, its stored tensors, its layers."""
+"""Summarize a checkpoint folder: configuration, stored tensors, layers."""
 
 import fnmatch
 import os

@@ -1,4 +1,4 @@
-"""Trace, patch and ablate the intermediates of a model's run by name: the hooks of `--trace`, `--patch`, `--ablate`.
+"""Trace, patch and ablate the intermediates of a run by name.
 
 A name is LAYER.INTERMEDIATE, such as decoder.0.self.weights: the layers are those of model/config.py, the
 intermediates those that an operator passes to its hook; intermediates.py has their axes.

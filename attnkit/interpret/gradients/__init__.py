@@ -1,4 +1,4 @@
-"""Gradients of a pipeline: the stages that ran are undone, from the last back to the first.
+"""Gradients of a pipeline: its stages are undone from the last to the first.
 
 stages.py       a stage that ran, and the gradients that its adjoint adds up
 tools.py        the adjoint of each tool

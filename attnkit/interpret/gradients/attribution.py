@@ -1,4 +1,4 @@
-"""Attributions: how much the embedding of each token of a text contributes to a number that is computed from them.
+"""Attributions: how much the embedding of each token contributes to a number.
 
 input-x-gradient  embedding · gradient, summed over the width (Shrikumar et al. 2016)
 integrated:N      embedding · mean of the gradients at N points between zeros and the embedding, the middles of N equal

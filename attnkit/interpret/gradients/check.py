@@ -1,4 +1,4 @@
-"""Check gradients: the derivative of a pipeline along one direction, by its adjoints and by a finite difference."""
+"""Check gradients by the derivative of a pipeline along one direction."""
 
 import warnings
 from collections import ChainMap
@@ -252,7 +252,12 @@ def replace_values(call: StageCall, item: Any, own: Arrays, point: Point) -> dic
     values = dict(call.values) | {flag: replace_operand(call, flag, item, own) for flag in call.values}
     if values.get("softmax_dtype"):
         values["softmax_dtype"] = None  # rounding has no derivative, and gradients leave it out
-    values |= replace_weights(call, own)
+    weights = {name: array for name, array in own.items() if name not in call.values}
+    if call.tool == "posenc" and "table" in own and call.values["seed"] is not None:
+        values |= {"table": Record({"x": own["table"]}), "seed": None}
+    elif weights and call.tool != "embed":
+        values |= {"params": {**(call.values["params"] or {}), **weights}}
+        values |= {RANDOM[call.tool]: None} if call.tool in RANDOM else {}
     if call.tool == "encode":
         values |= {"dtype": "float64", "trace": None}  # which the first run has written
     checkpoint = values.get("model_")
@@ -267,19 +272,6 @@ def replace_values(call: StageCall, item: Any, own: Arrays, point: Point) -> dic
         layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
         values["model_"].params = MovedLayers(layers, checkpoint.params)
     return values
-
-
-def replace_weights(call: StageCall, own: Arrays) -> dict[str, Any]:
-    """The values of a stage with other weights, or another table of positions."""
-    if call.tool == "posenc" and "table" in own and call.values["seed"] is not None:
-        return {"table": Record({"x": own["table"]}), "seed": None}
-    weights = {name: array for name, array in own.items() if name not in call.values}
-    if not weights or call.tool == "embed":
-        return {}
-    return {
-        "params": {**(call.values["params"] or {}), **weights},
-        **({RANDOM[call.tool]: None} if call.tool in RANDOM else {}),
-    }
 
 
 def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:

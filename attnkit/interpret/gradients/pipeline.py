@@ -1,4 +1,4 @@
-"""The gradients of a pipeline: the chain rule over its stages, from the last to the first, and their names."""
+"""The gradients of a pipeline: the chain rule over its stages, and their names."""
 
 import fnmatch
 import warnings

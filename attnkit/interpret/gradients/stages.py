@@ -1,4 +1,4 @@
-"""A stage of a pipeline that ran, which of several records it ran for, and the gradients that its adjoint adds up."""
+"""A stage of a pipeline that ran, and the gradients that its adjoint adds up."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The adjoint of each tool: the gradients of what a stage read, from the gradients of the tensors that it computed.
+"""The adjoint of each tool: from gradients of its results to those of its inputs.
 
 An adjoint reads the stage that ran and `outer`, the gradients of the tensors that it computed. It removes from `outer`
 what it uses, and adds to `into` the gradients of what the stage read. The arithmetic is in attnkit.model.
