@@ -136,6 +136,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def format_bytes(count: int) -> str:
+    """A number of bytes in the unit that is easiest to read.
+
+    >>> format_bytes(96), format_bytes(1536), format_bytes(4 * 10**12)
+    ('96 B', '1.5 kB', '4.0 TB')
+    """
+    if count < 1000:
+        return f"{count} B"
+    power = min((len(str(count)) - 1) // 3, 5)
+    return f"{count / 1000**power:.1f} {'kMGTP'[power - 1]}B"
+
+
 def closest(word: str, words: Iterable[str], least: float = 0.75) -> str:
     """The closest of several words: the only one that begins so, or the most similar.
 

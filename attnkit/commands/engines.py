@@ -6,6 +6,7 @@ from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output import report_text
 from attnkit.cli.tool import PythonForm, Records, Stage, tool
+from attnkit.errors import format_bytes
 
 
 def read_nothing(stage: Stage, inputs: Any) -> Records:
@@ -44,9 +45,11 @@ def draw_engines(rows: list[dict[str, Any]], style: display.Style) -> str:
             row["version"] or row["install"],
             device["kind"],
             str(device["count"]),
-            "" if device["memory"] is None else display.human_size(device["memory"]),
+            "" if device["memory"] is None else format_bytes(device["memory"]),
         )
         for row in rows
         for device in row["devices"] or [{"kind": "", "count": "", "memory": None}]
     ]
-    return display.text_table(("engine", "version", "device", "count", "memory of each"), lines, style)
+    return display.format_table(
+        display.TextTable(("engine", "version", "device", "count", "memory of each"), lines), style
+    )

@@ -128,7 +128,7 @@ def find_exercise(number: str) -> Exercise:
 
 def draw_exercises(rows: list[dict[str, Any]], style: display.Style) -> str:
     lines = [(row["number"], row["chapter"], row["title"]) for row in rows]
-    return display.text_table(("exercise", "chapter", "title"), lines, style)
+    return display.format_table(display.TextTable(("exercise", "chapter", "title"), lines), style)
 
 
 def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:

@@ -99,7 +99,7 @@ def read_comment(script: str) -> dict[str, str]:
 
 def draw_samples(rows: list[dict[str, Any]], style: display.Style) -> str:
     lines = [(row["chapter"], row["name"], row["idea"]) for row in rows]
-    return display.text_table(("chapter", "sample", "idea"), lines, style)
+    return display.format_table(display.TextTable(("chapter", "sample", "idea"), lines), style)
 
 
 def find_sample(name: str) -> Path:

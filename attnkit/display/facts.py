@@ -54,7 +54,7 @@ def text_lines(text: str, style: Style) -> str:
 
 
 def format_table(table: TextTable, style: Style) -> str:
-    """Draw a table of texts, its columns of numbers right-aligned.
+    """Draw a table of texts, its last column on several lines if it is too wide.
 
     >>> print(format_table(TextTable(["beam", "sum"], [["a cat", "-10"], ["b", "5"]], [1]), Style()))
     beam   sum
@@ -62,30 +62,10 @@ def format_table(table: TextTable, style: Style) -> str:
     a cat  -10
     b        5
     """
-    cells = [table.heads, *table.rows]
-    sizes = {i: max(len(row[i]) for row in cells) for i in table.numbers}
-    heads, *rows = [[text.rjust(sizes.get(i, 0)) for i, text in enumerate(row)] for row in cells]
-    return text_table(heads, rows, style, table.title, table.footer, table.signed)
-
-
-def text_table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    style: Style,
-    title: str = "",
-    footer: str = "",
-    signed: Sequence[int] = (),
-) -> str:
-    """Draw a table of texts whose last column may take several lines.
-
-    >>> print(text_table(["layer", "parameters"], [["norm", "gamma, beta"]], Style(), footer="1 layer"))
-    layer  parameters
-    ──────────────────
-    norm   gamma, beta
-    1 layer
-    """
-    above = heading(title, "", "", style) if title else []
-    cells = [[_to_charset(text, style) for text in row] for row in (heads, *rows)]
+    above = heading(table.title, "", "", style) if table.title else []
+    cells = [[_to_charset(text, style) for text in row] for row in (table.heads, *table.rows)]
+    widest = {i: max(len(row[i]) for row in cells) for i in table.numbers}
+    cells = [[text.rjust(widest.get(i, 0)) for i, text in enumerate(row)] for row in cells]
     sizes = column_widths(cells)
     room = style.width - sum(size + COLUMN_GAP for size in sizes[:-1])
     if room >= min(MIN_LAST_COLUMN, sizes[-1]):
@@ -94,10 +74,10 @@ def text_table(
             for row in cells
             for i, line in enumerate(_break_lines(row[-1], room))
         ]
-        body = grid(broken, column_widths(broken), style, left=range(len(heads)), signed=signed).lines
+        body = grid(broken, column_widths(broken), style, left=range(len(table.heads)), signed=table.signed).lines
     else:
         body = [line for row in cells[1:] for line in _stack(row, cells[0], style)]
-    below = [ansi(line, "2", style) for line in wrap(_to_charset(footer, style), style)] if footer else []
+    below = [ansi(line, "2", style) for line in wrap(_to_charset(table.footer, style), style)] if table.footer else []
     return join_lines([*above, *body, *below])
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from attnkit.display.colors import LIGHT, NOT_FINITE_COLOR, SIGNED, UNSIGNED, color_map, contrasting_ink
 from attnkit.display.heatmaps import Scale, make_scale
-from attnkit.display.numbers import are_probabilities, cell_format, number_format, to_python
-from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, to_matrices
+from attnkit.display.numbers import are_probabilities, number_format, to_python
+from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, shared_format, to_matrices
 from attnkit.display.style import Style
 from attnkit.errors import escaped
 from attnkit.record import Array, Record
@@ -55,7 +55,10 @@ def record_html(record: Record) -> str:
         names = [name for name in names if name == "x"]
     views = [view_tensor(record, name) for name in names]
     parts = [tensor_html(view, is_map=view.array.size > SMALL and view.array.ndim > 1) for view in views]
-    return "".join([*parts, *([list_html(record)] if len(names) < len(record) else [])]) or "an empty record"
+    if len(names) < len(record):
+        rows = [(name, *view_tensor(record, name).description().rsplit(" ", 1)) for name in record]
+        parts.append(rows_html([("name", "shape", "dtype"), *rows], left=(0, 1, 2)))
+    return "".join(parts) or "an empty record"
 
 
 def view_tensor(record: Record, name: str) -> TensorView:
@@ -109,13 +112,8 @@ def table_html(part: Matrix, corner: str) -> str:
     """A matrix as a table of its numbers."""
     height, width = part.values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
-    values = part.values[np.ix_(rows.indices(), columns.indices())]
-    numbers = cell_format(values, STYLE.precision, are_probabilities(part.values[rows.indices()]))
-    is_masked = part.masked[np.ix_(rows.indices(), columns.indices())].tolist()
-    texts = [
-        ["·" if hidden else numbers.text(value) for value, hidden in zip(*pair, strict=True)]
-        for pair in zip(to_python(values), is_masked, strict=True)
-    ]
+    numbers = shared_format([part], rows, columns, STYLE.precision)
+    texts = part.texts(rows, columns, "·", numbers.text)
     cells = [[f'<td style="{CELL}">{number}</td>' for number in row] for row in texts]
     return grid_html(part, corner, rows, columns, cells)
 
@@ -125,7 +123,9 @@ def map_html(view: TensorView, parts: Matrices) -> str:
     scale = make_scale(parts.matrices, STYLE, view.is_signed)
     colors = color_map(SIGNED if scale.low < 0 < scale.high else UNSIGNED)
     maps = "".join(draw_map(part, parts.corner, scale, colors) for part in parts.matrices)
-    return f"{maps}<div><small>{scale.low:.4g} {legend_html(colors)} {scale.high:.4g}</small></div>"
+    stops = ",".join([*colors[:: len(colors) // 8], colors[-1]])
+    box = f"display:inline-block;width:128px;height:10px;background:linear-gradient(to right,{stops})"
+    return f'{maps}<div><small>{scale.low:.4g} <span style="{box}"></span> {scale.high:.4g}</small></div>'
 
 
 def draw_map(part: Matrix, corner: str, scale: Scale, colors: Sequence[str]) -> str:
@@ -166,19 +166,6 @@ def grid_html(part: Matrix, corner: str, rows: Elision, columns: Elision, cells:
     return f"{TABLE}{title}<tr>{above}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
-def legend_html(colors: Sequence[str]) -> str:
-    """The colours of a scale, low to high."""
-    stops = ",".join(colors[:: len(colors) // 8])
-    box = "display:inline-block;width:128px;height:10px"
-    return f'<span style="{box};background:linear-gradient(to right,{stops},{colors[-1]})"></span>'
-
-
-def list_html(record: Record) -> str:
-    """The names, shapes and dtypes of all tensors as a table."""
-    rows = [(name, *view_tensor(record, name).description().rsplit(" ", 1)) for name in record]
-    return rows_html([("name", "shape", "dtype"), *rows], left=(0, 1, 2))
-
-
 def rows_html(rows: Sequence[Sequence[str]], left: Sequence[int], lines: Sequence[str] = ()) -> str:
     """Rows of texts as a table, headings first, with lines below it.
 
@@ -187,19 +174,14 @@ def rows_html(rows: Sequence[Sequence[str]], left: Sequence[int], lines: Sequenc
     >>> rows_html([], (), ["a < b"])
     '<div><small>a &lt; b</small></div>'
     """
-    tags = ["th", *["td"] * (len(rows) - 1)]
-    styles = {"th": HEAD, "td": f"{HEAD};font-weight:400"}
-    body = "".join(
-        f"<tr>{''.join(_cell(tag, styles[tag], text, at in left) for at, text in enumerate(row))}</tr>"
-        for tag, row in zip(tags, rows, strict=False)
-    )
+    body = ""
+    for at, row in enumerate(rows):
+        tag, style = ("td", f"{HEAD};font-weight:400") if at else ("th", HEAD)
+        styles = [style if column in left else f"{style};text-align:right" for column in range(len(row))]
+        cells = (f'<{tag} style="{one}">{escape_html(text)}</{tag}>' for one, text in zip(styles, row, strict=True))
+        body += f"<tr>{''.join(cells)}</tr>"
     table = f"{TABLE}{body}</table>" if rows else ""
     return table + "".join(f"<div><small>{escape_html(line)}</small></div>" for line in lines)
-
-
-def _cell(tag: str, style: str, text: str, is_left: bool) -> str:
-    align = "" if is_left else ";text-align:right"
-    return f'<{tag} style="{style}{align}">{escape_html(text)}</{tag}>'
 
 
 def text_html(lines: str) -> str:

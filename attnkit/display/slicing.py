@@ -1,14 +1,14 @@
 """Cut an array into matrices with labels, and choose the part to show."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from attnkit.display.numbers import CellFormat
+from attnkit.display.numbers import CellFormat, are_probabilities, cell_format, to_python
 from attnkit.display.style import DEFAULT_STYLE, Style
 from attnkit.display.text import escape, glyphs, heading, label_text, numbered
 from attnkit.errors import DataError, UsageError
@@ -67,6 +67,14 @@ class Matrix(NamedTuple):
         values: Array = self.values[~self.masked].astype(np.float64)
         return values[np.isfinite(values)]
 
+    def texts(self, rows: "Elision", columns: "Elision", mark: str, write: Callable[[Any], str]) -> list[list[str]]:
+        """The cells that are shown as texts, the mark in place of the masked."""
+        at = np.ix_(rows.indices(), columns.indices())
+        return [
+            [mark if is_masked else write(value) for value, is_masked in zip(*pair, strict=True)]
+            for pair in zip(to_python(self.values[at]), self.masked[at].tolist(), strict=True)
+        ]
+
     def format_value(self, value: Any, numbers: CellFormat, style: Style = DEFAULT_STYLE) -> str:
         """Format a value, by the word that it is the index of.
 
@@ -99,7 +107,8 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
     """
     array, axes, style = view.array, view.axes, view.style
     masked = _invert_mask(view)
-    inner = _matrix_rank(view)
+    has_own_columns = array.ndim > 1 and axes[-2] == "batch" and _is_nested(view.labels[-1])
+    inner = 1 if has_own_columns else min(array.ndim, 2)
     leading = array.shape[: array.ndim - inner]
     matrices = []
     if style.heads and len(style.heads) > limit:  # all of them
@@ -147,25 +156,15 @@ def _invert_mask(view: TensorView) -> Array:
     return masked
 
 
-def _matrix_rank(view: TensorView) -> int:
-    """2, or 1 if each batch row has column labels of its own."""
-    by_batch = view.array.ndim > 1 and view.axes[-2] == "batch" and _is_nested(view.labels[-1])
-    return 1 if by_batch else min(view.array.ndim, 2)
-
-
 def _is_nested(labels: Labels | None) -> bool:
     return bool(labels) and isinstance(labels[0], list)  # type: ignore[index]
 
 
 def _dimension_labels(view: TensorView, dimension: int, batch: int | None) -> list[str]:
     """The labels of one dimension. A reduced axis is labelled by its name."""
-    size, axis = view.array.shape[dimension], view.axes[dimension]
+    size, axis, labels = view.array.shape[dimension], view.axes[dimension], view.labels[dimension]
     if size == 1 and is_reduced(axis):
         return [axis if dimension < view.array.ndim - 1 else view.title]
-    return _index_labels(view.labels[dimension], size, batch)
-
-
-def _index_labels(labels: Labels | None, size: int, batch: int | None) -> list[str]:
     if labels and _is_nested(labels):
         row = 0 if len(labels) == 1 else batch
         labels = labels[row] if row is not None and row < len(labels) else None  # type: ignore[assignment]
@@ -227,6 +226,13 @@ def elide(size: int, limit: int) -> Elision:
         return Elision(size, 0, size)
     tail = limit // 3
     return Elision(limit - tail, tail, size)
+
+
+def shared_format(parts: Sequence[Matrix], rows: Elision, columns: Elision, precision: int) -> CellFormat:
+    """Choose one format for the numbers of all matrices that are shown."""
+    at = np.ix_(rows.indices(), columns.indices())
+    visible = np.concatenate([part.values[at][~part.masked[at]] for part in parts])
+    return cell_format(visible, precision, all(are_probabilities(part.values[rows.indices()]) for part in parts))
 
 
 def format_shape(array: Array, axes: Sequence[str], style: Style) -> str:

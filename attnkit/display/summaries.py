@@ -22,6 +22,7 @@ from attnkit.display.text import (
     pad,
     wrap,
 )
+from attnkit.errors import counted, format_bytes
 
 MAX_NAME_WIDTH = 48
 STATISTICS = ("name", "shape", "dtype", "min", "max", "mean", "std", "zeros", "nan", "inf")
@@ -77,8 +78,9 @@ def _fitting_columns(cells: Sequence[Sequence[str]], style: Style) -> list[int]:
 def statistics_texts(array: Array, style: Style) -> list[str]:
     """Shape, dtype, statistics and counts of a tensor as texts."""
     numbers, counts = compute_statistics(array)
-    texts = [_format_scalar(number, style) for number in numbers] or ["-"] * 4
-    return [f"({', '.join(map(str, array.shape))})", array.dtype.name, *texts, *map(str, counts)]
+    values = [to_python(np.asarray(number)) for number in numbers]
+    texts = [format_number(one, style.precision) if isinstance(one, float) else str(int(one)) for one in values]
+    return [f"({', '.join(map(str, array.shape))})", array.dtype.name, *(texts or ["-"] * 4), *map(str, counts)]
 
 
 def compute_statistics(array: Array) -> tuple[list[Any], list[int]]:
@@ -95,18 +97,9 @@ def compute_statistics(array: Array) -> tuple[list[Any], list[int]]:
     zeros = values.size - int(np.count_nonzero(values))
     finite = values[np.isfinite(values)] if nans or infs else values
     with np.errstate(over="ignore", invalid="ignore"):  # squares of the largest float64
-        numbers = [finite.min(), finite.max(), *_moments(finite)] if finite.size else []
-    return numbers, [zeros, nans, infs]
-
-
-def _moments(finite: Array) -> list[np.float64]:
-    return [finite.mean(dtype=np.float64), finite.std(dtype=np.float64)]
-
-
-def _format_scalar(number: np.generic, style: Style) -> str:
-    """Format a number with a few significant digits; an integer with all of them."""
-    value = to_python(np.asarray(number))
-    return format_number(value, style.precision) if isinstance(value, float) else str(int(value))
+        least = [finite.min(), finite.max()] if finite.size else []
+        means = [finite.mean(dtype=np.float64), finite.std(dtype=np.float64)] if finite.size else []
+    return [*least, *means], [zeros, nans, infs]
 
 
 def tensor_list(
@@ -123,18 +116,22 @@ def tensor_list(
     1 tensor, 96 B
     """
     above = heading(title, "", "", style) if title else []
-    total = sum(array.nbytes for array, _ in named.values())
-    totals = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {human_size(total)}"
+    totals = count_tensors(named)
     if not named:
         return join_lines([*above, totals])
     heads = ["name", "shape", "dtype", *(["min", "max"] if footer else ["bytes"])]
     rows = [
         [_clip_name(name, style), format_shape(array, axes, style), array.dtype.name]
-        + (statistics_texts(array, style)[2:4] if footer else [human_size(array.nbytes)])
+        + (statistics_texts(array, style)[2:4] if footer else [format_bytes(array.nbytes)])
         for name, (array, axes) in named.items()
     ]
     below = [totals, *wrap(escape(footer, style), style)] if footer else [totals]
     return join_lines([*above, *_fold_columns(heads, rows, style, left=3), *(ansi(line, "2", style) for line in below)])
+
+
+def count_tensors(named: Mapping[str, tuple[Array, Sequence[str]]]) -> str:
+    """The number of tensors, and the size of all."""
+    return f"{counted(len(named), 'tensor')}, {format_bytes(sum(array.nbytes for array, _ in named.values()))}"
 
 
 def norms_table(named: Mapping[str, Array], style: Style) -> str:
@@ -158,18 +155,6 @@ def norms_table(named: Mapping[str, Array], style: Style) -> str:
     return join_lines(grid(table, column_widths(table), style, left=[0, 1, 3]).lines)
 
 
-def human_size(count: int) -> str:
-    """Format a number of bytes in decimal units.
-
-    >>> human_size(96), human_size(1_500_000)
-    ('96 B', '1.5 MB')
-    """
-    if count < 1000:
-        return f"{count} B"
-    power = min((len(str(count)) - 1) // 3, 5)
-    return f"{count / 1000**power:.1f} {'kMGTP'[power - 1]}B"
-
-
 def candidates_table(candidates: Candidates, style: Style) -> str:
     """Draw the most probable tokens at each position.
 
@@ -184,25 +169,18 @@ def candidates_table(candidates: Candidates, style: Style) -> str:
     if ids.size == 0:
         return join_lines([*above, "empty"])
     elision = elide(len(rows), MAX_ROWS)
-    columns = [
-        _rank_cells([_token_text(token, words, style) for token in elision.pick(rank)], elision.pick(chances), style)
-        for rank, chances in zip(ids.T.tolist(), to_python(probs.T), strict=True)
-    ]
+    known, columns = words or (), []
+    for rank, chances in zip(ids.T.tolist(), to_python(probs.T), strict=True):
+        tokens = elision.pick(rank)
+        texts = [label_text(known[at], style) if 0 <= at < len(known) else str(at) for at in tokens]
+        size, pairs = max(map(display_width, texts)), zip(texts, elision.pick(chances), strict=True)
+        columns.append([f"{pad(text, size)} {chance:.{style.precision}f}" for text, chance in pairs])
     names = [label_text(name, style) for name in elision.pick(rows)]
     body = [list(row) for row in zip(names, *columns, strict=True)]
     marks = glyphs(style)
     gap = [f"{marks.ellipsis} {elision.hidden} more", *[marks.ellipsis] * len(columns)]
     heads = [corner, *(ordinal(i + 1) for i in range(len(columns)))]
     return join_lines([*above, *_fold_columns(heads, elision.with_gap(body, gap), style, left=len(heads))])
-
-
-def _token_text(token: int, words: Sequence[str] | None, style: Style) -> str:
-    return label_text(words[token], style) if words is not None and 0 <= token < len(words) else str(token)
-
-
-def _rank_cells(words: Sequence[str], chances: Sequence[float], style: Style) -> list[str]:
-    size = max(map(display_width, words))
-    return [f"{pad(word, size)} {chance:.{style.precision}f}" for word, chance in zip(words, chances, strict=True)]
 
 
 def ordinal(number: int) -> str:

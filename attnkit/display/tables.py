@@ -3,10 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
-from attnkit.display.numbers import CellFormat, are_probabilities, cell_format, to_python
-from attnkit.display.slicing import Elision, Matrix, TensorView, elide, to_matrices
+from attnkit.display.numbers import CellFormat, cell_format, to_python
+from attnkit.display.slicing import Elision, Matrix, TensorView, elide, shared_format, to_matrices
 from attnkit.display.style import Style
 from attnkit.display.text import (
     Block,
@@ -36,6 +34,7 @@ def tensor_table(view: TensorView) -> str:
     Rows and columns that do not fit are left out between head and tail, and counted.
     Raises DataError if the mask does not broadcast.
 
+    >>> import numpy as np
     >>> print(tensor_table(TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))))
     x (token 2, model 2) float64
     token\model       0       1
@@ -64,9 +63,7 @@ def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> tuple[
     """Draw a table for each matrix, all alike. Returns the hidden columns too."""
     height, width = parts[0].values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, style.width)  # more could not fit
-    at = np.ix_(rows.indices(), columns.indices())
-    visible = np.concatenate([part.values[at][~part.masked[at]] for part in parts])
-    numbers = cell_format(visible, style.precision, all(are_probabilities(part.values[at[0][:, 0]]) for part in parts))
+    numbers = shared_format(parts, rows, columns, style.precision)
     tables = [_to_texts(part, corner, rows, columns, numbers, style) for part in parts]
     stub = 1 if parts[0].rows else 0  # columns of row labels
     sizes = column_widths([row for table in tables for row in table])
@@ -87,14 +84,7 @@ def _to_texts(
 ) -> list[list[str]]:
     """The matrix as texts: its headings first, its row labels before each row."""
     marks = glyphs(style)
-    at = np.ix_(rows.indices(), columns.indices())
-    cells = [
-        [
-            marks.masked_mark if is_masked else part.format_value(value, numbers, style)
-            for value, is_masked in zip(*pair, strict=True)
-        ]
-        for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
-    ]
+    cells = part.texts(rows, columns, marks.masked_mark, lambda value: part.format_value(value, numbers, style))
     heads = _label_texts(part.columns, columns, style)
     if part.rows:
         stubs = _label_texts(part.rows, rows, style)

@@ -36,32 +36,6 @@ from attnkit.formats.mapped import release_pages
 from attnkit.formats.streams import Buffer, Source, name_errors, open_source, regular_files_only
 from attnkit.record import Record, Tensor
 
-__all__ = [
-    "FORMATS",
-    "STREAMS",
-    "Record",
-    "Sink",
-    "Source",
-    "Stream",
-    "cast_array",
-    "check_memory",
-    "encode",
-    "file_format",
-    "first_non_finite",
-    "load",
-    "open_sink",
-    "open_source",
-    "physical_memory",
-    "read",
-    "regular_files_only",
-    "release_pages",
-    "round_trip",
-    "save",
-    "suffix_format",
-    "write_all",
-    "write_together",
-]
-
 FORMATS = ("json", "npy", "npz", "safetensors")
 STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back
 SUFFIXES = {".json": "json", ".jsonl": "json", ".ndjson": "json"} | {f".{name}": name for name in FORMATS[1:]}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, format_bytes
 from attnkit.record import Array
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -95,7 +95,7 @@ def check_memory(count: int, subject: str, name: str = "") -> None:
 
     >>> check_memory(10**18, "a table (V, D)", "--dim")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    attnkit.errors.DataError: --dim: a table (V, D) needs 1000000.0 TB, more than this machine's memory (...
+    attnkit.errors.DataError: --dim: a table (V, D) needs 1000.0 PB, more than this machine's memory (...
     """
     if count > (memory := physical_memory()):
         needed, there = format_bytes(count), format_bytes(memory)
@@ -121,18 +121,6 @@ def physical_memory() -> int:
     except (OSError, ValueError):
         pages = -1
     return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else sys.maxsize
-
-
-def format_bytes(count: int) -> str:
-    """A number of bytes in the unit that is easiest to read.
-
-    >>> format_bytes(1536), format_bytes(4 * 10**12)
-    ('1.5 KB', '4.0 TB')
-    """
-    if count < 1000:
-        return f"{count} bytes"
-    power = min((len(str(count)) - 1) // 3, 4)
-    return f"{count / 1000**power:.1f} {('KB', 'MB', 'GB', 'TB')[power - 1]}"
 
 
 def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool = False) -> Array:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError
-from attnkit.formats.dtypes import MOST_DIMENSIONS, NAMES, byte_count, dtype_of, format_bytes, from_bytes
+from attnkit.errors import DataError, format_bytes
+from attnkit.formats.dtypes import MOST_DIMENSIONS, NAMES, byte_count, dtype_of, from_bytes
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.pickle_reader import LONGEST, Call, Dict, Names, read_pickle
 from attnkit.formats.streams import Source, name_errors, prefix_errors

@@ -12,8 +12,8 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from attnkit.errors import AttnkitError, DataError, FileError, counted, system_reason
-from attnkit.formats.dtypes import format_bytes, physical_memory
+from attnkit.errors import AttnkitError, DataError, FileError, counted, format_bytes, system_reason
+from attnkit.formats.dtypes import physical_memory
 from attnkit.record import Array
 
 Buffer = bytes | bytearray | memoryview

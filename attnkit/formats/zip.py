@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError
-from attnkit.formats.dtypes import format_bytes
+from attnkit.errors import DataError, format_bytes
 from attnkit.formats.mapped import release_pages
 from attnkit.formats.streams import Buffer, Source
 

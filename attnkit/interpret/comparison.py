@@ -364,8 +364,8 @@ def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
             break
     above, *body = [row[:-1] for row in cells]
     if table_width(cells) <= style.width or table_width([above, *body]) > style.width:
-        return display.text_table(cells[0], cells[1:], style)
-    heads, rule, *lines = display.text_table(above, body, style).split("\n")
+        return display.format_table(display.TextTable(cells[0], cells[1:]), style)
+    heads, rule, *lines = display.format_table(display.TextTable(above, body), style).split("\n")
     parts = [heads, rule]
     for line, one in zip(lines, rows, strict=True):
         place = row_cells(one, style.precision)[-1]

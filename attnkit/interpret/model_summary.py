@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnkit import display, model
 from attnkit.display import Style
-from attnkit.errors import DataError, UsageError, counted, suggest
+from attnkit.errors import DataError, UsageError, counted, format_bytes, suggest
 from attnkit.model import Config, PositionConfig, RecurrentConfig, SpecialTokens, Step
 from attnkit.model.parameters import parameter_axes, tool_of
 from attnkit.record import Record, Tensor, is_pattern, join_names
@@ -120,7 +120,7 @@ def model_facts(checkpoint: "Checkpoint", style: Style) -> str:
     named = {layer: (tool_of(layer), list_parameters(checkpoint, layer)) for layer in checkpoint.layers()}
     cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
     last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
-    layers = display.text_table(["layer", "tool", "parameters"], cells, style, footer=last)
+    layers = display.format_table(display.TextTable(["layer", "tool", "parameters"], cells, footer=last), style)
     return "\n\n".join([heading, tensor_rows(checkpoint, style, fold=True), layers])
 
 
@@ -135,7 +135,7 @@ def tensor_rows(checkpoint: "Checkpoint", style: Style, fold: bool) -> str:
     ]
     idle = len(stored) - len(published_axes(checkpoint))
     last = counted(len(stored), "tensor") + f", {idle} not used" * bool(idle) + "; --list: one per line" * fold
-    return display.text_table(["tensor", "shape"], cells, style, footer=last)
+    return display.format_table(display.TextTable(["tensor", "shape"], cells, footer=last), style)
 
 
 def list_parameters(checkpoint: "Checkpoint", layer: str) -> str:
@@ -187,7 +187,7 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
     """The facts of a model as names and texts."""
     config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unused()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
-    size = display.human_size(sum(map(os.path.getsize, files)))
+    size = format_bytes(sum(map(os.path.getsize, files)))
     dtypes = Counter(dtype for dtype, _ in stored.values()).most_common()
     rows = {
         "family": config.family,

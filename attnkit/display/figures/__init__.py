@@ -11,20 +11,3 @@ from attnkit.display.figures.sections import (
     list_section,
     tensor_section,
 )
-
-__all__ = [
-    "FigureOptions",
-    "Section",
-    "Table",
-    "candidates_section",
-    "curves_section",
-    "draw_bars",
-    "draw_words",
-    "heatmap_section",
-    "list_section",
-    "plot_tensor",
-    "render_figure",
-    "render_sheet",
-    "statistics_section",
-    "tensor_section",
-]

@@ -3,15 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from attnkit.display.colors import Theme
 from attnkit.display.figures.canvas import Drawing
-from attnkit.display.numbers import CellFormat, are_probabilities, cell_format, to_python
-from attnkit.display.slicing import Elision, Matrix, TensorView, elide, format_shape, to_matrices
+from attnkit.display.numbers import CellFormat, cell_format, to_python
+from attnkit.display.slicing import Elision, Matrix, TensorView, elide, format_shape, shared_format, to_matrices
 from attnkit.display.style import DEFAULT_STYLE
-from attnkit.display.summaries import Candidates, human_size, ordinal
+from attnkit.display.summaries import Candidates, count_tensors, ordinal
 from attnkit.display.text import clip, escape
+from attnkit.errors import format_bytes
 from attnkit.record import Array
 
 MAX_MATRICES = 16
@@ -69,6 +68,7 @@ def tensor_section(view: TensorView, options: FigureOptions) -> Section:
 
     Rows and columns that do not fit are counted. Raises DataError if the mask does not broadcast.
 
+    >>> import numpy as np
     >>> view = TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))
     >>> tensor_section(view, FigureOptions(precision=1)).panels[0].rows
     [['token \\\\ model', '0', '1'], ['The', '1.0', '0.0'], ['cat', '0.0', '1.0']]
@@ -83,10 +83,7 @@ def tensor_section(view: TensorView, options: FigureOptions) -> Section:
     parts = to_matrices(view, MAX_MATRICES)
     height, width = parts.matrices[0].values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
-    at = np.ix_(rows.indices(), columns.indices())
-    visible_cells = np.concatenate([one.values[at][~one.masked[at]] for one in parts.matrices])
-    is_exact = all(are_probabilities(one.values[at[0][:, 0]]) for one in parts.matrices)
-    numbers = cell_format(visible_cells, precision, is_exact)
+    numbers = shared_format(parts.matrices, rows, columns, precision)
     corner = " \\ ".join(escape(axis, DEFAULT_STYLE) for axis in view.axes[-2:])
     tables = [_table(one, corner, rows, columns, numbers) for one in parts.matrices]
     notes = [parts.hidden, f"{MASKED_MARK} masked" if any(one.masked.any() for one in parts.matrices) else ""]
@@ -94,11 +91,7 @@ def tensor_section(view: TensorView, options: FigureOptions) -> Section:
 
 
 def _table(part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: CellFormat) -> Table:
-    at = np.ix_(rows.indices(), columns.indices())
-    cells = [
-        [MASKED_MARK if is_masked else numbers.text(value) for value, is_masked in zip(*pair, strict=True)]
-        for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
-    ]
+    cells = part.texts(rows, columns, MASKED_MARK, numbers.text)
     heads = columns.with_gap(_labels(columns.pick(part.columns)), f"… {columns.hidden} more")
     cells = [columns.with_gap(row, "…") for row in cells]
     if not part.rows:
@@ -115,26 +108,21 @@ def _labels(labels: Sequence[str]) -> list[str]:
 def list_section(named: Mapping[str, tuple[Array, Sequence[str]]]) -> Section:
     """A table of tensors: their names, shapes, dtypes and bytes, and the totals.
 
+    >>> import numpy as np
     >>> list_section({"x": (np.zeros((3, 4)), ("token", "model"))}).panels[0].rows[1]
     ['x', '(token 3, model 4)', 'float64', '96 B']
     """
-    rows = [
-        [
-            escape(name, DEFAULT_STYLE),
-            format_shape(array, axes, DEFAULT_STYLE),
-            array.dtype.name,
-            human_size(array.nbytes),
-        ]
-        for name, (array, axes) in named.items()
-    ]
-    total = sum(array.nbytes for array, _ in named.values())
-    totals = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {human_size(total)}"
-    return Section("", [Table([["name", "shape", "dtype", "bytes"], *rows], left=(0, 1, 2))], notes=[totals])
+    rows: list[Sequence[str]] = [("name", "shape", "dtype", "bytes")]
+    for name, (array, axes) in named.items():
+        shape = format_shape(array, axes, DEFAULT_STYLE)
+        rows.append([escape(name, DEFAULT_STYLE), shape, array.dtype.name, format_bytes(array.nbytes)])
+    return Section("", [Table(rows, left=(0, 1, 2))], notes=[count_tensors(named)])
 
 
 def candidates_section(candidates: Candidates, precision: int) -> Section:
     """A table of the most probable tokens at each position, with their probabilities.
 
+    >>> import numpy as np
     >>> candidates = Candidates(["The"], np.array([[1, 0]]), np.array([[0.7, 0.3]]), ["a", "cat"])
     >>> candidates_section(candidates, 2).panels[0].rows
     [['position', '1st', '', '2nd', ''], ['The', 'cat', '0.70', 'a', '0.30']]
