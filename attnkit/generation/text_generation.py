@@ -298,7 +298,10 @@ def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | Non
             labels[axis] = [text for row in names for text in row]
         elif axis in (*TOKENS, "source"):
             columns, size = places[axis]
-            labels[axis] = [pad_labels(row, at, size, padding) for row, at in zip(names, columns, strict=True)]
+            padded = np.full((len(names), size), padding, object)
+            for line, row, at in zip(padded, names, columns, strict=True):
+                line[at] = row[len(row) - len(at) :]
+            labels[axis] = padded.tolist()
         else:
             labels[axis] = names[0]
     return Record({}).with_tensors(tensors, labels)
@@ -330,18 +333,6 @@ def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int]
         row[0, at] = True
     labels: dict[str, Labels] = {"key": record.labels["token"]} if "token" in record.labels else {}
     return record.with_tensors({"mask": Tensor(mask, (*lead, "all queries", "key"), labels, "token ≠ padding")})
-
-
-def pad_labels(names: Sequence[str], places: Array, size: int, padding: str) -> list[str]:
-    """The last of some labels at their places, padding at the others.
-
-    >>> pad_labels(["the", "cat"], np.array([1, 2]), 3, "[PAD]")
-    ['[PAD]', 'the', 'cat']
-    """
-    row = [padding] * size
-    for at, name in zip(places, names[len(names) - len(places) :], strict=True):
-        row[at] = name
-    return row
 
 
 def generation_record(

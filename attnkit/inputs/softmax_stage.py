@@ -45,10 +45,9 @@ def compute_softmax(record: Record, *, axis: int, temperature: float, mask: Reco
     exponentials = np.exp(shifted)
     total = exponentials.sum(axis=axis, keepdims=True)
     over, scale = statistic_axes(axes, total.shape, x.shape), f"{temperature:g}"
-    has_temperature, source = temperature != 1, "x"
-    tensors = {}
-    if has_temperature:
-        tensors["scaled"], source = Tensor(scaled, axes, formula=f"x / {scale}"), "scaled"
+    source, tensors = "x", {}
+    if temperature != 1:
+        source, tensors["scaled"] = "scaled", Tensor(scaled, axes, formula=f"x / {scale}")
     if cells is not None:
         tensors["masked"] = Tensor(masked, axes, formula=f"{source}, −∞ where it is masked")
         source = "masked"
@@ -56,7 +55,7 @@ def compute_softmax(record: Record, *, axis: int, temperature: float, mask: Reco
     tensors["exponentials"] = Tensor(exponentials, axes, formula="e^shifted")
     tensors["sum"] = Tensor(total, over, formula=f"sum of the exponentials along {axes[axis]}")
     weights = (exponentials / np.where(total == 0, 1, total)).astype(model.output_dtype(x), copy=False)
-    formula = f"softmax of {'x' if not has_temperature else f'x / {scale}'} along {axes[axis]}"
+    formula = f"softmax of {'x' if temperature == 1 else f'x / {scale}'} along {axes[axis]}"
     return SoftmaxSteps(axis % x.ndim, masked, tensors | {"x": Tensor(weights, axes, formula=formula)})
 
 

@@ -25,7 +25,13 @@ class Element:
     b: Any
 
     def __str__(self) -> str:
-        return f"[{self.place}]: {format_pair(self.a, self.b)}"
+        """The place with both numbers in the fewest digits that show the difference.
+
+        >>> print(Element((0,), "model 0", "0", np.float16(0.1), np.float64(0.1)))
+        [model 0]: 0.0999755859375 and 0.1
+        """
+        a, b = str(self.a), str(self.b)
+        return f"[{self.place}]: " + (f"{float(self.a)!r} and {float(self.b)!r}" if a == b else f"{a} and {b}")
 
 
 @dataclass(frozen=True)
@@ -158,15 +164,6 @@ def cosine_similarity(left: Array, right: Array) -> float:
         scaled = [x / max(np.abs(x).max(initial=0), np.finfo(x.dtype).tiny) for x in (left, right)]
         norms = np.linalg.norm(scaled[0]) * np.linalg.norm(scaled[1])
         return float(np.clip(scaled[0] @ scaled[1] / norms, -1, 1)) if norms else 0.0
-
-
-def format_pair(x: Any, y: Any) -> str:
-    """Write two numbers that differ in the fewest digits that show the difference.
-
-    >>> format_pair(np.float16(0.1), np.float64(0.1))
-    '0.0999755859375 and 0.1'
-    """
-    return f"{float(x)!r} and {float(y)!r}" if str(x) == str(y) else f"{x!s} and {y!s}"
 
 
 def label_index(record: Record, name: str, index: tuple[int, ...]) -> list[tuple[str, str]]:

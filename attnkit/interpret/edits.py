@@ -205,7 +205,17 @@ def make_edits(
             raise UsageError(f"{layer} has heads 0 to {counts[layer] - 1}, not {last}", "--ablate")
     if means is None:
         return edits + ablations
-    return edits + [one for edit in ablations for one in mean_edits(edit, means, counts)]
+    for edit in ablations:
+        mean, count = means.get(edit.name), counts[edit.name.removesuffix(HEADS)]
+        if mean is None:
+            hint = "encode --keep '*.heads' keeps the heads of all layers"
+            raise UsageError(f"no {edit.name!r} (it has {join_names(means, 4)}); {hint}", "--mean")
+        if len(mean) != count:
+            raise DataError(f"{edit.name} has {counted(len(mean), 'head')} (expected {count})", "--mean")
+        heads, *positions = edit.part or (ALL,)
+        numbers = range(count)[heads] if isinstance(heads, slice) else [heads]
+        edits += [edit._replace(part=(at, *positions), values=mean[at]) for at in numbers]  # type: ignore[index]
+    return edits
 
 
 def parse_ablations(ablated: Sequence[str]) -> list[Edit]:
@@ -246,19 +256,6 @@ def parse_ablation(text: str, layer: str) -> tuple[str, tuple[Index, ...]]:
     if isinstance(chosen, slice) and chosen.stop is not None and chosen.stop <= (chosen.start or 0):
         raise UsageError(f"{text}: the range of heads is empty", "--ablate")
     return layer, () if chosen == slice(None) else (chosen,)
-
-
-def mean_edits(edit: Edit, means: Mapping[str, Array], counts: Mapping[str, int]) -> list[Edit]:
-    """The edits that put the mean of each head in the cells of an ablation."""
-    mean, count = means.get(edit.name), counts[edit.name.removesuffix(HEADS)]
-    if mean is None:
-        known = f"it has {join_names(means, 4)}"
-        raise UsageError(f"no {edit.name!r} ({known}); encode --keep '*.heads' keeps the heads of all layers", "--mean")
-    if len(mean) != count:
-        raise DataError(f"{edit.name} has {counted(len(mean), 'head')} (expected {count})", "--mean")
-    heads, *positions = edit.part or (ALL,)
-    numbers = range(count)[heads] if isinstance(heads, slice) else [heads]
-    return [edit._replace(part=(head, *positions), values=mean[head]) for head in numbers]  # type: ignore[index]
 
 
 def mean_heads(records: Iterable[Record], file: str) -> dict[str, Array]:
