@@ -52,24 +52,19 @@ def choose_engine(values: Mapping[str, Any]) -> Engine | None:
     options = choose_options(values)
     if options.engine == "numpy":
         return None
-    import_jax()
     with name_start_failures():
+        import_library("jax", "jax", "--engine jax")
         return _make_engine(options)
 
 
 def join_processes(values: Mapping[str, Any]) -> "contextlib.AbstractContextManager[bool]":
     """Join the processes that flags name, with --coordinator among them: see `joined`."""
     options = choose_options(values)
-    import_jax()
+    with name_start_failures():
+        import_library("jax", "jax", "--engine jax")
     from attnkit.backends.jax.processes import joined
 
     return joined(str(options.coordinator), options.process, options.processes)
-
-
-def import_jax() -> None:
-    """Import JAX. UsageError if it is not installed or does not start."""
-    with name_start_failures():
-        import_library("jax", "jax", "--engine jax")
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError, counted
+from attnkit.errors import DataError, UsageError
 from attnkit.model import Array
 from attnkit.model.loss import IGNORE_INDEX
 from attnkit.training.data import Item, SentencePair
@@ -160,12 +160,6 @@ class SpecialIds(NamedTuple):
     sep: int = -1
     mask: int = -1
     sentinels: tuple[int, ...] = ()
-
-
-def check_length(ids: Array, block: int, name: str) -> None:
-    """Raise DataError if a text is too short for one block and the token after it."""
-    if len(ids) <= block:
-        raise DataError(f"{counted(len(ids), 'token')}, fewer than a block of {block} and the token after it", name)
 
 
 def draw_rows(ids: Array, rows: int, length: int, key: DrawKey) -> Array:

@@ -107,7 +107,9 @@ def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> 
         shorter = f"{counted(len(ids), 'token')}, so that a block has {len(ids) - 1}, not {recipe.block}"
         warnings.warn(f"{name}: {shorter}", AttnkitNote, stacklevel=2)
         recipe = replace(recipe, block=len(ids) - 1)
-    batches.check_length(ids, recipe.block, name)
+    if len(ids) <= recipe.block:
+        size = f"{counted(len(ids), 'token')}, fewer than a block of {recipe.block}"
+        raise DataError(f"{size} and the token after it", name)
     if not share:
         return ids, ids[:0], 0.0, recipe
     if not last:

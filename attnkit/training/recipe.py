@@ -8,7 +8,6 @@ from typing import Any, get_args, get_origin
 from attnkit.errors import DataError, UsageError, shortened
 from attnkit.training.data import parse_share
 from attnkit.training.optimizers import OptimizerOptions, optimizer_options
-from attnkit.training.schedules import ScheduleOptions, check_schedule
 
 DEFAULT_STEPS = 1000  # of a run that names no end
 MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "weight_drop", "smoothing", "seed", "steps")
@@ -92,12 +91,6 @@ class Recipe:
         limits = [end for end in ends if end is not None]
         is_open = self.minutes is not None or self.patience is not None
         return min(limits) if limits else None if is_open else DEFAULT_STEPS
-
-    def schedule_options(self, total: int | None) -> ScheduleOptions:
-        """The options of the schedule. UsageError if they do not fit it."""
-        options = ScheduleOptions(total or 0, self.warmup)
-        check_schedule(self.schedule, options)
-        return options
 
     def check(self) -> "Recipe":
         """Check the options, and return the recipe. UsageError for impossible ones."""

@@ -15,7 +15,7 @@ from attnkit.training.initial_model import InitialModel
 from attnkit.training.numpy_state import NumpyState, StepPlan, split_rows, stack_inputs, views_as_model
 from attnkit.training.parameter_groups import match_parameters, tensors_of, unfrozen_parameters
 from attnkit.training.recipe import Recipe
-from attnkit.training.schedules import SCHEDULES
+from attnkit.training.schedules import SCHEDULES, ScheduleOptions, check_schedule
 
 
 class EngineState:
@@ -107,7 +107,8 @@ class Trainer:
         self.total = recipe.total_steps(self.corpus.steps_per_epoch)
         self.table = published_tensors(model.raw)
         self.config = self.table.config
-        self._schedule = recipe.schedule_options(self.total)
+        self._schedule = ScheduleOptions(self.total or 0, recipe.warmup)
+        check_schedule(recipe.schedule, self._schedule)
         frozen = match_parameters(self.table.names, recipe.freeze)
         self._free = set(self.table.shapes) - tensors_of(self.table, frozen)
         if not self._free:

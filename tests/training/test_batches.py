@@ -103,11 +103,6 @@ def test_consecutive_blocks_predict_each_token_once(length, batch, block):
         np.testing.assert_array_equal(part.targets, part.ids + 1)
 
 
-def test_a_text_too_short_for_a_block():
-    with pytest.raises(DataError, match=r"tales.txt: 8 tokens, fewer than a block of 8 and the token after it"):
-        batches.check_length(TEXT[:8], 8, "tales.txt")
-
-
 def test_the_ids_of_a_text_are_without_the_tokens_around_it(tmp_path):
     for family in ("gpt2", "llama", "bert", "t5"):
         one = tokenizer(family, "abc\n", tmp_path / family)

@@ -31,7 +31,6 @@ from attnkit.backends.jax.passes import (
     head_names,
     hook_of_arrays,
     is_seen,
-    keep_layout,
     memory_length,
     precision,
     read_caches,
@@ -212,7 +211,7 @@ class JaxEngine:
         """The function that places hidden states (B, T, D) on the devices of a mesh."""
         mesh = self.mesh
         if mesh is None:
-            return keep_layout
+            return lambda x: x
         sharding = NamedSharding(mesh, PartitionSpec("data", "seq", None))
         return lambda x: jax.lax.with_sharding_constraint(x, sharding) if x.ndim == 3 else x
 
@@ -308,7 +307,7 @@ class JaxEngine:
         context: Context,
         dtype: str,
         result: DType,
-        layout: Callable[[JaxArray], JaxArray] = keep_layout,
+        layout: Callable[[JaxArray], JaxArray] = lambda x: x,
     ) -> Array:
         """Run steps one operation after another, with hooks; `layout` receives results."""
         with precision(dtype):

@@ -106,8 +106,11 @@ def prepare_inputs(model: Model, steps: Sequence[Step], x: Array, context: Conte
     if not is_image:
         x = fill(x, -1 if steps[0].op == "embed" else -2, width)
     rows = lead[0] if lead else 1
-    if lead and sizes.rows > 1:
-        x, arrays = repeat_first(x, arrays, rows, round_up(rows, sizes.rows))
+    if lead and sizes.rows > 1:  # copies of the first text
+        arrays["x"], count = x, round_up(rows, sizes.rows) - rows
+        for key in set(arrays) & set(BATCHED):
+            arrays[key] = repeat_first(arrays[key], BATCHED[key], rows, count)
+        x = arrays.pop("x")
     for name, one in arrays.items():
         if isinstance(one, np.ndarray) and one.dtype.kind in "iu":
             arrays[name] = one.astype(np.int32)
@@ -257,14 +260,10 @@ BATCHED |= dict.fromkeys(("real", "source", "source_cell"), 2)
 BATCHED |= dict.fromkeys(("mask", "bias", "memory", "memory_mask", "memory_bias"), 3)
 
 
-def repeat_first(x: Array, arrays: dict[str, Any], rows: int, padded: int) -> tuple[Array, dict[str, Any]]:
-    """Append copies of the first text of a batch."""
-
-    def longer(one: Any, axes: int) -> Any:
-        if isinstance(one, tuple):
-            return tuple(longer(part, axes) for part in one)
-        if one.ndim < axes or len(one) != rows:
-            return one
-        return np.concatenate([one, np.broadcast_to(one[:1], (padded - rows, *one.shape[1:]))])
-
-    return longer(x, 1), {name: longer(one, BATCHED[name]) if name in BATCHED else one for name, one in arrays.items()}
+def repeat_first(x: Any, axes: int, rows: int, count: int) -> Any:
+    """Append copies of the first text to an input, or its parts, if it has an entry for each."""
+    if isinstance(x, tuple):
+        return tuple(repeat_first(part, axes, rows, count) for part in x)
+    if x.ndim < axes or len(x) != rows:
+        return x
+    return np.concatenate([x, np.broadcast_to(x[:1], (count, *x.shape[1:]))])

@@ -98,11 +98,6 @@ Pair = tuple[JaxArray, JaxArray]
 Caches = dict[str, Any]  # layer -> Pair, or the State of a recurrent layer
 
 
-def keep_layout(x: JaxArray) -> JaxArray:
-    """Leave hidden states as they are if nothing is split over devices."""
-    return x
-
-
 @dataclass
 class Pass:
     """One forward pass: a configuration, parameters, and what is read besides.
@@ -126,7 +121,7 @@ class Pass:
     kernel: Kernel = dense_attention
     see: See = see_nothing
     drop: Callable[[str, JaxArray], JaxArray] = lambda layer, x: x
-    layout: Callable[[JaxArray], JaxArray] = keep_layout
+    layout: Callable[[JaxArray], JaxArray] = lambda x: x
     linear: Linear = linear
     caches: Caches = field(default_factory=dict)
     capacity: int | None = None

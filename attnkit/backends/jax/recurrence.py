@@ -157,9 +157,13 @@ def attend_and_recur(run: Pass, layer: str, x: JaxArray) -> JaxArray:
         output, new = decode_token(decoder, *token[:2], before, attended, hooks.at(next(places)), functions=JAX_TOKENS)
         return select_new(token[2], new, before), output
 
-    first = decoder.layers[0]
-    products = multiply_input(batch, {**first, "input": first["input"][:, : batch.shape[-1]]})
-    carry, outputs = run_tokens(run, step, first_carry(run, decoder, batch), (batch, products, real))
+    products = multiply_input(batch, {**layers[0], "input": layers[0]["input"][:, : batch.shape[-1]]})
+    states = tuple(first_state(run, f"decoder.{number}.rnn", params, batch) for number, params in enumerate(layers))
+    fed = None
+    if config.decoding.input_feeding:
+        zeros = jnp.zeros((len(batch), config.width), batch.dtype)
+        fed = run.caches[READOUT].hidden if READOUT in run.caches else zeros
+    carry, outputs = run_tokens(run, step, Carry(states, fed), (batch, products, real))
     run.caches |= {f"decoder.{number}.rnn": state for number, state in enumerate(carry.states)}
     run.caches |= {} if carry.fed is None else {READOUT: State(carry.fed)}
     if run.capacity is not None:
@@ -193,15 +197,6 @@ def find_attended(run: Pass, decoder: AttentiveDecoder) -> Attended:
         return Attended(keys[:, 0], memory[:, 0], allowed)
     memory = run.inputs["memory"]
     return decoder.attended(memory if memory.ndim == 3 else memory[None], allowed)
-
-
-def first_carry(run: Pass, decoder: AttentiveDecoder, x: JaxArray) -> Carry:
-    """The first carry: states of the layers, and zeros or the cached readout."""
-    states = tuple(first_state(run, f"decoder.{number}.rnn", params, x) for number, params in enumerate(decoder.layers))
-    if not decoder.config.decoding.input_feeding:
-        return Carry(states)
-    fed = run.caches[READOUT].hidden if READOUT in run.caches else jnp.zeros((len(x), decoder.config.width), x.dtype)
-    return Carry(states, fed)
 
 
 def hook_of(run: Pass) -> Hook | None:

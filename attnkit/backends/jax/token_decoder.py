@@ -94,10 +94,7 @@ class CompiledDecoder(CachedDecoder):
         return to_numpy(logits[:rows], wide_dtype(self._dtype))
 
     def _make_room(self, places: int, rows: int) -> None:
-        """Make the caches large enough, at first for the cache that was given.
-
-        The states of recurrent layers have the size that they have.
-        """
+        """Make the caches large enough; those of recurrent layers never grow."""
         if places <= self._capacity or (self._capacity and isinstance(self._cache, StateCache)):
             return
         is_first, self._capacity = not self._capacity, max(LEAST, 1 << (places - 1).bit_length())

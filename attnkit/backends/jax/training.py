@@ -208,7 +208,7 @@ class JaxTrainState:
         texts = round_up(max(rows.stop - rows.start for rows in passes), self._engine.sizes().rows)
         places = np.zeros((texts, len(passes)), np.int64)  # of each text in the batch, of added ones the first
         if targets.ndim > 1:
-            width = self._padded(targets.shape[1]) - targets.shape[1]
+            width = self._engine.sizes().padded(targets.shape[1]) - targets.shape[1]
             targets = np.pad(targets, ((0, 0), (0, width)), constant_values=IGNORE_INDEX)
         chosen = np.full((texts, len(passes), *targets.shape[1:]), IGNORE_INDEX, np.int32)
         for number, rows in enumerate(passes):
@@ -219,9 +219,6 @@ class JaxTrainState:
         masks = self._place_masks(inputs, texts, passes, dropouts[0]) if dropouts[0] else {}
         batch = {"inputs": parts, "targets": self._put(chosen, "data"), "masks": masks}
         return PlacedBatch(batch | {"weights": self._place_weights(dropouts[1]) if dropouts[1] else {}}, shared)
-
-    def _padded(self, tokens: int) -> int:
-        return int(self._engine.sizes().padded(tokens))
 
     def _place_inputs(self, inputs: Inputs, places: Array) -> tuple[dict[str, Any], dict[str, Any]]:
         """The inputs of each stack that some texts have, and those that all texts share."""
@@ -252,11 +249,10 @@ class JaxTrainState:
             tokens = inputs[name].x.shape[1]
             for layer in sorted(dropout_layers(steps)):
                 width = self._config.result_width(layer)
-                whole = np.zeros((texts, len(passes), self._padded(tokens), width), bool)
+                whole = np.zeros((texts, len(passes), self._engine.sizes().padded(tokens), width), bool)
                 for number, (rows, one) in enumerate(zip(passes, dropouts, strict=True)):
                     size = rows.stop - rows.start
-                    mask = dropout_mask((size, tokens, width), **one._asdict(), place=layer)
-                    whole[:size, number, :tokens] = mask
+                    whole[:size, number, :tokens] = dropout_mask((size, tokens, width), **one._asdict(), place=layer)
                 masks[layer] = self._put(whole.reshape(-1, *whole.shape[2:]), "data", "seq")
         return masks
 
@@ -295,9 +291,9 @@ class JaxTrainState:
             before = {kind: arrays[name] for kind, arrays in chosen.items()}
             after = update_parameter(before, gradients[name] * shrink, self._options, Factors(*row), is_skipped)
             for kind in changed:
-                array, sharding = after[kind], self._shardings[name]
-                is_split = self._engine.mesh is not None
-                changed[kind][name] = jax.lax.with_sharding_constraint(array, sharding) if is_split else array
+                changed[kind][name] = after[kind]
+                if self._engine.mesh is not None:
+                    changed[kind][name] = jax.lax.with_sharding_constraint(after[kind], self._shardings[name])
         return changed, loss, norm
 
     def _compute_gradients(
