@@ -98,7 +98,7 @@ def record_prompts(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def token_rows(record: Record, name: str) -> TokenRows:
-    """The rows of ids of a record without padding, their columns, and whether they are a batch.
+    """The rows of ids without padding, their columns, and whether they are a batch.
 
     name  of the operand, for errors
     """

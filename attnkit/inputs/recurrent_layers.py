@@ -103,7 +103,7 @@ def find_recurrent_weights(
 
 
 def fit_weights(weights: RecurrentWeights, cell: str, width: int, reverse: bool) -> RecurrentWeights:
-    """Check the weights of a file for an input of this width; with reverse, read backward."""
+    """Check the weights of a file by the width of their input, and reverse them."""
     if reverse:
         if weights.layers[0].reverse is not None:
             raise UsageError("--params has both directions of each layer", "--reverse")

@@ -295,7 +295,7 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
 
 
 def read_token(record: Record, name: str, at: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """What a trace keeps of one token in float64: a vector (D,), or the results of heads (H, V)."""
+    """What a trace keeps of one token, in float64: (D,), or (H, V) of heads."""
     if name not in record:
         raise DataError(f"no {name} in the trace; encode or decode --trace FILE keeps all that a run computes")
     kept = record[name]

@@ -38,7 +38,7 @@ def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequ
 
 
 def read_tensors(checkpoint: "Checkpoint", patterns: Sequence[str]) -> Record:
-    """Read tensors by shell patterns of published names, otherwise of names of parameters.
+    """Read tensors by shell patterns of published names, or of names of parameters.
 
     DataError for a pattern that fits none.
     """
