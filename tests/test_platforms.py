@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit.formats import Source, dtypes, open_sink, open_source, read, streams
+from attnkit.formats import Sink, Source, dtypes, open_source, read, streams
 from attnkit.interpret.comparison import compare_tensors, subtract_integers
 from attnkit.record import Record
 from tests.places import ROOT
@@ -189,7 +189,7 @@ def test_names_of_temporaries_are_utf8_on_a_file_system_that_takes_no_others(nam
         return known(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", refusing)
-    with open_sink(str(tmp_path / name)) as sink:
+    with Sink(str(tmp_path / name)) as sink:
         sink.write([b"whole"])
     assert [path.name for path in tmp_path.iterdir()] == [name] and len(made) == 1
     assert len(os.fsencode(Path(made[0]).name)) <= max(len(os.fsencode(name)), 32)
@@ -203,7 +203,7 @@ def test_a_file_system_without_modes_and_sync(tmp_path, monkeypatch):
     path.write_bytes(b"old")
     for call in ("fchmod", "fchown", "fsync", "link"):
         monkeypatch.setattr(os, call, refuse)
-    with open_sink(str(path)) as sink:
+    with Sink(str(path)) as sink:
         sink.write([b"new"])
     assert path.read_bytes() == b"new" and [*tmp_path.iterdir()] == [path]
 

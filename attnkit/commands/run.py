@@ -153,7 +153,7 @@ def save_result(folder: str, at: int, count: int, stage: Stage, result: Result) 
         path, data = Path(folder, f"{name}.npz"), formats.encode(result, "npz")
     else:
         path, data = Path(folder, f"{name}.txt"), [(result + "\n").encode()]
-    with formats.open_sink(str(path)) as sink:
+    with formats.Sink(str(path)) as sink:
         sink.write(data)
 
 

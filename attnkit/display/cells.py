@@ -59,7 +59,6 @@ def _matrix_rows(view: TensorView, name: str) -> Cells:
 
 
 def _element_rows(view: TensorView, name: str) -> Cells:
-    """A tensor as a table with a row for each element: indices, labels, value."""
     heads = []
     for axis, labels in zip(view.axes, view.labels, strict=True):
         heads += [axis, f"{axis}_label"] if labels else [axis]
@@ -129,7 +128,6 @@ def _quote(text: str, separator: str) -> str:
 
 
 def _quote_label(text: str, separator: str) -> str:
-    """A text of a row as a field, quoted also where it would be read as a number."""
     return f'"{text}"' if NUMERIC.fullmatch(text) else _quote(text, separator)
 
 

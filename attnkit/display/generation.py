@@ -7,7 +7,7 @@ from attnkit.display.facts import TextTable
 from attnkit.display.labels import plain_labels
 from attnkit.display.style import Style
 from attnkit.display.text import ansi, glyphs
-from attnkit.errors import escaped
+from attnkit.errors import counted, escaped
 from attnkit.record import shared_labels
 
 
@@ -75,7 +75,6 @@ def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None
 
 
 def _format_decimals(numbers: Sequence[float], style: Style) -> list[str]:
-    """Format numbers with as many decimals as the style has."""
     return [f"{number:.{style.precision}f}" for number in numbers]
 
 
@@ -103,7 +102,7 @@ def losses_table(
     perplexity = math.inf if surprise >= 700 else math.exp(surprise)
     numbers = {"total": total} | ({} if has_weights else {"mean": total / count}) | {"perplexity": perplexity}
     texts = [f"{name} {text}" for name, text in zip(numbers, _format_decimals([*numbers.values()], style), strict=True)]
-    footer = ", ".join([f"{count} target{'' if count == 1 else 's'}", *texts])
+    footer = ", ".join([counted(count, "target"), *texts])
     return TextTable(heads, cells, (2, 3), title, footer)
 
 
@@ -143,6 +142,6 @@ def scores_table(
     mean = total / count if count else 0.0
     perplexity = math.exp(-mean) if -mean < 700 else math.inf
     texts = _format_decimals([total, mean, perplexity], style)
-    footer = f"{count} token{'' if count == 1 else 's'}, sum {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
+    footer = f"{counted(count, 'token')}, sum {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
     heads = ["token", "id", "log-probability", "probability", "rank"]
     return TextTable(heads, cells, (1, 2, 3, 4), footer=footer)

@@ -46,7 +46,6 @@ class Scale(NamedTuple):
 
     @property
     def top(self) -> int:
-        """The highest level of a finite value."""
         return len(self.inks) - 3
 
     def levels(self, part: Matrix, rows: Elision, columns: Elision) -> list[list[int]]:
@@ -114,7 +113,9 @@ def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
     levels = [scale.levels(part, layout.rows, layout.columns) for part in parts.matrices]
     blocks = [_draw_map(part, level, scale, layout, style) for part, level in zip(parts.matrices, levels, strict=True)]
     lines += side_by_side(blocks, style)
-    for note in (parts.hidden, _hidden_note(layout)):
+    axes = {"rows": layout.rows, "columns": layout.columns}
+    hidden = [f"{axis.hidden} of {axis.size} {name}" for name, axis in axes.items() if axis.hidden]
+    for note in (parts.hidden, f"not shown: {', '.join(hidden)}" if hidden else ""):
         lines += [ansi(line, "2", style) for line in wrap(note, style)]
     present = {level for map_levels in levels for row in map_levels for level in row}
     return join_lines([*lines, *_legend(scale, present, style)])
@@ -157,7 +158,8 @@ def _choose_layout(parts: Sequence[Matrix], is_single: bool, is_compact: bool, s
             columns = elide(width, max(room - display_width(glyphs(style).ellipsis), 1))
         return Layout(labels, 1, rows, columns, "", is_compact)
     if is_single and 4 * width <= room:
-        numbers, cell = _number_cells(parts, rows, _column_label_width(parts, style), style)
+        names = [label_text(name, style, SHORT_LABEL_WIDTH) for part in parts for name in part.columns]
+        numbers, cell = _number_cells(parts, rows, max(map(display_width, names)), style)
         if (cell + 1) * width <= room:
             return Layout(labels, cell + 1, rows, columns, numbers, is_compact)
     return Layout(labels, 2, rows, columns, "", is_compact)
@@ -168,10 +170,6 @@ def _row_label_width(parts: Sequence[Matrix], rows: Elision, is_single: bool, is
         return max(map(len, _ticks(rows)))
     longest = MAX_LABEL_WIDTH if is_single else SHORT_LABEL_WIDTH
     return max(display_width(label_text(name, style, longest)) for part in parts for name in rows.pick(part.rows))
-
-
-def _column_label_width(parts: Sequence[Matrix], style: Style) -> int:
-    return max(display_width(label_text(name, style, SHORT_LABEL_WIDTH)) for part in parts for name in part.columns)
 
 
 def _number_cells(parts: Sequence[Matrix], rows: Elision, width: int, style: Style) -> tuple[str, int]:
@@ -190,18 +188,13 @@ def _draw_map(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layou
     width = layout.cell_width * len(levels[0]) + (display_width(ellipsis) if layout.columns.hidden else 0)
     indent = layout.label_width + 1 if layout.label_width else 0
     if indent:
-        names = _row_labels(part, layout, style)
+        names = [clip(escape(name, style), layout.label_width, style) for name in layout.rows.pick(part.rows)]
+        names = _ticks(layout.rows) if layout.is_compact else names
         lines = [ansi(pad(name, indent), "36", style) + line for name, line in zip(names, lines, strict=True)]
     hidden = pad(clip(f"{ellipsis} {layout.rows.hidden} more", indent + width, style), indent + width)
     above = [ansi(" " * indent + line, "36", style) for line in _column_header(part, layout, width, style)]
     body = layout.rows.with_gap(lines, ansi(hidden, "2", style))
     return block([*above, *body], indent + width, part.title, style)
-
-
-def _row_labels(part: Matrix, layout: Layout, style: Style) -> list[str]:
-    if layout.is_compact:
-        return _ticks(layout.rows)
-    return [clip(escape(name, style), layout.label_width, style) for name in layout.rows.pick(part.rows)]
 
 
 def _fill_cells(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout) -> list[list[str]]:
@@ -230,9 +223,10 @@ def _ticks(elision: Elision) -> list[str]:
 
 def _column_header(part: Matrix, layout: Layout, width: int, style: Style) -> list[str]:
     """The lines above a map: horizontal labels, vertical labels, or ticks."""
-    names = layout.columns.pick(part.columns)
-    if layout.cell_width > 2:
-        return ["".join(_center(label_text(name, style, layout.cell_width - 1), layout.cell_width) for name in names)]
+    names, room = layout.columns.pick(part.columns), layout.cell_width
+    if room > 2:
+        texts = [label_text(name, style, room - 1) for name in names]
+        return ["".join(pad(" " * ((room - display_width(text)) // 2) + text, room) for text in texts)]
     if layout.cell_width == 2:
         return _vertical_labels([label_text(name, style, SHORT_LABEL_WIDTH) for name in names])
     return [_ruler(layout.columns, width, display_width(glyphs(style).ellipsis))]
@@ -246,10 +240,6 @@ def _ruler(elision: Elision, width: int, gap: int) -> str:
         if mark and (not line or start > len(line)):
             line = line.ljust(start) + mark
     return line[:width].ljust(width)
-
-
-def _center(text: str, width: int) -> str:
-    return pad(" " * ((width - display_width(text)) // 2) + text, width)
 
 
 def _vertical_labels(names: Sequence[str]) -> list[str]:
@@ -270,14 +260,7 @@ def _vertical_labels(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _hidden_note(layout: Layout) -> str:
-    axes = {"rows": layout.rows, "columns": layout.columns}
-    parts = [f"{axis.hidden} of {axis.size} {name}" for name, axis in axes.items() if axis.hidden]
-    return f"not shown: {', '.join(parts)}" if parts else ""
-
-
 def _legend(scale: Scale, present: set[int], style: Style) -> list[str]:
-    """The scale from its low to its high end, and the marks that are present."""
     marks = glyphs(style)
     words = [f"{marks.masked_mark} masked"] if scale.top + 1 in present else []
     words += [f"{marks.non_finite_mark} not finite"] if scale.top + 2 in present else []

@@ -62,7 +62,6 @@ def record_html(record: Record) -> str:
 
 
 def view_tensor(record: Record, name: str) -> TensorView:
-    """A tensor of a record to draw."""
     array, one = record[name], record.tensors[name]
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     return TensorView(name, array, one.axis_names(), labels, STYLE, one.formula, unmasked_cells(record, name))
@@ -109,7 +108,6 @@ def tensor_html(view: TensorView, is_map: bool) -> str:
 
 
 def table_html(part: Matrix, corner: str) -> str:
-    """A matrix as a table of its numbers."""
     height, width = part.values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
     numbers = shared_format([part], rows, columns, STYLE.precision)

@@ -51,14 +51,9 @@ def cell_format(values: Array, precision: int, are_probabilities: bool = False) 
     numbers = number_format(values, precision)
     if values.dtype.kind in "biu":
         return CellFormat(numbers)
+    resolution = 2.0**-7 if values.dtype.name == "bfloat16" else float(np.finfo(values.dtype).eps)
     finite = np.abs(values[np.isfinite(values)].astype(np.float64))
-    return CellFormat(numbers, NOISE * float(_resolution(values)) * finite.max(initial=0.0), are_probabilities)
-
-
-def _resolution(values: Array) -> Any:
-    if values.dtype.name == "bfloat16":
-        return 2.0**-7
-    return np.finfo(values.dtype).eps
+    return CellFormat(numbers, NOISE * resolution * finite.max(initial=0.0), are_probabilities)
 
 
 def are_probabilities(values: Array) -> bool:

@@ -200,15 +200,12 @@ class Elision(NamedTuple):
 
     @property
     def hidden(self) -> int:
-        """The number of indices that are not shown."""
         return self.size - self.head - self.tail
 
     def pick(self, items: Sequence[T]) -> list[T]:
-        """The items that are shown."""
         return [*items[: self.head], *items[self.size - self.tail :]]
 
     def indices(self) -> Array:
-        """The indices that are shown."""
         return np.concatenate([np.arange(self.head), np.arange(self.size - self.tail, self.size)])
 
     def with_gap(self, visible: Sequence[T], mark: T) -> list[T]:

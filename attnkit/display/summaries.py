@@ -61,18 +61,12 @@ def statistics_table(named: Mapping[str, Array], style: Style) -> str:
         return "no tensors"
     heads = [*STATISTICS]
     rows = [[_clip_name(name, style), *statistics_texts(array, style)] for name, array in named.items()]
-    columns = _fitting_columns([heads, *rows], style)
-    cells = [[row[i] for i in columns] for row in (heads, *rows)]
-    return join_lines(_fold_columns(cells[0], cells[1:], style, left=sum(i < 3 for i in columns)))
-
-
-def _fitting_columns(cells: Sequence[Sequence[str]], style: Style) -> list[int]:
-    sizes, columns = column_widths(cells), list(range(len(cells[0])))
-    idle = [i for i in (8, 9, 7) if all(row[i] == "0" for row in cells[1:])]
-    for i in (2, 1, *idle):
+    sizes, columns = column_widths([heads, *rows]), list(range(len(heads)))
+    for i in (2, 1, *(i for i in (8, 9, 7) if all(row[i] == "0" for row in rows))):
         if sum(sizes[j] for j in columns) + COLUMN_GAP * (len(columns) - 1) > style.width:
             columns.remove(i)
-    return columns
+    cells = [[row[i] for i in columns] for row in (heads, *rows)]
+    return join_lines(_fold_columns(cells[0], cells[1:], style, left=sum(i < 3 for i in columns)))
 
 
 def statistics_texts(array: Array, style: Style) -> list[str]:

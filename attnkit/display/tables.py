@@ -82,7 +82,6 @@ def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> tuple[
 def _to_texts(
     part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: CellFormat, style: Style
 ) -> list[list[str]]:
-    """The matrix as texts: its headings first, its row labels before each row."""
     marks = glyphs(style)
     cells = part.texts(rows, columns, marks.masked_mark, lambda value: part.format_value(value, numbers, style))
     heads = _label_texts(part.columns, columns, style)

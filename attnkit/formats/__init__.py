@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.errors import DataError, UsageError
-from attnkit.formats.atomic import Sink, open_sink, write_all, write_together
+from attnkit.formats.atomic import Sink, write_all, write_together
 from attnkit.formats.dtypes import (
     cast_array,
     check_memory,
@@ -124,7 +124,7 @@ def load(path: str) -> Record:
 def save(record: Record, path: str) -> None:
     """Write a record to a file in one step, in the format of its suffix."""
     format = file_format(path)
-    with open_sink(path) as sink:
+    with Sink(path) as sink:
         sink.write(encode(record, format))
 
 
@@ -179,7 +179,6 @@ def _lone_as_x(record: Record) -> Record:
 
 
 def _sniff(source: Source) -> str:
-    """Detect the format of a source from as few bytes as possible."""
     start = source.peek(4)
     if not start:
         raise source.empty_error("NPY, NPZ, JSON, safetensors or CSV")
@@ -189,9 +188,8 @@ def _sniff(source: Source) -> str:
         return _archive_format(source)
     if start == PYTORCH_START[:4] and source.peek(len(PYTORCH_START)) == PYTORCH_START:
         return "pytorch"
-    return (min(start) > 5 and _text_format(source, start)) or _other_format(
-        source
-    )  # that of a header's length is less
+    text = _text_format(source, start) if min(start) > 5 else ""  # in the length of a header is a smaller byte
+    return text or _other_format(source)
 
 
 def _text_format(source: Source, start: bytes) -> str:
@@ -204,7 +202,9 @@ def _text_format(source: Source, start: bytes) -> str:
 def _other_format(source: Source) -> str:
     """safetensors, or DataError with what the file looks like."""
     head = source.peek(512)
-    kind = _describe_start(head)
+    kind = next((name for mark, name in SIGNATURES.items() if head.startswith(mark)), "text" * _is_text(head))
+    if re.match(rb"\x80[\x02-\x05][^\x00]", head):  # its version, and the first of its instructions
+        kind = "pickle"
     is_header = head[8:9] == b"{" or (int.from_bytes(head[:8], "little") <= SAFETENSORS_HEADER and not kind)
     if is_header and not _is_text(head[:8]):
         return "safetensors"
@@ -218,14 +218,6 @@ def _archive_format(source: Source) -> str:
     """The format of a ZIP archive: torch.save puts its files in a folder."""
     name = source.peek(30 + int.from_bytes(source.peek(30)[26:28], "little"))[30:]
     return "pytorch" if b"/" in name and not name.endswith(b".npy") else "npz"
-
-
-def _describe_start(head: bytes) -> str:
-    """What a file without tensors looks like by its first bytes, or ""."""
-    if re.match(rb"\x80[\x02-\x05][^\x00]", head):  # its version, and the first of its instructions
-        return "pickle"
-    signature = next((name for mark, name in SIGNATURES.items() if head.startswith(mark)), "")
-    return signature or "text" * _is_text(head)
 
 
 def _is_text(head: bytes) -> bool:

@@ -17,6 +17,7 @@ from attnkit.formats.mapped import truncated_file
 from attnkit.formats.streams import Buffer, wait_until, widen_pipe
 
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without fsync
+STANDARD = {"<stdout>": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 SMALL = 1 << 16  # buffers up to this size in all are joined before they are written
 
 _temporaries: set[str] = set()  # files to remove should the process end
@@ -60,7 +61,8 @@ class Sink:
         self._is_new = self._is_renamed = False
 
     def __enter__(self) -> Self:
-        standard = _standard_descriptor(self.name)
+        match = re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,9})", self.name)
+        standard = int(match[1]) if match else STANDARD.get(self.name)
         if standard is not None:
             self._descriptor = standard
             widen_pipe(standard)
@@ -73,7 +75,6 @@ class Sink:
         return self
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Write every byte of the buffers."""
         if self._descriptor == 1 and not self._is_owned and sys.stdout is None:  # closed at start, as `>&-` does
             raise FileError(f"write error: {os.strerror(errno.EBADF)}", self.name)
         write_all(self._descriptor, buffers, self.name)
@@ -99,11 +100,9 @@ class Sink:
             self._is_new = isinstance(error, FileNotFoundError)
 
     def needs_rename(self) -> bool:
-        """Whether the file still has its temporary name."""
         return bool(self._temporary) and not self._is_renamed
 
     def rename(self) -> None:
-        """Give the written file its name."""
         with self._write_errors():
             os.rename(self._temporary, self._target)
         self._is_renamed = True
@@ -118,7 +117,6 @@ class Sink:
                     os.unlink(self._target)
 
     def is_terminal(self) -> bool:
-        """Whether the output is a terminal."""
         return os.isatty(self._descriptor)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -186,11 +184,6 @@ class Sink:
         self._temporary = self._backup = ""
 
 
-def open_sink(path: str | None) -> Sink:
-    """The sink of a path, for a `with` block; None and "-" are standard output."""
-    return Sink(path)
-
-
 @contextlib.contextmanager
 def write_together() -> Iterator[Callable[[str | None], Sink]]:
     """Open sinks whose files are replaced together: all of them, or none."""
@@ -228,12 +221,6 @@ def _sync(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in NO_SYNC:
             raise
-
-
-def _standard_descriptor(name: str) -> int | None:
-    standard = {"<stdout>": 1, "/dev/stdout": 1, "/dev/stderr": 2}
-    match = re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,9})", name)
-    return int(match[1]) if match else standard.get(name)
 
 
 def _temporary_name(target: str) -> str:

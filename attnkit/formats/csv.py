@@ -61,7 +61,6 @@ class Row(NamedTuple):
         return self.error_at(problem, at)
 
     def error_at(self, problem: str, at: int) -> DataError:
-        """An error at a byte."""
         return DataError(f"line {self.number} column {len(self.text[:at].decode('utf-8', 'replace')) + 1}: {problem}")
 
     def _pieces(self) -> list[tuple[int, bytes]]:
@@ -191,7 +190,6 @@ def read(source: Source) -> Iterator[Record]:
 
 
 def _is_heading(top: Sequence[bytes], row: Sequence[bytes]) -> bool:
-    """Whether the first row of a table is its heading; `row` is the second one."""
     is_stub_heading = not top[0] or _is_axis(top[0]) or (bool(row) and _is_word(top[0]) and not _is_word(row[0]))
     return is_stub_heading or not all(map(is_number, top[1:]))
 
@@ -342,7 +340,6 @@ class _Rows:
 
 
 def _kind_of(fields: Sequence[bytes]) -> str:
-    """The kind of numbers that all fields are, or "" if they are not of one kind."""
     joined = b"\0".join(fields)
     kind = next((kind for kind, pattern in ALL.items() if pattern.fullmatch(joined)), "")
     return kind if joined.count(b"\0") == len(fields) - 1 else ""
@@ -374,7 +371,7 @@ def _read_matrix(heads: Sequence[str], first: Row, rows: Iterator[Row], row: Seq
 
     row  the fields of the first row of numbers
     """
-    may_count = _may_be_index(heads)
+    may_count = bool(heads) and (is_axis_name(heads[0]) or (len(heads) > 1 and (not heads[0] or _counts(heads[1:]))))
     has_stub = may_count or (len(row) > 1 and _is_word(row[0]))
     table = _Rows(rows, first, [slice(int(has_stub), None)], [0] if has_stub else [])
     x, stubs = table.array(0), table.words[0] if has_stub else []
@@ -384,29 +381,17 @@ def _read_matrix(heads: Sequence[str], first: Row, rows: Iterator[Row], row: Seq
     kind = _kind_of(texts) if may_count and stubs and not table.has_quoted_word else ""
     if kind and not _counts(heads[1:]) and not _counts(stubs):  # the column is data
         x, has_stub, stubs = np.column_stack([_to_array(texts, kind), x]), False, []
-    return _make_matrix(x, heads, stubs) if has_stub else _make_unlabelled(x, heads)
-
-
-def _may_be_index(heads: Sequence[str]) -> bool:
-    return bool(heads) and (is_axis_name(heads[0]) or (len(heads) > 1 and (not heads[0] or _counts(heads[1:]))))
-
-
-def _make_matrix(x: Array, heads: Sequence[str], stubs: Sequence[str]) -> Record:
-    """A matrix whose rows have labels or indices; a vector below one heading."""
+    if not has_stub and len(heads) == 1 and x.shape == (1, 1):  # a single number below a single heading
+        return _make_record(heads[0], x[0, 0], [], [])
+    if not has_stub:
+        return _make_record("x", x, ["token", "model"], [[], heads])
     axis, names = "token", heads[1:]
     if heads and is_axis_name(heads[0]):
         axis = heads[0]
-        if len(names) == 1 and names != ["0"]:
+        if len(names) == 1 and names != ["0"]:  # a vector
             return _make_record(names[0], x[:, 0], [axis], [stubs])
     columns = {"query": "key", "model": "axis1"}.get(axis, "model")
     return _make_record("x", x, [axis, columns], [stubs, names])
-
-
-def _make_unlabelled(x: Array, heads: Sequence[str]) -> Record:
-    """A matrix whose columns may have labels; a single number below a single heading."""
-    if len(heads) == 1 and x.shape == (1, 1):
-        return _make_record(heads[0], x[0, 0], [], [])
-    return _make_record("x", x, ["token", "model"], [[], heads])
 
 
 def _read_elements(heads: Sequence[str], axes: Sequence[str], first: Row, rows: Iterator[Row]) -> Record:

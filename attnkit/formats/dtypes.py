@@ -48,7 +48,6 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def unsupported_dtype(name: str, hint: str = "") -> DataError:
-    """The error for a dtype that is not supported."""
     return DataError(f"dtype {name} not supported (use float16/32/64, bfloat16, ints, bool){hint}")
 
 

@@ -57,7 +57,6 @@ def read(source: Source, maps: bool = False) -> Iterator[Record]:
 
 
 def to_record(text: bytes, place: tuple[int, int], maps: bool) -> Record:
-    """The record of a document, or a bare tensor as x."""
     value = parse_json(text, place)
 
     def exact() -> Any:
@@ -247,7 +246,6 @@ def check_element(value: Any, name: str, path: str) -> None:
 
 
 def format_value(value: object) -> str:
-    """A JSON value for an error message."""
     if isinstance(value, dict):
         return "an object"
     text = dumps(value).decode() if not isinstance(value, int) or isinstance(value, bool) else str(value)
@@ -313,7 +311,6 @@ def _block(opening: bytes, items: list[bytes], closing: bytes, depth: int | None
 
 
 def format_array(array: Array) -> bytes:
-    """The elements as nested JSON lists."""
     import orjson
 
     if array.size == 0:

@@ -84,7 +84,6 @@ def encode_array(array: Array) -> list[Buffer]:
 
 
 def read_array(source: Source, bfloat16: bool = False) -> Array:
-    """The next array of a source. DataError if it is not one."""
     dtype, shape, fortran = read_header(source, bfloat16)
     count = byte_count(shape, dtype.itemsize)
     data = source.read_uint8(count)
@@ -137,7 +136,6 @@ def _exactly(source: Source, count: int, before: int, expected: int) -> bytes:
 
 
 def _parse_header(text: str, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Parse the dictionary of a header, without evaluating it."""
     if STRUCTURED.search(text):
         raise _bad_descr(text, "structured")
     fields = _fields(text.strip())

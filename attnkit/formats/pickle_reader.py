@@ -87,7 +87,6 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """The value on the stack where the pickle stops."""
         while True:
             self.start = self.at
             code = self.take(1)[0]
@@ -103,7 +102,6 @@ class _Machine:
             operation(self)
 
     def take(self, count: int) -> bytes:
-        """The next bytes. DataError if the pickle has fewer."""
         data = self.data[self.at : self.at + count]
         self.at += len(data)
         if len(data) < count:
@@ -111,18 +109,15 @@ class _Machine:
         return data
 
     def number(self, layout: str) -> int:
-        """The next number, of a layout of `struct`."""
         value: int = struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
         return value
 
     def pop(self) -> Any:
-        """Take the last value from the stack."""
         if not self.stack:
             raise DataError("a value is missing")
         return self.stack.pop()
 
     def pop_mark(self) -> list[Any]:
-        """Take the values since the last mark from the stack."""
         if not self.marks:
             raise DataError("a mark is missing")
         start = self.marks.pop()

@@ -173,7 +173,6 @@ def flatten(value: Any) -> dict[str, View]:
 
 
 def join(name: str, key: object) -> str:
-    """The name of a value in a dict of a name."""
     if not isinstance(key, str | int):
         raise DataError(f"a dict whose key is a {type(key).__name__} (expected a name)")
     joined = f"{name}.{key}" if name and len(str(key)) <= LONGEST_NAME else str(key)
@@ -237,7 +236,6 @@ def map_tensors(path: str) -> Mapped:
 
 
 def tensor_reader(views: dict[str, View], content: Content) -> Callable[[str], Array]:
-    """A function that reads a tensor by name. Shared storages share memory."""
 
     @cache
     def elements(key: str, dtype: str) -> Array:
@@ -282,7 +280,6 @@ class Archive:
             return find_descriptor(source, SCANNED - 1)
 
     def parse(self, root: str, data: bytes) -> None:
-        """Read the pickle, once."""
         if self.views is None:
             with prefix_errors(PICKLE):
                 self.root, (value, end) = root, read_pickle(data, torch_names(self.sizes))

@@ -227,7 +227,6 @@ class _Reader:
         return Entry(at, flags, name, raw, method, checksum, packed, size)
 
     def _plain(self, local: Entry) -> Member:
-        """A file whose header has its size."""
         self.inflated += local.size if local.method == DEFLATED else 0
         return Member(local.name, local.method, local.checksum, local.size, self._content(local.name, local.packed))
 

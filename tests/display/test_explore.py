@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit.display.explore import Attention, ExploredTrace, Lens, explore_page, matrices, pack_traces, payload
+from attnkit.display.explore import Attention, ExploredTrace, Lens, explore_page, pack_traces, payload
 from attnkit.display.figures import FigureOptions
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.record import Record, Tensor
@@ -62,14 +62,14 @@ def test_many_weights_are_within_half_a_step_and_the_largest_as_they_are(monkeyp
 
 def test_no_weight_is_above_the_bound_of_its_block():
     weights = softmax(np.random.default_rng(2), 2, 300, 301)
-    packed = matrices.pack_pooled(weights)
+    packed = payload.pack_pooled(weights)
     bound = unpack(packed["values"], np.uint8).reshape(packed["shape"]) * unpack(packed["scale"], "<f4")[:, None, None]
     assert packed["block"] == [3, 3] and packed["shape"] == [2, 100, 101]
     wide = np.repeat(np.repeat(bound, 3, axis=1), 3, axis=2)[:, :300, :301]
     assert np.all(weights <= wide) and np.all(bound.max(axis=(1, 2)) <= weights.max(axis=(1, 2)) * 1.001)
 
 
-@pytest.mark.parametrize("pack", [matrices.pack_bytes, matrices.pack_pooled])
+@pytest.mark.parametrize("pack", [payload.pack_bytes, payload.pack_pooled])
 def test_what_is_not_finite_has_a_level_of_its_own(pack):
     weights = np.array([[[0.5, np.nan], [0, 0], [np.inf, 1]]], np.float32)
     packed = pack(weights)
@@ -176,10 +176,10 @@ def test_an_encoder_and_its_decoder_are_not_compared():
 
 def test_weights_of_both_signs_keep_them():
     weights = np.array([[[-1.0, 0.25, 0.5]]], np.float32)
-    assert matrices.has_signs(weights) and not matrices.has_signs(np.array([-np.inf, np.nan, 0, 1]))
-    assert unpack(matrices.pack_bytes(weights)["values"], np.int8).tolist() == [-127, 32, 63]  # rounded
-    assert unpack(matrices.pack_pooled(weights)["values"], np.int8).tolist() == [-127, 32, 64]  # at most
-    assert unpack(matrices.pack_largest(weights, 2)["values"], "<f4").tolist() == [-1.0, 0.5]
+    assert payload.has_signs(weights) and not payload.has_signs(np.array([-np.inf, np.nan, 0, 1]))
+    assert unpack(payload.pack_bytes(weights)["values"], np.int8).tolist() == [-127, 32, 63]  # rounded
+    assert unpack(payload.pack_pooled(weights)["values"], np.int8).tolist() == [-127, 32, 64]  # at most
+    assert unpack(payload.pack_largest(weights, 2)["values"], "<f4").tolist() == [-1.0, 0.5]
 
 
 def test_the_largest_weights_of_long_texts_are_explored_without_the_others():

@@ -471,7 +471,7 @@ def test_a_mapped_file_that_is_cut_short_while_it_is_written_out(tmp_path, monke
     monkeypatch.setattr(mapped, "_sizes", {})
     data = memoryview(mapped.map_file(str(source)))
     os.truncate(source, 4096)
-    with pytest.raises(FileError, match="big: cut short while it was read"), atomic.open_sink(str(target)) as sink:
+    with pytest.raises(FileError, match="big: cut short while it was read"), atomic.Sink(str(target)) as sink:
         sink.write([data])
     assert os.listdir(tmp_path) == ["big"]
 
@@ -503,7 +503,7 @@ def test_the_temporary_of_a_private_file_is_private(attnkit):
         modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
         return descriptor
 
-    with mock.patch("os.open", noted), atomic.open_sink(str(attnkit.folder / "old.json")) as sink:
+    with mock.patch("os.open", noted), atomic.Sink(str(attnkit.folder / "old.json")) as sink:
         sink.write([b"new"])
     assert modes == [0o600]
     assert stat.S_IMODE((attnkit.folder / "old.json").stat().st_mode) == 0o600

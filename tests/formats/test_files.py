@@ -13,10 +13,10 @@ from attnkit import formats
 from attnkit.errors import UsageError
 from attnkit.formats import (
     Record,
+    Sink,
     Source,
     atomic,
     encode,
-    open_sink,
     read,
     release_pages,
     write_all,
@@ -125,7 +125,7 @@ def test_short_writes_and_a_full_pipe_are_repeated():
 
 
 def write(path, record=SMALL):
-    with open_sink(str(path)) as sink:
+    with Sink(str(path)) as sink:
         sink.write(encode(record, "npy"))
 
 
@@ -137,7 +137,7 @@ def test_a_dangling_link_gets_its_target(tmp_path):
 
 def test_the_old_file_is_there_until_the_new_one_is_complete(small, tmp_path):
     before = small.read_bytes()
-    with pytest.raises(RuntimeError), open_sink(str(small)) as sink:
+    with pytest.raises(RuntimeError), Sink(str(small)) as sink:
         sink.write([b"half"])
         assert small.read_bytes() == before and len(left(tmp_path)) == 2
         assert any(name.startswith(".small.npy.attnkit-") for name in left(tmp_path))
@@ -157,7 +157,7 @@ def test_long_names_leave_room_for_the_temporary_one(tmp_path, name):
 def test_handlers_are_as_before(tmp_path):
     before = [signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)]
     try:
-        with open_sink(str(tmp_path / "a")) as a, open_sink(str(tmp_path / "b")) as b:
+        with Sink(str(tmp_path / "a")) as a, Sink(str(tmp_path / "b")) as b:
             assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, None)
             a.write([b"a"])
             b.write([b"b"])
@@ -208,7 +208,7 @@ def test_files_that_are_new_together_leave_no_handler_behind(tmp_path):
 def test_the_last_file_closed_by_another_thread_leaves_its_handler_to_the_main_thread(tmp_path):
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        sink = open_sink(str(tmp_path / "a")).__enter__()
+        sink = Sink(str(tmp_path / "a")).__enter__()
         thread = threading.Thread(target=lambda: sink.__exit__(None))
         thread.start()
         thread.join()

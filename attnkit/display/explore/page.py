@@ -29,15 +29,17 @@ def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) 
     >>> page.count("</script>"), "connect-src" in page, "default-src 'none'" in page
     (2, False, True)
     """
+    runs = dict.fromkeys(one["name"].removesuffix(f" step {one.get('step')}") for one in payload["traces"])
+    title = options.title or f"{name}: {', '.join(runs)}"
     style, script = _style(), _script()
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:"
     values = {
         "policy": f"{policy}; base-uri 'none'; form-action 'none'",
-        "title": escape_text(_title(payload, options, name)),
+        "title": escape_text(title),
         "theme": f' data-theme="{options.theme}"' if options.theme in ("light", "dark") else "",
         "style": style,
         "script": script,
-        "payload": inline_json({**payload, "look": _look(_title(payload, options, name), options)}),
+        "payload": inline_json({**payload, "look": _look(title, options)}),
     }
     head, *parts = _asset("page.html").split("{{")  # one pass: no value is looked for names of others
     for part in parts:
@@ -53,17 +55,6 @@ def inline_json(value: Any) -> str:
     '["\\\\u003c/script>","\\\\u202e"]'
     """
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _title(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
-    """The title that was chosen, else the name of the tool with those of the traces."""
-    return options.title or ": ".join([name, *[", ".join(_names(payload))][:1]])
-
-
-def _names(payload: Mapping[str, Any]) -> list[str]:
-    """The names of the traces; of the steps of training that of their run."""
-    names = [(one["name"], one.get("step")) for one in payload["traces"]]
-    return [*dict.fromkeys(name.removesuffix(f" step {step}") for name, step in names)]
 
 
 def _look(title: str, options: FigureOptions) -> dict[str, Any]:

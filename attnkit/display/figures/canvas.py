@@ -181,7 +181,6 @@ class Drawing(NamedTuple):
 
 
 def make_figure(width: float, height: float, palette: Palette) -> Any:
-    """An empty figure of matplotlib of this size."""
     from matplotlib.figure import Figure
 
     return Figure((width / INCH, height / INCH), dpi=INCH, facecolor=palette.background or "none")
@@ -246,7 +245,6 @@ def fit_ticks(labels: Sequence[str], cell: float, factor: int = 1, below: bool =
 
 
 def set_ticks(axis: Any, ticks: Ticks) -> None:
-    """Set the labels of an axis of matplotlib."""
     turned = {"rotation": ticks.angle, "ha": "right", "rotation_mode": "anchor"} if ticks.angle else {}
     turned |= {45: {"va": "top"}, 90: {"va": "center"}}.get(ticks.angle, {})
     axis.set_ticks(ticks.places, ticks.texts, parse_math=False, **turned)

@@ -245,7 +245,6 @@ def choose_numbers(cells: Sequence[Any], options: FigureOptions) -> tuple[str, i
 
 
 def paint_maps(axes: Any, maps: HeatMaps, has_legend: bool = True) -> None:
-    """Paint a grid of maps on axes of matplotlib."""
     count, (width, height), (map_width, map_height) = len(maps.cells), maps.grid, maps.size
     has_room = maps.cell[0] >= maps.room and maps.cell[1] >= ROW
     if count > 1:

@@ -90,7 +90,6 @@ def titled(sections: Sequence[Section], options: FigureOptions) -> list[Section]
 
 
 def stack_sections(sections: Sequence[Section]) -> Drawing:
-    """Stack sections below one another, with a margin."""
     drawings = [draw_section(section) for section in sections]
 
     def draw(canvas: Canvas) -> None:
