@@ -111,10 +111,8 @@ def encode_pairs(
     """
     encoded = []
     for number, *texts in pairs:
-        rows = []
-        for tokenizer, text in zip(tokenizers, texts, strict=True):
-            rows.append([*encode_line(tokenizer, text, number, name), eos])
-        encoded.append(SentencePair(*rows))
+        sides = zip(tokenizers, texts, strict=True)
+        encoded.append(SentencePair(*([*encode_line(*side, number, name), eos] for side in sides)))
     return encoded
 
 

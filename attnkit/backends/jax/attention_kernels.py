@@ -138,11 +138,7 @@ def projected_scores(name: str, q: JaxArray, k: JaxArray, params: Mapping[str, J
 
 
 def weighted_values(weights: JaxArray, v: JaxArray) -> JaxArray:
-    """The weighted sum of values that may not be finite: 0 x NaN is 0.
-
-    >>> weighted_values(jnp.array([[[1.0, 0.0]]]), jnp.array([[[3.0], [jnp.nan]]])).tolist()
-    [[[3.0]]]
-    """
+    """The weighted sum of values that may not be finite: 0 x NaN is 0."""
     heads = product(weights, jnp.where(jnp.isfinite(v), v, 0))
     has_weight = (weights != 0).astype(v.dtype)
     for kind, value in ((v == jnp.inf, jnp.inf), (v == -jnp.inf, -jnp.inf), (jnp.isnan(v), jnp.nan)):

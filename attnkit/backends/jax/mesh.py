@@ -25,11 +25,7 @@ TOKENS |= dict.fromkeys(("sinusoids", "memory", "rotary", "local_rotary"), -2)
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Read the axes of a mesh: data (texts), model (heads and features), seq (tokens).
-
-    >>> parse_mesh("data=2,model=4")
-    {'data': 2, 'model': 4}
-    """
+    """Read the axes of a mesh: data (texts), model (heads and features), seq (tokens)."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         axis, _, size = part.partition("=")

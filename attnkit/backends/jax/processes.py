@@ -114,9 +114,9 @@ def spare_stdout() -> Iterator[None]:
     if jax.process_count() == 1:
         yield
         return
-    saved, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
+    saved = os.dup(1)
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 1)
     try:
         yield
     finally:

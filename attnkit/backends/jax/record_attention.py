@@ -126,7 +126,7 @@ def attend_heads(
     keys, values, plain = prepend_past(np.asarray(q), np.asarray(k), np.asarray(v), options, params)
     k, v = jnp.asarray(keys), jnp.asarray(values)
     steps |= {"present_key": k, "present_value": v}
-    rules = make_rules(plain, q, k, bool(np.isfinite(values).all()))
+    rules = make_rules(plain, q, k, has_infinite=not np.isfinite(values).all())
     names = summary_names(summary)
     scorer = score_function(options.score, {name: jnp.asarray(x, q.dtype) for name, x in params.items()})
     is_simple = scorer is dot and rules.bias is None and not (rules.softcap or rules.rounding or rules.has_infinite)
@@ -194,11 +194,11 @@ def split_attention(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: R
         mask = put(np.broadcast_to(mask, (texts, *mask.shape[1:])), bool, mesh, PartitionSpec("data"))
     parts = run_kernel(ring_kernel(mesh), place(q), place(k), place(v), rules._replace(mask=mask))
     heads, lse = map(to_numpy, parts)
-    cut = jnp.asarray(heads[:rows, :, :queries], q.dtype), lse[:rows, :, :queries]
-    return cut if q.ndim == 4 else (cut[0][0], cut[1][0])
+    cut = slice(rows) if q.ndim == 4 else 0
+    return jnp.asarray(heads[cut][..., :queries, :], q.dtype), lse[cut][..., :queries]
 
 
-def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, is_finite: bool) -> Rules:
+def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, *, has_infinite: bool) -> Rules:
     """The rules of attention; DataError if mask or bias does not broadcast."""
     queries, keys = q.shape[-2], k.shape[-2]
     shape = (*q.shape[:-1], keys)
@@ -207,19 +207,17 @@ def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, is_finite: b
     if options.lengths is not None:
         valid = padding_mask(options.lengths, keys)[..., None, :, :]
         arrays["mask"] = arrays["mask"] & valid if "mask" in arrays else valid
-    biases = [one for one in (options.bias, arrays.get("bias")) if one is not None]
-    kind = wide(q).dtype
-    bias = sum(np.asarray(one, np.float64) for one in biases) if biases else None
+    biases = [np.asarray(one, np.float64) for one in (options.bias, arrays.get("bias")) if one is not None]
     return Rules(
         options.scale_for(q.shape[-1]),
         causal=options.causal,
         window=options.window,
         offset=options.offset(queries, keys),
         mask=jnp.asarray(arrays["mask"]) if "mask" in arrays else None,
-        bias=None if bias is None else jnp.asarray(bias, kind),
+        bias=jnp.asarray(sum(biases), wide(q).dtype) if biases else None,
         softcap=options.softcap,
         rounding=options.softmax_dtype or "",
-        has_infinite=not is_finite,
+        has_infinite=has_infinite,
     )
 
 
