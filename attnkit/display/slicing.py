@@ -106,7 +106,11 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
     (['head 0', 'head 1'], '… 1 more heads', 'query\\\\key')
     """
     array, axes, style = view.array, view.axes, view.style
-    masked = _invert_mask(view)
+    try:
+        masked = np.broadcast_to(np.False_ if view.mask is None else ~view.mask.astype(bool), array.shape)
+    except ValueError:
+        shape = np.asarray(view.mask).shape
+        raise DataError(f"mask {shape} does not broadcast to the tensor {array.shape}") from None
     has_own_columns = array.ndim > 1 and axes[-2] == "batch" and _is_nested(view.labels[-1])
     inner = 1 if has_own_columns else min(array.ndim, 2)
     leading = array.shape[: array.ndim - inner]
@@ -143,17 +147,6 @@ def _shown_indices(leading: tuple[int, ...], axes: Sequence[str], heads: range |
     if heads.start >= leading[at]:
         raise UsageError(f"expected a head from 0 to {leading[at] - 1}, got {heads.start}", "--show-head")
     return (index for index in np.ndindex(leading) if index[at] in heads)
-
-
-def _invert_mask(view: TensorView) -> Array:
-    """Which cells are masked. DataError if the mask does not broadcast."""
-    if view.mask is None:
-        return np.broadcast_to(np.False_, view.array.shape)
-    try:
-        masked: Array = np.broadcast_to(~view.mask.astype(bool), view.array.shape)
-    except ValueError:
-        raise DataError(f"mask {view.mask.shape} does not broadcast to the tensor {view.array.shape}") from None
-    return masked
 
 
 def _is_nested(labels: Labels | None) -> bool:

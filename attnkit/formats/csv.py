@@ -49,7 +49,8 @@ class Row(NamedTuple):
         ([b'a, b', b'1'], [b'1', b'2'])
         """
         if b'"' in self.text:
-            return [_unquote(piece) for _, piece in self._pieces()]
+            pieces = [piece.strip(b" ") for _, piece in self._pieces()]
+            return [one[1:-1].replace(b'""', b'"') if one.startswith(b'"') else one for one in pieces]
         if self.mark == b" ":
             return [piece for piece in self.text.split(b" ") if piece]
         pieces = self.text.split(self.mark)
@@ -77,11 +78,6 @@ class Row(NamedTuple):
                 at += 1
             elif self.mark != b" " or stop == start or self.text[at - 1 : at] != b" ":
                 raise self.error_at("a quote inside a field (double it, and put the whole field in quotes)", at)
-
-
-def _unquote(piece: bytes) -> bytes:
-    piece = piece.strip(b" ")
-    return piece[1:-1].replace(b'""', b'"') if piece.startswith(b'"') else piece
 
 
 def is_number(text: bytes) -> bool:

@@ -130,7 +130,7 @@ def to_array(value: Any, dtype: str | None, exact: Exact) -> Array:
     array = convert_leaves(leaves, kinds, name, exact) if is_plain else None
     if array is None:
         check_nested(value, name, "")
-        array = exact_integers(leaves_of(exact()), name, shape)
+        array = exact_integers(flatten(exact())[0], name, shape)
     check_empty(shape)
     array = array.reshape(shape)
     array.flags.writeable = False
@@ -146,16 +146,12 @@ def flatten(value: Any) -> tuple[list[Any], tuple[int, ...]]:
     return level, shape
 
 
-def leaves_of(value: Any) -> list[Any]:
-    return flatten(value)[0]
-
-
 def implied_dtype(leaves: list[Any], kinds: set[type], exact: Exact) -> str:
     """bool, int64 if every number is written as a whole one, otherwise float64."""
     if leaves and isinstance(leaves[0], bool):
         return "bool"
     is_large = float in kinds and kinds <= {int, float} and max(map(abs, leaves)) >= 1 << 63
-    if is_large and {*map(type, leaves_of(exact()))} == {int}:
+    if is_large and {*map(type, flatten(exact())[0])} == {int}:
         return "int64"  # orjson reads a larger number as a float
     return "int64" if leaves and kinds <= {int, bool, type(None)} else "float64"
 
@@ -189,7 +185,7 @@ def correct_double_rounding(doubles: Array, name: str, exact: Exact) -> Array:
     places = places[round_to(doubles[places], name).astype(np.float64) != doubles[places]]
     places = places[np.isfinite(doubles[places])]
     if places.size:
-        decimals = leaves_of(exact())
+        decimals = flatten(exact())[0]
         for place in places.tolist():
             side = Decimal(decimals[place]).compare(Decimal(float(doubles[place])))
             doubles[place] = np.nextafter(doubles[place], math.inf * int(side)) if side else doubles[place]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, FileError, refuse_lfs_pointer, system_reason
+from attnkit.formats.streams import name_errors
 from attnkit.record import Array
 
 _sizes: dict[str, int] = {}  # the size of each file when it was mapped
@@ -19,12 +20,17 @@ class Mapped(NamedTuple):
     """The tensors of a mapped file, each read when it is needed.
 
     entries  tensor name -> dtype and shape, in the order of the file
-    tensor   reads the tensor of that name, in place where the file allows
+    read     reads the tensor of a name, in place where the file allows
     """
 
     name: str
     entries: dict[str, tuple[str, tuple[int, ...]]]
-    tensor: Callable[[str], Array]
+    read: Callable[[str], Array]
+
+    def tensor(self, name: str) -> Array:
+        """Read the tensor of that name; errors name the file."""
+        with name_errors(self.name):
+            return self.read(name)
 
 
 def map_file(path: str) -> mmap.mmap:

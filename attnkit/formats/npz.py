@@ -66,12 +66,8 @@ def map_tensors(path: str) -> Mapped:
         if others:
             raise DataError(f"{1 + len(others)} archives (expected 1)")
         members = {member.name.removesuffix(".npy"): member for member in first if member.name != META}
-
-        def tensor(name: str) -> Array:
-            with name_errors(path):
-                return _tensor(members[name], False)
-
-        return Mapped(path, {name: _entry(member) for name, member in members.items()}, tensor)
+        entries = {name: _entry(member) for name, member in members.items()}
+        return Mapped(path, entries, lambda name: _tensor(members[name], False))
 
 
 def encode(record: Record) -> list[Buffer]:

@@ -226,13 +226,8 @@ def map_tensors(path: str) -> Mapped:
             return member.packed if member.method == STORED else read_member(member)
 
         views, content = read_archive(source, in_place) if data[:4] == LOCAL_MARK else read_legacy(data)
-        read_tensor = tensor_reader(views, content)
-
-        def tensor(name: str) -> Array:
-            with name_errors(path):
-                return read_tensor(name)
-
-        return Mapped(path, {name: (view.dtype, view.shape) for name, view in views.items()}, tensor)
+        entries = {name: (view.dtype, view.shape) for name, view in views.items()}
+        return Mapped(path, entries, tensor_reader(views, content))
 
 
 def tensor_reader(views: dict[str, View], content: Content) -> Callable[[str], Array]:

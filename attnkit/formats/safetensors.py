@@ -72,7 +72,7 @@ def map_tensors(path: str) -> Mapped:
             raise DataError(f"{problem}: the tensors need {last.end} bytes, the file has {data.size}")
 
         def tensor(name: str) -> Array:
-            with name_errors(path), prefix_errors(f"tensor {name[:100]!r}"):
+            with prefix_errors(f"tensor {name[:100]!r}"):
                 entry = entries[name]
                 return from_bytes(data[entry.begin : entry.end], dtype_of(entry.dtype), entry.shape)
 

@@ -6,9 +6,9 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from attnkit.formats.dtypes import physical_memory
 from attnkit.record import Array
 
 Buffer = bytes | bytearray | memoryview
-Operand = TypeVar("Operand")
-Result = TypeVar("Result")
 
 CHUNK = 1 << 20  # bytes requested from the system at a time; also the size requested for a pipe
 READ_LIMIT = 1 << 30  # macOS refuses to read 2^31 bytes in one call
@@ -117,9 +115,7 @@ class Source:
         target[:count] = self._ahead[:count]
         self._ahead = self._ahead[count:]
         while count < len(target) and not self._ended:
-            got = self._retry(lambda rest: os.readv(self._descriptor, [rest]), target[count : count + READ_LIMIT])
-            self._ended = got == 0
-            count += got
+            count += self._readv(target[count : count + READ_LIMIT])
         self._keep(target[:count])
         return count
 
@@ -201,8 +197,7 @@ class Source:
     def _fetch(self, count: int) -> None:
         total, parts = len(self._ahead), [self._ahead]
         while total < count and not self._ended:
-            got = self._retry(lambda buffer: os.readv(self._descriptor, [buffer]), self._buffer)
-            self._ended = got == 0
+            got = self._readv(self._buffer)
             parts.append(memoryview(bytes(self._buffer[:got])))  # of its own size: a pipe gives little at a time
             total += got
         if len(parts) > 1:
@@ -225,11 +220,13 @@ class Source:
         if self._hash:
             self._hash.update(data)
 
-    def _retry(self, call: Callable[[Operand], Result], operand: Operand) -> Result:
-        """The result of a system call that reads, repeated while no bytes are there yet."""
+    def _readv(self, buffer: memoryview) -> int:
+        """Read into a buffer, waiting while no bytes are there yet; 0 bytes end the source."""
         while True:
             try:
-                return call(operand)
+                count = os.readv(self._descriptor, [buffer])
+                self._ended = count == 0
+                return count
             except BlockingIOError:
                 wait_until(self._descriptor, select.POLLIN)
             except OSError as error:

@@ -124,7 +124,7 @@ def bomb(size: int) -> bytes:
 def test_bombs_are_refused_from_the_directory():
     data = bomb(200_000_000)
     assert len(data) < 200_000
-    with pytest.raises(DataError, match=r"195\.\d KB|194\.\d KB compressed would become 200\.0 MB"):
+    with pytest.raises(DataError, match=r"195\.\d kB|194\.\d kB compressed would become 200\.0 MB"):
         record_of(data)
 
 

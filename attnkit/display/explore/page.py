@@ -14,8 +14,7 @@ from attnkit.display.figures.html import MONO, SANS, escape_text
 from attnkit.model.intermediates import ATTENTION, PARTS
 
 SHARED = ("elements", "numbers", "data", "draw", "maps", "app")
-VIEWS = ("heads", "text", "difference", "lens", "stages", "cell", "training")
-SCRIPTS = (*SHARED, *VIEWS, "start")  # in this order
+SCRIPTS = (*SHARED, "heads", "text", "difference", "lens", "stages", "cell", "training", "start")  # in this order
 MAPS = ("viridis", "bwr")
 PRECISION = 4  # decimals, as in tables of `show`
 
@@ -31,15 +30,24 @@ def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) 
     """
     runs = dict.fromkeys(one["name"].removesuffix(f" step {one.get('step')}") for one in payload["traces"])
     title = options.title or f"{name}: {', '.join(runs)}"
-    style, script = _style(), _script()
+    style, script = _style(), '"use strict";\n' + "\n".join(_asset(f"{part}.js") for part in SCRIPTS)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:"
+    look = {
+        "title": title,
+        "rows": {name: "query" if "query" in (ATTENTION[name].axes or ()) else "key" for name in PARTS},
+        "maps": {one: color_map(one) for one in MAPS},
+        "series": SERIES,
+        "sans": SANS,
+        "mono": MONO,
+        "precision": PRECISION if options.precision is None else options.precision,
+    }
     values = {
         "policy": f"{policy}; base-uri 'none'; form-action 'none'",
         "title": escape_text(title),
         "theme": f' data-theme="{options.theme}"' if options.theme in ("light", "dark") else "",
         "style": style,
         "script": script,
-        "payload": inline_json({**payload, "look": _look(title, options)}),
+        "payload": inline_json({**payload, "look": look}),
     }
     head, *parts = _asset("page.html").split("{{")  # one pass: no value is looked for names of others
     for part in parts:
@@ -55,18 +63,6 @@ def inline_json(value: Any) -> str:
     '["\\\\u003c/script>","\\\\u202e"]'
     """
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _look(title: str, options: FigureOptions) -> dict[str, Any]:
-    return {
-        "title": title,
-        "rows": {name: "query" if "query" in (ATTENTION[name].axes or ()) else "key" for name in PARTS},
-        "maps": {one: color_map(one) for one in MAPS},
-        "series": SERIES,
-        "sans": SANS,
-        "mono": MONO,
-        "precision": PRECISION if options.precision is None else options.precision,
-    }
 
 
 @cache
@@ -85,11 +81,6 @@ def _variables(palette: Palette) -> str:
 
 
 @cache
-def _script() -> str:
-    files = (_asset(f"{name}.js") for name in SCRIPTS)
-    return '"use strict";\n' + "\n".join(files)
-
-
 def _asset(name: str) -> str:
     return resources.files("attnkit.display.explore").joinpath(name).read_text("utf-8")
 

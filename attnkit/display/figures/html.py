@@ -122,16 +122,12 @@ def _blocks(section: Section) -> Iterator[str]:
         yield section.description
     for panel in section.panels:
         if isinstance(panel, Table):
-            yield _markdown_table(panel)
+            head, *rows = [[text.replace("|", r"\|") for text in row] for row in panel.rows]
+            rules = ["---" if at in panel.left else "---:" for at in range(len(head))]
+            lines = [f"| {' | '.join(row)} |" for row in (head, rules, *rows)]
+            yield "\n".join([*([f"**{panel.title}**", ""] if panel.title else []), *lines])
         elif isinstance(panel, Drawing):
             yield "(a drawing, in the HTML and PDF of this sheet)"
         else:
             yield "\n".join(["```text", panel, "```"])
     yield from section.notes
-
-
-def _markdown_table(table: Table) -> str:
-    head, *rows = [[text.replace("|", r"\|") for text in row] for row in table.rows]
-    rules = ["---" if at in table.left else "---:" for at in range(len(head))]
-    lines = [f"| {' | '.join(row)} |" for row in (head, rules, *rows)]
-    return "\n".join([*([f"**{table.title}**", ""] if table.title else []), *lines])
