@@ -7,9 +7,9 @@ from attnkit.cli import main
 TOO_LARGE = {
     "embed a --dim 1000000000000": "--dim: a table (1, 1000000000000) needs 12.0 TB",
     "ffn x.json --hidden 1000000000000": "--hidden: a network of 1000000000000 hidden units needs 32.0 TB",
-    "rnn x.json --hidden 1000000000": "--hidden: a network of 1 × 1000000000 states needs 8000000.0 TB",
+    "rnn x.json --hidden 1000000000": "--hidden: a network of 1 × 1000000000 states needs 8000.0 PB",
     "rnn x.json --hidden 4 --layers 1000000000": "--hidden: a network of 1000000000 × 4 states needs 756.0 GB",
-    "posenc --size 1000000000 --dim 1000000": "--size: shape (1000000000, 1000000) needs 8000.0 TB",
+    "posenc --size 1000000000 --dim 1000000": "--size: shape (1000000000, 1000000) needs 8.0 PB",
     "mask --size 10000000 --causal": "--size: shape (10000000, 10000000) needs 100.0 TB",
     "train text -o m --accumulate 1000000000": "--accumulate: a step of 12,000,000,000 texts of 64",
     "train text -o m --batch 100000000000": "--batch: a step of 100,000,000,000 texts of 64 tokens needs 102.4 TB",
