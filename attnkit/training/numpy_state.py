@@ -51,11 +51,7 @@ class StepPlan(NamedTuple):
 
 
 def split_rows(count: int, parts: int) -> list[slice]:
-    """The rows of each part of a batch; a short batch has fewer parts.
-
-    >>> split_rows(5, 2)
-    [slice(0, 2, None), slice(2, 5, None)]
-    """
+    """The rows of each part of a batch: 0 to 1 and 2 to 4 for 5 rows in 2 parts."""
     ends = [part * count // parts for part in range(parts + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
 

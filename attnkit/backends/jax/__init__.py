@@ -1,6 +1,6 @@
 """The engine of JAX: the steps of a model compiled by XLA; imported when chosen.
 
-engine.py             the engine: whole passes and heads; token_decoder.py: token by token
+engine.py             the engine: whole passes, heads, and decoding token by token
 program.py            the steps of a configuration as one function, which JAX compiles, differentiates and splits
 passes.py             a pass: its precision, its caches and its hooks; inputs.py: what it reads besides parameters
 formulas.py           the formulas of model/ on arrays of JAX, each tested equal to NumPy's
