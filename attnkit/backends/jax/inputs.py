@@ -261,7 +261,7 @@ BATCHED |= dict.fromkeys(("mask", "bias", "memory", "memory_mask", "memory_bias"
 
 
 def repeat_first(x: Any, axes: int, rows: int, count: int) -> Any:
-    """Append copies of the first text to an input, or its parts, if it has an entry for each."""
+    """Append copies of the first text to an input with an entry for each text."""
     if isinstance(x, tuple):
         return tuple(repeat_first(part, axes, rows, count) for part in x)
     if x.ndim < axes or len(x) != rows:
