@@ -185,18 +185,16 @@ def _sniff(source: Source) -> str:
     if start == b"\x93NUM"[: len(start)]:
         return "npy"
     if start in (b"PK\x03\x04", b"PK\x05\x06"):
-        return _archive_format(source)
+        name = source.peek(30 + int.from_bytes(source.peek(30)[26:28], "little"))[30:]
+        return "pytorch" if b"/" in name and not name.endswith(b".npy") else "npz"  # torch.save names a folder
     if start == PYTORCH_START[:4] and source.peek(len(PYTORCH_START)) == PYTORCH_START:
         return "pytorch"
-    text = _text_format(source, start) if min(start) > 5 else ""  # in the length of a header is a smaller byte
-    return text or _other_format(source)
-
-
-def _text_format(source: Source, start: bytes) -> str:
-    """The format of a text, by its first bytes or lines, or "" if it holds no tensors."""
-    if start.lstrip()[:1] not in (b"{", b"[") and _module("csv").is_table(source):
-        return "csv"
-    return "json" * (start[0] in JSON_STARTS or start.startswith((*JSON_WORDS, b"\xef\xbb\xbf")))
+    if min(start) > 5:  # the length of a header has a smaller byte
+        if start.lstrip()[:1] not in (b"{", b"[") and _module("csv").is_table(source):
+            return "csv"
+        if start[0] in JSON_STARTS or start.startswith((*JSON_WORDS, b"\xef\xbb\xbf")):
+            return "json"
+    return _other_format(source)
 
 
 def _other_format(source: Source) -> str:
@@ -212,12 +210,6 @@ def _other_format(source: Source) -> str:
         raise DataError("object arrays (pickle) are never loaded")
     hint = f"; {TABLE_HINT}" if TABLE_HEAD.match(head) else ""
     raise DataError("not a tensor file" + (f" (looks like {kind})" if kind else "") + hint)
-
-
-def _archive_format(source: Source) -> str:
-    """The format of a ZIP archive: torch.save puts its files in a folder."""
-    name = source.peek(30 + int.from_bytes(source.peek(30)[26:28], "little"))[30:]
-    return "pytorch" if b"/" in name and not name.endswith(b".npy") else "npz"
 
 
 def _is_text(head: bytes) -> bool:

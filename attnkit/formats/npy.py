@@ -124,18 +124,7 @@ def read_header(source: Source, bfloat16: bool) -> tuple[np.dtype[Any], tuple[in
     if length > LONGEST_HEADER:
         raise DataError(f"NPY header too large: {length} bytes (limit {LONGEST_HEADER})")
     raw = _exactly(source, length, 8 + width, 8 + width + length)
-    return _parse_header(raw.decode("utf-8" if major == 3 else "latin-1", "replace"), bfloat16)
-
-
-def _exactly(source: Source, count: int, before: int, expected: int) -> bytes:
-    """Read bytes of the header; the error includes the bytes before them."""
-    data = source.read(count)
-    if len(data) < count:
-        raise DataError(f"truncated header: expected {expected} bytes, got {before + len(data)}")
-    return data
-
-
-def _parse_header(text: str, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    text = raw.decode("utf-8" if major == 3 else "latin-1", "replace")
     if STRUCTURED.search(text):
         raise _bad_descr(text, "structured")
     fields = _fields(text.strip())
@@ -145,6 +134,14 @@ def _parse_header(text: str, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, 
         raise _bad_header(text)
     dtype = _parse_descr(fields["descr"], bfloat16)
     return dtype, _parse_shape(fields["shape"], text), fields["fortran_order"] == "True"
+
+
+def _exactly(source: Source, count: int, before: int, expected: int) -> bytes:
+    """Read bytes of the header; the error includes the bytes before them."""
+    data = source.read(count)
+    if len(data) < count:
+        raise DataError(f"truncated header: expected {expected} bytes, got {before + len(data)}")
+    return data
 
 
 def _fields(text: str) -> dict[str, str]:

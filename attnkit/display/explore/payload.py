@@ -143,7 +143,12 @@ def pack_traces(
         trace._asdict() | {"attention": pack_layers(trace.attention), "lens": trace.lens and pack_lens(trace.lens)}
         for trace in traces
     ]
-    return {"traces": packed, "difference": difference and _pack_difference(difference, pack_layers), "curve": None}
+    page: dict[str, Any] = {"traces": packed, "difference": None, "curve": None}
+    if difference:
+        heads, *body = difference.rows or [[]]
+        compared = [layer | {"kinds": []} for layer in pack_layers(difference.attention)]
+        page["difference"] = {"heads": heads, "rows": body, "lines": difference.lines, "attention": compared}
+    return page
 
 
 def _select_detailed(layers: Sequence[Attention], room: int) -> Iterator[Attention]:
@@ -157,6 +162,13 @@ def _pack_layer(layer: Attention, form: str, count: int, has_parts: bool) -> dic
     weights = layer.weights if form == "exact" else layer.weights.astype(np.float32, copy=False)
     is_square = layer.indices is None and weights.shape[1] == weights.shape[2] > 1
     pairs = zip(layer.kinds, layer.measures, strict=True)
+    if layer.indices is not None:
+        packed = _pack_top(weights, layer.indices, layer.size, count)
+    elif form == "exact":
+        packed = {"map": {"form": "exact", **pack_numbers(weights)}, "largest": None}
+    else:
+        pack = pack_bytes if form == "bytes" else pack_pooled
+        packed = {"map": pack(weights), "largest": pack_largest(weights, count)}
     return {
         "parts": pack_parts(layer.parts if has_parts else {}),
         "name": layer.name,
@@ -166,11 +178,7 @@ def _pack_layer(layer: Attention, form: str, count: int, has_parts: bool) -> dic
         "causal": is_square and not np.triu(weights, 1).any(),
         "signed": has_signs(weights),
         "kinds": [{"kind": kind, "measure": measure if np.isfinite(measure) else None} for kind, measure in pairs],
-        **(
-            _pack_top(weights, layer.indices, layer.size, count)
-            if layer.indices is not None
-            else _pack(weights, form, count)
-        ),
+        **packed,
     }
 
 
@@ -221,26 +229,12 @@ def pack_lens(lens: Lens) -> dict[str, Any]:
     }
 
 
-def _pack(weights: Array, form: str, count: int) -> dict[str, Any]:
-    if form == "exact":
-        return {"map": {"form": "exact", **pack_numbers(weights)}, "largest": None}
-    return {"map": (pack_bytes if form == "bytes" else pack_pooled)(weights), "largest": pack_largest(weights, count)}
-
-
 def _pack_top(weights: Array, keys: Array, size: int, count: int) -> dict[str, Any]:
     """Pack the weights that a record keeps: a map of blocks and the largest."""
     blocks = scatter_blocks(keys, weights, size)
     block = [-(-weights.shape[1] // blocks.shape[1]), -(-size // blocks.shape[2])]
     packed = pack_pooled(blocks) | {"block": block, "kept": True}
     return {"map": packed, "largest": pack_top(keys[..., :count], weights[..., :count], size)}
-
-
-def _pack_difference(
-    difference: Difference, pack_layers: Callable[[Sequence[Attention]], list[dict[str, Any]]]
-) -> dict[str, Any]:
-    heads, *rows = difference.rows or [[]]
-    layers = [layer | {"kinds": []} for layer in pack_layers(difference.attention)]
-    return {"heads": heads, "rows": rows, "lines": difference.lines, "attention": layers}
 
 
 def blob(array: Array) -> str:
