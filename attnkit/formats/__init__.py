@@ -28,7 +28,6 @@ from attnkit.formats.dtypes import (
     cast_array,
     check_memory,
     first_non_finite,
-    physical_memory,
     to_contiguous,
     unsupported_dtype,
 )

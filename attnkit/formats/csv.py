@@ -131,9 +131,9 @@ def is_table(source: Source) -> bool:
             raise Row(first, 1, mark).error(problem, at)
     if not any(map(_is_word, top)):
         return len(top) > 1
-    if len(top) > 1 and all(map(is_number, top[1:])):
-        return _is_label(top[0])
-    return _is_label(top[0]) and _has_row(source, mark, top)
+    if top[0].startswith((b"[", b"{")):  # of JSON
+        return False
+    return (len(top) > 1 and all(map(is_number, top[1:]))) or _has_row(source, mark, top)
 
 
 def _has_row(source: Source, mark: bytes, top: Sequence[bytes]) -> bool:
@@ -152,11 +152,6 @@ def _has_row(source: Source, mark: bytes, top: Sequence[bytes]) -> bool:
     if mark != b" ":
         return any(map(is_number, row))
     return len(top) == len(row) and all(map(is_number, row[1:] or row))
-
-
-def _is_label(text: bytes) -> bool:
-    """Whether a text may be the first word of a table, and not the start of JSON."""
-    return not text.startswith((b"[", b"{"))
 
 
 def read(source: Source) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""JSON: one document per record, several in a row. Numbers round-trip to every bit."""
+"""JSON: one document per record, several in a row; numbers keep every bit."""
 
 import json
 import math

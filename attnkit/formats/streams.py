@@ -221,7 +221,7 @@ class Source:
             self._hash.update(data)
 
     def _readv(self, buffer: memoryview) -> int:
-        """Read into a buffer, waiting while no bytes are there yet; 0 bytes end the source."""
+        """Read into a buffer, waiting for the first byte; 0 bytes end the source."""
         while True:
             try:
                 count = os.readv(self._descriptor, [buffer])

@@ -138,7 +138,7 @@ Measure = Callable[[str, Source], int]
 
 
 class Entry(NamedTuple):
-    """What the header before a file, at offset `at`, and its entry in the directory state."""
+    """The header before a file, at offset `at`, or its entry in the directory."""
 
     at: int
     flags: int
