@@ -151,7 +151,11 @@ def _choose_layout(parts: Sequence[Matrix], is_single: bool, is_compact: bool, s
     """Choose the widest cells that fit: with numbers, of two columns, of one."""
     height, width = parts[0].values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, width)
-    labels = _row_label_width(parts, rows, is_single, is_compact, style) if parts[0].rows else 0
+    labels = 0
+    if parts[0].rows:
+        longest = MAX_LABEL_WIDTH if is_single else SHORT_LABEL_WIDTH
+        named = [label_text(name, style, longest) for part in parts for name in rows.pick(part.rows)]
+        labels = max(map(display_width, _ticks(rows) if is_compact else named))
     room = style.width - labels - (1 if labels else 0)
     if is_compact or 2 * width > room:
         if width > room:
@@ -163,13 +167,6 @@ def _choose_layout(parts: Sequence[Matrix], is_single: bool, is_compact: bool, s
         if (cell + 1) * width <= room:
             return Layout(labels, cell + 1, rows, columns, numbers, is_compact)
     return Layout(labels, 2, rows, columns, "", is_compact)
-
-
-def _row_label_width(parts: Sequence[Matrix], rows: Elision, is_single: bool, is_compact: bool, style: Style) -> int:
-    if is_compact:
-        return max(map(len, _ticks(rows)))
-    longest = MAX_LABEL_WIDTH if is_single else SHORT_LABEL_WIDTH
-    return max(display_width(label_text(name, style, longest)) for part in parts for name in rows.pick(part.rows))
 
 
 def _number_cells(parts: Sequence[Matrix], rows: Elision, width: int, style: Style) -> tuple[str, int]:

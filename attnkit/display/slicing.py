@@ -132,7 +132,12 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
             )
         )
     corner = "\\".join(escape(axis, style) for axis in axes[-2:] if not is_reduced(axis)) if inner == 2 else ""
-    return Matrices(matrices, _count_hidden(leading, axes, len(matrices), style), corner)
+    count, hidden = int(np.prod(leading)) - len(matrices), ""
+    if count > 0:
+        kind = "matrices" if len(leading) > 1 else pluralize(escape(axes[0], style))
+        remedy = "; --show-head N or all shows them" if style.heads and "head" in axes else ""
+        hidden = f"{glyphs(style).ellipsis} {count} more {kind}{remedy}"
+    return Matrices(matrices, hidden, corner)
 
 
 def _shown_indices(leading: tuple[int, ...], axes: Sequence[str], heads: range | None) -> Iterator[tuple[int, ...]]:
@@ -162,15 +167,6 @@ def _dimension_labels(view: TensorView, dimension: int, batch: int | None) -> li
         row = 0 if len(labels) == 1 else batch
         labels = labels[row] if row is not None and row < len(labels) else None  # type: ignore[assignment]
     return [str(label) for label in labels] if labels and len(labels) == size else [str(i) for i in range(size)]
-
-
-def _count_hidden(leading: tuple[int, ...], axes: Sequence[str], visible: int, style: Style) -> str:
-    hidden = int(np.prod(leading)) - visible
-    if hidden <= 0:
-        return ""
-    kind = "matrices" if len(leading) > 1 else pluralize(escape(axes[0], style))
-    remedy = "; --show-head N or all shows them" if style.heads and "head" in axes else ""
-    return f"{glyphs(style).ellipsis} {hidden} more {kind}{remedy}"
 
 
 def pluralize(noun: str) -> str:
