@@ -77,7 +77,7 @@ def __getattr__(name: str) -> "Any":
 
 
 def _draw_records_in_notebooks() -> None:
-    """Have records show themselves as HTML, by a function that is imported when the first one does."""
+    """Have records show themselves as HTML, by a function imported on first use."""
     import importlib
 
     def draw(record: "Any") -> "Any":

@@ -13,7 +13,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what glibc's malloc.h calls them
 
 
 def end_by_signals() -> None:
-    """Have SIGINT and SIGPIPE end the process at once and silently, as they end other tools of a pipe.
+    """Have SIGINT and SIGPIPE end the process at once, as they end other tools.
 
     An ignored SIGINT stays ignored.
     """
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def end_by_truncation(number: int) -> None:
-    """Handle SIGBUS: report the memory-mapped file that was truncated, and end the process.
+    """Handle SIGBUS: report the memory-mapped file that was truncated, and end.
 
     Python runs its own handlers between two instructions, and the interrupted one never ends, so the system calls
     this one through ctypes. Any other SIGBUS has its default effect.

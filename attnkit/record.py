@@ -202,7 +202,7 @@ class Record:
         return replace(self, tensors={**self.tensors, **unlabelled}, labels=every_label)
 
     def merge(self, other: "Record") -> "Record":
-        """Return this record with the tensors and labels of another one after its own."""
+        """This record with the tensors and labels of another one after its own."""
         return self.with_tensors(other.tensors, other.labels)
 
     def select(self, names: Sequence[str]) -> "Record":

@@ -57,7 +57,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _groups(raw: ConfigReader) -> list[tuple[int, int]]:
-    """Return for every layer its group, and its number within the group."""
+    """The group of every layer, and its number within the group."""
     depth, groups = raw.get_int("num_hidden_layers"), raw.get_int("num_hidden_groups", 1)
     inner = raw.get_int("inner_group_num", 1)
     if depth * inner > LARGEST_DEPTH:

@@ -38,7 +38,7 @@ class Family(Protocol):
         """The configuration of the model."""
 
     def map_layers(self, raw: ConfigReader) -> Layers:
-        """Return where the parameters of each layer are stored."""
+        """Where the parameters of each layer are stored."""
 
 
 def open_checkpoint(folder: str) -> Checkpoint:

@@ -67,7 +67,7 @@ class Checkpoint:
         return {path: file_digest(path, *file_stamp(path)) for path in self._files}
 
     def _suggest(self, name: str) -> str:
-        """Return ` (near: …)` with names close to an unknown one, or ""."""
+        """The hint ` (near: …)` with names close to an unknown one, or ""."""
         import difflib
 
         specs = self.params.specs

@@ -103,7 +103,7 @@ class ConfigReader:
         return value
 
     def get_size(self, key: str) -> tuple[int, int]:
-        """Return height and width, from a list of two integers or from one for both."""
+        """Height and width, from a list of two integers or from one for both."""
         value = self._get(key, None, "a whole number or two")
         sizes = value if isinstance(value, list) else [value, value]
         if len(sizes) != 2 or not all(type(size) is int and 0 < size <= LARGEST for size in sizes):
@@ -116,7 +116,7 @@ class ConfigReader:
         return ids[0] if ids else None
 
     def get_token_ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Return ids, from a list or from a single one."""
+        """The ids of a key, from a list or from a single one."""
         value = self._get(key, list(default), "an id or a list of ids")
         ids = value if isinstance(value, list) else [value]
         if not all(type(token) is int and token <= LARGEST for token in ids):

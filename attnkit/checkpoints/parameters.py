@@ -153,7 +153,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 def match_tensors(
     config: Config, weights: Weights, specs: Mapping[str, Mapping[str, TensorSpec]]
 ) -> dict[str, dict[str, str]]:
-    """Return for each layer {parameter: name of its stored tensor}.
+    """The name of the stored tensor of every parameter of each layer.
 
     DataError if a tensor is missing, has another shape than the configuration says, or holds no floats.
     """

@@ -42,7 +42,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def map_words(raw: ConfigReader) -> Layers:
-    """Return where the layers of the head that predicts masked words are stored."""
+    """Where the layers of the head that predicts masked words are stored."""
     return {
         "head.dense": map_linear(w=f"{HEAD}.dense"),
         "head.norm": norm(f"{HEAD}.layer_norm"),

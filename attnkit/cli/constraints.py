@@ -110,7 +110,7 @@ class Constraints(NamedTuple):
         return "\n\n".join(f"{'; '.join(rows)}.".replace("one of", "One of", 1) for rows in paragraphs if rows)
 
     def spell(self, term: str, metavar: bool = False) -> str:
-        """A term as it is written on a command line: `kind=alibi|t5` as `--kind alibi or t5`."""
+        """A term as a command line has it: `kind=alibi|t5` as `--kind alibi or t5`."""
         name, equals, allowed = term.partition("=")
         if equals:
             return f"{flag_name(name)} {join_words(allowed.split('|'), 'or')}"
@@ -166,7 +166,7 @@ def find_changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[
 
 
 def differs_from_default(value: Any, default: Any = None) -> bool:
-    """Decide whether a value is other than its default, None, False and an empty tuple.
+    """Decide whether a value is set: not its default, None, False or ().
 
     >>> [differs_from_default(*values) for values in ((1, 1), (2, 1), (False,), (0,))]
     [False, True, False, True]

@@ -133,7 +133,7 @@ def list_flags(tool: Any) -> dict[str, options.Option]:
 
 
 def suits(known: str, tool: str, owners: dict[str, list[str]]) -> bool:
-    """Decide whether what to type is for this tool: it is named there, or has the flag."""
+    """Decide whether what to type is for this tool, by its name or its flag."""
     first = known.split()[0]
     if first in commands.TOOLS:
         return first == tool

@@ -225,7 +225,7 @@ Example:
 
 
 def report_error(error: BaseException, place: str) -> int:
-    """Write one line about an error to standard error; return the exit code of its kind."""
+    """Write one line about an error to standard error; return its exit code."""
     if os.environ.get("ATTNKIT_DEBUG", "0") not in ("", "0"):
         import traceback
 

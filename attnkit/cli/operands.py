@@ -45,7 +45,7 @@ class OperandFiles:
         }
 
     def load(self, name: str, item: Any = None, bfloat16: bool = False) -> Any:
-        """The content of the file of an option, or of a tensor of the item where it is :NAME."""
+        """The content of the file of an option, or the item's tensor for :NAME."""
         value, load = self.values[name], self.options[name].load or "tensor"
         if not isinstance(value, str):
             value = check_operand(value, load, flag_name(name))
@@ -262,7 +262,7 @@ def load_means(path: str, piped: list[Record | str] | None) -> tuple[dict[str, A
 
 
 def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[str]], dict[str, str]]:
-    """Read the lines of comma-separated texts; return them, and the digests of the files."""
+    """Read the lines of comma-separated texts, with the digests of the files."""
     texts: list[list[str]] = []
     digests: dict[str, str] = {}
     for path in paths.split(","):
@@ -464,7 +464,7 @@ def check_kind(value: Any, load: str, flag: str) -> Any:
 
 
 def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
-    """The array of each NAME or NAME[SLICE]; of a record that is its tensor NAME, or its x.
+    """The array of each NAME or NAME[SLICE]; a record gives its NAME, or its x.
 
     >>> check_patches({"decoder.0.ffn[2]": Record({"decoder.0.ffn": np.ones((3, 1))})}, "--patch")
     {'decoder.0.ffn[2]': array([[1.],

@@ -56,7 +56,7 @@ def complete_operand(incomplete: str) -> list[str]:
 
 
 def complete_tensor_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete comma-separated names of the tensors of the first operand that is a file."""
+    """Complete comma-separated names of tensors of the first operand that is a file."""
     files = [one for one in (*(context.params.get("operands") or ()), *context.args) if os.path.isfile(one)]
     before, comma, _ = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in tensor_names(files[0])] if files else []
@@ -190,7 +190,7 @@ def convert(option: Option, value: Any) -> Any:
 
 
 def convert_value(option: Option, value: Any) -> Any:
-    """Convert a value of an option; ValueError states what was expected, and may add a hint."""
+    """Convert a value of an option; ValueError states what was expected."""
     if option.load:
         return ",".join(value) if isinstance(value, list | tuple) and option.load == "patches" else value
     if option.is_flag:

@@ -70,14 +70,14 @@ def write(call: Stage) -> int:
 
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:
-    """The bytes of the record just read where the stage passes them through, else None."""
+    """The bytes of the record just read if the stage passes them on, or None."""
     is_kept = chosen == call.input_format and (chosen == call.input_source or not call.format.requested())
     is_untouched = call.tool.passthrough and is_kept and not {"only", "dtype", "indent"} & set(call.common)
     return call.files.source.take_captured() if is_untouched and call.files.source else None
 
 
 def format_for(call: Stage, arriving: str | None) -> str:
-    """The format that a stage writes: text of a tool that returns text, else one of records."""
+    """The format that a stage writes: that of text, or one of records."""
     if call.gives == "page":
         return page_format(call.common)
     if call.returns_text:
@@ -97,7 +97,7 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
 
 
 def is_drawn(call: Stage, chosen: str) -> bool:
-    """Decide whether a result in this format is a figure: of `run --steps` Markdown is, too."""
+    """Decide whether a format is a figure, or Markdown of `run --steps`."""
     return chosen in FIGURE_FORMATS or "sheet" in call.extra
 
 
@@ -282,7 +282,7 @@ PROGRESS = Progress()
 
 
 def colored(text: str, code: str) -> str:
-    """A text in the colour of an ANSI code where standard error is a terminal with colour."""
+    """A text in an ANSI colour, if standard error is a terminal with colour."""
     if not os.isatty(STDERR):
         return text
     from attnkit import display

@@ -83,7 +83,7 @@ class PipelineTrace:
         return record.select(names)
 
     def _history(self, calls: Sequence[TracedCall], counts: Mapping[int, int]) -> list[dict[str, Any]]:
-        """The history of the trace: that of the input, and the whole pipeline as one command."""
+        """The history of the trace: the input's, and the pipeline as one command."""
         first, commands, files = {call.number: call for call in reversed(calls)}, list[str](), dict[str, str]()
         for number, call in sorted(first.items()):
             before = getattr(call.item, "history", [])
@@ -96,7 +96,7 @@ class PipelineTrace:
         return [*before, history_entry(command, files, self._path)]
 
     def _record_calls(self, stage: Stage, number: int) -> Callable[..., Result]:
-        """The function of a stage's tool, which also keeps what each of its calls computes."""
+        """The function of a stage's tool, which also keeps what each call computes."""
         function = stage.tool.function
 
         @functools.wraps(function)
@@ -190,7 +190,7 @@ def trace_inside(
 def run_quietly(
     function: Callable[..., Result], item: Item, values: Mapping[str, Any], written: dict[str, Record]
 ) -> Result:
-    """Call a tool that has run before: its warnings and its progress are not shown again.
+    """Call a tool that has run before, without its warnings and its progress.
 
     written  gets the files that it writes beside its result
     """

@@ -76,7 +76,7 @@ class TypeName(str):
 
 
 def describe_tool(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Set the signature of a tool's function for Python, and list its parameters in its docstring."""
+    """Set the Python signature of a tool, and list its parameters in its docstring."""
     if "__signature__" not in function.__dict__:
         tool = function.__dict__["tool"]
         parameters = [*input_parameters(tool), *(keyword_parameter(tool, name) for name in tool.python_options)]
@@ -116,7 +116,7 @@ def input_parameters(tool: Tool) -> list[inspect.Parameter]:
 
 
 def plain_name(name: str) -> str:
-    """Remove the underscore at the end of a name, unless Python reserves the name without it."""
+    """Remove the underscore at the end of a name, unless Python reserves the rest."""
     plain = name.rstrip("_")
     return name if keyword.iskeyword(plain) else plain
 
@@ -136,7 +136,7 @@ def keyword_parameter(tool: Tool, name: str) -> inspect.Parameter:
 
 
 def value_type(tool: Tool, name: str) -> str:
-    """Name the type of a value that names no file: a caller may pass a list for a tuple, or text as in a shell."""
+    """Name the type of a value: a list for a tuple, or text as in a shell, too."""
     option, hint = tool.options[name], tool.annotations[name]
     if option.choices == options.DTYPES:
         return "DType"

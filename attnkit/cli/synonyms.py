@@ -1,4 +1,4 @@
-"""The names that PyTorch, transformers, JAX, nanoGPT and Unix give our options, tools and values.
+"""The names that other libraries and Unix give our options, tools and values.
 
 Each table maps what to type here to the names for it elsewhere, whose hyphens, underscores and capitals do not count.
 What to type for an option is the option, with a value where the name implies one; a tool before it, where the name

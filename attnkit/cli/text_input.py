@@ -1,4 +1,4 @@
-"""Readers of tools that take text: TEXT arguments, standard input, the stage before."""
+"""Readers of tools that take text: arguments, standard input, another stage."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ TEXT_NEEDED = "give TEXT, or pipe it in"
 def read_texts(
     call: Stage, upstream: Records | None, alone: bool | None = None, together: Together | None = None
 ) -> Records:
-    """Read the TEXT arguments, else standard input: one text, or one per line with --lines and --batch.
+    """Read the TEXT arguments or standard input: one text, or one for each line.
 
     alone     whether no text is read; None: as the parameters of the tool decide
     together  makes the items of --lines; None: one for each line
@@ -52,7 +52,7 @@ def divide_texts(call: Stage, blocks: Blocks, together: Together | None) -> Reco
 
 
 def stdin_blocks() -> Blocks:
-    """The lines of standard input as they arrive; UsageError if it is a record of tensors."""
+    """The lines of standard input as they arrive; UsageError for tensors."""
     source = open_source(stdin_or_error(TEXT_NEEDED))
     if looks_like_tensors(source.peek_available(16)):
         raise UsageError("expected text, got a record of tensors; --ids - takes its ids", source.name)
@@ -65,7 +65,7 @@ def replaces_text(parameters: Mapping[str, Any]) -> bool:
 
 
 def check_texts(call: Stage) -> None:
-    """Raise UsageError for a TEXT argument that names a pipe or a file of tensors; warn of other names of files."""
+    """Refuse a TEXT that names a pipe or a file of tensors; warn of other files."""
     for text in filter(find_tensor_file, call.operands):
         remedy = (
             f"; attnkit {call.tool.name} … < {find_tensor_file(text)}" if call.tool.reader is not read_texts else ""
@@ -76,7 +76,7 @@ def check_texts(call: Stage) -> None:
 
 
 def warn_odd_texts(texts: Sequence[str], is_batch: bool) -> None:
-    """Warn of texts that are names of files, and of several words that are not one text.
+    """Warn of texts that are names of files, and of words that are not one text.
 
     is_batch  whether a flag says that there are several texts
     """
@@ -100,7 +100,7 @@ def is_file(text: str) -> bool:
 def read_model_input(
     call: Stage, upstream: Records | None, alone: bool | None = None, together: Together | None = None
 ) -> Records:
-    """Read the input of a tool that runs a whole model: TEXT arguments, or records or text from a pipe.
+    """Read the input of a tool that runs a whole model: texts or records.
 
     Standard input is read as a record where it starts as a file of tensors, or as JSON with the key "tensors".
     """
@@ -143,7 +143,7 @@ def is_pipe(name: str) -> bool:
 
 
 def find_tensor_file(text: str) -> str:
-    """Find the file of tensors, or the pipe, that a text names as FILE or as FILE:NAME; "" if it names none."""
+    """Find the file of tensors, or the pipe, that a text names; "" for none."""
     for name in (text, text.rpartition(":")[0]):
         if is_pipe(name):  # `<(another pipeline)`
             return name
@@ -175,7 +175,7 @@ def upstream_blocks(upstream: Records) -> Blocks:
 
 
 def read_prompts(call: Stage, upstream: Records | None) -> Records:
-    """Read the input of decode: records, or with a model of words also text, unless flags give the prompt."""
+    """Read the input of decode: records or text, unless flags give the prompt."""
     from attnkit.generation.options import asks_for_next_word, encodes_text, generates_text
 
     layer = call.parameters["layer"]
@@ -194,7 +194,7 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
 
 
 def read_decoder_input(call: Stage, upstream: Records | None) -> Records:
-    """Read the records of decode where the decoder has no words: beside a memory alone, also its input."""
+    """Read the records of decode, with the decoder's input beside a memory."""
     parameters = call.parameters
     if len(call.operands) > 1:
         from attnkit.cli.hints import hint_at_model
@@ -214,7 +214,7 @@ def has_texts(call: Stage) -> bool:
 
 
 def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
-    """Decide whether the flags of decode give the prompt of a model that generates text, so that no text is read."""
+    """Decide whether the flags of decode give the prompt, so that no text is read."""
     parameters = call.parameters
     if parameters["cache_in"] is not None and parameters["ids"] is None:
         return not has_texts(call)  # a text continues the cache
@@ -224,7 +224,7 @@ def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
 
 
 def check_prompt_sources(call: Stage, alone: bool) -> None:
-    """Raise UsageError if standard input is read twice, or text is given beside flags that give the prompt."""
+    """Refuse standard input that is read twice, or text beside flags of a prompt."""
     parameters = call.parameters
     if not alone and any(map(is_stdin, (parameters["ids"], parameters["cache_in"]))) and not call.operands:
         raise UsageError("only one operand can be '-' (standard input)")

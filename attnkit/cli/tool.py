@@ -1,4 +1,4 @@
-"""A tool and its calls: the decorator that declares a function as a tool, and a stage, one call of it.
+"""A tool and its calls: the decorator that declares it, and a stage, one call.
 
 A stage reads records, calls the function of its tool for each, and hands on the results with their history. Its errors
 name the file or the option that they are about.
@@ -50,7 +50,7 @@ Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
 
 
 class Records(NamedTuple):
-    """A stream between two stages: its items, and the format it has on a pipe (None: not yet chosen).
+    """A stream between two stages: its items, and its format on a pipe or None.
 
     tensor  the NAME of FILE:NAME, where its records are that tensor alone
     """
@@ -61,7 +61,7 @@ class Records(NamedTuple):
 
 
 class PythonForm(NamedTuple):
-    """What a tool is as a function of Python, where that is more than a function of a record and its parameters.
+    """A tool as a function of Python, if it takes more than a record and parameters.
 
     inputs   the positional parameters with their types; those after the first may be left out where the type has None
     reader   (stage, inputs) -> the stream of items that the tool is called with; None: one record
@@ -96,7 +96,7 @@ class ResultViews(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tool:
-    """A function of a record, and what the command line and the pipe need to know of it.
+    """A function of a record, with what command line and pipe need to know of it.
 
     operand         the name of the arguments in the help
     gives           what its results are: records, an `answer` about its input, whose format is not that of the input,
@@ -163,13 +163,13 @@ class Tool:
 
     @functools.cached_property
     def annotations(self) -> dict[str, Any]:
-        """The annotation of every option: those of its parameters, then `extra` and the options of all tools."""
+        """The annotation of every option: the tool's own, `extra`, and the shared ones."""
         shared = {name: hint for name, hint in options.COMMON.items() if name not in self.without}
         return {**shared, **self.extra} | {name: self.hints[name] for name in self.defaults}
 
     @functools.cached_property
     def options(self) -> dict[str, Option]:
-        """Every option by its name, as Typer has built it: its parameters, `extra`, and those of all tools."""
+        """Every option by its name, as Typer has built it: own, `extra`, and shared."""
         names = dict.fromkeys([*self.defaults, *self.extra, *self.annotations])
         return {name: options.declare(name, self.annotations[name], self.defaults.get(name)) for name in names}
 
@@ -190,7 +190,7 @@ class Tool:
         return [*dict.fromkeys([*self.defaults, *self.python.options, *shared])]
 
     def convert(self, name: str, value: Any) -> Any:
-        """Convert the value of an option, from a command line or from Python; UsageError for another value."""
+        """Convert the value of an option, from a command line or from Python."""
         try:
             return options.convert(self.options[name], value)
         except UsageError as error:
@@ -270,7 +270,7 @@ class Stage:
         return name
 
     def open_stream(self, upstream: Records | None) -> Records:
-        """The stream of results for another stage's; for None the input is the operand or standard input."""
+        """The stream of results of another stage's; for None, of the operand."""
         with error_context(self):
             if self.count_stdin() > 1:
                 raise UsageError("only one operand can be '-' (standard input)")
@@ -284,7 +284,7 @@ class Stage:
             yield from items
 
     def run_files(self) -> Result:
-        """The one result of the files it names; DataError if they hold more than one record."""
+        """The one result of the files it names; DataError for more than one record."""
         with replace_together():
             results: list[Result] = list(self.open_stream(None).items)
         if len(results) != 1:
@@ -292,7 +292,7 @@ class Stage:
         return results[0]
 
     def read(self, path: str) -> Records:
-        """The stream of records in a file and its format; `-` after another stage is the stream of that one."""
+        """The stream of records in a file, with its format; `-` may be another stage."""
         if path == "-" and self.upstream is not None:
             return Records(self.upstream.format, map(require_record, self.upstream.items))
         source, name = operands.open_operand(path, hash=path != "-")
@@ -307,7 +307,7 @@ class Stage:
         return records._replace(items=(select_tensor(record, name, path) for record in records.items), tensor=name)
 
     def read_stream(self, source: formats.Source, stream: formats.Stream) -> Records:
-        """The records of an opened stream and its format; the input is hashed where the history needs it."""
+        """The records of an opened stream, which is hashed if the history needs it."""
         if stream.format == "npy":
             self.format.set_hashing(source)
         self.files.source, self.input_source, self.input_format = source, stream.source, stream.format
@@ -320,7 +320,7 @@ class Stage:
         return self.files.count_stdin() + sum(map(is_stdin, named)) + (takes_input and not self.operands)
 
     def apply(self, item: Item) -> Result:
-        """Run the tool on one item; --dtype and --only apply to the result, and its history is added.
+        """Run the tool on one item; add --dtype, --only and its history to the result.
 
         A result that cannot be finite becomes a DataError.
         """
@@ -338,7 +338,7 @@ class Stage:
             return self._post_process(item, result) if isinstance(result, Record) else result
 
     def _callbacks(self, item: Item) -> callbacks.Callbacks:
-        """What a run of the tool calls for one item: those of the process, and this stage's own."""
+        """What a run of the tool calls for one item: the process's and its own."""
         return callbacks.current()._replace(
             on_text=self.on_text,
             on_non_finite=self._note_non_finite,
@@ -374,7 +374,7 @@ class Stage:
         return recorded
 
     def _mark_own(self, item: Item, result: Record) -> Record:
-        """The result with the names of its own tensors beside x: made by this tool, or named by a flag."""
+        """The result with the names of its own tensors beside x."""
         first = item[0] if isinstance(item, list) and item else item
         before = first.arrays() if isinstance(first, Record) else {}
         own = [name for name in result if name != "x"]
@@ -384,7 +384,7 @@ class Stage:
         return replace(result, required=tuple(own))
 
     def _add_history(self, item: Item, result: Record, beside: str = "") -> Record:
-        """The result with its history entry; DataError if its axes or labels don't fit its shapes.
+        """The result with its history; DataError if labels don't fit its shapes.
 
         beside  the file that the result is written to, where it is not the output of the stage
         """
@@ -407,7 +407,7 @@ class Stage:
         return command_line(self.tool.name, arguments, self._recorded_values())
 
     def _recorded_values(self) -> Iterator[tuple[str, Any]]:
-        """Yield the values that differ from their default, or that the tool always records, by name."""
+        """Yield the values that differ from their default, or are always recorded."""
         parameters = self.parameters | self._defaults_of_repeated()
         always = self.tool.record_defaults(parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
@@ -420,7 +420,7 @@ class Stage:
                 yield from ((name, one) for one in (value if is_repeated else [value]))
 
     def engine_values(self) -> dict[str, Any]:
-        """The options of an engine that the stage has, by ATTNKIT_ENGINE too; {} where NumPy is the default."""
+        """The options of an engine of the stage, by ATTNKIT_ENGINE too; {} for NumPy."""
         if "engine" not in self.tool.extra:
             return {}
         named = os.environ.get("ATTNKIT_ENGINE")
@@ -428,12 +428,12 @@ class Stage:
         return ({"engine": named} if named else {}) | stated
 
     def recorded_engine(self) -> dict[str, Any]:
-        """The options of an engine that a history has: not where its processes were, nor that it is NumPy."""
+        """The options of an engine that a history has: not where its processes were."""
         values = {name: value for name, value in self.engine_values().items() if name in options.ENGINE_KEYWORDS}
         return {} if values.get("engine") == "numpy" else values
 
     def load_engine(self) -> Any:
-        """Load the engine that computes a stage, None for NumPy; UsageError if it is not installed."""
+        """Load the engine of a stage, None for NumPy; UsageError if it is missing."""
         if not (values := self.engine_values()):
             return None
         from attnkit.backends.choice import choose_engine
@@ -441,7 +441,7 @@ class Stage:
         return choose_engine(values)
 
     def note_idle_options(self, chosen: str) -> None:
-        """Write a note of the options that have no effect on results in a format: those of tables, and of JSON."""
+        """Write a note of the options that have no effect on results in a format."""
         has_aside = self.has_table_aside or self.parameters.get("steps") or self.tool.tables_aside(self.parameters)
         has_tables = chosen in options.DISPLAY_FORMATS or has_aside
         own = self.parameters | self.extra
@@ -491,7 +491,7 @@ def write_side_output(path: str, record: Record) -> None:
 
 @contextlib.contextmanager
 def stored_by(store: Callable[[str, Record], None]) -> Iterator[None]:
-    """Pass the side outputs of a `with` block to this function of their path and record."""
+    """Pass the side outputs of a `with` block to a function of path and record."""
     token = _STORE.set(store)
     try:
         yield
@@ -501,7 +501,7 @@ def stored_by(store: Callable[[str, Record], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replace_together() -> Iterator[Callable[[str | None], formats.Sink]]:
-    """Open sinks for a `with` block that replaces files only at its end, those of side outputs among them."""
+    """Open sinks for a `with` block that replaces all files only at its end."""
     sinks: dict[str, formats.Sink] = {}
     with formats.write_together() as opened:
 
@@ -517,7 +517,7 @@ def replace_together() -> Iterator[Callable[[str | None], formats.Sink]]:
 
 
 def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | None = None) -> Records:
-    """Read the records that a tool transforms: those of its operand, of the previous stage or of standard input.
+    """Read the records that a tool transforms: an operand's, or a stage's.
 
     A tool that needs no input is called once, without a record.
 
@@ -533,7 +533,7 @@ def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | N
 
 
 def require_record(item: Result) -> Record:
-    """The item of a stream, which a stage that reads tensors needs to be a record; DataError for text."""
+    """The item of a stream, which has to be a record; DataError for text."""
     if not isinstance(item, Record):
         raise DataError("not a tensor file (looks like text)", "<stdin>")
     return item
@@ -554,7 +554,7 @@ ERROR_OPERANDS = {
 
 @contextlib.contextmanager
 def error_context(stage: Any) -> Iterator[None]:
-    """Attribute the errors of a `with` block to a stage, unless an earlier one has claimed them.
+    """Attribute the errors of a `with` block to a stage, unless one has them.
 
     A DataError without a name gets that of the file of its operand, or of the only file in use. A
     missing input gets a hint at what was probably meant.
@@ -589,7 +589,7 @@ def hint_at_missing(stage: Any, name: str) -> str:
 
 
 def file_of_error(files: OperandFiles, error: DataError) -> str:
-    """Name the file of the option or weight that an error is about, or the only one read; "" for none."""
+    """Name the file that an error is about, or the only one read; "" for none."""
     operand = error.operand
     for flag, content in files.loaded.items():
         is_named = flag in (operand, *ERROR_OPERANDS.get(operand, ()))
@@ -603,7 +603,7 @@ def file_of_error(files: OperandFiles, error: DataError) -> str:
 
 
 def check_range(item: Any, result: Record, files: OperandFiles, layer: str, is_strict: bool) -> None:
-    """Warn of an x that is not finite, that of the item, else that of the result; DataError if it is strict.
+    """Warn of an x that is not finite; DataError if the check is strict.
 
     layer  the first layer whose result is not finite
     """
@@ -632,7 +632,7 @@ def describe_flaw(item: Any) -> str:
 
 
 def explain_non_finite(files: OperandFiles, layer: str, default: str = "") -> str:
-    """The first layer with a non-finite result and the parameter that caused it, else the default reason."""
+    """The first layer with a non-finite result, and the parameter that caused it."""
     contents = (files.values | files.loaded).items()  # Python passes contents, not files
     flaws = (describe_non_finite(name, content, layer) for name, content in contents)
     reason = next(filter(None, flaws), default)
@@ -675,7 +675,7 @@ def command_line(tool: str, arguments: Sequence[str], values: Iterable[tuple[str
 
 
 def history_entry(command: str, files: Mapping[str, str], beside: str = "") -> dict[str, Any]:
-    """The history entry of a result: its command, the version, and the SHA-256 of every file read.
+    """The history entry of a result: its command, version, and digests of files.
 
     beside  the file that the result is written to, where it is not the output of the stage
     """
@@ -688,7 +688,7 @@ def history_entry(command: str, files: Mapping[str, str], beside: str = "") -> d
 
 
 def to_unicode(text: str) -> str:
-    r"""Text of the command line as Unicode, with each undecodable byte of a file name as an escape.
+    r"""Text of the command line as Unicode, with undecodable bytes escaped.
 
     >>> to_unicode("caf\udce9")
     'caf\\xe9'
@@ -711,7 +711,7 @@ def to_flags(name: str, value: Any) -> list[str]:
 
 
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]:
-    """Declare a function of a record as a tool: a function for Python, with its `tool` for the command line.
+    """Declare a function of a record as a tool of the command line and of Python.
 
     traits  those of Tool: options that exclude or need each other, how the input is read, how the result is shown
     """
@@ -731,7 +731,7 @@ def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]
 
 
 def call_tool(tool: Tool, inputs: Sequence[Any], values: Mapping[str, Any]) -> Any:
-    """Run the tool for a caller in Python: one record in, one record out, its history included.
+    """Run the tool for a caller in Python: one record in, one record out.
 
     inputs  a record, an array, the texts of a tool that takes text, or the name of a file as on a command line;
             of some tools more than one
@@ -744,7 +744,7 @@ def call_tool(tool: Tool, inputs: Sequence[Any], values: Mapping[str, Any]) -> A
 
 
 def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
-    """Run a stage on the inputs of a caller in Python; return its one result, a list of them for another number."""
+    """Run a stage for a caller in Python; return its result, or a list of several."""
     tool = stage.tool
     if tool.python.reader:
         check_constraints(stage)
@@ -767,7 +767,7 @@ def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
 
 
 def check_constraints(stage: Stage) -> None:
-    """Check the options of a stage by the tables of its tool; UsageError for those that exclude or need others."""
+    """Check the options of a stage by the tables of its tool."""
     stage.tool.constraints.check(stage.parameters | stage.extra, stage.tool.defaults)
 
 
@@ -780,7 +780,7 @@ def convert_keyword(tool: Tool, name: str, value: Any) -> Any:
 
 
 def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
-    """The tool with the values of its parameters and of the options of all tools; UsageError for other names."""
+    """The tool with the values of its parameters and of the shared options."""
     known = tool.python_options
     values = {name if name in known or f"{name}_" not in known else f"{name}_": values[name] for name in values}
     check_names(tool, values, known)
@@ -793,7 +793,7 @@ def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
 
 
 def check_names(tool: Tool, names: Iterable[str], known: Sequence[str]) -> None:
-    """Check that the names of keywords are parameters of a tool; UsageError for another one."""
+    """Check that the names of keywords are parameters of a tool."""
     inputs = tuple(tool.python.inputs) or (tool.input_name,)
     for name in names:
         if name in ("item", tool.input_name, *inputs):
@@ -807,7 +807,7 @@ def check_names(tool: Tool, names: Iterable[str], known: Sequence[str]) -> None:
 
 
 def make_item(tool: Tool, item: Item) -> Item:
-    """The item that the function is called with for the first argument of a caller in Python."""
+    """The item that the first argument of a caller in Python stands for."""
     is_list = isinstance(item, list) and not any(isinstance(element, Record) for element in item)
     if isinstance(item, str | list) and tool.operand != INPUT and all(isinstance(text, str) for text in item):
         return (item,) if isinstance(item, str) else tuple(item)
@@ -821,7 +821,7 @@ def make_item(tool: Tool, item: Item) -> Item:
 
 
 def named_files(tool: Tool, item: Item) -> tuple[str, ...]:
-    """The files that the first argument names; text names none where the tool takes text."""
+    """The files that the first argument names; none if the tool takes text."""
     items = item if isinstance(item, list | tuple) else [item]
     types = (str, os.PathLike) if tool.operand in (INPUT, PARTS, PAIR) else os.PathLike
     return tuple(map(os.fspath, items)) if items and all(isinstance(one, types) for one in items) else ()

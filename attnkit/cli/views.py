@@ -1,4 +1,4 @@
-"""Views of a record: a table for each tensor, heat maps, statistics, a list; tables of CSV, TSV and Markdown."""
+"""Views of a record: tables, heat maps, statistics, a list, and cells for CSV."""
 
 import json
 import math
@@ -88,12 +88,12 @@ MANY = 8  # most tensors, without an x, that are shown one by one: those of a la
 
 
 def render_tables(record: Record, call: Stage, style: display.Style) -> str:
-    """Draw a table of each tensor that the tool computed, or of x where it computed none."""
+    """Draw a table of each tensor that the tool computed, or of x."""
     return "\n\n".join(render_tensor(record, name, style) for name in computed_names(record, call))
 
 
 def computed_names(record: Record, call: Stage) -> list[str]:
-    """The names of the tensors that a tool computed; x where it computed none, all where there is no x."""
+    """The names of the tensors that a tool computed; x if it computed none."""
     computed = [name for name, one in record.tensors.items() if one.formula]
     computed.sort(key=lambda name: name == "x")
     return computed or (["x"] if "x" in record else list(record))
@@ -102,14 +102,14 @@ def computed_names(record: Record, call: Stage) -> list[str]:
 def render_tensor(
     record: Record, name: str, style: display.Style, draw: Callable[..., str] = display.tensor_table, part: str = ""
 ) -> str:
-    """Draw a tensor of a record, or a slice of it, as a table or a heat map that marks masked cells."""
+    """Draw a tensor or a slice of it as a table or heat map, with masked cells."""
     return draw(tensor_view(record, name, style, part))
 
 
 def tensor_view(
     record: Record, name: str, style: display.Style = display.DEFAULT_STYLE, part: str = ""
 ) -> display.TensorView:
-    """The view of a tensor of a record, or of a slice of it, with its labels and its masked cells."""
+    """The view of a tensor or a slice of it, with its labels and masked cells."""
     array, axes = record[name], known_axes(record, name)
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     title = f"{name}[{part}]" if part else name
@@ -119,7 +119,7 @@ def tensor_view(
 
 
 def name_tokens(record: Record, spelling: str) -> Record:
-    """The record with its tokens spelled raw, as they are, or plain: `·fox` for Ġfox and ▁fox."""
+    """The record with its tokens spelled raw, or plain: `·fox` for Ġfox and ▁fox."""
     if spelling == "raw" or not record.labels:
         return record
     return replace(record, labels={axis: display.plain_labels(names) or [] for axis, names in record.labels.items()})
@@ -136,7 +136,7 @@ def requested_view(call: Stage) -> list[str]:
 
 
 def derived(call: Stage) -> Callable[[Record], Record | str] | None:
-    """The function from a record to the data of the requested view, where the format holds data; else None.
+    """The function from a record to the data of the requested view, or None.
 
     UsageError for a view that the format cannot hold.
     """
@@ -153,7 +153,7 @@ def derived(call: Stage) -> Callable[[Record], Record | str] | None:
 
 
 def statistics_record(record: Record) -> Record:
-    """Compute the statistics of every tensor: vectors min, max, mean, std, zeros, nan and inf over the names.
+    """Compute the statistics of every tensor, vectors over their names.
 
     The first four are NaN where a tensor has no finite value.
 
@@ -171,7 +171,7 @@ def statistics_record(record: Record) -> Record:
 
 
 def describe_json(record: Record) -> str:
-    """Describe the dtype, shape and axes of every tensor in JSON: a record as it is written, without data.
+    """Describe the dtype, shape and axes of every tensor in JSON, without data.
 
     >>> describe_json(Record({"x": np.zeros((2, 3))}))
     '{"tensors":{"x":{"dtype":"float64","shape":[2,3],"axes":["token","model"]}}}'
@@ -201,13 +201,13 @@ def render(record: Record, call: Stage, style: display.Style) -> str:
 
 
 def list_others(record: Record, names: Collection[str], style: display.Style) -> str:
-    """A line below the tables that names the tensors of the record which are not shown; "" for none."""
+    """A line that names the tensors of the record that are not shown; or ""."""
     others = [name for name in record if name not in names]
     return "\n" + display.dim_then_bold(f"not shown: {join_names(others)}", "", style) if others else ""
 
 
 def viewed_names(record: Record, call: Stage) -> tuple[str, ...]:
-    """The tensors that a view draws one by one; none where they are many and no flag names them."""
+    """The tensors that a view draws one by one; none if they are many and unnamed."""
     chosen, part = view_flag(call, "name"), slice_of(call)
     names = ("x",) if "x" in record and not chosen else tuple(record)
     return () if not (requested_view(call) or chosen or part) and len(names) > MANY else names
@@ -241,7 +241,7 @@ def named_axes(record: Record) -> dict[str, tuple[Array, tuple[str, ...]]]:
 
 
 def known_axes(record: Record, name: str) -> tuple[str, ...]:
-    """The names of the axes of a tensor: of one without them, in a record without x, their numbers.
+    """The names of the axes of a tensor, or their numbers if it has none.
 
     >>> weights = Record({"w": np.zeros((2, 3))})
     >>> known_axes(weights, "w"), known_axes(weights.with_tensors({"x": np.zeros((2, 3))}), "x")
@@ -259,7 +259,7 @@ def check_slice(text: str) -> str:
 
 
 def place_index(record: Record, name: str, index: tuple[Index, ...], flag: str = "--slice") -> tuple[Place, ...]:
-    """An index of all dimensions of a tensor; UsageError as `fill_index` and `check_bound` raise it."""
+    """An index of all dimensions of a tensor; UsageError for one outside."""
     axes, shape = known_axes(record, name), record[name].shape
     with name_errors(flag):
         placed = fill_index(index, axes, lambda at: record.labels_of(name, at), name, shape)
@@ -289,7 +289,7 @@ Slice = Annotated[
 
 
 def select(record: Record, names: tuple[str, ...], part: str) -> Record:
-    """Select tensors of a record, or a slice of one: of x, where it has several and none is named."""
+    """Select tensors of a record, or a slice of one, of x if none is named."""
     if part:
         if len(names) > 1:
             raise UsageError("slices a single tensor", "--slice")
@@ -299,7 +299,7 @@ def select(record: Record, names: tuple[str, ...], part: str) -> Record:
 
 
 def slice_tensor(record: Record, name: str, index: tuple[Index, ...]) -> Record:
-    """A record of a slice of one tensor, with its remaining axes and labels; UsageError for an index outside."""
+    """A record of a slice of one tensor; UsageError for an index outside."""
     tensor, axes = record[name], known_axes(record, name)
     whole = place_index(record, name, index)
     labels: dict[str, Labels] = {}
@@ -316,7 +316,7 @@ def slice_tensor(record: Record, name: str, index: tuple[Index, ...]) -> Record:
 
 
 def take_cells(array: Array, index: tuple[Place, ...]) -> Array:
-    """The cells of an array by an index of every axis; each list selects along its own axis.
+    """The cells of an array by an index of every axis, each along its own axis.
 
     >>> take_cells(np.arange(9).reshape(3, 3), ([2, 0], slice(1, None)))
     array([[7, 8],
@@ -330,7 +330,7 @@ def take_cells(array: Array, index: tuple[Place, ...]) -> Array:
 
 
 def slice_labels(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:
-    """Slice the labels of an axis; labels of every batch element follow the slice of the batch."""
+    """Slice the labels of an axis, and those of each text by the batch's slice."""
     if not labels or isinstance(labels[0], str):
         own: Labels = pick_labels(labels, at)
         return own

@@ -1,4 +1,4 @@
-"""attnkit decode: hidden states to logits, probabilities and tokens; with a whole model, text generation."""
+"""attnkit decode: hidden states to logits, words, or with a model a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""attnkit engines: what can compute: the engines that are installed, their devices, and the memory of these."""
+"""attnkit engines: what can compute here, on which devices and memory."""
 
 from typing import Any
 

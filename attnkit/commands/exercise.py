@@ -1,4 +1,4 @@
-"""attnkit exercise: the exercises of the lecture, with numbers small enough for paper, and the check of an answer."""
+"""attnkit exercise: the exercises of the lecture, and the check of an answer."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""attnkit heads: what each head of attention attends to in texts; without a text, what its weights say."""
+"""attnkit heads: what each attention head attends to, and what its weights say."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

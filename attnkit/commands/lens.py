@@ -1,4 +1,4 @@
-"""attnkit lens: the words that the head reads in the state of each layer; what each part adds to a logit."""
+"""attnkit lens: the words in the state of each layer, and what adds to a logit."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 

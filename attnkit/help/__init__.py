@@ -12,7 +12,7 @@ FENCED = re.compile(r"^```\w*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 
 def list_topics() -> dict[str, str]:
-    """Return every topic with the title of its page.
+    """Every topic with the title of its page.
 
     >>> list_topics()["faults"]
     'bad input, and what happens to it'
@@ -27,7 +27,7 @@ def _first_line(page: Path) -> str:
 
 
 def read_page(topic: str) -> str:
-    """Return the page of a topic that `list_topics` has, in Markdown; that of the lecture with its chapters.
+    """The page of a topic in Markdown; the lecture's with its chapters.
 
     >>> read_page("faults").splitlines()[0]
     '# faults: bad input, and what happens to it'
@@ -49,12 +49,12 @@ class Chapter(NamedTuple):
     path: Path
 
     def read(self) -> str:
-        """Return the chapter in Markdown."""
+        """The chapter in Markdown."""
         return self.path.read_text(encoding="utf-8")
 
 
 def list_chapters() -> list[Chapter]:
-    """Return the chapters of the lecture in their order.
+    """The chapters of the lecture in their order.
 
     >>> list_chapters()[0].name, "lstm" in list_chapters()[0].words
     ('recurrence', True)
@@ -69,7 +69,7 @@ def list_chapters() -> list[Chapter]:
 
 
 def find_chapter(word: str) -> Chapter | None:
-    """Find the chapter of a number, a name, or a word for an idea; None where no chapter has it.
+    """Find the chapter of a number, a name, or a word for an idea, or None.
 
     Capitals, hyphens, underscores and blanks do not count, nor does the ending of a plural; "&" is
     "and".
@@ -90,13 +90,13 @@ def _fold(word: str) -> str:
 
 
 def _list_contents() -> str:
-    """Return the table of the chapters, in Markdown."""
+    """The table of the chapters, in Markdown."""
     rows = "".join(f"| {one.number} | `{one.name}` | {one.title} |\n" for one in list_chapters())
     return f"\n| | chapter | about |\n|---|---|---|\n{rows}"
 
 
 def render_page(markdown: str, width: int = 80, bold: bool = False) -> str:
-    """Lay out a page for a terminal: filled paragraphs, lists and tables, indented examples, headings in bold.
+    """Lay out a page for a terminal: paragraphs, lists, tables and examples.
 
     >>> print(render_page("# Title\\n\\nSome *text* and\\n`code`.\\n\\n```console\\n$ ls\\n```\\n", 40), end="")
     Title
@@ -143,7 +143,7 @@ def _fill(text: str, width: int, indent: str) -> str:
 
 
 def _column_widths(columns: list[tuple[str, ...]], width: int) -> list[int]:
-    """Return the widths of columns of cells: the longest cells, less where a row would exceed `width`; no word is cut.
+    """The widths of columns of cells: the longest cells, less if a row is too wide.
 
     >>> _column_widths([("a", "x"), ("b", "one two")], 8)
     [1, 5]

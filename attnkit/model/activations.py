@@ -1,4 +1,4 @@
-"""Activations: one row each with its function, its derivative, and its names in published configurations.
+"""Activations: one row each with its function, derivative and published names.
 
 NumPy lacks the error function. The four rational approximations of `erf` and their coefficients are those of fdlibm's
 s_erf.c, whose notice reads:

@@ -1,4 +1,4 @@
-"""The options of attention (scale, masks, softcap, score …) as one value for every function and kernel."""
+"""The options of attention as one value for every function and kernel."""
 
 import math
 from collections.abc import Callable, Mapping

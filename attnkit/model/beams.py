@@ -1,4 +1,4 @@
-"""Beam search: the best texts of a search that continues several at once, and the penalties that rank them."""
+"""Beam search: the best of several texts continued at once, with penalties."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

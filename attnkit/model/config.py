@@ -1,4 +1,4 @@
-"""Model configuration: sizes, the order of sub-layers, special tokens, and the steps of a forward pass.
+"""Model configuration: sizes, sub-layers, special tokens, and steps.
 
 A model is a configuration, and parameters by layer name. Layer names, with STACK for encoder or decoder:
 

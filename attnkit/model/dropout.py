@@ -1,4 +1,4 @@
-"""Dropout, with masks that depend on nothing but a seed, the step of training and the place in the model."""
+"""Dropout, with masks that depend only on seed, training step and place."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Dtypes: which one an operator computes in (float16 in float32, integers in float64), and the dtype of its result."""
+"""Dtypes: which one an operator computes in, and the dtype of its result."""
 
 from functools import cache
 from typing import Any

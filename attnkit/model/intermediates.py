@@ -1,4 +1,4 @@
-"""The intermediates of every tool and model: names, axes, formulas, and the options that keep them.
+"""The intermediates of every tool and model: names, axes, formulas, options.
 
 One row for each, in the order of computation. The tools, traces, gradients, the engine, hints in errors and the page
 that explores read these rows, so that a new intermediate is one row here and the line that computes it.

@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of earlier tokens, or the states after them, so that only new tokens are computed."""
+"""The KV cache: keys and values of earlier tokens, or the states after them."""
 
 from collections.abc import Callable, Iterator
 

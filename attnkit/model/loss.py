@@ -1,4 +1,4 @@
-"""Cross-entropy of logits and target ids, its gradient, and both in one pass over the logits."""
+"""Cross-entropy of logits and target ids, its gradient, or both in one pass."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

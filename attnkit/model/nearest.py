@@ -1,4 +1,4 @@
-"""The nearest of many vectors to some queries: exact, in blocks of rows, in memory that their number does not grow."""
+"""The nearest of many vectors to some queries: exact, in blocks of rows."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The head of a model: hidden states to logits of words, of classes of a whole text, or of each token."""
+"""The head of a model: hidden states to logits of words or of classes."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The parameters of every layer: the kinds of layers, the tools that compute them, and the axes of each parameter.
+"""The parameters of every layer: kinds of layers, their tools, and axes.
 
 A size has the name of its axis, so that a shape is the axes read in the sizes of a configuration. Weights are
 (in, out). The names of layers are those of attnkit.model.config.

@@ -1,4 +1,4 @@
-"""Positions: sinusoidal and learned encodings, and the biases of ALiBi and T5 on the scores; RoPE is in rotary.py."""
+"""Positions: sinusoidal and learned encodings, and the biases of ALiBi and T5."""
 
 import math
 from collections.abc import Callable

@@ -201,7 +201,7 @@ def advance_layers(
 
 
 class TokenFunctions(NamedTuple):
-    """What a token is computed by beside its cells: functions of NumPy, or those of another library of arrays."""
+    """What computes a token beside its cells: functions of NumPy or another library."""
 
     attend: Callable[..., Any]
     read_out: Callable[[Any, Parameters], Any]

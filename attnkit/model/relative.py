@@ -1,4 +1,4 @@
-"""Disentangled attention (He et al. 2021, DeBERTa): scores of queries and of keys with the distance between them.
+"""Disentangled attention (He et al. 2021): scores that depend on distances.
 
 score(query i, key j) = (q_i · k_j + q_i · K[d] + k_j · Q[d]) · scale, where d is the row of the distance i − j in a
 table of embeddings, K is the table projected to keys, and Q projected to queries.

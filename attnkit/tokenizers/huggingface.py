@@ -325,7 +325,7 @@ def find_places(tokenizer: Any, text: str, pair: str | None, unknown: int | None
 
 
 def added_token_ids(tokenizer: Any) -> dict[str, int]:
-    """Return {token: id} of the added tokens of a tokenizer of the library."""
+    """The id of each added token of a tokenizer of the library."""
     return {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
 
 

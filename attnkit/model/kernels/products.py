@@ -1,4 +1,4 @@
-"""Matrix products by blocks of rows: large ones on every core, or of fixed shapes, which keep the bits of a row."""
+"""Matrix products by blocks of rows: on every core, or of fixed shapes."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

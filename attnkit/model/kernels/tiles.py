@@ -1,4 +1,4 @@
-"""Tiles (blocks) of queries and keys: which keys each query may attend to, and the scores of a pair of tiles.
+"""Tiles of queries and keys: their scores, and which keys may be attended to.
 
 A tile of scores has its keys first, (n, m), so that per-query values run along the last axis; tiles of several
 heads at once are (h, n, m).
