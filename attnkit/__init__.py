@@ -12,7 +12,7 @@ model/         the arithmetic: pure functions on arrays; reference.py: the paper
 formats/       records to bytes and back, one file per format
 tokenizers/    text to ids and back
 display/       tables, heat maps and pictures of tensors
-record.py      Tensor and Record; errors.py: kinds of errors and their exit codes; libraries.py: optional libraries
+records.py     Tensor and Record; errors.py: kinds of errors and their exit codes; libraries.py: optional libraries
 help/          pages of `attnkit help TOPIC`; begin with architecture.md
 
 A room imports only rooms below it.
@@ -70,7 +70,7 @@ def __getattr__(name: str) -> "Any":
     if name == "plot":
         return importlib.import_module("attnkit.cli.notebook").plot
     if name in ("Record", "Tensor"):
-        return getattr(importlib.import_module("attnkit.record"), name)
+        return getattr(importlib.import_module("attnkit.records"), name)
     if name in ("model", "formats"):
         return importlib.import_module(f"attnkit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -83,7 +83,7 @@ def _draw_records_in_notebooks() -> None:
     def draw(record: "Any") -> "Any":
         return importlib.import_module("attnkit.display.notebook").record_html(record)
 
-    record = importlib.import_module("attnkit.record")
+    record = importlib.import_module("attnkit.records")
     if record.Record not in record.to_html.registry:
         record.to_html.register(record.Record, draw)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.errors import UsageError
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style, TextTable

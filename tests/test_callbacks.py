@@ -17,7 +17,7 @@ from attnkit.commands import find_tool
 from attnkit.display import Style, format_table
 from attnkit.errors import DataError, UsageError
 from attnkit.libraries import call_library, silence_libraries
-from attnkit.record import Record
+from attnkit.records import Record
 from tests import process
 from tests.places import MODELS
 
@@ -163,7 +163,7 @@ import gc, sys, weakref, attnkit, numpy as np
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli.tool import running_stage
 from attnkit import callbacks
-from attnkit.record import Record
+from attnkit.records import Record
 from tests import process
 
 model = open_checkpoint(sys.argv[1])

@@ -24,7 +24,7 @@ OTHERS = {"--no-deps", "--haeds", "--cases", "--check"}  # of pip, a misspelled 
 FLOORS = (
     ("errors",),
     ("model",),
-    ("record", "libraries", "help"),
+    ("records", "libraries", "help"),
     ("formats", "tokenizers", "display"),
     ("callbacks",),
     ("checkpoints",),
@@ -40,7 +40,7 @@ ARROWS = {
 }
 ARROWS["cli"] |= {"__init__", "commands"}  # the version; a tool by its name
 ARROWS["commands"] |= {"__init__"}
-ARROWS |= {"__main__": {"cli"}, "__init__": {"record"}}
+ARROWS |= {"__main__": {"cli"}, "__init__": {"records"}}
 
 # public names of two rooms that are meant to be equal
 SHARED = {

@@ -14,7 +14,7 @@ import pytest
 
 from attnkit.formats import Sink, Source, dtypes, open_source, read, streams
 from attnkit.interpret.comparison import compare_tensors, subtract_integers
-from attnkit.record import Record
+from attnkit.records import Record
 from tests.places import ROOT
 
 STORY = ROOT / "samples" / "data" / "story"

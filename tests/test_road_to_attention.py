@@ -12,7 +12,7 @@ import pytest
 
 from attnkit.display.colors import SERIES
 from attnkit.formats import open_source, read
-from attnkit.record import Record
+from attnkit.records import Record
 from tests.pictures import Picture
 from tests.places import ROOT
 

@@ -8,7 +8,7 @@ from attnkit.errors import DataError, FileError
 from attnkit.formats import pytorch, safetensors
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import exists
-from attnkit.record import Array
+from attnkit.records import Array
 
 SINGLE = "model.safetensors"
 INDEX = ".index.json"  # after the name of the single file, where there are shards

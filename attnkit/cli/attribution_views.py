@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnkit.cli.tool import Stage
-from attnkit.record import Record, row_labels
+from attnkit.records import Record, row_labels
 
 if TYPE_CHECKING:
     from attnkit import display

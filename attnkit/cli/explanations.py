@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from attnkit.record import Record
+from attnkit.records import Record
 
 if TYPE_CHECKING:
     from attnkit.cli.tool import Stage

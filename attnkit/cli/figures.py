@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import views
 from attnkit.cli.tool import Stage
-from attnkit.record import Record
+from attnkit.records import Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style, TextTable

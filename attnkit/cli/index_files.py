@@ -16,7 +16,7 @@ from attnkit.formats import Source, read
 from attnkit.formats.mapped import map_file, release_pages
 from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.operands import select_tensor
-from attnkit.record import Array, Record, Tensor, shared_labels
+from attnkit.records import Array, Record, Tensor, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

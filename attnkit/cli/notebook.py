@@ -7,7 +7,7 @@ from attnkit.cli import figures, views
 from attnkit.cli.tool import Stage
 from attnkit.display.notebook import Rendering, record_html, tensor_html, text_html, view_tensor
 from attnkit.errors import UsageError
-from attnkit.record import Record
+from attnkit.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ import typer
 
 from attnkit import formats
 from attnkit.errors import AttnkitError, UsageError, flag_name, suggest
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 
 typer_main: Any = typer.main
 Load = Literal[

@@ -23,7 +23,7 @@ from attnkit.cli.output_format import (
 )
 from attnkit.cli.tool import Stage, replace_together, running_stage, stored_by
 from attnkit.errors import DataError, FileError, UsageError, escaped, shortened
-from attnkit.record import Record
+from attnkit.records import Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style, TextTable  # loaded only by stages that show something

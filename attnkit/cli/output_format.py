@@ -10,7 +10,7 @@ from typing import Any
 from attnkit import formats
 from attnkit.cli import options
 from attnkit.errors import AttnkitNote, UsageError, flag_name
-from attnkit.record import Array, Record, join_names
+from attnkit.records import Array, Record, join_names
 
 FIGURE_FORMATS, CELL_FORMATS, DISPLAY_FORMATS = options.FIGURE_FORMATS, options.CELL_FORMATS, options.DISPLAY_FORMATS
 SHEET_FORMATS = (*FIGURE_FORMATS, "markdown")

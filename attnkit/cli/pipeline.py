@@ -19,7 +19,7 @@ from attnkit.cli.output_format import (
 )
 from attnkit.cli.tool import Records, Stage, make_item, named_files, running
 from attnkit.errors import AttnkitError, UsageError
-from attnkit.record import Record
+from attnkit.records import Record
 
 # a backslash and line end, among the quotes, comments and other backslashes that may hold one
 CONTINUATION = re.compile(r"""('[^']*'|#[^\n]*|\\[^\n])|\\\n|("(?:[^"\\]|\\.)*")""", re.DOTALL)

@@ -17,7 +17,7 @@ from attnkit.generation.options import is_same_file
 from attnkit.inputs import layers
 from attnkit.interpret.gradients.pipeline import gather_tensors, shorten_names
 from attnkit.interpret.gradients.stages import part_prefix
-from attnkit.record import Labels, Record, Tensor, join_names
+from attnkit.records import Labels, Record, Tensor, join_names
 
 INPUT = "0.input"
 SIDE_OUTPUT = "trace.npz"  # where a stage writes its own trace, which is not a file here

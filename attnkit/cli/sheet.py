@@ -11,7 +11,7 @@ from attnkit.cli.output_format import Result
 from attnkit.cli.tool import Stage
 from attnkit.errors import UsageError, suggest
 from attnkit.model.parameters import parameter_axes
-from attnkit.record import Array, Record, Tensor, join_names
+from attnkit.records import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.display.figures import Section

@@ -54,7 +54,7 @@ from attnkit.checkpoints import Checkpoint
 from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.interpret.comparison import DiffReport
-from attnkit.record import Record as Record, Tensor as Tensor
+from attnkit.records import Record as Record, Tensor as Tensor
 from attnkit.tokenizers import Tokenizer
 
 __version__: str

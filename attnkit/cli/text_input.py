@@ -16,7 +16,7 @@ from attnkit.cli.tool import Records, Stage, read_records, running
 from attnkit.errors import AttnkitNote, AttnkitWarning, FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
 from attnkit.inputs.operands import decode_text
-from attnkit.record import Record
+from attnkit.records import Record
 
 Blocks = Iterator[Iterator[str]]  # lines that arrive together
 Together = Callable[[Stage, Blocks], Iterator[Any]]  # makes the items of --lines from blocks of lines

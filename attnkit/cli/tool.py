@@ -35,7 +35,7 @@ from attnkit.errors import (
 )
 from attnkit.formats.streams import is_missing
 from attnkit.inputs.operands import cast_x, select_tensor
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.display import Style

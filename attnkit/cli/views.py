@@ -19,7 +19,7 @@ from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
 from attnkit.interpret.slices import ALL, Index, Place, check_bound, fill_index, parse_slice
-from attnkit.record import (
+from attnkit.records import (
     Array,
     Labels,
     Record,

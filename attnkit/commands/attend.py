@@ -19,7 +19,7 @@ from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, WeightedV
 from attnkit.inputs.operands import AttendedTensor
 from attnkit.model.intermediates import STEPS, kept_names
 from attnkit.model.parameters import OUTPUT_PARAMETERS
-from attnkit.record import Array, Labels, Record, Tensor
+from attnkit.records import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

@@ -32,7 +32,7 @@ from attnkit.inputs.operands import cast_x
 from attnkit.inputs.output_matrix import OutputLogits, find_output_matrix
 from attnkit.model.dtypes import quiet
 from attnkit.model.sampling import Sampling
-from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from attnkit.interpret.comparison import (
     report_lines,
     report_rows,
 )
-from attnkit.record import Array, Record, join_names
+from attnkit.records import Array, Record, join_names
 
 if TYPE_CHECKING:
     from attnkit.display import Style

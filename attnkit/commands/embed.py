@@ -14,7 +14,7 @@ from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import TEXT, tool
 from attnkit.errors import DataError
 from attnkit.inputs import layers, text_inputs
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:

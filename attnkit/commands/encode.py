@@ -17,7 +17,7 @@ from attnkit.inputs import encoding, intermediates, layers, source_states, text_
 from attnkit.interpret.edits import make_edits
 from attnkit.interpret.tracer import Tracer, axis_labels, head_counts
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
 LINES, CHARACTERS = 1 << 10, 1 << 16  # at most so many lines, and about so many characters, are held at a time

@@ -19,7 +19,7 @@ from attnkit.cli.output import report_text
 from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, DifferentError, UsageError, suggest
-from attnkit.record import Array
+from attnkit.records import Array
 
 TOLERANCE = 0.006  # of an answer rounded to two places, relative to the largest number where that is above 1
 DRAWS = 100  # attempts at fresh numbers for which no slip gives the right answer

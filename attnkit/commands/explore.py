@@ -21,7 +21,7 @@ from attnkit.interpret.head_scores import WEIGHTS, find_weights, score_layers
 from attnkit.interpret.tensor_statistics import describe_tensors, map_parallel
 from attnkit.model.head_scores import HeadScores
 from attnkit.model.intermediates import ATTENTION, PARTS
-from attnkit.record import Array, Labels, Record, Tensor, index_axes, join_names, row_labels
+from attnkit.records import Array, Labels, Record, Tensor, index_axes, join_names, row_labels
 
 if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions

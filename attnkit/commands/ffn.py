@@ -13,7 +13,7 @@ from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.layers import find_ffn_weights
 from attnkit.model.intermediates import step_names
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

@@ -22,7 +22,7 @@ from attnkit.interpret.gradients.check import CHECKED, check_gradients
 from attnkit.interpret.gradients.pipeline import pipeline_backward, select_names
 from attnkit.interpret.gradients.stages import StageCall, number_parts
 from attnkit.interpret.slices import Index
-from attnkit.record import Array, Record, join_names
+from attnkit.records import Array, Record, join_names
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from attnkit.model.head_circuits import (
     vocabulary_product,
     written_by,
 )
-from attnkit.record import Array, Record, Tensor, join_names, shared_labels
+from attnkit.records import Array, Record, Tensor, join_names, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -240,7 +240,7 @@ def order_rows(table: Record, column: str | None) -> list[int]:
 def select_rows(table: Record, rows: list[int]) -> Record:
     """Some heads of a table, in this order.
 
-    >>> from attnkit.record import Tensor
+    >>> from attnkit.records import Tensor
     >>> table = Record({"x": Tensor(np.array([[1.0], [2.0]]), ("head", "score"))}, {"head": ["0", "1"]})
     >>> select_rows(table, [1])["x"].tolist(), select_rows(table, [1]).labels
     ([[2.0]], {'head': ['1']})

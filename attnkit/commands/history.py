@@ -16,7 +16,7 @@ from attnkit.cli import options, pipeline
 from attnkit.cli.output_format import Result
 from attnkit.cli.tool import Records, Stage, read_records, stored_by, tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 from attnkit.training.folder import ORIGIN
 
 STREAMS = ("/dev/", "/proc/")  # folders of `<(…)` and of file descriptors

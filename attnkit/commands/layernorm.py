@@ -12,7 +12,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.model.intermediates import kept_names, step_names
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

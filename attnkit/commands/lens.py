@@ -13,7 +13,7 @@ from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
 from attnkit.display.slicing import elide
 from attnkit.interpret.lens import apply_lens, attribute_logit, text_size
-from attnkit.record import Record, row_labels, shared_labels
+from attnkit.records import Record, row_labels, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section

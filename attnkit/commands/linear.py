@@ -8,7 +8,7 @@ from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.inputs import layers
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 
 
 @tool(rules=Constraints(exclusive=[("params", "model")], requires=[("layer", "model")], one_of=[("params", "model")]))

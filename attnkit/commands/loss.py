@@ -20,7 +20,7 @@ from attnkit.inputs.targets import (
     target_words,
 )
 from attnkit.model.loss import IGNORE_INDEX, REDUCTIONS, LossOptions, cross_entropy, target_probabilities
-from attnkit.record import Array, Labels, Record, Tensor, row_labels
+from attnkit.records import Array, Labels, Record, Tensor, row_labels
 
 if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section

@@ -14,7 +14,7 @@ from attnkit.cli.tool import ResultViews, tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
-from attnkit.record import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
+from attnkit.records import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
 
 FILLS = ("-inf", "lowest", "-1e9")
 

@@ -14,7 +14,7 @@ from attnkit.errors import DataError
 from attnkit.inputs import intermediates
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
 from attnkit.model.parameters import OUTPUT_PARAMETERS
-from attnkit.record import Array, Record, Tensor, join_names, shared_labels
+from attnkit.records import Array, Record, Tensor, join_names, shared_labels
 
 
 def read_parts(stage: Stage, upstream: Records | None) -> Records:

@@ -16,7 +16,7 @@ from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import name_errors
 from attnkit.model.nearest import METRICS, check_queries, find_nearest
-from attnkit.record import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
+from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section

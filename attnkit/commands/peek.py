@@ -6,7 +6,7 @@ from attnkit import display
 from attnkit.cli import figures, notebook, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, ResultViews, Stage, tool
-from attnkit.record import Record
+from attnkit.records import Record
 
 
 def render_part(record: Record, stage: Stage, style: display.Style) -> str:

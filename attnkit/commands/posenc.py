@@ -21,7 +21,7 @@ from attnkit.inputs.position_inputs import (
     number_tokens,
     token_angles,
 )
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

@@ -29,7 +29,7 @@ from attnkit.inputs.recurrent_layers import (
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model.config import parse_layer_name
 from attnkit.model.recurrent_cells import CELLS
-from attnkit.record import Array, Labels, Record, Tensor
+from attnkit.records import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

@@ -10,7 +10,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret.head_scores import read_weights
 from attnkit.model.head_scores import roll_out
-from attnkit.record import Array, Record, Tensor, join_names
+from attnkit.records import Array, Record, Tensor, join_names
 
 SELF_WEIGHTS = re.compile(r"(encoder|decoder)\.(0|[1-9][0-9]{0,8})\.self\.weights(\..+)?", re.ASCII)
 

@@ -15,7 +15,7 @@ from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, Result
 from attnkit.cli.text_input import is_pipe
 from attnkit.cli.tool import INPUT, PythonForm, Records, ResultViews, Stage, tool
 from attnkit.errors import FileError, UsageError, flag_name
-from attnkit.record import Record
+from attnkit.records import Record
 
 if TYPE_CHECKING:
     from attnkit.cli.sheet import Sheet

@@ -19,7 +19,7 @@ from attnkit.inputs import layers, text_inputs
 from attnkit.interpret.edits import HEADS, OF_TOKENS
 from attnkit.interpret.lens import find_word
 from attnkit.interpret.tracer import intermediate_axes
-from attnkit.record import Array, Labels, Record, Tensor, join_names
+from attnkit.records import Array, Labels, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

@@ -21,7 +21,7 @@ from attnkit.display.tables import COLUMN_GAP
 from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError, counted
 from attnkit.formats import open_source
 from attnkit.libraries import call_library, import_library
-from attnkit.record import Array, Labels, Record, Tensor
+from attnkit.records import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

@@ -13,7 +13,7 @@ from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, read_records, tool
 from attnkit.errors import UsageError, flag_name
 from attnkit.interpret.tensor_statistics import row_statistics
-from attnkit.record import Record
+from attnkit.records import Record
 
 if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section

@@ -10,7 +10,7 @@ from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.inputs import intermediates
 from attnkit.inputs.softmax_stage import STEPS, compute_softmax
-from attnkit.record import Record
+from attnkit.records import Record
 
 
 @tool(

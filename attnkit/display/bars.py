@@ -11,7 +11,7 @@ from attnkit.display.heatmaps import make_ink
 from attnkit.display.labels import plain_labels
 from attnkit.display.style import DEFAULT_STYLE, Style
 from attnkit.display.text import escape
-from attnkit.record import shared_labels
+from attnkit.records import shared_labels
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
 SIGNED_WIDTH = 12  # columns of the longest bar of numbers of both signs, without the sign

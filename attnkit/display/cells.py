@@ -10,7 +10,7 @@ import numpy as np
 
 from attnkit.display.slicing import TensorView
 from attnkit.errors import escaped
-from attnkit.record import Labels, row_labels, shared_labels
+from attnkit.records import Labels, row_labels, shared_labels
 
 NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "True": "true", "False": "false"}
 SEPARATORS = {"csv": ",", "tsv": "\t"}

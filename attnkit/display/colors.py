@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attnkit.errors import UsageError, suggest
-from attnkit.record import Array
+from attnkit.records import Array
 
 Theme = Literal["light", "dark", "transparent"]
 

@@ -8,7 +8,7 @@ from attnkit.display.labels import plain_labels
 from attnkit.display.style import Style
 from attnkit.display.text import ansi, glyphs
 from attnkit.errors import counted, escaped
-from attnkit.record import shared_labels
+from attnkit.records import shared_labels
 
 
 def choice_table(

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 
-from attnkit.record import Labels, shared_labels
+from attnkit.records import Labels, shared_labels
 
 SPACE = "·"
 BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "Ġ", "▁"  # as GPT-2 and SentencePiece write a space

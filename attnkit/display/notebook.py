@@ -12,7 +12,7 @@ from attnkit.display.numbers import are_probabilities, number_format, to_python
 from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, shared_format, to_matrices
 from attnkit.display.style import Style
 from attnkit.errors import escaped
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 
 STYLE = Style(color=True)
 SMALL = 64  # most numbers of a tensor that is shown as a table, and not as a heat map

@@ -12,7 +12,7 @@ from attnkit.display.numbers import CellFormat, are_probabilities, cell_format, 
 from attnkit.display.style import DEFAULT_STYLE, Style
 from attnkit.display.text import escape, glyphs, heading, label_text, numbered
 from attnkit.errors import DataError, UsageError
-from attnkit.record import Labels, row_labels
+from attnkit.records import Labels, row_labels
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")

@@ -33,7 +33,7 @@ from attnkit.formats.dtypes import (
 )
 from attnkit.formats.mapped import release_pages
 from attnkit.formats.streams import Buffer, Source, name_errors, open_source, regular_files_only
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 
 FORMATS = ("json", "npy", "npz", "safetensors")
 STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back

@@ -17,7 +17,7 @@ import numpy as np
 from attnkit.errors import DataError, counted
 from attnkit.formats.dtypes import check_memory
 from attnkit.formats.streams import Source, name_errors
-from attnkit.record import Array, Labels, Record, Tensor, default_axes, is_axis_name
+from attnkit.records import Array, Labels, Record, Tensor, default_axes, is_axis_name
 
 LONGEST_LINE = 1 << 26  # bytes of a row
 BLOCK = 1 << 16  # fields that are converted at a time

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import DataError, format_bytes
-from attnkit.record import Array
+from attnkit.records import Array
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 NAMES = (*FLOATS, "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool")

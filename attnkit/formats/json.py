@@ -29,7 +29,7 @@ from attnkit.formats.dtypes import (
 from attnkit.formats.json_text import DEPTH_LIMIT, Documents, line_and_column, parse_json
 from attnkit.formats.metadata import check_axis_names, check_history, check_keys, check_labels, dumps
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 
 RECORD_KEYS = ("tensors", "labels", "history")
 TENSOR_KEYS = ("dtype", "shape", "axes", "data")

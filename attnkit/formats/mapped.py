@@ -11,7 +11,7 @@ import numpy as np
 
 from attnkit.errors import DataError, FileError, refuse_lfs_pointer, system_reason
 from attnkit.formats.streams import name_errors
-from attnkit.record import Array
+from attnkit.records import Array
 
 _sizes: dict[str, int] = {}  # the size of each file when it was mapped
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.formats.json_text import parse_json
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 PARTS = ("axes", "labels", "history")
 VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,64}", re.ASCII)

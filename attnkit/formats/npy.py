@@ -19,7 +19,7 @@ from attnkit.formats.dtypes import (
     unsupported_dtype,
 )
 from attnkit.formats.streams import Buffer, Source, name_errors
-from attnkit.record import Array, Record, join_names
+from attnkit.records import Array, Record, join_names
 
 MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 1 << 16

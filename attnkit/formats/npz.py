@@ -10,7 +10,7 @@ from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.formats.zip import DESCRIPTOR_MARK, STORED, Member, encode_archive, read_archives, read_member
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 
 META = "meta.json"
 

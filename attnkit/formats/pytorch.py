@@ -27,7 +27,7 @@ from attnkit.formats.zip import (
     read_archives,
     read_member,
 )
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 
 STORAGES = {
     "Double": "float64",

@@ -21,7 +21,7 @@ from attnkit.formats.json_text import parse_json
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 
 CODES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 DTYPES = dict(zip(CODES, NAMES, strict=True))

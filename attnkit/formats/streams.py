@@ -14,7 +14,7 @@ import numpy as np
 
 from attnkit.errors import AttnkitError, DataError, FileError, counted, format_bytes, system_reason
 from attnkit.formats.dtypes import physical_memory
-from attnkit.record import Array
+from attnkit.records import Array
 
 Buffer = bytes | bytearray | memoryview
 

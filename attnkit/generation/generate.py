@@ -18,7 +18,7 @@ from attnkit.interpret.tracer import Tracer, axis_labels
 from attnkit.model import GeneratedText
 from attnkit.model.beams import BeamsInfo
 from attnkit.model.generation import StepInfo
-from attnkit.record import Array
+from attnkit.records import Array
 from attnkit.tokenizers.tokens import decode_incrementally
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import DataError, UsageError
 from attnkit.model import Array, Config, KVCache
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 CACHE_AXES = {"self": ("batch", "head", "key", "head_dim"), "cross": ("batch", "head", "source", "head_dim")}
 HALVES = ("key", "value")

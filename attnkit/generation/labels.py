@@ -14,7 +14,7 @@ from attnkit.generation.options import GenerationOptions, refuse_options
 from attnkit.generation.output_head import apply_output_head
 from attnkit.inputs import text_inputs
 from attnkit.inputs.output_matrix import OutputLogits
-from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import TokenPlaces
 
 if TYPE_CHECKING:

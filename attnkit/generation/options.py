@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attnkit import formats, model
 from attnkit.errors import UsageError, flag_name
 from attnkit.model.sampling import Sampling
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import encoding, layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.output_matrix import OutputLogits
-from attnkit.record import Record, Tensor, shared_labels
+from attnkit.records import Record, Tensor, shared_labels
 
 
 def apply_output_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> OutputLogits:

@@ -12,7 +12,7 @@ from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import layers, source_states, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.operands import AttendedTensor, load_attended
-from attnkit.record import Array, Labels, Record, row_labels, shared_labels
+from attnkit.records import Array, Labels, Record, row_labels, shared_labels
 from attnkit.tokenizers.auto import NoTokenizer
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from attnkit.model.backward.tied import cast_parameters, sum_tied
 from attnkit.model.backward.whole_models import head_backward, memory_gradient
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.loss import loss_and_gradient
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 LOSS = "loss"  # the name of the mean negative log-likelihood in the record
 

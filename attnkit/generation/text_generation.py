@@ -28,7 +28,7 @@ from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
 from attnkit.interpret.tracer import axis_labels
 from attnkit.model import GeneratedText, Model
-from attnkit.record import Array, Labels, Record, Tensor, shared_labels
+from attnkit.records import Array, Labels, Record, Tensor, shared_labels
 
 TOKEN_TENSORS = ("x", "ids", "mask", "types", "token_type_ids", "scores")
 

@@ -15,7 +15,7 @@ from attnkit.model.checks import as_text
 from attnkit.model.parameters import ATTENTION as PROJECTIONS
 from attnkit.model.parameters import FFN, SCORE
 from attnkit.model.scores import product
-from attnkit.record import Array, Record, Tensor, join_names
+from attnkit.records import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnkit import tokenizers
 from attnkit.errors import UsageError
-from attnkit.record import Array, Labels, row_labels, shared_labels
+from attnkit.records import Array, Labels, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
 
 

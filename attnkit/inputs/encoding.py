@@ -9,7 +9,7 @@ from attnkit.checkpoints.sentence_modules import Pooling, SentenceModules, check
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers, text_inputs
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:

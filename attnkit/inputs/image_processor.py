@@ -11,7 +11,7 @@ from attnkit.errors import DataError
 from attnkit.formats import Source, read
 from attnkit.formats.streams import exists
 from attnkit.libraries import call_library, import_library
-from attnkit.record import Array
+from attnkit.records import Array
 
 SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff")
 SETTINGS = "preprocessor_config.json"

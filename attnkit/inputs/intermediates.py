@@ -9,7 +9,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.model.intermediates import ATTENTION
-from attnkit.record import Array, Labels, Record, shared_labels
+from attnkit.records import Array, Labels, Record, shared_labels
 
 KEY_AXES = ("key", "source", "present")  # names of the key axis: of x, of a memory, with a KV cache
 
@@ -28,7 +28,7 @@ def attention_axes(name: str, keys: str) -> tuple[str, ...]:
 def intermediates_in(record: Record) -> list[str]:
     """Names of the intermediates of an earlier attend that a record contains.
 
-    >>> from attnkit.record import Tensor
+    >>> from attnkit.records import Tensor
     >>> weights = Tensor(np.zeros((1, 2, 2)), ("head", "query", "key"))
     >>> intermediates_in(Record({"weights": weights, "q": np.zeros((2, 4))}))
     ['weights']
@@ -95,7 +95,7 @@ def clear_labels(
 
     sizes  axis -> its size in the new tensors, of what does not come from the record
 
-    >>> from attnkit.record import Tensor
+    >>> from attnkit.records import Tensor
     >>> record = Record({"mask": Tensor(np.ones((2, 2)), ("query", "key"))}, {"query": ["a", "b"]})
     >>> cleared, labels = clear_labels(record, {"query": ["c"]}, {"query": 1}, ["x"])
     >>> cleared.labels, labels

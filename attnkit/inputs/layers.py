@@ -12,7 +12,7 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError, suggest
 from attnkit.inputs import intermediates
 from attnkit.model.kernels.products import FIXED, PLAIN, Products
 from attnkit.model.parameters import ATTENTION, FFN, is_layer_of
-from attnkit.record import Array, Record, Tensor, join_names
+from attnkit.records import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

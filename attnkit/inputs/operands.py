@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit import formats
 from attnkit.errors import DataError
-from attnkit.record import Array, Record, Tensor, find_name, join_names
+from attnkit.records import Array, Record, Tensor, find_name, join_names
 
 LAST_STATES = ("memory_state", "memory_cell")  # what a recurrent encoder leaves beside its memory
 ONE_ROW = ("batch", "all queries", "key")

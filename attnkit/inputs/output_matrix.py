@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from attnkit.errors import DataError, UsageError
-from attnkit.record import Array, Record, shared_labels
+from attnkit.records import Array, Record, shared_labels
 
 
 class OutputLogits(NamedTuple):

@@ -6,7 +6,7 @@ from attnkit import model
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
-from attnkit.record import Array, Record
+from attnkit.records import Array, Record
 
 BIASES = ("alibi", "t5")  # the kinds of positions that are a bias on the scores
 

@@ -16,7 +16,7 @@ from attnkit.model.dtypes import is_float
 from attnkit.model.recurrent import DirectionRun, check_sequences
 from attnkit.model.recurrent_cells import CELLS, State, check_parameters
 from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, States, run_long_text, run_stack
-from attnkit.record import Array, Record, Tensor, join_names
+from attnkit.records import Array, Record, Tensor, join_names
 
 OBJECTS = 500  # bytes that a layer takes beside its numbers, at least
 # PyTorch's names, and one that it does not have -> those of the model

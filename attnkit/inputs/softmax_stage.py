@@ -12,7 +12,7 @@ from attnkit.model.checks import as_text
 from attnkit.model.dense_attention import mask_scores
 from attnkit.model.dtypes import cast, quiet
 from attnkit.model.softmax import shifted as subtract_largest
-from attnkit.record import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor
 
 STEPS = ("scaled", "masked", "shifted", "exponentials", "sum")
 

@@ -8,7 +8,7 @@ from attnkit import model
 from attnkit.errors import DataError
 from attnkit.inputs.operands import LAST_STATES
 from attnkit.model import Array
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 
 
 def source_states_record(states: tuple[model.State, ...], is_batch: bool) -> Record:

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnkit import model, tokenizers
 from attnkit.errors import DataError, UsageError, counted, suggest
-from attnkit.record import Array, Labels, Record, shared_labels
+from attnkit.records import Array, Labels, Record, shared_labels
 
 IDS = re.compile(r"\s*-?[0-9]{1,18}(\s*[,\s]\s*-?[0-9]{1,18})*\s*", re.ASCII)
 
@@ -16,7 +16,7 @@ IDS = re.compile(r"\s*-?[0-9]{1,18}(\s*[,\s]\s*-?[0-9]{1,18})*\s*", re.ASCII)
 def find_logits(record: Record) -> tuple[Array, tuple[str, ...], list[str]]:
     """Find the logits of a record, with the names of their axes and columns.
 
-    >>> from attnkit.record import Tensor
+    >>> from attnkit.records import Tensor
     >>> logits = Tensor(np.eye(2), ("token", "vocab"), {"vocab": ["a", "b"]})
     >>> find_logits(Record({}).with_tensors({"x": logits}))[1:]
     (('token', 'vocab'), ['a', 'b'])

@@ -13,7 +13,7 @@ from attnkit import model, tokenizers
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted
 from attnkit.inputs import layers
 from attnkit.inputs.operands import decode_text
-from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer, Tokens
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from attnkit import display
 from attnkit.display.notebook import rows_html, tensor_html
 from attnkit.display.tables import COLUMN_GAP, column_widths
 from attnkit.errors import counted, escaped
-from attnkit.record import Array, Record, Tensor, join_names, row_labels, shared_labels
+from attnkit.records import Array, Record, Tensor, join_names, row_labels, shared_labels
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from attnkit import formats
 from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.formats.streams import name_errors
 from attnkit.interpret.slices import ALL, Index, check_bound, fill_index, parse_slice
-from attnkit.record import Array, Labels, Record, join_names
+from attnkit.records import Array, Labels, Record, join_names
 
 TARGET = re.compile(r"(?P<name>[^\[\]=+]+)(\[(?P<slice>[^\[\]]*)\])?(?P<adds>\+?)")
 HEADS = ".heads"  # suffix of the intermediate that holds the heads of a layer

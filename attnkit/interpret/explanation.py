@@ -9,7 +9,7 @@ import numpy as np
 from attnkit.errors import UsageError
 from attnkit.formats.streams import name_errors
 from attnkit.model.intermediates import SQUARE
-from attnkit.record import Array, Record, Tensor, find_label, row_labels
+from attnkit.records import Array, Record, Tensor, find_label, row_labels
 
 DOTS = ("scaled-dot", "dot")  # scores whose terms are products of a query and a key
 MOST = 12  # terms or keys that are written one by one

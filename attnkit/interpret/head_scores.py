@@ -7,7 +7,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.dtypes import is_float
 from attnkit.model.head_scores import MEANS, HeadScores, concatenate_heads, score_heads
-from attnkit.record import Array, Record, Tensor, join_names, row_labels
+from attnkit.records import Array, Record, Tensor, join_names, row_labels
 
 WEIGHTS = "weights"  # the name of the weights of attend, and the end of those of a trace: decoder.0.self.weights
 OTHER_TEXT = "source"  # the key axis of attention over another text
@@ -65,7 +65,7 @@ def score_layers(record: Record) -> dict[str, HeadScores]:
     record without a token has no scores. DataError if a record keeps no weights, or these are not (H, T, S) or
     (B, H, T, S).
 
-    >>> from attnkit.record import Tensor
+    >>> from attnkit.records import Tensor
     >>> weights = Tensor(np.eye(4)[None], ("head", "query", "key"), {"key": [*"abcd"]})
     >>> score_layers(Record({"decoder.0.self.weights": weights}))["decoder.0.self"].kinds()
     ['self']

@@ -13,7 +13,7 @@ from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.model.dtypes import quiet
 from attnkit.model.norms import layer_norm, rms_norm
-from attnkit.record import Array, Record, Tensor, join_names, row_labels
+from attnkit.records import Array, Record, Tensor, join_names, row_labels
 from attnkit.tokenizers import PADDING
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from attnkit.display import Style
 from attnkit.errors import DataError, UsageError, counted, format_bytes, suggest
 from attnkit.model import Config, PositionConfig, RecurrentConfig, SpecialTokens, Step
 from attnkit.model.parameters import parameter_axes, tool_of
-from attnkit.record import Record, Tensor, is_pattern, join_names
+from attnkit.records import Record, Tensor, is_pattern, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from types import EllipsisType
 
 from attnkit.errors import UsageError
-from attnkit.record import Labels, find_label, shared_labels
+from attnkit.records import Labels, find_label, shared_labels
 
 Index = slice | int | str | EllipsisType | list[int | str]
 Place = slice | int | list[int]

@@ -9,7 +9,7 @@ from attnkit import formats
 from attnkit.errors import DataError
 from attnkit.model.dtypes import is_float, quiet
 from attnkit.model.kernels.threads import run_parallel
-from attnkit.record import Array, Labels, Record, Tensor, join_names
+from attnkit.records import Array, Labels, Record, Tensor, join_names
 
 CHUNK = 1 << 16  # numbers that stay in the cache while they are summed
 UNEVEN = 1e-6  # least variance as a share of the squared mean that a difference of sums gives well

@@ -12,7 +12,7 @@ from attnkit.errors import UsageError, suggest
 from attnkit.inputs import intermediates
 from attnkit.interpret.edits import OF_TEXT, OF_TOKENS, Edit, PassTokens
 from attnkit.model.intermediates import ATTENTION, axes_of
-from attnkit.record import Array, Labels, Record, Tensor, join_names, row_labels
+from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels
 
 
 class Tracer:

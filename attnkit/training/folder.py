@@ -14,7 +14,7 @@ from attnkit.formats.atomic import write_together
 from attnkit.formats.dtypes import dtype_of
 from attnkit.formats.streams import Buffer
 from attnkit.model import Array
-from attnkit.record import Record
+from attnkit.records import Record
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ORIGIN = "training.json"  # how a model was made

@@ -21,7 +21,7 @@ from attnkit.generation.output_head import apply_output_head
 from attnkit.generation.text_generation import run_decode
 from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.model import Array, softmax
-from attnkit.record import Record, join_names
+from attnkit.records import Record, join_names
 from attnkit.training.folder import (
     CURVE,
     ORIGIN,

@@ -16,7 +16,7 @@ from attnkit.formats.streams import exists, open_source
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model import Array
 from attnkit.model.hooks import Hook
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.folder import CURVE, ORIGIN, recorded_steps
 from attnkit.training.numpy_state import Hooks

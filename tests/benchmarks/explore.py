@@ -15,7 +15,7 @@ import numpy as np
 
 from attnkit import formats
 from attnkit.interpret.tracer import intermediate_axes
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests.benchmarks.usage import read_words
 from tests.chromium import Chromium, find_chromium
 

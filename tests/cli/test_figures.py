@@ -15,7 +15,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.cli.main import main
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests.pictures import Picture
 
 STORY = Path(__file__).parents[2] / "samples/data/story"

@@ -14,7 +14,7 @@ import attnkit
 from attnkit import formats
 from attnkit.display.figures import canvas
 from attnkit.errors import DifferentError, UsageError
-from attnkit.record import Record
+from attnkit.records import Record
 from tests import process
 
 EMBED = 'embed "The cat sat" --dim 4'

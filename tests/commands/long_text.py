@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests import process
 
 RNG = np.random.default_rng(5)

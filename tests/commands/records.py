@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnkit import formats
-from attnkit.record import Record
+from attnkit.records import Record
 
 CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
 

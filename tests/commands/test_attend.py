@@ -11,7 +11,7 @@ import attnkit
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats import Record
-from attnkit.record import Tensor
+from attnkit.records import Tensor
 from tests import process
 from tests.commands.records import CAT, of, read_back
 

@@ -11,7 +11,7 @@ from attnkit.cli import pipeline
 from attnkit.display import Style
 from attnkit.formats import save
 from attnkit.interpret.comparison import Pair, are_traces, compare_records, render_report
-from attnkit.record import Record
+from attnkit.records import Record
 from tests import process
 from tests.places import MODELS
 

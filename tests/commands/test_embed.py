@@ -11,7 +11,7 @@ import attnkit
 from attnkit import formats
 from attnkit.errors import DataError, UsageError
 from attnkit.formats import Record
-from attnkit.record import Tensor
+from attnkit.records import Tensor
 
 
 class TestEmbed:

@@ -8,7 +8,7 @@ import pytest
 import attnkit
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret.head_scores import score_records
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests.places import STORY
 
 ROOT = Path(__file__).parent.parent

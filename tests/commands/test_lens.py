@@ -9,7 +9,7 @@ import pytest
 
 import attnkit
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.record import Record
+from attnkit.records import Record
 from tests import process
 from tests.places import MODELS, STORY
 

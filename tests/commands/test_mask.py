@@ -8,7 +8,7 @@ import pytest
 
 import attnkit
 from attnkit.errors import AttnkitWarning, UsageError
-from attnkit.record import Record
+from attnkit.records import Record
 from tests.commands.records import CAT, of
 
 RNG = np.random.default_rng(2017)

@@ -10,7 +10,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.errors import AttnkitWarning, DataError, FileError, UsageError
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests import process
 
 VECTORS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)

@@ -10,7 +10,7 @@ import attnkit
 from attnkit import formats
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs.recurrent_layers import read_recurrent_weights
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests import process
 from tests.commands.records import of, read_back
 

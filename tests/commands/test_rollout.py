@@ -9,7 +9,7 @@ import attnkit
 from attnkit import formats
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.model.head_scores import roll_out
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests import process
 
 STORY = "samples/data/story"

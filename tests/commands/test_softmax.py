@@ -7,7 +7,7 @@ import pytest
 
 import attnkit
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests.process import run
 
 

@@ -14,7 +14,7 @@ import attnkit
 from attnkit.display.explore import Attention, ExploredTrace, Lens, explore_page, pack_traces, payload
 from attnkit.display.figures import FigureOptions
 from attnkit.errors import AttnkitNote, DataError, UsageError
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests.places import STORY
 
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "‮evil", "a\0b", "\ud800", "x" * 5000, "", "&amp;", '"', "日本"]

@@ -10,7 +10,7 @@ import attnkit
 from attnkit import formats
 from attnkit.display import numbers
 from attnkit.display.explore import payload
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests.chromium import Chromium, find_chromium
 from tests.display.test_explore import STORY, make_run
 

@@ -29,7 +29,7 @@ from attnkit.display.figures import (
     tensor_section,
 )
 from attnkit.errors import DataError, UsageError
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests.pictures import SVG, Picture
 
 Image = pytest.importorskip("PIL.Image")

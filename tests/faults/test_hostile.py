@@ -15,7 +15,7 @@ import pytest
 
 from attnkit.cli import main
 from attnkit.formats import Record, save
-from attnkit.record import Tensor
+from attnkit.records import Tensor
 
 STORY = Path(__file__).parents[2] / "samples" / "data" / "story"
 HOSTILE = {

@@ -40,7 +40,7 @@ from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, npz, pytorch, read, safetensors
 from attnkit.formats.json import normalize_nan
 from attnkit.formats.zip import encode_archive
-from attnkit.record import Tensor
+from attnkit.records import Tensor
 from attnkit.tokenizers.auto import load_tokenizer
 
 SECONDS = 2.0

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from attnkit.display import TensorView
 from attnkit.display.cells import format_cells, tensor_cells
 from attnkit.formats import Record, Source, open_source, read
-from attnkit.record import AXES, Tensor
+from attnkit.records import AXES, Tensor
 
 
 def parse(text):

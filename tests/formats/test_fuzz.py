@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, read
 from attnkit.formats.zip import DEFLATED, encode_archive, read_archives
-from attnkit.record import Tensor
+from attnkit.records import Tensor
 
 RECORD = Record(
     {

@@ -11,7 +11,7 @@ import pytest
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, npz, read, zip
 from attnkit.formats.zip import read_archives
-from attnkit.record import Tensor
+from attnkit.records import Tensor
 
 
 def record_of(data: bytes, **options) -> Record:

@@ -9,7 +9,7 @@ import safetensors.numpy
 
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, read
-from attnkit.record import Tensor
+from attnkit.records import Tensor
 
 
 def record_of(data: bytes) -> Record:

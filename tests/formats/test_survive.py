@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from attnkit.errors import DataError
 from attnkit.formats import FORMATS, Record, Source, encode, read, round_trip
 from attnkit.formats.dtypes import NAMES, dtype_of, name_of
-from attnkit.record import Tensor
+from attnkit.records import Tensor
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -18,7 +18,7 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation.generate import render_choice
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
-from attnkit.record import Record
+from attnkit.records import Record
 from attnkit.tokenizers.auto import load_tokenizer
 from tests import process
 from tests.places import MODELS, folder, frozen

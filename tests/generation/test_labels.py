@@ -17,7 +17,7 @@ from attnkit.model.backward.whole_models import head_backward
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model
 from attnkit.model.output_head import head_logits
-from attnkit.record import Record
+from attnkit.records import Record
 from tests import process
 from tests.places import REFERENCES, folder
 

@@ -13,7 +13,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.interpret.model_summary import shell_pipeline
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests import process
 from tests.places import MODELS, ROOT
 

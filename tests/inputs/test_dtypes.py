@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 import attnkit
 from attnkit.errors import DataError, UsageError
-from attnkit.record import Record
+from attnkit.records import Record
 from tests.places import MODELS
 
 FOLDERS = sorted(path.parent.name for path in MODELS.glob("*/config.json"))

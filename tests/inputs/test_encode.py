@@ -11,7 +11,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.errors import DataError, UsageError
-from attnkit.record import Record
+from attnkit.records import Record
 from tests import process
 from tests.places import REFERENCES, arrays, folder, frozen
 

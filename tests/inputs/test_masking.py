@@ -11,7 +11,7 @@ import attnkit
 from attnkit import formats
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError
-from attnkit.record import Record, Tensor
+from attnkit.records import Record, Tensor
 from tests import process
 from tests.places import MODELS
 

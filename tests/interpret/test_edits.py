@@ -9,7 +9,7 @@ import attnkit
 from attnkit import formats
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret.edits import mean_heads
-from attnkit.record import Record
+from attnkit.records import Record
 from tests import process
 from tests.places import MODELS, ROOT, STORY
 

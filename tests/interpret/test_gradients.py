@@ -12,7 +12,7 @@ import attnkit
 from attnkit import commands, formats
 from attnkit.cli import parser
 from attnkit.errors import UsageError
-from attnkit.record import Record
+from attnkit.records import Record
 from tests.places import DATA, MODELS, REFERENCES
 
 TOLERANCE = 1e-6  # of a finite difference

@@ -15,7 +15,7 @@ from attnkit.cli import pipeline
 from attnkit.display import Style
 from attnkit.interpret import model_summary
 from attnkit.model import Config, SpecialTokens, StackConfig
-from attnkit.record import Record
+from attnkit.records import Record
 from tests.places import MODELS
 from tests.process import bash, run
 

@@ -48,7 +48,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.model.intermediates import SQUARE, STEPS
-from attnkit.record import Array
+from attnkit.records import Array
 
 EXACT = 250_000  # most weights of a page that are kept as they are
 NUMBERS = 330_000  # most weights and numbers of other intermediates together that are kept as they are

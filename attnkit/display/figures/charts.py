@@ -33,7 +33,7 @@ from attnkit.display.style import DEFAULT_STYLE, Style
 from attnkit.display.summaries import STATISTICS, compute_statistics, statistics_texts
 from attnkit.display.text import escape
 from attnkit.errors import DataError, escaped
-from attnkit.record import Array
+from attnkit.records import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

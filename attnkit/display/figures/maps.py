@@ -35,7 +35,7 @@ from attnkit.display.style import DEFAULT_STYLE
 from attnkit.display.summaries import ordinal
 from attnkit.display.text import escape
 from attnkit.errors import counted
-from attnkit.record import Array
+from attnkit.records import Array
 
 MAX_MAPS = 256
 SIDE, WIDTH = 640, 960  # pixels: of the cells of a single map, of all maps in a row

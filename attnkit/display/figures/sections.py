@@ -11,7 +11,7 @@ from attnkit.display.style import DEFAULT_STYLE
 from attnkit.display.summaries import Candidates, count_tensors, ordinal
 from attnkit.display.text import clip, escape
 from attnkit.errors import format_bytes
-from attnkit.record import Array
+from attnkit.records import Array
 
 MAX_MATRICES = 16
 MAX_ROWS, MAX_COLUMNS = 60, 16

@@ -25,7 +25,7 @@ from attnkit.interpret.gradients.tools import undo_encoding
 from attnkit.model import Array
 from attnkit.model.dtypes import is_float
 from attnkit.model.hooks import Hook
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 BASELINE = "baseline"  # the name of the output of zeros in a record
 Embeddings = Mapping[str, Array]

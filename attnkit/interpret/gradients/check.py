@@ -22,7 +22,7 @@ from attnkit.model import Array
 from attnkit.model.backward.tied import cast_parameters
 from attnkit.model.dtypes import is_float
 from attnkit.model.parameters import OUTPUT_PARAMETERS
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 CHECKED = "check"  # the name of its result in a record
 STEP = 3e-6  # of the finite difference, relative to the size of each tensor

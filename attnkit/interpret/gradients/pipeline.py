@@ -17,7 +17,7 @@ from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.dtypes import is_float
 from attnkit.model.parameters import parameter_axes
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 INPUT = "0.input."  # the start of the names of what the first stage read
 

@@ -12,7 +12,7 @@ from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.hooks import Hook
 from attnkit.model.parameters import parameter_axes
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 Axes = tuple[str, ...]
 Result = TypeVar("Result")

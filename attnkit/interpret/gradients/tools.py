@@ -53,7 +53,7 @@ from attnkit.model.sampling import Sampling
 from attnkit.model.scores import product_backward
 from attnkit.model.softmax import softmax_backward
 from attnkit.model.transformer import position_buckets
-from attnkit.record import Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 MANY = 1 << 22  # scores from which on the gradients of scores and weights are not kept
 NORM_STEPS, FFN_STEPS = step_names("layernorm"), step_names("ffn")
