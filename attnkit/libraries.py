@@ -19,6 +19,8 @@ _IS_SILENT: ContextVar[bool] = ContextVar("is_silent", default=False)
 def import_library(library: str, extra: str, name: str) -> Any:
     """Import an optional library. UsageError says how to install a missing one.
 
+    extra  the extra of attnkit that installs it, "" for a library that only a user's own files need
+
     MemoryError where it is there, and there is no memory for it.
     """
     try:
@@ -27,7 +29,8 @@ def import_library(library: str, extra: str, name: str) -> Any:
         if is_lack_of_memory(error):
             raise MemoryError(f"the {library} library cannot be loaded") from None
         title = "Pillow" if library.startswith("PIL") else library
-        raise UsageError(f"needs the {title} library: pip install 'attnkit[{extra}]'", name) from None
+        wanted = f"'attnkit[{extra}]'" if extra else library
+        raise UsageError(f"needs the {title} library: pip install {wanted}", name) from None
 
 
 @contextlib.contextmanager

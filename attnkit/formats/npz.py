@@ -1,6 +1,6 @@
 """NPZ: a ZIP archive with one NPY member per tensor, and a member meta.json."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attnkit.errors import DataError
@@ -9,7 +9,15 @@ from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
-from attnkit.formats.zip import DESCRIPTOR_MARK, STORED, Member, encode_archive, read_archives, read_member
+from attnkit.formats.zip import (
+    DESCRIPTOR_MARK,
+    STORED,
+    ArchiveWriter,
+    Member,
+    inflate_start,
+    read_archives,
+    read_member,
+)
 from attnkit.records import Array, Record
 
 META = "meta.json"
@@ -31,6 +39,14 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def _to_record(members: dict[str, Member], bfloat16: bool) -> Record:
+    metadata, halves = _read_metadata(members)
+    names = {file: file.removesuffix(".npy") for file in members}
+    tensors = {name: _tensor(members[file], bfloat16 or name in halves) for file, name in names.items()}
+    return with_metadata(Record(tensors), metadata)
+
+
+def _read_metadata(members: dict[str, Member]) -> tuple[dict[str, Any], list[str]]:
+    """Take the metadata out of the members, with the names of the tensors of bfloat16."""
     metadata: dict[str, Any] = {}
     if META in members:
         with prefix_errors(f"member {META!r}"):
@@ -40,9 +56,7 @@ def _to_record(members: dict[str, Member], bfloat16: bool) -> Record:
     halves = metadata.pop("bfloat16", [])  # NPY has no name for this dtype
     if not isinstance(halves, list) or not all(f"{name}.npy" in members for name in halves):
         raise DataError(f'member {META!r}: key "bfloat16" does not list tensors')
-    names = {file: file.removesuffix(".npy") for file in members}
-    tensors = {name: _tensor(members[file], bfloat16 or name in halves) for file, name in names.items()}
-    return with_metadata(Record(tensors), metadata)
+    return metadata, halves
 
 
 def _measure(name: str, source: Source) -> int:
@@ -59,15 +73,43 @@ def _measure(name: str, source: Source) -> int:
         return end
 
 
-def map_tensors(path: str) -> Mapped:
-    """Map the tensors of an NPZ file. Checksums are compared on first use."""
+def map_tensors(path: str, bfloat16: bool = False) -> Mapped:
+    """Map the tensors of an NPZ file. Checksums are compared on first use.
+
+    bfloat16  read 2-byte void elements as bfloat16 even where `meta.json` does not list them
+    """
     with name_errors(path):
         first, *others = read_archives(Source.of(memoryview(map_file(path)), path), _measure)
         if others:
             raise DataError(f"{1 + len(others)} archives (expected 1)")
-        members = {member.name.removesuffix(".npy"): member for member in first if member.name != META}
-        entries = {name: _entry(member) for name, member in members.items()}
-        return Mapped(path, entries, lambda name: _tensor(members[name], False))
+        members = {member.name: member for member in first}
+        _, halves = _read_metadata(members)
+        named = {file.removesuffix(".npy"): member for file, member in members.items()}
+        entries = {name: _entry(member, bfloat16 or name in halves) for name, member in named.items()}
+        return Mapped(path, entries, lambda name: _tensor(named[name], bfloat16 or name in halves))
+
+
+class Writer:
+    """Writes the tensors of one NPZ archive, one after the other.
+
+    write  takes the next buffers of the archive
+    """
+
+    def __init__(self, write: Callable[[list[Buffer]], object]) -> None:
+        self._archive = ArchiveWriter(write)
+        self._halves: list[str] = []
+
+    def add(self, name: str, array: Array) -> None:
+        """Write a tensor."""
+        self._archive.add(f"{name}.npy", npy.encode_array(array))
+        if array.dtype.name == "bfloat16":
+            self._halves.append(name)
+
+    def finish(self, metadata: dict[str, Any]) -> None:
+        """Write axes, labels and history, and the directory, with which the archive ends."""
+        halves = {"bfloat16": self._halves} if self._halves else {}  # NPY has no name for this dtype
+        self._archive.add(META, [dumps({**metadata, **halves})])
+        self._archive.finish()
 
 
 def encode(record: Record) -> list[Buffer]:
@@ -77,18 +119,19 @@ def encode(record: Record) -> list[Buffer]:
     >>> b"".join(encode(Record({"x": np.eye(2)})))[:4]
     b'PK\\x03\\x04'
     """
-    metadata = to_metadata(record)
-    if halves := [name for name, array in record.arrays().items() if array.dtype.name == "bfloat16"]:
-        metadata["bfloat16"] = halves
-    files = [(f"{name}.npy", npy.encode_array(array)) for name, array in record.arrays().items()]
-    return encode_archive([*files, (META, [dumps(metadata)])])
+    buffers: list[Buffer] = []
+    archive = Writer(buffers.extend)
+    for name, array in record.arrays().items():
+        archive.add(name, array)
+    archive.finish(to_metadata(record))
+    return buffers
 
 
-def _entry(member: Member) -> tuple[str, tuple[int, ...]]:
+def _entry(member: Member, bfloat16: bool) -> tuple[str, tuple[int, ...]]:
     with prefix_errors(f"member {member.name[:100]!r}"):
         _check_name(member.name)
-        packed = member.packed if member.method == STORED else read_member(member)
-        dtype, shape, _ = npy.read_header(Source.of(packed), False)
+        start = member.packed if member.method == STORED else inflate_start(member, npy.LONGEST_HEADER + 12)
+        dtype, shape, _ = npy.read_header(Source.of(start), bfloat16)
         return name_of(dtype), shape
 
 

@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -44,15 +44,18 @@ def read_member(member: Member) -> memoryview:
     """The bytes of a member, a view if stored. Size and checksum must agree."""
     content = member.packed
     if member.method != STORED:
-        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-        try:
-            unpacked = unpacker.decompress(content, member.size + 1)  # one more would show a wrong size
-        except zlib.error as error:
-            raise DataError(f"damaged: {error}") from error
-        content = memoryview(unpacked)
+        content = memoryview(inflate_start(member, member.size + 1))  # one more would show a wrong size
     if len(content) != member.size or checksum(content) != member.checksum:
         raise DataError("damaged: its size or checksum differs")
     return content
+
+
+def inflate_start(member: Member, count: int) -> bytes:
+    """The first bytes of a compressed member."""
+    try:
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(member.packed, count)
+    except zlib.error as error:
+        raise DataError(f"damaged: {error}") from error
 
 
 def checksum(content: memoryview) -> int:
@@ -70,22 +73,36 @@ def checksum(content: memoryview) -> int:
     return value
 
 
-def encode_archive(files: Iterable[tuple[str, list[Buffer]]]) -> list[Buffer]:
-    """An archive of stored files. Equal files are equal bytes.
+class ArchiveWriter:
+    """Writes an archive of stored files, one after the other. Equal files are equal bytes.
 
-    >>> data = b"".join(encode_archive([("a.txt", [b"hello"])]))
+    write  takes the next buffers of the archive
+
+    >>> buffers = []
+    >>> archive = ArchiveWriter(buffers.extend)
+    >>> archive.add("a.txt", [b"hello"])
+    >>> archive.finish()
+    >>> data = b"".join(buffers)
     >>> data[:4], data[64:69]
     (b'PK\\x03\\x04', b'hello')
     """
-    buffers: list[Buffer] = []
-    directory: list[bytes] = []
-    offset = 0
-    for name, content in files:
-        local, central = _headers(name, content, offset)
-        buffers += [local, *content]
-        directory.append(central)
-        offset += len(local) + sum(map(len, content))
-    return [*buffers, *directory, _end_record(len(directory), sum(map(len, directory)), offset)]
+
+    def __init__(self, write: Callable[[list[Buffer]], object]) -> None:
+        self._write = write
+        self._directory: list[bytes] = []
+        self._offset = 0
+
+    def add(self, name: str, content: list[Buffer]) -> None:
+        """Write a file."""
+        local, central = _headers(name, content, self._offset)
+        self._write([local, *content])
+        self._directory.append(central)
+        self._offset += len(local) + sum(map(len, content))
+
+    def finish(self) -> None:
+        """Write the directory, with which the archive ends."""
+        size = sum(map(len, self._directory))
+        self._write([*self._directory, _end_record(len(self._directory), size, self._offset)])
 
 
 def _headers(name: str, content: list[Buffer], offset: int) -> tuple[bytes, bytes]:
@@ -158,8 +175,13 @@ def read_archives(source: Source, measure: Measure) -> Iterator[list[Member]]:
 
     measure  (name, source) -> the size of a stored file at the front of the source, where its header has none
 
-    >>> two = b"".join(encode_archive([("a", [b"1"])]) + encode_archive([("b", [b"2"])]))
-    >>> [bytes(read_member(member)) for [member] in read_archives(Source.of(two), lambda name, source: 0)]
+    >>> buffers = []
+    >>> for content in (b"1", b"2"):
+    ...     archive = ArchiveWriter(buffers.extend)
+    ...     archive.add("a", [content])
+    ...     archive.finish()
+    >>> two = Source.of(b"".join(buffers))
+    >>> [bytes(read_member(member)) for [member] in read_archives(two, lambda name, source: 0)]
     [b'1', b'2']
     """
     before = 0

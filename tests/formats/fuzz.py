@@ -39,9 +39,20 @@ from attnkit.cli.main import escaped
 from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, npz, pytorch, read, safetensors
 from attnkit.formats.json import normalize_nan
-from attnkit.formats.zip import encode_archive
+from attnkit.formats.zip import ArchiveWriter
 from attnkit.records import Tensor
 from attnkit.tokenizers.auto import load_tokenizer
+
+
+def encode_archive(files):
+    """An archive of stored files: pairs of a name and buffers."""
+    buffers = []
+    archive = ArchiveWriter(buffers.extend)
+    for name, content in files:
+        archive.add(name, content)
+    archive.finish()
+    return buffers
+
 
 SECONDS = 2.0
 EXTRA_MEMORY = 200 << 20

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, read
-from attnkit.formats.zip import DEFLATED, encode_archive, read_archives
+from attnkit.formats.zip import DEFLATED, read_archives
 from attnkit.records import Tensor
 
 RECORD = Record(
@@ -111,7 +111,11 @@ def test_huge_tensors_without_elements_in_containers():
     header = b'{"x":{"dtype":"F32","shape":[1000000000,0],"data_offsets":[0,0]}}'
     npy = b"".join(encode(Record({"x": np.zeros((16_000_000, 0))}), "npy")).replace(b"(16", b"(26")
     document = b'{"tensors":{"x":{"shape":[0,1000000000],"data":[]}}}'
-    for data in (len(header).to_bytes(8, "little") + header, b"".join(encode_archive([("x.npy", [npy])])), document):
+    for data in (
+        len(header).to_bytes(8, "little") + header,
+        b"".join(fuzz.encode_archive([("x.npy", [npy])])),
+        document,
+    ):
         with pytest.raises(AttnkitError, match="too large for no elements"):
             list(read(Source.of(data, "file")))
 
@@ -179,7 +183,7 @@ def test_any_json_value(value):
 @given(st.binary(max_size=100))
 @settings(max_examples=100)
 def test_random_deflated_members(packed):
-    data = bytearray(b"".join(encode_archive([("x.npy", [packed])])))
+    data = bytearray(b"".join(fuzz.encode_archive([("x.npy", [packed])])))
     data[data.rindex(b"PK\x01\x02") + 10] = data[8] = DEFLATED
     [[member]] = read_archives(Source.of(bytes(data)), lambda name, source: 0)
     assert member.method == DEFLATED

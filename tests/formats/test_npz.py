@@ -12,6 +12,7 @@ from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, npz, read, zip
 from attnkit.formats.zip import read_archives
 from attnkit.records import Tensor
+from tests.formats.fuzz import encode_archive
 
 
 def record_of(data: bytes, **options) -> Record:
@@ -78,7 +79,7 @@ def test_zip64(monkeypatch):
     monkeypatch.setattr(zip, "LOCAL", Clipped(zip.LOCAL, 300))
     monkeypatch.setattr(zip, "CENTRAL", Clipped(zip.CENTRAL, 300))
     monkeypatch.setattr(zip, "END", Clipped(zip.END, 300))
-    data = b"".join(zip.encode_archive(big))
+    data = b"".join(encode_archive(big))
     with zipfile.ZipFile(io.BytesIO(data)) as made:
         assert made.testzip() is None
         assert [made.read(info) for info in made.infolist()] == [content[0] for _, content in big]
@@ -105,7 +106,7 @@ class Clipped:
 @pytest.mark.slow
 def test_many_members_need_zip64():
     files = [(f"{i}.txt", [b""]) for i in range(66_000)]
-    data = bytearray(b"".join(zip.encode_archive(files)))
+    data = bytearray(b"".join(encode_archive(files)))
     assert len(read_members(data)) == 66_000
     with zipfile.ZipFile(io.BytesIO(data)) as made:
         assert len(made.infolist()) == 66_000

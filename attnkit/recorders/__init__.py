@@ -1,0 +1,12 @@
+"""Recorders: the intermediates of a program of yours, written to a file while it computes them.
+
+recording.py      a recording in progress; `record` and `tap`
+torch_modules.py  what the modules of a torch model read and return
+onnx_models.py    every intermediate of an ONNX model
+arrays.py         arrays of other libraries as NumPy arrays
+"""
+
+from attnkit.recorders.onnx_models import record_onnx
+from attnkit.recorders.recording import record, tap
+
+__all__ = ["record", "record_onnx", "tap"]

@@ -1,0 +1,105 @@
+"""Every intermediate of an ONNX model, computed by onnxruntime."""
+
+import ctypes
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.formats import cast_array, file_format, npz, open_sink, open_source
+from attnkit.formats.dtypes import NAMES, dtype_of
+from attnkit.libraries import call_library, import_library
+from attnkit.record import Array, join_names
+from attnkit.recorders.recording import Recording
+
+FIRST = 8  # outputs of the first group; their size decides how many are fetched at a time afterwards
+GROUP = 128 << 20  # bytes of a group
+FOLDER = "session.model_external_initializers_file_folder_path"  # where weights in files of their own are
+
+
+def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inputs: Mapping[str, Any]) -> None:
+    """Run an ONNX model on inputs, and record all that its nodes compute to an NPZ file.
+
+    path    the file to write: the inputs, then the outputs of the nodes in their order, by the names in the model
+    model   the file of the model
+    inputs  its inputs by name; whole numbers are converted to the integers that the model reads
+
+    The model is not optimized, so that each node computes what it says. It runs once for each group of intermediates of
+    128 MB, and they are not kept. Nodes inside a loop or a branch, and outputs that are no tensors of numbers, are left
+    out. Needs onnx and onnxruntime.
+
+    UsageError for an input that is missing or unknown, DataError for a model that cannot be run.
+    """
+    target, source = os.fspath(path), os.fspath(model)
+    if file_format(target) != "npz":
+        raise UsageError("a recording is an NPZ file; expected a name that ends in .npz", target)
+    onnx, runtime = (import_library(library, "", "record_onnx") for library in ("onnx", "onnxruntime"))
+    open_source(source).close()
+    with call_library("not an ONNX model", source):
+        loaded = onnx.load(source, load_external_data=False)
+    feeds = _read_inputs(onnx, loaded.graph, inputs, source)
+    with open_sink(target) as sink:
+        recording = Recording(target, npz.Writer(sink.write))
+        for name, array in feeds.items():
+            recording.write(name, array)
+        with call_library("cannot be run", source):
+            for name, value in _run(onnx, runtime, loaded, feeds, os.path.dirname(os.path.abspath(source))):
+                recording.write(name, value)
+        recording.finish(lambda: "the model has no nodes")
+
+
+def _read_inputs(onnx: Any, graph: Any, inputs: Mapping[str, Any], source: str) -> dict[str, Array]:
+    weights = {one.name for one in graph.initializer}
+    declared = {one.name: one.type.tensor_type.elem_type for one in graph.input}
+    known = f"the model reads {join_names(declared)}"
+    for name in inputs:
+        if name not in declared:
+            raise UsageError(f"no input {name!r} ({known})", source)
+    for name in declared:
+        if name not in inputs and name not in weights:
+            raise UsageError(f"input {name!r} is missing ({known})", source)
+    feeds = {name: np.asarray(inputs[name]) for name in declared if name in inputs}
+    for name, array in feeds.items():
+        wanted = onnx.helper.tensor_dtype_to_np_dtype(declared[name])
+        if array.dtype != wanted and array.dtype.kind in "iu" and wanted.kind in "iu":
+            feeds[name] = cast_array(array, wanted.name)
+        elif array.dtype != wanted:
+            raise DataError(f"input {name!r} is {array.dtype.name}, the model reads {wanted.name}", source)
+    return feeds
+
+
+def _run(onnx: Any, runtime: Any, model: Any, feeds: Mapping[str, Array], folder: str) -> Iterator[tuple[str, Any]]:
+    """The outputs of all nodes, some at a time: outputs of a graph stay in memory until it has run."""
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    options.add_session_config_entry(FOLDER, folder)
+    fed = {name: runtime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+    nodes = [*model.graph.node]
+    del model.graph.node[:]
+    last = {name: at for at, node in enumerate(nodes) if node.op_type != "Constant" for name in node.output if name}
+    names, count = [*last], FIRST
+    while names:
+        group, names = names[:count], names[count:]
+        model.graph.node.extend(nodes[len(model.graph.node) : last[group[-1]] + 1])
+        del model.graph.output[:]
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in group)
+        session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        values = session.run_with_ort_values(group, fed)
+        size = 0
+        for name in group:
+            if (array := _read_value(values.pop(0))) is not None:
+                size += array.nbytes
+                yield name, array
+        count = max(1, min(4 * count, GROUP * count // max(size, 1)))
+
+
+def _read_value(value: Any) -> Array | None:
+    """The array of an output, or None for a list, a text and what NumPy has no dtype for."""
+    kind = value.data_type().removeprefix("tensor(").removesuffix(")")
+    if kind == "bfloat16":
+        stored = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
+        return np.frombuffer(bytearray(stored), dtype_of(kind)).reshape(value.shape())
+    return np.asarray(value.numpy()) if kind in ("float", "double", *NAMES) else None
