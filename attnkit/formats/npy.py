@@ -18,6 +18,7 @@ from attnkit.formats.dtypes import (
     to_contiguous,
     unsupported_dtype,
 )
+from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.streams import Buffer, Source, name_errors
 from attnkit.records import Array, Record, join_names
 
@@ -48,6 +49,26 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
                 return
             if rest != MAGIC:
                 raise trailing(source)
+
+
+def map_tensors(path: str, bfloat16: bool = False) -> Mapped:
+    """Map the array of an NPY file, `x`.
+
+    bfloat16  read 2-byte void elements as bfloat16
+    """
+    with name_errors(path):
+        data = memoryview(map_file(path))
+        if (size := length(Source.of(data))) != len(data):
+            raise DataError(
+                f"{'truncated' if size > len(data) else 'too long'}: {size} bytes expected, {len(data)} found"
+            )
+        dtype, shape, _ = read_header(Source.of(data), bfloat16)
+
+        def tensor(name: str) -> Array:
+            with name_errors(path):
+                return read_array(Source.of(data), bfloat16)
+
+        return Mapped(path, {"x": (name_of(dtype), shape)}, tensor)
 
 
 def encode(record: Record) -> list[Buffer]:

@@ -145,8 +145,11 @@ def make_view(
     return View(storage, dtype, offset, shape, steps)
 
 
-def flatten(value: Any) -> dict[str, View]:
-    """The tensors in nested dicts and lists, by names joined with dots."""
+def flatten(value: Any, skips_others: bool = False) -> dict[str, View]:
+    """The tensors in nested dicts and lists, by names joined with dots.
+
+    skips_others  leave out numbers, texts and None, which are otherwise refused
+    """
     views: dict[str, View] = {}
     pending, count = [("", 0, value)], 0
     while pending:
@@ -161,13 +164,15 @@ def flatten(value: Any) -> dict[str, View]:
                 value = View(value, value.dtype, 0, (value.size // dtype_of(value.dtype).itemsize,), (1,))
             views[name or "x"] = value
             continue
+        if skips_others and (value is None or isinstance(value, bool | int | float | str)):
+            continue
         if depth == DEEPEST:
             raise DataError(f"dicts nested more than {DEEPEST} deep")
         pairs = pairs_of(name, value)
         if count + len(pending) + len(pairs) > MOST_VALUES:
             raise DataError(f"more than {MOST_VALUES} values")
         pending += [(join(name, key), depth + 1, item) for key, item in reversed(pairs)]
-    if not views:
+    if not (views or skips_others):
         raise DataError("no tensors in this PyTorch file")
     return views
 
@@ -216,8 +221,11 @@ def read(source: Source) -> Iterator[Record]:
         yield Record({name: tensor(name) for name in views})
 
 
-def map_tensors(path: str) -> Mapped:
-    """Map the tensors of a PyTorch file, without comparing its checksum."""
+def map_tensors(path: str, skips_others: bool = False) -> Mapped:
+    """Map the tensors of a PyTorch file, without comparing its checksum.
+
+    skips_others  leave out numbers, texts and None, which are otherwise refused; there may be no tensors
+    """
     with name_errors(path):
         data = memoryview(map_file(path))
         source = Source.of(data, path)
@@ -225,7 +233,10 @@ def map_tensors(path: str) -> Mapped:
         def in_place(member: Member) -> memoryview:
             return member.packed if member.method == STORED else read_member(member)
 
-        views, content = read_archive(source, in_place) if data[:4] == LOCAL_MARK else read_legacy(data)
+        if data[:4] == LOCAL_MARK:
+            views, content = read_archive(source, in_place, skips_others)
+        else:
+            views, content = read_legacy(data, skips_others)
         entries = {name: (view.dtype, view.shape) for name, view in views.items()}
         return Mapped(path, entries, tensor_reader(views, content))
 
@@ -254,8 +265,8 @@ def tensor_reader(views: dict[str, View], content: Content) -> Callable[[str], A
 class Archive:
     """The tensors of an archive, as the pickle in front describes them."""
 
-    def __init__(self) -> None:
-        self.root = ""
+    def __init__(self, skips_others: bool) -> None:
+        self.root, self.skips_others = "", skips_others
         self.views: dict[str, View] | None = None
         self.sizes: dict[str, int] = {}
 
@@ -280,12 +291,14 @@ class Archive:
                 self.root, (value, end) = root, read_pickle(data, torch_names(self.sizes))
                 if end < len(data):
                     raise DataError(f"{len(data) - end} bytes after the pickle")
-                self.views = flatten(value)
+                self.views = flatten(value, self.skips_others)
 
 
-def read_archive(source: Source, open_member: Callable[[Member], memoryview]) -> tuple[dict[str, View], Content]:
+def read_archive(
+    source: Source, open_member: Callable[[Member], memoryview], skips_others: bool = False
+) -> tuple[dict[str, View], Content]:
     """The tensors of an archive, and the function that reads a storage."""
-    archive = Archive()
+    archive = Archive(skips_others)
     first, *others = read_archives(source, archive.measure)
     if others:
         raise DataError(f"{1 + len(others)} archives (expected 1)")
@@ -340,7 +353,7 @@ def find_descriptor(source: Source, limit: int) -> int:
         ahead = source.peek(known)
 
 
-def read_legacy(data: memoryview) -> tuple[dict[str, View], Content]:
+def read_legacy(data: memoryview, skips_others: bool = False) -> tuple[dict[str, View], Content]:
     """The tensors of a file from before PyTorch 1.6, and its storage reader."""
     sizes: dict[str, int] = {}
     at, values = LEGACY_START, []
@@ -352,7 +365,7 @@ def read_legacy(data: memoryview) -> tuple[dict[str, View], Content]:
     protocol, machine, tensors, keys = values
     if protocol != LEGACY_PROTOCOL or not isinstance(machine, Dict) or ("little_endian", True) not in machine.pairs:
         raise DataError("not of PyTorch's protocol 1001, or not little-endian")
-    views = flatten(tensors)
+    views = flatten(tensors, skips_others)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or sorted(keys) != sorted(sizes):
         raise DataError("its storages are not those of its tensors")
     starts: dict[str, int] = {}
