@@ -59,9 +59,8 @@ def map_tensors(path: str, bfloat16: bool = False) -> Mapped:
     with name_errors(path):
         data = memoryview(map_file(path))
         if (size := length(Source.of(data))) != len(data):
-            raise DataError(
-                f"{'truncated' if size > len(data) else 'too long'}: {size} bytes expected, {len(data)} found"
-            )
+            problem = "truncated" if size > len(data) else "too long"
+            raise DataError(f"{problem}: the array needs {size} bytes, the file has {len(data)}")
         dtype, shape, _ = read_header(Source.of(data), bfloat16)
 
         def tensor(name: str) -> Array:

@@ -46,8 +46,6 @@ def is_torch_tensor(value: Any) -> bool:
 def _from_torch(tensor: Any) -> Array:
     torch = sys.modules["torch"]
     tensor = tensor.detach()
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     if tensor.dtype == torch.bfloat16:
