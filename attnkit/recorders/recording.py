@@ -125,7 +125,7 @@ def tap(name: str, array: T) -> T:
     """Write an array to the recording in progress, if there is one, and return the same object.
 
     array  of NumPy, torch, JAX or MLX, or anything that NumPy converts; under `jax.jit` and the other transformations
-           of JAX it is written when it is computed, with the whole batch of `jax.vmap`
+           of JAX, on one device, it is written when it is computed, with the whole batch of `jax.vmap`
 
     A name that occurs again is written as NAME#1, NAME#2, … Nothing is written within a call of a torch module that is
     not recorded.

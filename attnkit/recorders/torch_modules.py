@@ -38,7 +38,8 @@ class ModuleCalls:
         self._write, self._number = write, number
         self._paths: dict[Any, list[str]] = defaultdict(list)
         for path, inner in module.named_modules(remove_duplicate=False):
-            self._paths[inner].append(path)
+            if not (is_script(inner) or "_orig_mod" in inner._modules):  # what torch.compile wraps a module in
+                self._paths[inner].append(".".join(part for part in path.split(".") if part != "_orig_mod"))
         self._outer: Counter[Any] = Counter()
         self._named: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -47,12 +48,13 @@ class ModuleCalls:
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
         """Follow the calls made in a `with` block."""
+        begin, end = self._begin, self._end
+        if "torch._dynamo" in sys.modules:  # which compiles hooks too
+            begin, end = map(sys.modules["torch"].compiler.disable, (begin, end))
         with contextlib.ExitStack() as hooks:
             for module in self._paths:
-                before = module.register_forward_pre_hook(self._begin, with_kwargs=True)
-                hooks.callback(before.remove)
-                after = module.register_forward_hook(self._end, with_kwargs=True, always_call=True)
-                hooks.callback(after.remove)
+                hooks.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
+                hooks.callback(module.register_forward_hook(end, with_kwargs=True, always_call=True).remove)
             yield
 
     def is_recorded(self) -> bool:
@@ -114,7 +116,7 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def check_module(module: Any) -> None:
-    """Raise UsageError for what is no module of torch.
+    """Raise UsageError for what is no module of torch, or one of TorchScript, which does not call Python.
 
     >>> check_module("gpt2")
     Traceback (most recent call last):
@@ -124,3 +126,10 @@ def check_module(module: Any) -> None:
     if torch is None or not isinstance(module, torch.nn.Module):
         problem = f"expected a torch.nn.Module, got {type(module).__name__}; tap records arrays of other libraries"
         raise UsageError(problem, "record")
+    if is_script(module):
+        raise UsageError("the module is compiled by torch.jit; record the module that it was made from", "record")
+
+
+def is_script(module: Any) -> bool:
+    """Whether a module of torch is compiled by torch.jit, which ignores hooks."""
+    return isinstance(module, sys.modules["torch"].jit.ScriptModule)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnkit.debugger.dumps import open_dump
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.recorders import record, tap
 from tests.places import folder
 
@@ -197,3 +197,21 @@ def test_training_works_while_it_is_recorded(tmp_path):
     with record(tmp_path / "mine.npz", model):
         model(torch.ones(1, 2)).sum().backward()
     assert model.weight.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_modules_have_the_names_of_their_own(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.compile(torch.nn.Tanh(), backend="eager"))
+    names = ["input", "0.input", "0.output", "1.input", "1.output", "output"]
+    for module in (model, torch.compile(model, backend="eager")):
+        for _ in range(2):  # the second time it was compiled before
+            assert [*record_call(tmp_path, module, torch.ones(1, 2))] == names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_module_of_torchscript_is_refused(tmp_path):
+    script = torch.jit.script(torch.nn.Linear(2, 2))
+    with pytest.raises(UsageError, match=r"record: the module is compiled by torch\.jit"):
+        record_call(tmp_path, script, torch.ones(1, 2))
+    found = record_call(tmp_path, torch.nn.Sequential(script), torch.ones(1, 2))
+    assert [*found] == ["input", "output"]
