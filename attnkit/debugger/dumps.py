@@ -39,7 +39,7 @@ LONE = ("x", "value", "data")  # names of the only tensor of a file, which say n
 PLAIN_TAGS = {"name", "step", "forward_pass_id", "rank", "dump_index", "recompute_status", "layer_id"}
 DEVICE = r"(?:cpu|cuda|hip|xpu|hpu|npu|mps|tpu|xla)(?:_\d+)?"
 LOGGED = re.compile(rf"(input|output)s?(?P<parts>(?:_\d+)*)(?P<key>(?:_\w+?)?)_(?P<device>{DEVICE})")
-HALF = re.compile(r"(?:(?P<path>.*?)\.)?(?P<half>(?:input|output)(?:\..*)?)")
+HALF = re.compile(r"(?:(?P<path>.*)\.)?(?P<half>(?:input|output)(?:\..*)?)")
 
 
 class Dump(Mapping[str, Array]):
@@ -256,8 +256,8 @@ def _split_call(module: str, folders: set[str]) -> tuple[str, int]:
 def _of_call(name: str, number: int) -> str:
     """The name of a tensor of a further call.
 
-    >>> _of_call("norm.output.0", 1), _of_call("q", 2), _of_call("q", 0)
-    ('norm#1.output.0', 'q#2', 'q')
+    >>> _of_call("output.norm.output.0", 1), _of_call("q", 2), _of_call("q", 0)
+    ('output.norm#1.output.0', 'q#2', 'q')
     """
     if not number:
         return name
