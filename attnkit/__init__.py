@@ -4,11 +4,13 @@ commands/      one file per tool: read, call, write
 cli/           what every tool shares: options, stages, output, errors to exit codes
 training/      optimizers, schedules, batches, initial parameters, the folder of a model
 generation/    text in, text out: prompts, generation, scoring, labels
+debugger/      where an implementation differs from a model, and why
 interpret/     looking inside: traces, edits, lens, heads, comparison, gradients
 inputs/        what tools and models compute from: texts, layers, masks, states
 backends/      engines beside NumPy: the same steps on GPUs, TPUs and many hosts, by JAX
 checkpoints/   published folders to a configuration and parameters, one file per family
 model/         the arithmetic: pure functions on arrays; reference.py: the paper in plain NumPy; kernels/: fast paths
+recorders/     what torch, JAX, ONNX and other programs compute, written to a file meanwhile
 formats/       records to bytes and back, one file per format
 tokenizers/    text to ids and back
 display/       tables, heat maps and pictures of tensors
@@ -57,6 +59,8 @@ TOOLS = (
     "history",
 )
 
+RECORDERS = ("record", "record_onnx", "tap")
+
 
 def __getattr__(name: str) -> "Any":
     """Import a tool, the core or the formats on first use."""
@@ -71,6 +75,8 @@ def __getattr__(name: str) -> "Any":
         return importlib.import_module("attnkit.cli.notebook").plot
     if name in ("Record", "Tensor"):
         return getattr(importlib.import_module("attnkit.records"), name)
+    if name in RECORDERS:
+        return getattr(importlib.import_module("attnkit.recorders"), name)
     if name in ("model", "formats"):
         return importlib.import_module(f"attnkit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -89,4 +95,4 @@ def _draw_records_in_notebooks() -> None:
 
 
 def __dir__() -> list[str]:
-    return [*TOOLS, "plot", "Record", "Tensor", "model", "formats", "__version__"]
+    return [*TOOLS, *RECORDERS, "plot", "Record", "Tensor", "model", "formats", "__version__"]

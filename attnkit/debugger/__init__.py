@@ -1,4 +1,4 @@
 """The numerical debugger: where an implementation differs from a model, and why.
 
-dumps.py    the tensors that a program has written, by name, each read when it is needed
+dumps.py     what an implementation wrote, in the files of many tools; module_tree.py: the JSON of transformers
 """

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from attnkit.debugger.module_tree import TREE, TREE_START, Entry, read_tree
+from attnkit.debugger.module_tree import TREE, TREE_START, DumpEntry, read_tree
 from attnkit.errors import DataError, FileError, system_reason
 from attnkit.formats import npy, npz, open_source, pytorch, read, release_pages, safetensors
 from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import name_errors
-from attnkit.record import Array
+from attnkit.records import Array
 
 ORDERED = ("npz", "json", "pytorch", "npy")  # formats whose order is that in which the program wrote
 READERS: dict[str, Callable[[str], Mapped]] = {
@@ -58,7 +58,7 @@ class Dump(Mapping[str, Array]):
     """
 
     def __init__(
-        self, name: str, entries: Mapping[str, Entry], is_ordered: bool, left_out: Mapping[str, str] | None = None
+        self, name: str, entries: Mapping[str, DumpEntry], is_ordered: bool, left_out: Mapping[str, str] | None = None
     ) -> None:
         self.name, self.is_ordered, self.left_out = name, is_ordered, dict(left_out or {})
         self._entries = dict(entries)
@@ -112,15 +112,16 @@ def open_dump(path: str) -> Dump:
             records = list(stream)
             if len(records) != 1:
                 raise DataError(f"{len(records)} records (expected 1)")
-            [record] = records
-            sizes = {name: (name_of(one.dtype), one.shape) for name, one in record.arrays().items()}
-            return Dump(path, _entries(Mapped(path, sizes, record.__getitem__)), stream.source in ORDERED)
+            arrays = records[0].arrays()
+            return Dump(path, {name: array_entry(one) for name, one in arrays.items()}, stream.source in ORDERED)
         mapped = READERS[stream.source](path)
-    return Dump(path, _entries(mapped), stream.source in ORDERED)
+    entries = {name: DumpEntry(*size, partial(mapped.tensor, name)) for name, size in mapped.entries.items()}
+    return Dump(path, entries, stream.source in ORDERED)
 
 
-def _entries(mapped: Mapped) -> dict[str, Entry]:
-    return {name: Entry(*size, partial(mapped.tensor, name)) for name, size in mapped.entries.items()}
+def array_entry(array: Array) -> DumpEntry:
+    """The entry of an array that is in memory."""
+    return DumpEntry(name_of(array.dtype), array.shape, lambda: array)
 
 
 def _open_tree(path: str, text: bytes) -> Dump:
@@ -156,7 +157,7 @@ def _open_folder(folder: str) -> Dump:
     files, left_out = _choose_step(files)
     files = _in_order(files, calls)
     is_ordered = all(file.order is not None for file in files)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, DumpEntry] = {}
     sources: dict[str, _File] = {}
     counts: Counter[str] = Counter()
     for file in files:
@@ -307,7 +308,7 @@ def _find_order(path: str, order: dict[tuple[str, str], int]) -> int | None:
     return order.get((parent, "output" if stem.startswith("output") else "input"))
 
 
-def _read_file(path: str, name: str, is_only: bool) -> dict[str, Entry]:
+def _read_file(path: str, name: str, is_only: bool) -> dict[str, DumpEntry]:
     """The tensors of a file of a folder, by the name of the file and their own unless it says nothing.
 
     The file is open no longer than it is read.
@@ -322,7 +323,7 @@ def _read_file(path: str, name: str, is_only: bool) -> dict[str, Entry]:
         names = inside
     else:
         names = {one: f"{name}.{key}" if key else name for one, key in inside.items()}
-    return {names[one]: Entry(*size, partial(_read_tensor, path, one)) for one, size in mapped.entries.items()}
+    return {names[one]: DumpEntry(*size, partial(_read_tensor, path, one)) for one, size in mapped.entries.items()}
 
 
 def _read_tensor(path: str, name: str) -> Array:

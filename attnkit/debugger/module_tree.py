@@ -19,7 +19,7 @@ from attnkit.formats import safetensors
 from attnkit.formats.dtypes import NAMES, check_shape, dtype_of, is_float_dtype
 from attnkit.formats.json_text import parse_json
 from attnkit.formats.streams import name_errors, prefix_errors
-from attnkit.record import Array
+from attnkit.records import Array
 
 TREE = re.compile(r"_FULL_TENSORS\.json$")
 TREE_START = re.compile(rb'\s*\{\s*"module_path"\s*:')
@@ -28,7 +28,7 @@ DEEPEST = 64
 NUMBER = re.compile(r"True|False|[-+]?(?:nan|inf|\d+\.?\d*(?:e[-+]?\d+)?)")
 
 
-class Entry(NamedTuple):
+class DumpEntry(NamedTuple):
     """A tensor of a dump.
 
     read    reads the array
@@ -41,13 +41,13 @@ class Entry(NamedTuple):
     digits: int = 0
 
 
-def read_tree(path: str, text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
+def read_tree(path: str, text: bytes) -> tuple[dict[str, DumpEntry], dict[str, str]]:
     """The tensors of a tree in the order of computation, and those left out -> why."""
     with name_errors(path):
         root = parse_json(text)
         tensors = list(_walk(root, root.get("module_path"), Counter(), 0))
         last = {_file_of(value): name for name, value in tensors}
-        found: dict[str, Entry] = {}
+        found: dict[str, DumpEntry] = {}
         left_out: dict[str, str] = {}
         for name, value in tensors:
             with prefix_errors(f"tensor {name[:100]!r}"):
@@ -64,7 +64,7 @@ def read_tree(path: str, text: bytes) -> tuple[dict[str, Entry], dict[str, str]]
         return found, left_out
 
 
-def _read_outputs(folder: str, root: str) -> dict[str, Entry]:
+def _read_outputs(folder: str, root: str) -> dict[str, DumpEntry]:
     """What the whole model returned: transformers writes the files, and leaves them out of the tree."""
     found = {}
     for file in sorted(os.listdir(folder or ".")):
@@ -72,7 +72,7 @@ def _read_outputs(folder: str, root: str) -> dict[str, Entry]:
             path = os.path.join(folder, file)
             [(dtype, shape)] = safetensors.map_tensors(path).entries.values()
             name = f"output.{match[1]}" if match[1] else "output"
-            found[name] = Entry(dtype, shape, partial(_read_file, path, dtype, shape))
+            found[name] = DumpEntry(dtype, shape, partial(_read_file, path, dtype, shape))
     return found
 
 
@@ -116,7 +116,7 @@ def _file_of(value: dict[str, Any]) -> str:
     return value["value"] if isinstance(value.get("value"), str) else ""
 
 
-def _describe(path: str, value: dict[str, Any]) -> Entry | str:
+def _describe(path: str, value: dict[str, Any]) -> DumpEntry | str:
     """A tensor of the tree, or why it is left out."""
     dtype, shape = value["dtype"].removeprefix("torch."), _parse_shape(value["shape"])
     if dtype not in NAMES:
@@ -127,7 +127,7 @@ def _describe(path: str, value: dict[str, Any]) -> Entry | str:
         name = file.removeprefix("./")
         if os.path.basename(name) != name or not name.endswith(".safetensors"):
             raise DataError(f"{file[:100]!r} is no safetensors file beside the tree")
-        return Entry(dtype, shape, partial(_read_file, os.path.join(os.path.dirname(path), name), dtype, shape))
+        return DumpEntry(dtype, shape, partial(_read_file, os.path.join(os.path.dirname(path), name), dtype, shape))
     lines = value["value"]
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise DataError("a value that is neither printed nor in a file")
@@ -135,7 +135,7 @@ def _describe(path: str, value: dict[str, Any]) -> Entry | str:
     if "..." in text:
         return "printed with its first and last numbers only; record with use_repr=False"
     digits = PRINTED if is_float_dtype(dtype_of(dtype)) else 0
-    return Entry(dtype, shape, partial(_parse_printed, path, text, dtype, shape), digits)
+    return DumpEntry(dtype, shape, partial(_parse_printed, path, text, dtype, shape), digits)
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:

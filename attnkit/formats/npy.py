@@ -62,12 +62,7 @@ def map_tensors(path: str, bfloat16: bool = False) -> Mapped:
             problem = "truncated" if size > len(data) else "too long"
             raise DataError(f"{problem}: the array needs {size} bytes, the file has {len(data)}")
         dtype, shape, _ = read_header(Source.of(data), bfloat16)
-
-        def tensor(name: str) -> Array:
-            with name_errors(path):
-                return read_array(Source.of(data), bfloat16)
-
-        return Mapped(path, {"x": (name_of(dtype), shape)}, tensor)
+        return Mapped(path, {"x": (name_of(dtype), shape)}, lambda name: read_array(Source.of(data), bfloat16))
 
 
 def encode(record: Record) -> list[Buffer]:

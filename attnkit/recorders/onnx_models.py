@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.formats import cast_array, file_format, npz, open_sink, open_source
+from attnkit.formats import Sink, cast_array, file_format, npz, open_source
 from attnkit.formats.dtypes import NAMES, dtype_of
 from attnkit.libraries import call_library, import_library
-from attnkit.record import Array, join_names
 from attnkit.recorders.recording import Recording
+from attnkit.records import Array, join_names
 
 FIRST = 8  # outputs of the first group; their size decides how many are fetched at a time afterwards
 GROUP = 128 << 20  # bytes of a group
@@ -40,7 +40,7 @@ def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inp
     with call_library("not an ONNX model", source):
         loaded = onnx.load(source, load_external_data=False)
     feeds = _read_inputs(onnx, loaded.graph, inputs, source)
-    with open_sink(target) as sink:
+    with Sink(target) as sink:
         recording = Recording(target, npz.Writer(sink.write))
         for name, array in feeds.items():
             recording.write(name, array)

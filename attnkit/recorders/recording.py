@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from attnkit.errors import DataError, UsageError
-from attnkit.formats import file_format, npz, open_sink
+from attnkit.formats import Sink, file_format, npz
 from attnkit.formats.metadata import to_metadata
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.libraries import call_library
-from attnkit.record import Record
-from attnkit.recorders.arrays import to_array
+from attnkit.recorders.arrays import to_numpy
 from attnkit.recorders.torch_modules import ModuleCalls, check_module
+from attnkit.records import Record
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Recording:
             # outside the lock: an array of JAX may wait for a callback that writes another one
             with name_errors(self.name), prefix_errors(f"tensor {name[:100]!r}"):
                 with call_library("cannot be recorded", ""):
-                    array = to_array(value)
+                    array = to_numpy(value)
                 with self._lock:
                     if not (self._is_finished or self._failure):
                         number = self._counts[name]
@@ -110,7 +110,7 @@ def record(path: str | os.PathLike[str], module: Any = None, *, call: int = 0) -
         raise UsageError(f"expected the number of a call, 0 or more, got {call!r}", "record")
     if module is not None:
         check_module(module)
-    with open_sink(name) as sink:
+    with Sink(name) as sink:
         recording = Recording(name, npz.Writer(sink.write))
         calls = ModuleCalls(module, call, recording.write) if module is not None else None
         with _in_progress(recording, calls.is_recorded if calls else lambda: True), _traced_again():

@@ -11,7 +11,7 @@ from attnkit.errors import UsageError, counted
 from attnkit.recorders.arrays import is_torch_tensor
 
 
-class Call(NamedTuple):
+class ModuleCall(NamedTuple):
     """A call in progress.
 
     paths        where its module is in the model: several for a shared one whose caller does not tell
@@ -67,11 +67,11 @@ class ModuleCalls:
         times = counted(max(self._outer.values(), default=0), "time")
         return f"the module was called {times}, and call {self._number} is to be recorded (the first is 0)"
 
-    def _calls(self) -> list[Call]:
+    def _calls(self) -> list[ModuleCall]:
         """The calls in progress in this thread, the outermost first."""
         if not hasattr(self._threads, "calls"):
             self._threads.calls = []
-        calls: list[Call] = self._threads.calls
+        calls: list[ModuleCall] = self._threads.calls
         return calls
 
     def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class ModuleCalls:
             for path in paths if is_recorded else ():
                 names.append(f"{path}#{self._named[path]}" if self._named[path] else path)
                 self._named[path] += 1
-        calls.append(Call(paths, names, is_recorded))
+        calls.append(ModuleCall(paths, names, is_recorded))
         for name in names:
             self._write_parts(f"{name}.input" if name else "input", args[0] if len(args) == 1 else args)
             self._write_parts(f"{name}.input" if name else "input", kwargs)

@@ -14,7 +14,7 @@ import pytest
 
 from attnkit.debugger.dumps import open_dump
 from attnkit.errors import AttnkitError, DataError, FileError
-from attnkit.formats import Record, npz, open_sink, save
+from attnkit.formats import Record, Sink, npz, save
 from tests.places import REFERENCES
 
 DUMPS = REFERENCES / "dumps"
@@ -330,7 +330,7 @@ def test_folders_of_too_many_files_are_refused(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_large_dump_is_read_in_constant_memory(tmp_path):
     """Forty tensors of 8 MB: the process that reads them never has four of them in memory."""
-    with open_sink(str(tmp_path / "big.npz")) as sink:
+    with Sink(str(tmp_path / "big.npz")) as sink:
         writer = npz.Writer(sink.write)
         for number in range(40):
             writer.add(f"t{number}", np.full((1 << 20,), number, np.float64))
