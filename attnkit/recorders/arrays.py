@@ -9,13 +9,13 @@ from attnkit.formats.dtypes import NAMES, dtype_of
 from attnkit.records import Array
 
 
-def to_numpy(value: Any) -> Array:
+def numpy_array(value: Any) -> Array:
     """The NumPy array of a tensor of torch, JAX or MLX, or of what converts to an array, not copied if possible.
 
     No number changes: bfloat16 stays bfloat16, narrower floats become float32, narrower integers int8, and complex
     numbers two real ones on a last axis.
 
-    >>> to_numpy([1.0, 2.0]), to_numpy(np.array([1 + 2j]))
+    >>> numpy_array([1.0, 2.0]), numpy_array(np.array([1 + 2j]))
     (array([1., 2.]), array([[1., 2.]]))
     """
     if is_torch_tensor(value):

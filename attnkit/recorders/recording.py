@@ -17,7 +17,7 @@ from attnkit.formats import Sink, file_format, npz
 from attnkit.formats.metadata import to_metadata
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.libraries import call_library
-from attnkit.recorders.arrays import to_numpy
+from attnkit.recorders.arrays import numpy_array
 from attnkit.recorders.torch_modules import ModuleCalls, check_module
 from attnkit.records import Record
 
@@ -45,7 +45,7 @@ class Recording:
             # outside the lock: an array of JAX may wait for a callback that writes another one
             with name_errors(self.name), prefix_errors(f"tensor {name[:100]!r}"):
                 with call_library("cannot be recorded", ""):
-                    array = to_numpy(value)
+                    array = numpy_array(value)
                 with self._lock:
                     if not (self._is_finished or self._failure):
                         number = self._counts[name]

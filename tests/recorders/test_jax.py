@@ -80,7 +80,7 @@ def test_errors_of_callbacks_are_raised_at_the_end(tmp_path, monkeypatch):
     def refuse(value):
         raise ValueError("no array")
 
-    monkeypatch.setattr(recording, "to_numpy", refuse)
+    monkeypatch.setattr(recording, "numpy_array", refuse)
     with pytest.raises(DataError, match="tensor 'double': cannot be recorded: no array"):
         record_call(tmp_path, jax.jit(model), X)
     assert os.listdir(tmp_path) == []

@@ -224,6 +224,6 @@ def test_a_tap_costs_nothing_without_a_recording(monkeypatch):
     def refuse(*_):
         raise AssertionError("no array is looked at")
 
-    monkeypatch.setattr(recording, "to_numpy", refuse)
+    monkeypatch.setattr(recording, "numpy_array", refuse)
     array = np.ones(2)
     assert all(tap("x", array) is array for _ in range(1000))
