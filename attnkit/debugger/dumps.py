@@ -22,7 +22,7 @@ from attnkit.formats import npy, npz, open_source, pytorch, read, release_pages,
 from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import name_errors
-from attnkit.records import Array
+from attnkit.records import Array, join_names
 
 ORDERED = ("npz", "json", "pytorch", "npy")  # formats whose order is that in which the program wrote
 READERS: dict[str, Callable[[str], Mapped]] = {
@@ -132,13 +132,15 @@ def _open_tree(path: str, text: bytes) -> Dump:
 class _File(NamedTuple):
     """A file of a folder, as its name says.
 
-    step   the step of a run, -1 if it is not stated
+    run    the folder of the run, where a program makes one for each
+    step   the step of the run, -1 if it is not stated
     place  the device or rank that computed it, "" if it is not stated
     order  when it was written, None if it is not stated
     name   the tensor in it, "" for a file that names its tensors itself
     """
 
     path: str
+    run: str
     step: int
     place: str
     order: int | None
@@ -154,6 +156,9 @@ def _open_folder(folder: str) -> Dump:
         with open_source(path) as source:
             return _open_tree(path, bytes(source.read_all()))
     files, calls = _find_files(folder)
+    runs = sorted({file.run for file in files if file.step >= 0})
+    if len(runs) > 1:
+        raise DataError(f"{len(runs)} runs; name one of the folders {join_names(runs)}", folder)
     files, left_out = _choose_step(files)
     files = _in_order(files, calls)
     is_ordered = all(file.order is not None for file in files)
@@ -188,7 +193,11 @@ def _find_files(folder: str) -> tuple[list[_File], dict[str, list[str]]]:
     """The files of tensors below a folder, and the calls of modules by the path of the folder that lists them."""
     paths: list[str] = []
     calls: dict[str, list[str]] = {}
-    for parent, folders, files in os.walk(folder):
+
+    def refuse(error: OSError) -> None:
+        raise FileError(system_reason(error), str(error.filename)) from error
+
+    for parent, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(one for one in folders if not one.startswith("."))
         inside = os.path.relpath(parent, folder)
         for file in sorted(files):
@@ -211,22 +220,23 @@ def _describe_file(path: str, is_numbered: bool, folders: set[str]) -> _File:
     parent, stem = os.path.split(os.path.splitext(path)[0])
     parts = parent.split(os.sep) if parent else []
     step = next((int(match[1]) for one in parts if (match := re.fullmatch(r"step_(\d{1,9})", one))), -1)
-    parts = parts[max((at + 1 for at, one in enumerate(parts) if re.fullmatch(r"step_\d+", one)), default=0) :]
+    start = max((at + 1 for at, one in enumerate(parts) if re.fullmatch(r"step_\d+", one)), default=0)
+    run, parts = os.sep.join(parts[: start - 1]), parts[start:]
     if "___" in stem and "name=" in stem:
-        return _describe_dumped(path, stem)
+        return _describe_dumped(path, parent, stem)
     if match := re.fullmatch(r"Pass(\d{1,9})", stem):
-        return _File(path, int(match[1]), os.path.basename(parent), int(match[1]), "")
+        return _File(path, os.path.dirname(parent), int(match[1]), os.path.basename(parent), int(match[1]), "")
     if parts and (match := LOGGED.fullmatch(stem)):
         module, number = _split_call(parent, folders)
         keys = [*filter(None, match["parts"].split("_")), *filter(None, [match["key"][1:]])]
         name = ".".join([os.path.basename(module), match[1], *keys])
-        return _File(path, step, match["device"], None, _of_call(name, number))
+        return _File(path, run, step, match["device"], None, _of_call(name, number))
     if is_numbered and (match := re.match(r"(\d{1,18})[_-]", stem)):
-        return _File(path, step, "", int(match[1]), ".".join([*parts, stem[match.end() :]]))
-    return _File(path, step, "", None, ".".join([*parts, stem]))
+        return _File(path, run, step, "", int(match[1]), ".".join([*parts, stem[match.end() :]]))
+    return _File(path, run, step, "", None, ".".join([*parts, stem]))
 
 
-def _describe_dumped(path: str, stem: str) -> _File:
+def _describe_dumped(path: str, parent: str, stem: str) -> _File:
     """A file of the dumper of SGLang, as step=0___rank=0___dump_index=1___name=q___layer_id=3."""
     tags = dict(part.partition("=")[::2] for part in stem.split("___"))
     name = tags.get("name", "")
@@ -241,7 +251,7 @@ def _describe_dumped(path: str, stem: str) -> _File:
     step, order = (_number(tags.get(one, "")) for one in ("step", "dump_index"))
     if step is None:
         step = _number(tags.get("forward_pass_id", ""))
-    return _File(path, -1 if step is None else step, f"rank {tags.get('rank', '0')}", order, name)
+    return _File(path, parent, -1 if step is None else step, f"rank {tags.get('rank', '0')}", order, name)
 
 
 def _number(text: str) -> int | None:

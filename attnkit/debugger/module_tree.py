@@ -4,6 +4,7 @@ Each node has the path of a module, its inputs, its outputs and the calls inside
 digits and shortened above 1,000 elements, or in a safetensors file beside the tree (with use_repr=False).
 """
 
+import glob
 import math
 import os
 import re
@@ -16,9 +17,10 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.formats import safetensors
-from attnkit.formats.dtypes import NAMES, check_shape, dtype_of, is_float_dtype
+from attnkit.formats.dtypes import NAMES, check_shape, dtype_of, is_float_dtype, round_to
 from attnkit.formats.json_text import parse_json
 from attnkit.formats.streams import name_errors, prefix_errors
+from attnkit.libraries import quote_error
 from attnkit.records import Array
 
 TREE = re.compile(r"_FULL_TENSORS\.json$")
@@ -45,7 +47,11 @@ def read_tree(path: str, text: bytes) -> tuple[dict[str, DumpEntry], dict[str, s
     """The tensors of a tree in the order of computation, and those left out -> why."""
     with name_errors(path):
         root = parse_json(text)
-        tensors = list(_walk(root, root.get("module_path"), Counter(), 0))
+        counts: Counter[str] = Counter()
+        tensors = []
+        for name, value in _walk(root, root.get("module_path"), Counter(), 0):
+            tensors.append((f"{name}#{counts[name]}" if counts[name] else name, value))
+            counts[name] += 1
         last = {_file_of(value): name for name, value in tensors}
         found: dict[str, DumpEntry] = {}
         left_out: dict[str, str] = {}
@@ -67,12 +73,11 @@ def read_tree(path: str, text: bytes) -> tuple[dict[str, DumpEntry], dict[str, s
 def _read_outputs(folder: str, root: str) -> dict[str, DumpEntry]:
     """What the whole model returned: transformers writes the files, and leaves them out of the tree."""
     found = {}
-    for file in sorted(os.listdir(folder or ".")):
-        if match := re.fullmatch(rf"{re.escape(root)}_outputs(?:_(\w+))?\.safetensors", file):
-            path = os.path.join(folder, file)
-            [(dtype, shape)] = safetensors.map_tensors(path).entries.values()
-            name = f"output.{match[1]}" if match[1] else "output"
-            found[name] = DumpEntry(dtype, shape, partial(_read_file, path, dtype, shape))
+    start = os.path.join(folder, f"{root}_outputs")
+    for path in sorted(glob.glob(f"{glob.escape(start)}*.safetensors")):
+        key = path.removeprefix(start).removesuffix(".safetensors").replace("_", ".", 1)
+        dtype, shape = next(iter(safetensors.map_tensors(path).entries.values()))
+        found[f"output{key}"] = DumpEntry(dtype, shape, partial(_read_file, path, dtype, shape))
     return found
 
 
@@ -139,7 +144,7 @@ def _describe(path: str, value: dict[str, Any]) -> DumpEntry | str:
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
-    match = re.fullmatch(r"torch\.Size\(\[([\d, ]*)\]\)", text)
+    match = re.fullmatch(r"torch\.Size\(\[((?:\d{1,18}(?:, )?)*)\]\)", text)
     if not match:
         raise DataError(f"shape {text[:100]!r} (expected torch.Size([2, 3]))")
     return check_shape([int(size) for size in match[1].split(",") if size.strip()])
@@ -161,6 +166,9 @@ def _parse_printed(path: str, text: str, dtype: str, shape: tuple[int, ...]) -> 
     if len(words) != math.prod(shape):
         raise DataError(f"{len(words)} numbers are printed for shape {shape}", path)
     convert: Callable[[str], Any] = float if is_float_dtype(dtype_of(dtype)) else int
-    numbers = [word == "True" if dtype == "bool" else convert(word) for word in words]
-    wide = np.float64 if convert is float else None
-    return np.array(numbers, wide).astype(dtype_of(dtype)).reshape(shape)
+    try:
+        numbers = [word == "True" if dtype == "bool" else convert(word) for word in words]
+        array = np.array(numbers, np.float64 if convert is float else dtype_of(dtype))
+    except (ValueError, OverflowError) as error:
+        raise DataError(f"a number that is no {dtype}: {quote_error(error)}", path) from None
+    return round_to(array, dtype).reshape(shape) if convert is float else array.reshape(shape)

@@ -1,16 +1,20 @@
 """Dumps: recordings, and the files and folders that other programs write."""
 
+import contextlib
 import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from attnkit.debugger.dumps import open_dump
 from attnkit.errors import AttnkitError, DataError, FileError
@@ -141,6 +145,8 @@ def test_printed_tensors(tmp_path, text, shape, dtype, expected):
     [
         ({"value": ["tensor([1., 2., 3.])"]}, "3 numbers are printed for shape (2,)"),
         ({"value": ["tensor([1., ..., 3.])"]}, "no tensors in this dump; input: printed with its first and last"),
+        ({"value": ["tensor([1.5, 2.0])"], "dtype": "torch.int64"}, "a number that is no int64: invalid literal"),
+        ({"value": ["tensor([1, 300])"], "dtype": "torch.uint8"}, "a number that is no uint8: "),
         ({"value": 7}, "tensor 'input': a value that is neither printed nor in a file"),
         (
             {"value": "./../x.safetensors"},
@@ -166,6 +172,26 @@ def test_a_tree_names_a_missing_file(tmp_path):
 def test_a_summary_has_no_numbers():
     with pytest.raises(DataError, match="only its statistics are written here; give the file whose name ends in _FULL"):
         open_dump(str(DUMPS / "debugger" / "Tiny_debug_tree_SUMMARY.json"))
+
+
+FILES = [path for path in sorted(DUMPS.rglob("*")) if path.is_file() and path.suffix != ".txt"]
+
+
+@pytest.mark.parametrize("path", FILES[:: max(1, len(FILES) // 12)], ids=lambda path: path.name[:40])
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False))
+def test_damaged_dumps_are_read_or_one_line(path, random):
+    """Some bytes of a file are others: what is read is a tensor, and every error is one of attnkit."""
+    data = bytearray(path.read_bytes())
+    for _ in range(random.randint(1, 4)):
+        data[random.randrange(len(data))] = random.choice([0, 34, 48, 57, 91, 93, 123, 255, random.randrange(256)])
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, path.name)
+        with open(copy, "wb") as file:
+            file.write(data)
+        for one in (copy, folder):
+            with contextlib.suppress(AttnkitError):
+                opened(one)
 
 
 def deep(depth, make):
@@ -257,6 +283,11 @@ RECORDED = (DUMPS / "recorded.npz").read_bytes()
 AT = RECORDED.index(b"NUMPY") + 130  # in the numbers of the first tensor
 
 
+def copy_runs(folder):
+    for run in "ab":
+        shutil.copytree(DUMPS / "vllm" / "run", folder / run)
+
+
 def saved(array):
     written = io.BytesIO()
     np.save(written, array)
@@ -286,6 +317,7 @@ BROKEN = {
     "twice": lambda path: write(path, **{"a.b": 1, "a/b": 2}),
     "members twice": write_twice,
     "trees": lambda path: copy_into(path, PYTORCH / "module.pt", "A_FULL_TENSORS.json", "B_FULL_TENSORS.json"),
+    "runs": copy_runs,
     "records": lambda path: path.write_text("[1] [2]"),
     "npy cut": lambda path: path.write_bytes(saved(np.ones(100))[:-1]),
     "missing": lambda path: None,
@@ -306,6 +338,7 @@ BROKEN = {
         ("twice", "dump: two tensors 'a.b': in a.b.npy and in a/b.npy"),
         ("members twice", "dump: duplicate member 'a.npy'"),
         ("trees", "dump: 2 trees of modules; name one of the files, such as A_FULL_TENSORS.json"),
+        ("runs", "dump: 2 runs; name one of the folders a, b"),
         ("records", "dump: 2 records (expected 1)"),
         ("npy cut", "dump: truncated: the array needs 928 bytes, the file has 927"),
         ("missing", "dump: No such file or directory"),

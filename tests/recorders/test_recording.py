@@ -227,3 +227,16 @@ def test_a_tap_costs_nothing_without_a_recording(monkeypatch):
     monkeypatch.setattr(recording, "numpy_array", refuse)
     array = np.ones(2)
     assert all(tap("x", array) is array for _ in range(1000))
+
+
+def test_arrays_of_mlx(tmp_path):
+    mlx = pytest.importorskip("mlx.core")
+    array = mlx.array([1.0, 2.0])
+    with record(tmp_path / "mine.npz"):
+        assert tap("x", array) is array
+        tap("half", array.astype(mlx.bfloat16))
+        tap("later", array @ array)
+    found = open_dump(str(tmp_path / "mine.npz"))
+    assert [found.dtype(name) for name in found] == ["float32", "bfloat16", "float32"] and found["later"] == 5
+    with pytest.raises(DataError, match="tensor 'x': cannot be recorded: "), record(tmp_path / "mine.npz"):
+        mlx.compile(lambda x: tap("x", x * 2))(array)
