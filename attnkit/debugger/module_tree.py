@@ -144,10 +144,10 @@ def _describe(path: str, value: dict[str, Any]) -> DumpEntry | str:
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
-    match = re.fullmatch(r"torch\.Size\(\[((?:\d{1,18}(?:, )?)*)\]\)", text)
+    match = re.fullmatch(r"torch\.Size\(\[(|\d{1,18}(?:, \d{1,18})*)\]\)", text)
     if not match:
         raise DataError(f"shape {text[:100]!r} (expected torch.Size([2, 3]))")
-    return check_shape([int(size) for size in match[1].split(",") if size.strip()])
+    return check_shape([int(size) for size in match[1].split(", ") if size])
 
 
 def _read_file(path: str, dtype: str, shape: tuple[int, ...]) -> Array:

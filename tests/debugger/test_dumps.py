@@ -153,6 +153,7 @@ def test_printed_tensors(tmp_path, text, shape, dtype, expected):
             "tensor 'input': './../x.safetensors' is no safetensors file beside the tree",
         ),
         ({"value": "./x.pt"}, "tensor 'input': './x.pt' is no safetensors file beside the tree"),
+        ({"shape": f"torch.Size([{'9' * 5000}])"}, "tensor 'input': shape 'torch.Size([999"),
         ({"shape": "(2,)"}, "tensor 'input': shape '(2,)' (expected torch.Size([2, 3]))"),
         ({"dtype": "torch.complex64"}, "no tensors in this dump; input: dtype complex64 is not supported"),
     ],
