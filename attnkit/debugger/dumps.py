@@ -132,7 +132,7 @@ def _open_tree(path: str, text: bytes) -> Dump:
 class _File(NamedTuple):
     """A file of a folder, as its name says.
 
-    run    the folder of the run, where a program makes one for each
+    run    the folder of the run, "" if it is not stated
     step   the step of the run, -1 if it is not stated
     place  the device or rank that computed it, "" if it is not stated
     order  when it was written, None if it is not stated
@@ -221,7 +221,7 @@ def _describe_file(path: str, is_numbered: bool, folders: set[str]) -> _File:
     parts = parent.split(os.sep) if parent else []
     step = next((int(match[1]) for one in parts if (match := re.fullmatch(r"step_(\d{1,9})", one))), -1)
     start = max((at + 1 for at, one in enumerate(parts) if re.fullmatch(r"step_\d+", one)), default=0)
-    run, parts = os.sep.join(parts[: start - 1]), parts[start:]
+    run, parts = os.sep.join(parts[: max(start - 1, 0)]), parts[start:]
     if "___" in stem and "name=" in stem:
         return _describe_dumped(path, parent, stem)
     if match := re.fullmatch(r"Pass(\d{1,9})", stem):

@@ -117,7 +117,7 @@ def _tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, di
 
 
 def _file_of(value: dict[str, Any]) -> str:
-    """The file that a tensor is in, "" where it is printed."""
+    """The file that a tensor is in, "" if it is printed."""
     return value["value"] if isinstance(value.get("value"), str) else ""
 
 

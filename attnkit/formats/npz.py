@@ -92,7 +92,7 @@ def map_tensors(path: str, bfloat16: bool = False) -> Mapped:
 class Writer:
     """Writes the tensors of one NPZ archive, one after the other.
 
-    write  takes the next buffers of the archive
+    write  receives the next buffers of the archive
     """
 
     def __init__(self, write: Callable[[list[Buffer]], object]) -> None:

@@ -76,7 +76,7 @@ def checksum(content: memoryview) -> int:
 class ArchiveWriter:
     """Writes an archive of stored files, one after the other. Equal files are equal bytes.
 
-    write  takes the next buffers of the archive
+    write  receives the next buffers of the archive
 
     >>> buffers = []
     >>> archive = ArchiveWriter(buffers.extend)

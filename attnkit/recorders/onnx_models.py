@@ -20,7 +20,7 @@ FOLDER = "session.model_external_initializers_file_folder_path"  # where weights
 
 
 def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inputs: Mapping[str, Any]) -> None:
-    """Run an ONNX model on inputs, and record all that its nodes compute to an NPZ file.
+    """Run an ONNX model, and record all that its nodes compute to an NPZ file.
 
     path    the file to write: the inputs, then the outputs of the nodes in their order, by the names in the model
     model   the file of the model
@@ -71,7 +71,10 @@ def _read_inputs(onnx: Any, graph: Any, inputs: Mapping[str, Any], source: str) 
 
 
 def _run(onnx: Any, runtime: Any, model: Any, feeds: Mapping[str, Array], folder: str) -> Iterator[tuple[str, Any]]:
-    """The outputs of all nodes, some at a time: outputs of a graph stay in memory until it has run."""
+    """Yield the outputs of all nodes, by name.
+
+    Some are fetched at a time, because outputs of a graph stay in memory until it has run.
+    """
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
@@ -97,7 +100,7 @@ def _run(onnx: Any, runtime: Any, model: Any, feeds: Mapping[str, Array], folder
 
 
 def _read_value(value: Any) -> Array | None:
-    """The array of an output, or None for a list, a text and what NumPy has no dtype for."""
+    """The array of an output, or None for a list, a text and unknown dtypes."""
     kind = value.data_type().removeprefix("tensor(").removesuffix(")")
     if kind == "bfloat16":
         stored = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())

@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 
 class Recording:
-    """A file that tensors are written to. A tensor whose name occurred before is named `NAME#1`, `NAME#2`, …
+    """A file that tensors are written to.
+
+    A tensor whose name occurred before is named `NAME#1`, `NAME#2`, …
 
     name     of the file, for errors
     process  the process that writes it: not one forked from it
@@ -56,7 +58,10 @@ class Recording:
             raise
 
     def finish(self, nothing: Callable[[], str]) -> None:
-        """End the file. An error of `write` is raised again, and DataError where nothing was written."""
+        """End the file, or raise an error of `write` again.
+
+        nothing  says why nothing was recorded, for the DataError in that case
+        """
         with self._lock:
             self._is_finished = True
             if self._failure:
@@ -67,10 +72,14 @@ class Recording:
 
 
 class _State:
-    """What is in progress: the recording, and whether a tap of this thread is written to it."""
+    """What is in progress.
+
+    recording  the recording, None outside of one
+    accepts    whether a tap of this thread is written to it; None: always
+    """
 
     recording: Recording | None = None
-    accepts: Callable[[], bool] = bool
+    accepts: Callable[[], bool] | None = None
     lock = threading.Lock()
 
 
@@ -87,11 +96,11 @@ def record(path: str | os.PathLike[str], module: Any = None, *, call: int = 0) -
     and `PATH.output` what it returns; `PATH.output.1` and `PATH.output.logits` are parts of a tuple or a dict,
     `PATH.input.attention_mask` a keyword argument. The path of the module itself is left out: `output.logits`. The
     second call of a module within one call of the model is `PATH#1.output`. A module shared by several paths has the
-    path inside the module that calls it, or each path if that is not clear. What is no tensor is left out.
+    path inside the module that calls it, or each path if that is not clear. Values that are no tensors are left out.
 
     Each tensor is written when it is computed, and not kept. The file appears when the block ends without an error.
-    UsageError for a second recording inside the block, DataError where nothing was recorded, FileError where the file
-    cannot be written.
+    UsageError for a second recording inside the block, DataError if nothing was recorded, FileError if the file cannot
+    be written.
 
     >>> import numpy as np, os, tempfile
     >>> file = os.path.join(tempfile.mkdtemp(), "mine.npz")
@@ -113,7 +122,7 @@ def record(path: str | os.PathLike[str], module: Any = None, *, call: int = 0) -
     with Sink(name) as sink:
         recording = Recording(name, npz.Writer(sink.write))
         calls = ModuleCalls(module, call, recording.write) if module is not None else None
-        with _in_progress(recording, calls.is_recorded if calls else lambda: True), _traced_again():
+        with _in_progress(recording, calls.is_recorded if calls else None), _traced_again():
             with calls.hooked() if calls else contextlib.nullcontext():
                 yield
             if jax := sys.modules.get("jax"):
@@ -122,7 +131,7 @@ def record(path: str | os.PathLike[str], module: Any = None, *, call: int = 0) -
 
 
 def tap(name: str, array: T) -> T:
-    """Write an array to the recording in progress, if there is one, and return the same object.
+    """Write an array to the recording in progress, if any, and return the same object.
 
     array  of NumPy, torch, JAX or MLX, or anything that NumPy converts; under `jax.jit` and the other transformations
            of JAX, on one device, it is written when it is computed, with the whole batch of `jax.vmap`
@@ -134,7 +143,7 @@ def tap(name: str, array: T) -> T:
     [1, 2]
     """
     recording = _State.recording
-    if recording is not None and recording.process == os.getpid() and _State.accepts():
+    if recording is not None and recording.process == os.getpid() and (_State.accepts is None or _State.accepts()):
         if not isinstance(name, str) or not name:
             raise UsageError(f"expected the name of a tensor, got {name!r}", "tap")
         jax = sys.modules.get("jax")
@@ -146,7 +155,7 @@ def tap(name: str, array: T) -> T:
 
 
 @contextlib.contextmanager
-def _in_progress(recording: Recording, accepts: Callable[[], bool]) -> Iterator[None]:
+def _in_progress(recording: Recording, accepts: Callable[[], bool] | None) -> Iterator[None]:
     with _State.lock:
         if _State.recording is not None:
             raise UsageError(f"{_State.recording.name} is being recorded; one recording at a time", recording.name)
@@ -154,12 +163,12 @@ def _in_progress(recording: Recording, accepts: Callable[[], bool]) -> Iterator[
     try:
         yield
     finally:
-        _State.recording = None
+        _State.recording = _State.accepts = None
 
 
 @contextlib.contextmanager
 def _traced_again() -> Iterator[None]:
-    """Compile what JAX compiled before the `with` block again, because its taps did nothing then."""
+    """Compile again what JAX compiled before the block, when taps did nothing."""
     jax = sys.modules.get("jax")
     if jax is None:
         yield
@@ -190,7 +199,7 @@ def _tap_traced(jax: Any, name: str, array: Any) -> None:
 
 
 def _write_computed(name: str, array: Any) -> None:
-    """Write an array that compiled code has computed; the end of the recording raises its errors."""
+    """Write what compiled code has computed; the end of the recording raises errors."""
     recording = _State.recording
     if recording is not None:
         with contextlib.suppress(Exception):

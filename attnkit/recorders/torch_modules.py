@@ -14,7 +14,7 @@ from attnkit.recorders.arrays import is_torch_tensor
 class ModuleCall(NamedTuple):
     """A call in progress.
 
-    paths        where its module is in the model: several for a shared one whose caller does not tell
+    paths        the places of its module in the model: several for a shared one if its caller does not tell
     names        how the call is named: the paths, after which `#1` is the second call
     is_recorded  whether it is within an outer call of the number that is recorded
     """
@@ -95,7 +95,7 @@ class ModuleCalls:
 
     def _end(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         calls = self._calls()
-        if calls:  # none where the block began within a call
+        if calls:  # none if the block began within a call
             for name in calls.pop().names:
                 self._write_parts(f"{name}.output" if name else "output", output)
 
@@ -116,7 +116,7 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def check_module(module: Any) -> None:
-    """Raise UsageError for what is no module of torch, or one of TorchScript, which does not call Python.
+    """Raise UsageError for what is no module of torch, or one of TorchScript.
 
     >>> check_module("gpt2")
     Traceback (most recent call last):

@@ -69,6 +69,7 @@ def test_calls_that_a_type_checker_accepts_run(tmp_path):
     assert list(CALLS["attend_in_a_pipeline"]()) == ["x", "weights"]
     shapes = [record["x"].shape for record in CALLS["pass_files_arrays_and_records"](str(tmp_path / "x.npy"))]
     assert shapes == [(2, 3)] * 5
+    assert CALLS["record_what_a_program_computes"](tmp_path / "mine.npz")[1] == 2
     assert CALLS["show_compare_and_run"]() == (False, "#!/bin/sh", (2, 3))
 
 

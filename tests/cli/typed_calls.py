@@ -42,6 +42,14 @@ def show_compare_and_run() -> tuple[bool, str, tuple[int, ...]]:
     return report.same, script.split("\n")[0], result["x"].shape
 
 
+def record_what_a_program_computes(file: pathlib.Path) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], int]:
+    """Write an array to a recording, and use it as before."""
+    with attnkit.record(file):
+        eye: np.ndarray[tuple[int, int], np.dtype[np.float64]] = attnkit.tap("eye", np.eye(2))
+        number: int = attnkit.tap("number", 2)
+    return eye, number
+
+
 def make_mistakes() -> None:
     """Make the mistakes that a type checker reports before the program runs."""
     x = np.zeros((2, 3))
@@ -52,4 +60,5 @@ def make_mistakes() -> None:
     attnkit.layernorm()  # type: ignore[call-arg]
     attnkit.diff(x)  # type: ignore[call-arg]
     attnkit.show(x, heatmaps=True)  # type: ignore[call-arg]
+    attnkit.record("mine.npz", number=1)  # type: ignore[call-arg]
     attnkit.attend(x).softmax()  # type: ignore[attr-defined]

@@ -185,13 +185,18 @@ def test_what_is_written_is_not_kept(tmp_path):
 
 @pytest.mark.slow
 def test_a_forked_process_does_not_write(tmp_path):
-    with record(tmp_path / "mine.npz"):
-        tap("x", np.ones(2))
-        if (child := os.fork()) == 0:
-            tap("y", np.ones(2))
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        tap("z", np.ones(2))
+    code = (
+        "import os, sys, numpy as np\n"
+        "from attnkit.recorders import record, tap\n"
+        "with record(sys.argv[1]):\n"
+        "    tap('x', np.ones(2))\n"
+        "    if (child := os.fork()) == 0:\n"
+        "        tap('y', np.ones(2))\n"
+        "        os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    tap('z', np.ones(2))\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "mine.npz")], check=True)
     assert [*open_dump(str(tmp_path / "mine.npz"))] == ["x", "z"]
 
 

@@ -1,7 +1,9 @@
 """Recordings of torch modules; tests/debugger/test_dumps.py reads one that is frozen."""
 
+import gc
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -215,3 +217,12 @@ def test_a_module_of_torchscript_is_refused(tmp_path):
         record_call(tmp_path, script, torch.ones(1, 2))
     found = record_call(tmp_path, torch.nn.Sequential(script), torch.ones(1, 2))
     assert [*found] == ["input", "output"]
+
+
+def test_a_model_is_not_kept_after_its_recording(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    record_call(tmp_path, model, torch.ones(1, 2))
+    kept = weakref.ref(model)
+    del model
+    gc.collect()
+    assert kept() is None
