@@ -1,4 +1,4 @@
-"""Dumps: the tensors that a program has written to a file or a folder, by name, each read when it is needed.
+"""Dumps: the tensors that a program has written, each read when it is needed.
 
 The names of modules are those of a recording of attnkit: `PATH.input.0`, `PATH.output`, and `PATH#1.output` for the
 second call of a module.
@@ -43,7 +43,7 @@ HALF = re.compile(r"(?:(?P<path>.*)\.)?(?P<half>(?:input|output)(?:\..*)?)")
 
 
 class Dump(Mapping[str, Array]):
-    """The tensors of a dump by name, in the order of the dump. One is in memory at a time.
+    """The tensors of a dump by name, of which one is in memory at a time.
 
     name        the file or folder
     is_ordered  whether the order is that in which they were computed
@@ -190,7 +190,10 @@ def _list_folder(folder: str) -> list[str]:
 
 
 def _find_files(folder: str) -> tuple[list[_File], dict[str, list[str]]]:
-    """The files of tensors below a folder, and the calls of modules by the path of the folder that lists them."""
+    """The files of tensors below a folder, and the calls of modules.
+
+    These are listed in a file of the folder of a step, whose path is their key.
+    """
     paths: list[str] = []
     calls: dict[str, list[str]] = {}
 
@@ -237,7 +240,10 @@ def _describe_file(path: str, is_numbered: bool, folders: set[str]) -> _File:
 
 
 def _describe_dumped(path: str, parent: str, stem: str) -> _File:
-    """A file of the dumper of SGLang, as step=0___rank=0___dump_index=1___name=q___layer_id=3."""
+    """A file of the dumper of SGLang.
+
+    stem  as step=0___rank=0___dump_index=1___name=q___layer_id=3
+    """
     tags = dict(part.partition("=")[::2] for part in stem.split("___"))
     name = tags.get("name", "")
     if name.startswith("non_intrusive__"):  # by hooks: the path of a module and its input or output
@@ -259,7 +265,10 @@ def _number(text: str) -> int | None:
 
 
 def _split_call(module: str, folders: set[str]) -> tuple[str, int]:
-    """The folder of a module and the number of its call: vLLM puts the second call of `norm` into `norm_1`."""
+    """The folder of a module and the number of its call.
+
+    vLLM puts the second call of `norm` into `norm_1`.
+    """
     match = re.fullmatch(r"(.+)_(\d{1,9})", module)
     return (match[1], int(match[2])) if match and match[1] in folders else (module, 0)
 
@@ -277,14 +286,14 @@ def _of_call(name: str, number: int) -> str:
 
 
 def _choose_step(files: list[_File]) -> tuple[list[_File], dict[str, str]]:
-    """The files of the first step, and the others with the reason why they are left out."""
+    """The files of the first step, and why the others are left out."""
     first = min(file.step for file in files)
     later = {file.path: f"of step {file.step}; step {first} is read" for file in files if file.step != first}
     return [file for file in files if file.step == first], later
 
 
 def _in_order(files: list[_File], calls: dict[str, list[str]]) -> list[_File]:
-    """The files in the order in which they were written, or in that of the numbers in their names."""
+    """The files in the order of writing, or of the numbers in their names."""
     natural = sorted(files, key=lambda file: _natural(file.path))
     if calls:
         order = _order_of_calls(calls)
@@ -297,7 +306,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def _order_of_calls(calls: dict[str, list[str]]) -> dict[tuple[str, str], int]:
-    """(folder of a module, input or output) -> its place, from the order in which the calls begin.
+    """The order of (folder of a module, input or output), from that of the calls.
 
     A call ends before the next one begins whose module is not inside its own.
     """
@@ -319,7 +328,9 @@ def _find_order(path: str, order: dict[tuple[str, str], int]) -> int | None:
 
 
 def _read_file(path: str, name: str, is_only: bool) -> dict[str, DumpEntry]:
-    """The tensors of a file of a folder, by the name of the file and their own unless it says nothing.
+    """The tensors of a file of a folder.
+
+    The name is that of the file and their own, without what says nothing.
 
     The file is open no longer than it is read.
     """

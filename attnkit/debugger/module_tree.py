@@ -1,7 +1,8 @@
-"""The tree of module calls that transformers' model_addition_debugger_context writes as JSON.
+"""The tree of module calls that transformers writes as JSON.
 
-Each node has the path of a module, its inputs, its outputs and the calls inside it. A tensor is printed, with five
-digits and shortened above 1,000 elements, or in a safetensors file beside the tree (with use_repr=False).
+It is written by model_addition_debugger_context. Each node has the path of a module, its inputs, its outputs and the
+calls inside it. A tensor is printed, with five digits and shortened above 1,000 elements, or in a safetensors file
+beside the tree (with use_repr=False).
 """
 
 import glob
@@ -71,7 +72,7 @@ def read_tree(path: str, text: bytes) -> tuple[dict[str, DumpEntry], dict[str, s
 
 
 def _read_outputs(folder: str, root: str) -> dict[str, DumpEntry]:
-    """What the whole model returned: transformers writes the files, and leaves them out of the tree."""
+    """What the model returned, in files that the tree does not mention."""
     found = {}
     start = os.path.join(folder, f"{root}_outputs")
     for path in sorted(glob.glob(f"{glob.escape(start)}*.safetensors")):
@@ -82,7 +83,7 @@ def _read_outputs(folder: str, root: str) -> dict[str, DumpEntry]:
 
 
 def _walk(node: Any, root: Any, counts: Counter[str], depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tensors of a call: what it reads, those of the calls inside it, what it returns."""
+    """The tensors of a call: its inputs, those of the calls inside, its outputs."""
     children = node.get("children") or [] if isinstance(node, dict) else None
     if not isinstance(children, list) or not isinstance(node.get("module_path"), str) or depth > DEEPEST:
         raise DataError(f"a call of a module without a path or a list of calls, or more than {DEEPEST} deep")

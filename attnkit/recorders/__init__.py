@@ -1,4 +1,4 @@
-"""Recorders: the intermediates of a program of yours, written to a file while it computes them.
+"""Recorders: what a program computes, written to a file meanwhile.
 
 recording.py      a recording in progress; `record` and `tap`
 torch_modules.py  what the modules of a torch model read and return

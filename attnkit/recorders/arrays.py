@@ -1,4 +1,7 @@
-"""Arrays of other libraries as NumPy arrays. A library is used where it made the array, and is never imported."""
+"""Arrays of other libraries as NumPy arrays.
+
+A library is used if it made the array, and never imported.
+"""
 
 import sys
 from typing import Any
@@ -10,7 +13,9 @@ from attnkit.records import Array
 
 
 def numpy_array(value: Any) -> Array:
-    """The NumPy array of a tensor of torch, JAX or MLX, or of what converts to an array, not copied if possible.
+    """The NumPy array of a tensor of another library, not copied if possible.
+
+    value  of torch, JAX or MLX, or anything that NumPy converts
 
     No number changes: bfloat16 stays bfloat16, narrower floats become float32, narrower integers int8, and complex
     numbers two real ones on a last axis.

@@ -1,6 +1,7 @@
-"""A recording in progress: tensors are written as they are computed, and the file appears at the end.
+"""A recording in progress: tensors are written as they are computed.
 
-One recording is in progress at a time, for all threads, because JAX calls back in threads of its own.
+The file appears when it is complete. One recording is in progress at a time, for all threads, because JAX calls back
+in threads of its own.
 """
 
 import contextlib
