@@ -2,7 +2,10 @@
 
 import ctypes
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -16,13 +19,15 @@ from attnkit.records import Array, join_names
 
 FIRST = 8  # outputs of the first group; their size decides how many are fetched at a time afterwards
 GROUP = 128 << 20  # bytes of a group
+SCOPES = "pkg.torch.onnx.name_scopes"  # where torch.onnx.export writes the modules around a node
 FOLDER = "session.model_external_initializers_file_folder_path"  # where weights in files of their own are
 
 
 def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inputs: Mapping[str, Any]) -> None:
     """Run an ONNX model, and record all that its nodes compute to an NPZ file.
 
-    path    the file to write: the inputs, then the outputs of the nodes in their order, by the names in the model
+    path    the file to write: the inputs, then the outputs of the nodes in their order, by their names in the model, or
+            as `/PATH/OPERATOR_output_0` if torch.onnx.export has written the path of the module beside a node
     model   the file of the model
     inputs  its inputs by name; whole numbers are converted to the integers that the model reads
 
@@ -40,13 +45,14 @@ def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inp
     with call_library("not an ONNX model", source):
         loaded = onnx.load(source, load_external_data=False)
     feeds = _read_inputs(onnx, loaded.graph, inputs, source)
+    paths = _find_paths(loaded.graph)
     with Sink(target) as sink:
         recording = Recording(target, npz.Writer(sink.write))
         for name, array in feeds.items():
             recording.write(name, array)
         with call_library("cannot be run", source):
             for name, value in _run(onnx, runtime, loaded, feeds, os.path.dirname(os.path.abspath(source))):
-                recording.write(name, value)
+                recording.write(paths.get(name, name), value)
         recording.finish(lambda: "the model has no nodes")
 
 
@@ -68,6 +74,32 @@ def _read_inputs(onnx: Any, graph: Any, inputs: Mapping[str, Any], source: str) 
         elif array.dtype != wanted:
             raise DataError(f"input {name!r} is {array.dtype.name}, the model reads {wanted.name}", source)
     return feeds
+
+
+def _find_paths(graph: Any) -> dict[str, str]:
+    """The names of nodes by their modules, in the form of torch's older exporter.
+
+    The second call of a module is `/PATH_1`, the second operator of a kind in a call `/PATH/OPERATOR_1`.
+    """
+    kept = {one.name for one in graph.output}
+    names: dict[str, str] = {}
+    calls: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    open_scopes: list[str] = []
+    for node in graph.node:
+        stated = next((one.value for one in node.metadata_props if one.key == SCOPES), "")
+        scopes = re.findall("'([^']*)'", stated)[:-1]  # from the model to the module; the last is the node itself
+        if not scopes or node.op_type == "Constant":
+            continue
+        calls.update(scope for scope, before in zip_longest(scopes, open_scopes) if scope and scope != before)
+        open_scopes, path = scopes, scopes[-1]
+        place = f"/{path}" * bool(path) + f"_{calls[path] - 1}" * (calls[path] > 1)
+        operator = f"{place}/{node.op_type}"
+        number = f"_{operators[operator]}" * bool(operators[operator])
+        operators[operator] += 1
+        outputs = {name: f"{operator}{number}_output_{at}" for at, name in enumerate(node.output)}
+        names |= {name: path for name, path in outputs.items() if name not in kept}
+    return names
 
 
 def _run(onnx: Any, runtime: Any, model: Any, feeds: Mapping[str, Array], folder: str) -> Iterator[tuple[str, Any]]:

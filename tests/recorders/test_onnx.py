@@ -58,6 +58,36 @@ def test_every_intermediate_is_recorded_in_order(tmp_path, path, monkeypatch, fi
     assert np.array_equal(found["half"].astype(np.float32), found["back"]) and found["large"].dtype == bool
 
 
+def test_nodes_are_named_by_the_modules_that_torch_states(tmp_path):
+    """A block that is called twice and a norm, as torch.onnx.export writes them with dynamo=True."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    nodes, before = [], "x"
+    steps = [("Abs", ["model", "model.fc"]), ("Neg", ["model", "model.fc"]), ("Neg", ["model", "model.fc"])]
+    steps += [
+        ("Relu", ["model"]),
+        ("Abs", ["model", "model.fc"]),
+        ("Constant", ["model"]),
+        ("Neg", ["model", "model.fc"]),
+    ]
+    steps += [("Floor", []), ("Ceil", ["model"])]
+    for number, (operator, scopes) in enumerate(steps):
+        inputs, name = ([] if operator == "Constant" else [before]), f"val_{number}"
+        nodes.append(onnx.helper.make_node(operator, inputs, [name], **({} if inputs else {"value_float": 1.0})))
+        if scopes:
+            nodes[-1].metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", *scopes, name]))
+        before = name if inputs else before
+    declared = [[onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])] for name in ("x", before)]
+    graph = onnx.helper.make_graph(nodes, "graph", *declared)
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
+    onnx.save(made, str(tmp_path / "m.onnx"))
+    record_onnx(tmp_path / "mine.npz", tmp_path / "m.onnx", {"x": np.ones(1, np.float32)})
+    assert [*open_dump(str(tmp_path / "mine.npz"))] == [
+        "x", "/model.fc/Abs_output_0", "/model.fc/Neg_output_0", "/model.fc/Neg_1_output_0", "/model/Relu_output_0",
+        "/model.fc_1/Abs_output_0", "/model.fc_1/Neg_output_0", "val_7", "val_8",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "inputs, message",
     [
