@@ -1,0 +1,342 @@
+"""Compare the dump of an implementation with a model, or with another dump, site by site."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from attnkit import model
+from attnkit.checkpoints import Checkpoint
+from attnkit.debugger import layouts, matching
+from attnkit.debugger.dumps import Dump
+from attnkit.debugger.names import Located, TensorSource, locate_sites, read_map
+from attnkit.debugger.report import Facts, VerdictReport, make_verdict
+from attnkit.debugger.stages import Graph, Inputs
+from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, order_problems
+from attnkit.errors import DataError, UsageError, counted
+from attnkit.inputs import layers
+from attnkit.model.dtypes import FLOATS
+from attnkit.records import Array, join_names
+
+# what a model reads beside its ids -> the last part of the names that dumps give it
+READ = {
+    "mask": ("mask", "attention_mask"),
+    "types": ("types", "token_type_ids"),
+    "target_mask": ("decoder_attention_mask",),
+}
+IDS = ("ids", "input_ids")
+KEPT = 64  # arrays that are held at a time
+
+
+@dataclass
+class Request:
+    """What is asked of a comparison.
+
+    map_file  a file of names and sites
+    match     whether names of no site are paired by shape and value
+    why       whether causes are looked for
+    all_rows  whether stages behind the first that differs are compared, and those that are the same listed
+    """
+
+    map_file: str | None = None
+    match: bool = False
+    why: bool = False
+    all_rows: bool = False
+
+
+@dataclass
+class Implementation(Mapping[str, Array]):
+    """The sites of a dump, each brought to its layout when it is asked for.
+
+    findings  what had to be found by value, by site
+    problems  sites whose arrays have no layout of the model's, with both shapes
+    """
+
+    dump: Dump
+    sources: Mapping[str, TensorSource]
+    graph: Graph
+    findings: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    _arrays: dict[str, Array] = field(default_factory=dict)
+
+    def __contains__(self, site: object) -> bool:
+        return site in self.sources and site in self.graph.stages and site not in self.problems
+
+    def __iter__(self) -> Iterator[str]:
+        return (site for site in self.graph.stages if site in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, site: str) -> Array:
+        if site not in self._arrays:
+            fitted = self._fit(site, None)
+            if fitted.array is None:
+                raise KeyError(site)
+            self._keep(site, fitted.array)
+        return self._arrays[site]
+
+    def fit(self, site: str, expected: Array) -> Array | None:
+        """The array of a site; its values decide between layouts of one shape. None if it has no such layout."""
+        fitted = self._fit(site, expected)
+        if fitted.array is None:
+            self.problems[site] = fitted.problem
+            return None
+        if fitted.finding:
+            self.findings[site] = fitted.finding
+        self._keep(site, fitted.array)
+        return fitted.array
+
+    def dtype(self, site: str) -> str:
+        return self.dump.dtype(self.sources[site].name)
+
+    def digits(self, site: str) -> int:
+        """How many significant digits of its numbers the dump has; 0 for all."""
+        return self.dump.digits(self.sources[site].name)
+
+    def _fit(self, site: str, expected: Array | None) -> layouts.Fitted:
+        source, shape = self.sources[site], self.graph.stages[site].shape
+        array = self.dump[source.name]
+        if site.endswith(".rows") and array.shape[-2:] == shape[-2:]:  # of positions, often the same for all texts
+            array = np.broadcast_to(array.reshape(array.shape[-2:]) if array.shape[:-2] == (1,) else array, shape)
+        axes = layouts.site_axes(site, len(shape))
+        heads = self.graph.stages[site].options.get("heads", 0) if site.endswith("_projected") else 0
+        return layouts.to_layout(array, shape, axes, source.columns, expected, heads)
+
+    def _keep(self, site: str, array: Array) -> None:
+        if len(self._arrays) >= KEPT:
+            del self._arrays[next(iter(self._arrays))]
+        self._arrays[site] = array
+
+
+def compare_with_model(
+    checkpoint: Checkpoint, mine: Dump, request: Request, ids: Array | None = None, reference: Dump | None = None
+) -> VerdictReport:
+    """Compare a dump with what a model computes from the same token ids.
+
+    ids        (T,) or (B, T), which those of the dump should be; None: those of the dump
+    reference  another dump, whose arrays count in place of those that attnkit computes
+
+    DataError if the dump has no token ids and none are given, or no name of a stage.
+    """
+    core = layers.complete_model(checkpoint)
+    located = locate_sites([*mine], checkpoint)
+    inputs, difference = read_model_inputs(core, mine, located, ids)
+    graph = Graph(core, inputs)
+    located = choose_sites(located, mine, graph, request, checkpoint)
+    own = Implementation(mine, located.sources, graph)
+    if not len(own):
+        names = join_names([*mine], 3)
+        raise DataError(f"none of its names is a stage of this {core.config.family} model: {names}", mine.name)
+    other = None
+    if reference is not None:
+        other = Implementation(reference, locate_sites([*reference], checkpoint).sources, graph)
+    dtypes = Counter(own.dtype(site) for site in own)
+    judged = until_first(Judge(graph, own, other).rows(request.why), request)
+    rows = [mark_dtype(row, own, dtypes) for row in judged]
+    if request.all_rows:
+        missing = [
+            StageRow(site, "missing", note="not in the dump") for site in graph.stages if site not in own.sources
+        ]
+        rows = sorted([*rows, *missing], key=lambda row: [*graph.stages].index(row.site))
+    facts = Facts(
+        mine.name,
+        names="--map" if request.map_file else f"the names of {located.scheme}" if located.scheme else "--match",
+        ids=difference,
+        tokens=count_tokens(inputs),
+        found=(len(own) + len(own.problems), len(graph.stages)),
+        unknown=tuple(located.unknown),
+        dtype=dtypes.most_common(1)[0][0] if dtypes else "float32",
+        notes=tuple(list_notes(mine, located, own, request)),
+        why=request.why,
+        shows_all=request.all_rows,
+    )
+    return make_verdict(rows, facts)
+
+
+def compare_dumps(reference: Dump, mine: Dump, request: Request) -> VerdictReport:
+    """Compare two dumps by the sites that their names state, or by their names where these are the same.
+
+    DataError if they have no name and no site in common.
+    """
+    chosen = None
+    if request.map_file is not None:
+        chosen = read_map(request.map_file, [*mine], [*reference])
+    left, right = locate_sites([*reference]), locate_sites([*mine])
+    pairs = {name: (TensorSource(name), TensorSource(name)) for name in reference if name in mine}
+    if chosen:
+        pairs |= {other: (TensorSource(other), TensorSource(name)) for name, other in chosen.items()}
+    elif len(pairs) < min(len(reference), len(mine)):
+        pairs = {site: (one, right.sources[site]) for site, one in left.sources.items() if site in right.sources}
+    if not pairs:
+        names = " and ".join(f"{one.name} has {join_names([*one], 3)}" for one in (reference, mine))
+        raise DataError(f"no name or stage in common: {names}; --map FILE or --model DIR brings them together")
+    compared = (compare_pair(name, reference, mine, *pair) for name, pair in pairs.items())
+    rows = [*until_first(compared, request)]
+    if request.all_rows:
+        rows += [StageRow(site, "missing", note="not in the dump") for site in left.sources if site not in pairs]
+    known = {source.name for _, source in pairs.values()}
+    dtypes = Counter(mine.dtype(source.name) for _, source in pairs.values())
+    scheme = (
+        f"the names of {right.scheme}" if pairs.keys() <= right.sources.keys() else "--map" if chosen else "their names"
+    )
+    facts = Facts(
+        mine.name,
+        names=scheme,
+        found=(len(pairs), len(left.sources) if right.scheme else len(reference)),
+        unknown=tuple(name for name in mine if name not in known),
+        dtype=dtypes.most_common(1)[0][0],
+        shows_all=request.all_rows,
+    )
+    return make_verdict(rows, facts)
+
+
+def compare_pair(name: str, reference: Dump, mine: Dump, left: TensorSource, right: TensorSource) -> StageRow:
+    """The row of one tensor of two dumps, against the noise of its dtype."""
+    wanted = reference[left.name]
+    if left.columns is not None:
+        wanted = next(layouts.cut_columns(wanted, left.columns)).array
+    if wanted.ndim > 4:
+        fitted = layouts.Fitted(mine[right.name]) if mine.shape(right.name) == wanted.shape else layouts.Fitted(None)
+    else:
+        axes = layouts.site_axes(name, wanted.ndim) if wanted.ndim else ()
+        fitted = layouts.to_layout(mine[right.name], wanted.shape, axes, right.columns, wanted)
+    if fitted.array is None:
+        return StageRow(name, "shape", note=f"shape {mine.shape(right.name)}, expected {wanted.shape}")
+    return compare_arrays(name, fitted.array, wanted, mine.dtype(right.name), fitted.finding)
+
+
+def mark_dtype(row: StageRow, own: Implementation, dtypes: Counter[str]) -> StageRow:
+    """The row of a stage with kind dtype, if its dtype is narrower than that of most stages."""
+    usual, dtype = dtypes.most_common(1)[0][0], own.dtype(row.site)
+    if row.kind or EPSILON.get(dtype, 0.0) <= EPSILON.get(usual, 0.0):
+        return row
+    return replace(row, kind="dtype", note=f"{dtype}, most stages are {usual}")
+
+
+def count_tokens(inputs: Inputs) -> int:
+    if inputs.ids is None:
+        return 0
+    return int(inputs.ids.size if inputs.mask is None else inputs.mask.sum())
+
+
+def choose_sites(located: Located, mine: Dump, graph: Graph, request: Request, checkpoint: Checkpoint) -> Located:
+    """The sites of a dump by its names and the user's map, and with --match by value."""
+    if request.map_file is not None:
+        chosen = read_map(request.map_file, [*mine], [*graph.stages, *graph.roots])
+        located = locate_sites([*mine], checkpoint, chosen)
+    if request.match:
+        wanted = Computed(graph, [site for site in graph.stages if site not in located.sources])
+        matches = matching.pair_tensors(mine, wanted, [name for name in located.unknown if mine.dtype(name) in FLOATS])
+        found = {
+            **located.sources,
+            **{one.site: TensorSource(one.name, one.columns, describe_match(one)) for one in matches},
+        }
+        used = {one.name for one in matches}
+        unknown = {name: why for name, why in located.unknown.items() if name not in used}
+        sources = {site: found[site] for site in (*graph.roots, *graph.stages) if site in found}
+        located = replace(located, sources=sources, unknown=unknown)
+    return located
+
+
+def describe_match(match: matching.Match) -> str:
+    how = f", {match.done}" if match.done else ""
+    return f"{match.name} is taken for {match.site} by its values ({100 * match.sureness:.3g} % sure{how})"
+
+
+class Computed(Mapping[str, Array]):
+    """Sites of a graph, each computed when it is asked for."""
+
+    def __init__(self, graph: Graph, sites: Sequence[str]) -> None:
+        self.graph, self.sites = graph, sites
+        self.memo: dict[str, Array] = {}
+
+    def __getitem__(self, site: str) -> Array:
+        return self.graph.evaluate(site, self.graph.roots, memo=self.memo)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+
+def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Array | None) -> tuple[Inputs, str]:
+    """What the model reads, as the dump has it, and how its token ids differ from the expected ones."""
+    own = {
+        site: read_ids(mine, located.sources[site].name) for site in ("ids", "decoder.ids") if site in located.sources
+    }
+    expected = None if ids is None else np.atleast_2d(ids)
+    read = {name: find_read(mine, names) for name, names in READ.items()}
+    source = own.get("ids", expected if expected is not None else find_read(mine, IDS))
+    if source is None and core.config.patches is None:
+        raise UsageError(f"{mine.name} has no token ids, as input_ids; give the TEXT or --ids")
+    difference = compare_ids(own["ids"], expected, read["mask"]) if expected is not None and "ids" in own else ""
+    mask = None if read["mask"] is None or source is None else read["mask"].reshape(source.shape).astype(bool)
+    return Inputs(source, own.get("decoder.ids"), mask, read["target_mask"], read["types"]), difference
+
+
+def read_ids(mine: Dump, name: str) -> Array:
+    array = mine[name]
+    if array.dtype.kind not in "iu" and not (array == np.round(array)).all():
+        raise DataError(f"{name} holds no token ids: {array.dtype}", mine.name)
+    return np.atleast_2d(array).astype(np.int64)
+
+
+def find_read(mine: Dump, names: Sequence[str]) -> Array | None:
+    """The first tensor of a dump whose name ends with one of some words: (B, T)."""
+    for name in mine:
+        if name.rpartition(".")[2] in names and len(mine.shape(name)) <= 2:
+            return np.atleast_2d(mine[name])
+    return None
+
+
+def compare_ids(own: Array, expected: Array, mask: Array | None) -> str:
+    """Say where token ids first differ, "" if they are the same.
+
+    >>> compare_ids(np.array([[1, 5, 6]]), np.array([[5, 6]]), None)
+    '3 tokens, expected 2; the first that differs is 1, expected 5 (token 0); the rest agrees with the first 1 left out'
+    """
+    rows = [row if mask is None else row[np.asarray(mask, bool).reshape(own.shape)[at]] for at, row in enumerate(own)]
+    for at, (row, wanted) in enumerate(itertools.zip_longest(rows, expected, fillvalue=np.array([], np.int64))):
+        if np.array_equal(row, wanted):
+            continue
+        shared = min(len(row), len(wanted))
+        place = next((i for i in range(shared) if row[i] != wanted[i]), shared)
+        words = [f"{len(row)} tokens, expected {len(wanted)}"] if len(row) != len(wanted) else []
+        if place < shared:
+            text = f" of text {at}" if len(own) > 1 else ""
+            words.append(f"the first that differs is {row[place]}, expected {wanted[place]} (token {place}{text})")
+        extra = len(row) - len(wanted)
+        if extra > 0 and np.array_equal(row[extra:], wanted):
+            words.append(f"the rest agrees with the first {extra} left out")
+        if extra < 0 and np.array_equal(row, wanted[-extra:]):
+            words.append(f"they lack the first {-extra}")
+        return "; ".join(words)
+    return ""
+
+
+def until_first(rows: Iterator[StageRow], request: Request) -> Iterator[StageRow]:
+    """The rows up to the first that differs, or all."""
+    for row in rows:
+        yield row
+        if row.differs and not (request.why or request.all_rows):
+            return
+
+
+def list_notes(mine: Dump, located: Located, own: Implementation, request: Request) -> Iterator[str]:
+    """Layouts found by value, guessed pairs, and stages in another order than they are computed in."""
+    yield from (f"{site}: {finding}" for site, finding in own.findings.items())
+    if request.match:
+        yield from (source.note for source in located.sources.values() if source.note)
+    if mine.is_ordered:
+        place = {name: at for at, name in enumerate(mine)}
+        sites = sorted((site for site in own), key=lambda site: place[located.sources[site].name])
+        outputs = [site for site in sites if ".input" not in located.sources[site].name]
+        problems = order_problems(outputs, own.graph)
+        if problems:
+            first, second = problems[0]
+            more = f", and {counted(len(problems) - 1, 'more pair')}" * (len(problems) > 1)
+            yield f"reordered: {first} is computed before {second}, which it is made from{more}"

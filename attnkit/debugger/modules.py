@@ -1,0 +1,287 @@
+"""The modules of a published model by path, and the sites that their outputs and inputs are.
+
+The paths follow from the names of the parameters: `layers.0.self_attn.q_proj.weight` belongs to the module
+`layers.0.self_attn.q_proj`, whose output is the site that this weight computes, and whose input is the site that it
+reads. What a module of modules returns follows from the order of the stages: the last stage inside it, and the stages
+after that one which need no parameters and nothing from outside.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.checkpoints.auto import CONFIG, import_family
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import TensorSpec, expand_layers
+from attnkit.debugger.stages import Graph, Inputs, Stage
+
+Specs = Mapping[str, Mapping[str, TensorSpec]]
+Columns = tuple[int, int, int]  # first, end and count: these of so many equal parts of the last axis
+
+MAIN = ("", "0")  # keys of the only or first output
+READ = ("", "0", "hidden_states", "input")  # keys of the only or first input
+ACTIVATIONS = ("act", "act_fn", "activation", "activation_fn", "intermediate_act_fn", "transform_act_fn",
+               "pooler_activation")  # fmt: skip
+DROPOUTS = ("dropout", "attn_dropout", "attention_dropout")  # of the weights of attention, beside q, k and v
+# operation -> the parameters by whose names a module that computes it is found
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "words": ("table",),
+    "types": ("types",),
+    "rows": ("table",),
+    "norm": ("gamma",),
+    "patches": ("cls",),
+    "pooler": ("w",),
+}
+UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}
+# family -> published names and the paths of its modules since version 5 of transformers
+RENAMED = {
+    "vit": (
+        (r"^encoder\.layer\.", "layers."),
+        (r"attention\.attention\.([qkv])\w+\.", r"attention.\1_proj."),
+        (r"attention\.output\.dense\.", "attention.o_proj."),
+        (r"intermediate\.dense\.", "mlp.fc1."),
+        (r"(?<=\d\.)output\.dense\.", "mlp.fc2."),
+    ),
+}
+
+
+class Held(NamedTuple):
+    """What a tensor of a module holds: a site, or columns of a tensor that several sites share."""
+
+    site: str
+    columns: Columns | None = None
+
+
+@dataclass
+class Module:
+    """One call of a module.
+
+    outputs, inputs  key -> what the tensor holds; the key is "" for the only one, else its number or name
+    is_leaf          whether it has a parameter of its own
+    stacks           the stacks that a module of the whole model contains, () for one within a layer
+    inside           the sites that a module of modules computes, in their order
+    """
+
+    outputs: dict[str, list[Held]] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    is_leaf: bool = True
+    stacks: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+
+
+Modules = dict[str, list[Module]]  # path -> its calls in one pass
+
+
+def build_stages(config: model.Config, specs: Specs) -> dict[str, Stage]:
+    """The stages of a configuration by site, in the order of computation."""
+    cut, ids = config.patches, np.zeros((1, 1), np.int64)
+    image = np.zeros((1, cut.channels, cut.height, cut.width), np.float32) if cut else None
+    core = model.Model(config, {layer: dict.fromkeys(params, ids) for layer, params in specs.items()})
+    return Graph(core, Inputs(ids=None if cut else ids, target=ids, image=image)).stages
+
+
+def find_modules(config: model.Config, specs: Specs, raw: Mapping[str, object]) -> Modules:
+    """The modules of a model, from its parameters by layer.
+
+    raw  the values of config.json
+
+    >>> from attnkit.checkpoints.publishing import published_tensors
+    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
+    >>> table = published_tensors(raw)
+    >>> modules = find_modules(table.config, table.specs, raw)
+    >>> modules["h.0.mlp.c_fc"][0].outputs[""], modules["h.0.mlp.c_fc"][0].inputs[""]
+    ([Held(site='decoder.0.ffn.hidden', columns=None)], 'decoder.0.norm2')
+    >>> modules["h.0"][0].outputs[""]
+    [Held(site='decoder.0.ffn.residual', columns=None)]
+    """
+    if not raw.get("model_type"):
+        return _Finder(config, specs).find([])
+    reader = ConfigReader({**raw, **UNTIED}, CONFIG)  # the head under the names of one with a table of its own
+    family = import_family(reader)
+    untied = expand_layers(config, family.map_layers(reader))
+    own = {"head": untied["head"]} if "head" in specs else {}
+    return _Finder(config, {**specs, **own}).find([prefix.removesuffix(".") for prefix in family.PREFIXES])
+
+
+class ModuleParameter(NamedTuple):
+    """A parameter: its module, its layer, what the module's output holds, and whether it is the weight."""
+
+    path: str
+    layer: str
+    held: Held
+    is_weight: bool
+
+
+class _Finder:
+    def __init__(self, config: model.Config, specs: Specs) -> None:
+        self.config = config
+        self.specs = specs
+        self.stages = build_stages(config, specs)
+        self.names = list(self.stages)
+        self.order = {site: at for at, site in enumerate(self.names)}
+        self.entries = list(dict.fromkeys(self._read_entries()))
+        self.computed = {entry.held.site for entry in self.entries}
+        self.layers: dict[str, list[str]] = {}  # path -> the layers that it computes, by call
+        for entry in self.entries:
+            calls = self.layers.setdefault(entry.path, [])
+            if entry.layer not in calls:
+                calls.append(entry.layer)
+
+    def find(self, prefixes: Iterable[str]) -> Modules:
+        """The modules by path; prefixes: the paths of the model without its head."""
+        modules: Modules = {}
+        for entry in self.entries:
+            if entry.is_weight:
+                self._add_leaf(modules, entry)
+        for path, calls in self._group_by_container().items():
+            if path not in modules:
+                modules[path] = [self._describe_container(sites) for sites in calls]
+        inner, whole = (self._describe_container(self.names) for _ in range(2))
+        if "logits" in self.stages:
+            whole.outputs |= {key: self._hold("logits") for key in MAIN}
+        return {**{path: [inner] for path in prefixes}, **modules, "": [whole]}
+
+    def _hold(self, site: str) -> list[Held]:
+        """What the output of a module holds, which is no site if a row is added to it elsewhere."""
+        specs = self.specs.get(self.stages[site].layer, {}).values()
+        return [] if any(spec.padding_row is not None for spec in specs) else [Held(site)]
+
+    def _read_entries(self) -> Iterator[ModuleParameter]:
+        computed_by = {
+            (stage.layer, name): stage.site
+            for stage in self.stages.values()
+            for name in stage.options.get("names", PARAMETERS.get(stage.operation, ()))
+        }
+        tables: set[str] = set()  # modules of embeddings, which a tied head shares
+        for layer, params in self.specs.items():
+            for name, spec in params.items():
+                site = computed_by.get((layer, "gamma" if name == "beta" else name))
+                if site is None:
+                    continue
+                part, count = spec.split
+                rules = self.config.attention_rules.get(layer)
+                unit = rules.heads if rules else 1  # columns of fused heads are counted in heads
+                held = Held(site, (part * unit, (part + 1) * unit, count * unit) if count > 1 else None)
+                for published in (one for stored in spec.names for one in renamed(self.config.family, stored)):
+                    path, _, kind = published.rpartition(".")
+                    is_weight = kind in ("weight", "gamma") and not name.startswith("b")
+                    tables |= {path} if name == "table" else set()
+                    if path and not (layer == "head" and is_weight and path in tables):
+                        yield ModuleParameter(path, layer, held, is_weight)
+
+    def _add_leaf(self, modules: Modules, entry: ModuleParameter) -> None:
+        path, call = entry.path, self.layers[entry.path].index(entry.layer)
+        stage = self.stages[entry.held.site]
+        if stage.operation != "pooler" and not self._is_unfinished(entry):
+            leaf = call_of(modules, path, call)
+            for key in MAIN:
+                leaf.outputs.setdefault(key, []).append(entry.held)
+            if stage.operation not in ("rows", "types") and stage.options.get("factor", 1.0) == 1:
+                leaf.inputs = dict.fromkeys(READ, stage.inputs[0])
+        activation = stage if stage.operation == "pooler" else self._next_stage(stage)
+        if activation is stage or (activation and activation.operation == "activate"):
+            for name in ACTIVATIONS:
+                module = call_of(modules, sibling(path, name), call)
+                module.outputs = {key: [Held(activation.site)] for key in MAIN}
+                module.inputs = dict.fromkeys(READ, stage.site) if activation is not stage else {}
+        if stage.operation == "words" and self.config.positions.kind == "sinusoidal":
+            rows = [Held(f"{entry.held.site.partition('.')[0]}.positions.rows")]
+            call_of(modules, sibling(path, "embed_positions"), 0).outputs = dict.fromkeys(MAIN, rows)
+        if entry.held.site.endswith(".q_projected"):
+            for name in DROPOUTS:
+                weights = entry.held.site.replace("q_projected", "weights")
+                call_of(modules, sibling(path, name), call).inputs = dict.fromkeys(READ, weights)
+
+    def _next_stage(self, stage: Stage) -> Stage | None:
+        """The stage after another, if that one is all it reads."""
+        following = next(iter(self.names[self.order[stage.site] + 1 :]), "")
+        return self.stages[following] if following and self.stages[following].inputs == (stage.site,) else None
+
+    def _is_unfinished(self, entry: ModuleParameter) -> bool:
+        """Whether the output of a module is no site: a bias or a row is added outside of it."""
+        if entry.layer != "head" or "b" not in self.specs["head"]:
+            return not self._hold(entry.held.site)
+        biases = {one.path for one in self.entries if one.layer == "head" and not one.is_weight}
+        is_inside = any(entry.path == path or entry.path.startswith(f"{path}.") for path in biases)
+        return not is_inside or not self._hold(entry.held.site)
+
+    def _group_by_container(self) -> dict[str, list[list[str]]]:
+        """The sites inside every module of modules, by its calls."""
+        calls: dict[str, dict[int, list[str]]] = {}
+        for entry in self.entries:
+            parts = entry.path.split(".")
+            call = self.layers[entry.path].index(entry.layer)
+            for end in range(1, len(parts) + (not entry.is_weight)):
+                calls.setdefault(".".join(parts[:end]), {}).setdefault(call, []).append(entry.held.site)
+        groups = {}
+        for path, by_call in calls.items():
+            sites = [site for some in by_call.values() for site in some]
+            is_whole = any(model.parse_layer_name(self.stages[site].layer)[1] is None for site in sites)
+            groups[path] = [sites] if is_whole else list(by_call.values())
+        return groups
+
+    def _describe_container(self, sites: Iterable[str]) -> Module:
+        found = sorted(set(sites), key=self.order.__getitem__)
+        of_stacks = [site for site in found if site.partition(".")[0] in self.config.stacks]
+        inside = of_stacks or found
+        first, last = self.stages[inside[0]], self._last_inside(inside)
+        within = self.names[self.order[inside[0]] : self.order[last] + 1]
+        module = Module(is_leaf=False, inside=tuple(within))
+        embeds = [self.stages[site] for site in inside if site.partition(".")[2] == "embed.words"]
+        numbers = {model.parse_layer_name(self.stages[site].layer)[1] for site in inside}
+        if of_stacks and (embeds or len(numbers - {None}) > 1):
+            module.stacks = tuple(dict.fromkeys(site.partition(".")[0] for site in inside))
+        module.outputs = {key: self._hold(last) for key in MAIN}
+        weights = [name for name in within if name.endswith(".weights")]
+        if len(weights) == 1 and not module.stacks:
+            number = 2 if self.config.family == "t5" else 1  # after the bias of positions
+            module.outputs[str(number)] = [Held(weights[0])]
+        if first.operation not in ("rows", "types", "patches") and first.inputs[0] != "head.pooled":
+            module.inputs = dict.fromkeys((*READ, "input_ids"), first.inputs[0])
+        return module
+
+    def _last_inside(self, inside: list[str]) -> str:
+        """The last site that a module of modules computes."""
+        first, last = self.order[inside[0]], self.order[inside[-1]]
+        known = {*self.names[first : last + 1]}
+        known |= {*self.stages[inside[0]].inputs} if self.stages[inside[0]].operation == "norm" else set()
+        for name in self.names[last + 1 :]:
+            is_other = name.partition(".")[0] != inside[-1].partition(".")[0]
+            if is_other or name in self.computed or not {*self.stages[name].inputs} <= known:
+                break
+            known.add(name)
+            last += 1
+        return self.names[last]
+
+
+def call_of(modules: Modules, path: str, call: int) -> Module:
+    """A call of a module, added if there is none yet."""
+    calls = modules.setdefault(path, [])
+    calls += [Module() for _ in range(len(calls), call + 1)]
+    return calls[call]
+
+
+def sibling(path: str, name: str) -> str:
+    """The path of another module beside one.
+
+    >>> sibling("h.0.mlp.c_fc", "act"), sibling("vocab_transform", "activation")
+    ('h.0.mlp.act', 'activation')
+    """
+    parent = path.rpartition(".")[0]
+    return f"{parent}.{name}" if parent else name
+
+
+def renamed(family: str, published: str) -> list[str]:
+    """A published name, and the name of the same parameter since version 5 of transformers if it is another.
+
+    >>> renamed("vit", "encoder.layer.3.attention.attention.query.weight")[1]
+    'layers.3.attention.q_proj.weight'
+    """
+    newer = published
+    for pattern, replacement in RENAMED.get(family, ()):
+        newer = re.sub(pattern, replacement, newer)
+    return [published] if newer == published else [published, newer]

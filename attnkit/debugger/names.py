@@ -1,0 +1,659 @@
+"""The site that each name of a dump is, by the tables of four schemes or by a map of the user.
+
+attnkit          the names of a trace: decoder.0.self.weights
+Hugging Face     paths of modules: model.layers.0.mlp.up_proj.output, or without its suffix; those of vLLM and SGLang,
+                 and nodes of exported graphs: /model/layers.0/mlp/up_proj/MatMul_output_0
+TransformerLens  hooks: blocks.0.attn.hook_pattern
+llama.cpp        names of its graph or of its weights: kq_soft_max-0, blk.0.attn_q
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from attnkit import model
+from attnkit.checkpoints import Checkpoint
+from attnkit.checkpoints.auto import FAMILIES, LAYER_COUNTS, SAME_AS
+from attnkit.checkpoints.label_heads import SUFFIXES
+from attnkit.checkpoints.publishing import published_tensors
+from attnkit.debugger.modules import Columns, Held, Module, Modules, Specs, build_stages, find_modules
+from attnkit.debugger.stages import Stage
+from attnkit.errors import DataError, counted, suggest
+from attnkit.formats.streams import open_source
+
+# how directly a name states a site, the best first
+LEAF, CONTAINER, INPUT, OUTER_INPUT, WHOLE, NODE_OF_GRAPH = range(6)
+
+
+class TensorSource(NamedTuple):
+    """The tensor of a dump that holds a site.
+
+    columns  first, end and count: the site is these of so many equal parts of its last axis; None: all of it
+    note     what differs by nature, "" for nothing
+    """
+
+    name: str
+    columns: Columns | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Located:
+    """What the names of a dump are.
+
+    scheme   the kind of most names: attnkit, Hugging Face, TransformerLens or llama.cpp; "" if no name fits any
+    family   the family whose tables explain most names, or that of the model
+    sources  site -> its tensor, in the order of computation
+    unknown  every name that is no site -> why
+    """
+
+    scheme: str
+    family: str
+    sources: dict[str, TensorSource]
+    unknown: dict[str, str]
+
+
+class Claim(NamedTuple):
+    """A name that may be the source of a site, and how directly it states it."""
+
+    site: str
+    source: TensorSource
+    rank: int = LEAF
+
+
+class KnownModel(NamedTuple):
+    """What is known of the model of a dump.
+
+    has_sizes  whether the configuration is that of the model, not of the smallest of its family
+    """
+
+    config: model.Config
+    specs: Specs
+    raw: Mapping[str, Any]
+    stages: dict[str, Stage]
+    has_sizes: bool = False
+
+    def cut_heads(self, layer: str) -> list[Held]:
+        """Queries, keys and values that are the columns of one tensor; [] if their sizes are unknown."""
+        rules = self.config.attention_rules[layer]
+        if rules.rope is not None and not self.has_sizes:
+            return []
+        ends = (rules.heads, rules.heads + rules.kv_heads, count := rules.heads + 2 * rules.kv_heads)
+        return [
+            Held(f"{layer}.{letter}_projected", (start, end, count))
+            for letter, start, end in zip("qkv", (0, *ends), ends, strict=False)
+        ]
+
+    @property
+    def has_whole_logits(self) -> bool:
+        """Whether a published model returns all columns of the logits."""
+        return all(spec.padding_row is None for spec in self.specs.get("head", {}).values())
+
+
+def locate_sites(
+    names: Sequence[str], checkpoint: Checkpoint | None = None, user_map: Mapping[str, str] | None = None
+) -> Located:
+    """Find the tensor of a dump that holds each site.
+
+    names       of the dump, in its order
+    checkpoint  of the model; None: the family is found from the names
+    user_map    name -> site, which counts more than the tables; see `read_map`
+
+    >>> located = locate_sites(["transformer.h.0.attn.c_attn.output", "transformer.h.0.mlp.act.output", "loss"])
+    >>> located.scheme, located.family, located.sources["decoder.0.self.k_projected"].columns
+    ('Hugging Face', 'gpt2', (1, 2, 3))
+    >>> located.sources["decoder.0.ffn.activated"].name, located.unknown
+    ('transformer.h.0.mlp.act.output', {'loss': 'no site by this name'})
+    """
+    known = _know(checkpoint) if checkpoint else _find_family(names)
+    scheme, claims = _claim_all(names, known)
+    chosen = {name: [Claim(site, TensorSource(name), rank=-1)] for name, site in (user_map or {}).items()}
+    found = _claim_sites(names, known) | _claimed(claims) | chosen
+    best: dict[str, Claim] = {}
+    for one in (claim for name in names for claim in found.get(name, ())):
+        if one.site not in best or one.rank < best[one.site].rank:
+            best[one.site] = one
+    unknown = {name: str(claims.get(name) or "no site by this name") for name in names if name not in found}
+    is_any = len(unknown) < len(names)
+    order = {site: at for at, site in enumerate(known.stages)}
+    located = sorted(best.values(), key=lambda one: order.get(one.site, -1))
+    sources = {one.site: one.source for one in located}
+    return Located(scheme if is_any else "", known.config.family if is_any else "", sources, unknown)
+
+
+def read_map(path: str, names: Iterable[str], sites: Iterable[str]) -> dict[str, str]:
+    """Read the sites of names from a file of two columns: a name of the dump, and a site.
+
+    names  of the dump; sites: of the model
+
+    Columns are separated by blanks, a tab or a comma; a line that begins with # is a comment. DataError names the line
+    that is not so, or whose name or site is unknown or was given before.
+    """
+    with open_source(path) as source:
+        lines = bytes(source.read_all()).decode("utf-8", "replace").splitlines()
+    known, existing, found = list(names), list(sites), dict[str, str]()
+    for number, line in enumerate(lines, start=1):
+        words = re.split(r"\s*[,\t]\s*" if re.search(r"[,\t]", line.strip()) else r"\s+", line.strip())
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        problem = ""
+        if len(words) != 2:
+            problem = f"{counted(len(words), 'column')} (expected 2: a name of the dump, and a site)"
+        elif words[0] not in known:
+            problem = f"the dump has no tensor {words[0]!r}{suggest(words[0], known)}"
+        elif words[1] not in existing:
+            problem = f"the model has no site {words[1]!r}{suggest(words[1], existing)}"
+        elif words[1] in found.values():
+            problem = f"site {words[1]!r} was given before"
+        elif words[0] in found:
+            problem = f"tensor {words[0]!r} was given before"
+        if problem:
+            raise DataError(f"line {number}: {problem}", path)
+        found[words[0]] = words[1]
+    return found
+
+
+Claims = dict[str, list[Claim] | str]  # a name to its sites, or to why it holds none
+
+
+def _claim_all(names: Sequence[str], known: KnownModel) -> tuple[str, Claims]:
+    """The scheme that explains most names, and its claims."""
+    schemes: dict[str, Callable[[Sequence[str], KnownModel], Mapping[str, list[Claim] | str]]] = {
+        "attnkit": _claim_sites,
+        "Hugging Face": _claim_modules,
+        "TransformerLens": _claim_hooks,
+        "llama.cpp": _claim_nodes,
+    }
+    claims = {scheme: claim(names, known) for scheme, claim in schemes.items()}
+    scheme = max(claims, key=lambda one: len(_claimed(claims[one])))
+    return scheme, dict(claims[scheme])
+
+
+def _claimed(claims: Mapping[str, list[Claim] | str]) -> dict[str, list[Claim]]:
+    return {name: claim for name, claim in claims.items() if not isinstance(claim, str)}
+
+
+# what is known of a model
+
+
+def _know(checkpoint: Checkpoint) -> KnownModel:
+    specs = checkpoint.params.specs
+    return KnownModel(checkpoint.config, specs, checkpoint.raw, build_stages(checkpoint.config, specs), True)
+
+
+# the values of config.json that any family needs, for the smallest model of each
+SKELETON = {
+    **dict.fromkeys(("n_embd", "hidden_size", "d_model", "dim", "embedding_size", "head_dim", "d_kv"), 2),
+    **dict.fromkeys(("n_head", "n_heads", "num_attention_heads", "num_heads", "nhead", "encoder_attention_heads",
+                     "decoder_attention_heads", "num_key_value_heads"), 1),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim",
+                     "dim_feedforward"), 3),
+    **dict.fromkeys(("n_positions", "max_position_embeddings"), 512),
+    "vocab_size": 4, "image_size": 4, "patch_size": 2, "relative_attention": True, "pos_att_type": "c2p|p2c",
+    "num_labels": 2,
+}  # fmt: skip
+HEADED = ({}, *({"architectures": [suffix]} for suffix in SUFFIXES.values()))
+VARIANTS = {"t5": ({"feed_forward_proj": "gated-gelu"},), "electra": ({"embedding_size": 3},
+            {"architectures": ["ForPreTraining"]})}  # fmt: skip
+WITHOUT_MODULES = ("lstm", "seq2seq")
+FEW = 200  # layers
+
+
+def _find_family(names: Sequence[str]) -> KnownModel:
+    """The family whose tables explain most of the names, with as many layers as they count."""
+    firsts = {name: FIRST_NUMBER.sub("0", CALL.sub("", name), count=1) for name in names}
+    unique = [*dict.fromkeys(firsts.values())]
+    best, most, claims = _sketch("gpt2", {}, {}), (0, 0), dict[str, list[Claim]]()
+    for family in dict.fromkeys(("gpt2", "llama", *FAMILIES)):
+        if family in SAME_AS or family in WITHOUT_MODULES:
+            continue
+        for variant in (*HEADED, *VARIANTS.get(family, ())):
+            known = _sketch(family, variant, {})
+            found = _claimed(_claim_all(unique, known)[1])
+            score = len(found), len({one.site for claim in found.values() for one in claim})
+            if score > most:
+                best, most, claims = known, score, found
+    depths: dict[str, int] = {}
+    for name, first in firsts.items():
+        numbers = [int(number) + 1 for number in FIRST_NUMBER.findall(name)[:1] + CALL.findall(name)]
+        if FIRST_NUMBER.search(name) and first in claims and claims[first][0].rank != WHOLE:
+            stack = claims[first][0].site.partition(".")[0]
+            depths[stack] = min(max(depths.get(stack, 1), *numbers), FEW)
+    return _sketch(
+        best.config.family, {key: value for key, value in best.raw.items() if SKELETON.get(key) != value}, depths
+    )
+
+
+FIRST_NUMBER = re.compile(r"(?<![\w#])[0-9]{1,4}(?!\w)")
+
+
+def _sketch(family: str, variant: Mapping[str, Any], depths: Mapping[str, int]) -> KnownModel:
+    """The smallest model of a family with so many layers in each stack."""
+    layers = {key: depths.get("decoder" if "decoder" in key else "encoder", 1) for key in LAYER_COUNTS}
+    if "encoder" not in depths:
+        layers = dict.fromkeys(LAYER_COUNTS, depths.get("decoder", 1))
+    raw = {**SKELETON, **variant, "model_type": family, **layers}
+    table = published_tensors(raw)
+    return KnownModel(table.config, table.specs, raw, build_stages(table.config, table.specs))
+
+
+# attnkit
+
+
+def _claim_sites(names: Sequence[str], known: KnownModel) -> dict[str, list[Claim]]:
+    return {name: [Claim(name, TensorSource(name))] for name in names if name in known.stages or name in IDS}
+
+
+IDS = ("ids", "decoder.ids")
+
+
+# Hugging Face
+
+# tensors of modules that are no sites
+OTHER_TENSORS = {
+    r"dropout|\bdrop\b|_drop\b": "a dropout",
+    r"mask": "a mask",
+    r"rotary|position_embeddings\.[01]$": "the angles of a rotation",
+    r"relative|rel_embeddings|pos_\w+_proj|position_bias|encoder\.LayerNorm": "relative positions",
+    r"position_ids|position_embeddings|\bw?pe\b|cache_position|positions": "positions",
+    r"token_type": "segments",
+}
+SUFFIX = re.compile(r"(?:^|[./])(?P<kind>input|output)s?(?:[._](?P<key>.+?))?(?:_(?:cuda|cpu|npu|xpu|mps)_\d+)?$")
+CALL = re.compile(r"#([0-9]{1,4})(?!\w)")
+
+
+class NamePart(NamedTuple):
+    """A part of what a module reads or returns: the path of the module, its call, and the key of the tensor."""
+
+    path: str
+    call: int
+    is_output: bool
+    key: str
+
+
+def _claim_modules(names: Sequence[str], known: KnownModel) -> Claims:
+    modules = find_modules(known.config, known.specs, known.raw)
+    if any(re.search(r"\.(qkv|gate_up)_proj\b", name) for name in names):
+        _fuse_projections(modules, known)
+    exported = _claim_exported([name for name in names if EXPORTED.fullmatch(name)], modules, known)
+    return exported | {name: _claim_module(name, {*names}, modules, known) for name in names if name not in exported}
+
+
+def _claim_module(name: str, names: Collection[str], modules: Modules, known: KnownModel) -> list[Claim] | str:
+    is_known = False
+    for part in _split_name(name):
+        for path in _without_prefixes(part.path):
+            calls = modules.get(path)
+            is_known |= calls is not None and path != ""
+            if calls is not None:
+                called = calls[part.call : part.call + 1] or _find_shared(name, names, part, path, modules)
+                claims = [claim for module in called for claim in _claim_part(name, part, module, known)]
+                if claims:
+                    return claims
+    kind = next((words for pattern, words in OTHER_TENSORS.items() if re.search(pattern, name)), "")
+    return kind or "another input or output of a module" * is_known
+
+
+def _split_name(name: str) -> Iterator[NamePart]:
+    """The ways to read a name as a part of a module.
+
+    >>> [(part.path, part.key) for part in _split_name("layer.0.output.0")]
+    [('layer.0.output.0', ''), ('layer.0', '0'), ('layer.0.output', '0'), ('', 'layer.0.output.0')]
+    """
+    counter = CALL.search(name)
+    call, plain = int(counter[1]) if counter else 0, CALL.sub("", name).replace("/", ".")
+    yield NamePart(plain, call, True, "")
+    for start in reversed([match.start() for match in re.finditer(r"(?:^|\.)(?=(?:in|out)puts?(?:[._]|$))", plain)]):
+        if match := SUFFIX.search(plain, start):
+            yield NamePart(plain[:start], call, match["kind"] == "output", match["key"] or "")
+    path, _, number = plain.rpartition(".")
+    if number.isdecimal():
+        yield NamePart(path, call, True, number)
+    yield NamePart("", call, True, plain)
+
+
+def _without_prefixes(path: str) -> Iterator[str]:
+    """A path, and what remains of it without its first parts up to a number.
+
+    "" remains of the name of a class alone.
+
+    >>> list(_without_prefixes("Gpt.h.0.attn")), list(_without_prefixes("Gpt"))
+    (['Gpt.h.0.attn', 'h.0.attn', '0.attn'], ['Gpt', ''])
+    """
+    if re.fullmatch(r"[A-Z]\w+|", path):
+        yield from dict.fromkeys((path, ""))
+        return
+    first = ""
+    while path and not first.isdecimal():
+        yield path
+        first, _, path = path.partition(".")
+
+
+def _claim_part(name: str, part: NamePart, module: Module, known: KnownModel) -> list[Claim]:
+    if part.is_output:
+        held = module.outputs.get(part.key, [])
+        rank = LEAF if module.is_leaf else CONTAINER
+    else:
+        held = [Held(module.inputs[part.key])] if part.key in module.inputs else []
+        rank = INPUT if module.is_leaf else OUTER_INPUT
+    if held or not module.stacks:
+        return [Claim(one.site, TensorSource(name, one.columns), rank) for one in held]
+    return _claim_whole(name, part, module.stacks, known)
+
+
+def _find_shared(name: str, names: Collection[str], part: NamePart, path: str, modules: Modules) -> list[Module]:
+    """The module that a further call of the first layer's module stands for, if the layers share one."""
+    later, other = (FIRST_NUMBER.sub(str(part.call), text, count=1) for text in (path, CALL.sub("", name)))
+    return modules[later][:1] if later != path and later in modules and other not in names else []
+
+
+# the keys of what a whole model reads and returns -> a site, for the stack and the number that the key names
+WHOLE_KEYS = {
+    r"logits": "logits",
+    r"pooler_output": "pooler",
+    r"input_ids": "{ids}",
+    r"decoder_input_ids": "decoder.ids",
+    r"(?:(encoder|decoder)_)?last_hidden_state": "{last}",
+    r"(?:(encoder|decoder)_)?hidden_states[._](?P<number>\d{1,4})": "{state}",
+    r"(?:(encoder|decoder)_)?attentions[._](?P<number>\d{1,4})": "{stack}.{number}.self.weights",
+    r"cross_attentions[._](?P<number>\d{1,4})": "decoder.{number}.cross.weights",
+    r"(?:past_key_values|present)[._](?P<number>\d{1,4})[._](?:decoder[._])?(?:0|key)": "{stack}.{number}.self.k",
+    r"(?:past_key_values|present)[._](?P<number>\d{1,4})[._](?:decoder[._])?(?:1|value)": "{stack}.{number}.self.v",
+}
+
+
+def _claim_whole(name: str, part: NamePart, stacks: Sequence[str], known: KnownModel) -> list[Claim]:
+    for pattern, site in WHOLE_KEYS.items():
+        match = re.fullmatch(pattern, part.key)
+        if match is None:
+            continue
+        named = match[1] if match.re.groups > len(match.re.groupindex) else None
+        if named is None and len(stacks) > 1 and "{state}" in site:
+            return []
+        stack = named or stacks[-1]
+        if stack not in known.config.stacks or (site == "logits" and not known.has_whole_logits):
+            return []
+        number = int(match["number"]) if "number" in match.re.groupindex else 0
+        ids = "decoder.ids" if stacks[0] == "decoder" and known.config.encoder else "ids"
+        states = _hidden_states(stack, known)
+        state = states[number] if number < len(states) else ""
+        last = f"{stack}.norm" if known.config.stack(stack).final_norm else states[-1]
+        found = site.format(ids=ids, last=last, state=state, stack=stack, number=number)
+        return [Claim(found, TensorSource(name), WHOLE)] if found in known.stages or found in IDS else []
+    return []
+
+
+def _hidden_states(stack: str, known: KnownModel) -> list[str]:
+    """The sites of the hidden states that a published model returns: before the layers, and after each."""
+    config, states = known.config, list[str]()
+    for step in config.plan(stack):
+        number = model.parse_layer_name(step.layer)[1]
+        if number is None and step.layer.endswith(".norm"):
+            break
+        site = f"{step.layer}.residual" if step.adds_residual else step.layer
+        states = [*states[: 0 if number is None else number + 1], site]
+    has_norm = config.stack(stack).final_norm and config.family != "vit"
+    return [*states[:-1], f"{stack}.norm"] if has_norm else states
+
+
+# nodes of ONNX graphs that the exporter of TorchScript writes: the path of a module, an operator and its number
+EXPORTED = re.compile(r"/(?P<path>.+)/(?P<operator>[A-Za-z]+)(?:_\d+)?_output_\d+")
+
+
+def _claim_exported(names: Sequence[str], modules: Modules, known: KnownModel) -> Claims:
+    """The sites of nodes: the last node of a module is its output; others follow from their operators."""
+    nodes: dict[str, list[tuple[str, str]]] = {}
+    for name in names:
+        if match := EXPORTED.fullmatch(name):
+            nodes.setdefault(match["path"].replace("/", "."), []).append((match["operator"], name))
+    claims: Claims = dict.fromkeys(names, "a node between sites")
+    for path, some in nodes.items():
+        module = next((modules[one][0] for one in _without_prefixes(path) if one in modules), None)
+        if module and module.is_leaf:
+            found = {some[-1][1]: module.outputs.get("", [])}
+        elif module and not module.stacks:
+            inner = _read_attention(some, module) | _read_sums(some, module)
+            found = {name: [Held(site)] for name, site in inner.items()}
+        else:
+            continue
+        for name, held in found.items():  # the last node of the head has the name of the graph's output
+            sources = [
+                Claim(one.site, TensorSource(name, one.columns), NODE_OF_GRAPH) for one in held if one.site != "logits"
+            ]
+            claims |= {name: sources} if sources else {}
+    return claims
+
+
+def _read_attention(nodes: Sequence[tuple[str, str]], module: Module) -> dict[str, str]:
+    """The sites of the nodes of attention, which surround its softmax."""
+    operators = [operator for operator, _ in nodes]
+    weights = [site for site in module.inside if site.endswith(".weights")]
+    if operators.count("Softmax") != 1 or len(weights) != 1:
+        return {}
+    layer, at = weights[0].removesuffix(".weights"), operators.index("Softmax")
+    products = [number for number, operator in enumerate(operators) if operator == "MatMul"]
+    first = max((number for number in products if number < at), default=at)
+    after = [number for number in products if number > at]
+    scales = [number for number in range(first, at) if operators[number] in ("Mul", "Div")]
+    sums = [number for number in range(first, at) if operators[number] == "Add"]
+    rotated = [number for number in range(first) if operators[number] == "Add"]
+    places = {"weights": at, "scores" if scales else "scaled": first}
+    places |= {"scaled": scales[0]} if scales else {}
+    places |= {"masked": sums[-1]} if sums else {}
+    places |= {"heads": after[0]} if after else {}
+    places |= dict(zip("qk", rotated, strict=True)) if len(rotated) == 2 else {}
+    return {nodes[number][1]: f"{layer}.{site}" for site, number in places.items()}
+
+
+def _read_sums(nodes: Sequence[tuple[str, str]], module: Module) -> dict[str, str]:
+    """The sites of residuals and gates, which modules of modules compute themselves."""
+    found: dict[str, str] = {}
+    for operator, kind in (("Add", ".residual"), ("Mul", ".gated")):
+        names = [name for other, name in nodes if other == operator]
+        sites = [site for site in module.inside if site.endswith(kind)]
+        found |= dict(zip(names, sites, strict=True)) if len(names) == len(sites) else {}
+    return found
+
+
+def _fuse_projections(modules: Modules, known: KnownModel) -> None:
+    """Change the modules of a published model to those of vLLM and SGLang.
+
+    Queries, keys and values are one projection there, gate and up too; a norm returns the sum that it normalized beside
+    its result, and a layer its last sum in two parts.
+    """
+    for path, (module, *_) in list(modules.items()):
+        if not module.is_leaf:
+            module.inputs = {}
+        site = module.outputs[""][0].site if module.outputs.get("") else ""
+        stage, parent = known.stages.get(site), path.rpartition(".")[0]
+        if stage is None:
+            continue
+        if stage.operation == "norm":
+            module.outputs["1"], module.inputs = [Held(stage.inputs[0])], {}
+        elif site.endswith(".q_projected"):
+            layer, parts = stage.layer, known.cut_heads(stage.layer)
+            modules[f"{parent}.qkv_proj"] = [Module({"": parts, "0": parts}, module.inputs)]
+            joined, rotated = [Held(f"{layer}.joined")], {"0": [Held(f"{layer}.q")], "1": [Held(f"{layer}.k")]}
+            modules[f"{parent}.attn"] = [Module({"": joined, "0": joined})]
+            modules[f"{parent}.rotary_emb"] = [Module(rotated)]
+        elif site.endswith(".ffn.linear") and path.endswith("up_proj"):
+            halves = [Held(f"{stage.layer}.hidden", (0, 1, 2)), Held(site, (1, 2, 2))]
+            gated = [Held(f"{stage.layer}.gated")]
+            modules[f"{parent}.gate_up_proj"] = [Module({"": halves, "0": halves}, module.inputs)]
+            modules[f"{parent}.act_fn"] = [Module({"": gated, "0": gated})]
+        elif site.endswith(".ffn.residual") and not module.stacks:
+            output = [Held(f"{stage.site.removesuffix('residual')}output")]
+            module.outputs = {"": output, "0": output, "1": [Held(stage.inputs[1])]}
+    logits = [Held("logits")]
+    modules["logits_processor"] = [Module({"": logits, "0": logits})]
+    modules["forward_batch_info.input_ids"] = [Module({"": [Held("ids")]})]
+
+
+# TransformerLens: HookedTransformer, HookedEncoder and HookedEncoderDecoder, and TransformerBridge with hook_out
+
+PROCESSED = "TransformerLens folds norms and centers weights unless it is told not to"
+# hook -> site; {layer} is STACK.N, {input} what the layer reads, {inner} what its second linear layer reads
+HOOKS = {
+    r"(?:embed\.)?hook_embed|embed\.hook_out": "{stack}.embed.words",
+    r"embed\.hook_token_type_embed": "{stack}.embed.types",
+    r"(?:embed\.)?hook_pos_embed|pos_embed\.hook_out": "{stack}.positions.rows",
+    r"hook_full_embed": "{stack}.embed_norm",
+    r"hook_resid_pre|hook_in": "{input}",
+    r"attn\.hook_([qkv])|attn\.([qkv])\.hook_out": "{layer}.self.{letter}_projected",
+    r"attn\.hook_rot_([qk])": "{layer}.self.{letter}",
+    r"attn\.hook_attn_scores": "{layer}.self.masked",
+    r"attn\.hook_pattern": "{layer}.self.weights",
+    r"attn\.hook_z": "{layer}.self.heads",
+    r"hook_attn_out|attn\.hook_out": "{layer}.self.output",
+    r"hook_resid_mid": "{layer}.self.residual",
+    r"cross_attn\.hook_([qkv])": "{layer}.cross.{letter}_projected",
+    r"cross_attn\.hook_attn_scores": "{layer}.cross.masked",
+    r"cross_attn\.hook_pattern": "{layer}.cross.weights",
+    r"cross_attn\.hook_z": "{layer}.cross.heads",
+    r"hook_cross_attn_out": "{layer}.cross.output",
+    r"hook_resid_mid_cross": "{layer}.cross.residual",
+    r"ln([12])\.hook_out": "{layer}.norm{letter}",
+    r"mlp\.hook_pre|mlp\.gate\.hook_out": "{layer}.ffn.hidden",
+    r"mlp\.hook_pre_linear": "{layer}.ffn.linear",
+    r"mlp\.in\.hook_out": "{up}",
+    r"mlp\.hook_post": "{inner}",
+    r"hook_mlp_out|mlp\.hook_out": "{layer}.ffn.output",
+    r"hook_resid_post": "{layer}.ffn.residual",
+    r"hook_normalized_resid_post": "{layer}.norm2",
+    r"hook_out": "{last}",
+    r"ln_final\.hook_out": "{stack}.norm",
+    r"hook_unembed|unembed\.hook_out": "logits",
+    r"pooler\.hook_pooler_out": "pooler",
+}
+# hooks of numbers that no site has
+OTHER_HOOKS = {
+    "hook_normalized": "a norm before its weight and bias",
+    "hook_scale": "the standard deviation in a norm",
+    "hook_result": "the output of each head by itself",
+    "hook_q_input": "a copy of the input for each head",
+    "hook_k_input": "a copy of the input for each head",
+    "hook_v_input": "a copy of the input for each head",
+    "hook_attn_in": "a copy of the input for each head",
+    "hook_mlp_in": "a copy of the input of the network",
+}
+
+
+def _claim_hooks(names: Sequence[str], known: KnownModel) -> Claims:
+    claims: Claims = {}
+    for name in names:
+        match = re.fullmatch(r"(?:(blocks|encoder|decoder)\.(\d+)\.)?(.*hook_.*)", name)
+        if match is None:
+            continue
+        stack = match[1] if match[1] in known.config.stacks else known.config.stacks[-1]
+        found = _fill(HOOKS, match[3], known, stack, match[2])
+        kind = match[3].rpartition(".")[2]
+        processed = PROCESSED if not found.endswith((".weights", ".masked")) else ""
+        claims[name] = [Claim(found, TensorSource(name, note=processed))] if found else OTHER_HOOKS.get(kind, "")
+    return claims
+
+
+def _fill(table: Mapping[str, str], text: str, known: KnownModel, stack: str, number: str | None) -> str:
+    """The site in a row of a table whose pattern fits a name, or ""."""
+    for pattern, site in table.items():
+        match = re.fullmatch(pattern, text)
+        if match is None or (
+            (number is None) != (re.search(r"\{(layer|input|inner|up|last|attended)\}", site) is None)
+        ):
+            continue
+        layer = f"{stack}.{number}"
+        is_gated = f"{layer}.ffn.gated" in known.stages
+        inside = [stage for site, stage in known.stages.items() if site.startswith(f"{layer}.")]
+        found = site.format(
+            stack=stack,
+            layer=layer,
+            letter=next((letter for letter in match.groups() if letter), ""),
+            input=inside[0].inputs[0] if inside else "",
+            inner=f"{layer}.ffn.{'gated' if is_gated else 'activated'}",
+            up=f"{layer}.ffn.{'linear' if is_gated else 'hidden'}",
+            attended=f"{layer}.self.residual" if known.config.norm_first else f"{layer}.norm1",
+            embedded=f"{stack}.{'positions' if known.config.embed_norm else 'embed.words'}",
+            last=inside[-1].site if inside else "",
+        )
+        return found if found in known.stages else ""
+    return ""
+
+
+# llama.cpp
+
+# node of the graph, without the number of its layer -> site
+NODES = {
+    r"(?:inp_)?embd": "{embedded}",
+    r"pos_embd|position_embd": "{stack}.positions.rows",
+    r"inpL": "{stack}.positions",
+    r"inp_norm|token_embd_norm": "{stack}.embed_norm",
+    r"token_embd": "{stack}.embed.words",
+    r"token_types": "{stack}.embed.types",
+    r"attn_norm": "{layer}.norm1",
+    r"attn_([qkv])": "{layer}.self.{letter}_projected",
+    r"kq": "{layer}.self.scores",
+    r"kq_soft_max(?:_ext)?": "{layer}.self.weights",
+    r"kqv": "{layer}.self.heads",
+    r"kqv_merged_cont": "{layer}.self.joined",
+    r"attn_out(?:put)?": "{layer}.self.output",
+    r"attn_output_norm": "{layer}.norm1",
+    r"ffn_inp": "{attended}",
+    r"ffn_norm": "{layer}.norm2",
+    r"ffn_up(?:_b)?": "{up}",
+    r"ffn_gate(?:_b)?": "{layer}.ffn.hidden",
+    r"ffn_(?:silu|gelu|relu)": "{layer}.ffn.activated",
+    r"ffn_(?:gate_par|swiglu|geglu|reglu)": "{layer}.ffn.gated",
+    r"ffn_out|ffn_down(?:_b)?": "{layer}.ffn.output",
+    r"l_out|layer_output_norm": "{last}",
+    r"result_norm|output_norm": "{stack}.norm",
+    r"result_output|output": "logits",
+}
+NODE = re.compile(
+    r"(?:(?P<stack>enc|dec)\.)?(?:blk\.(?P<layer>\d+)\.)?(?P<name>\w+?)(?:-(?P<number>\d+))?"
+    r"(?: \(reshaped\))?(?P<call>#\d+)?(?:\.(?:weight|output))?"
+)
+FUSED = ("wqkv", "wqkv_b", "bqkv", "attn_qkv")
+WRITTEN = ("Qcur", "Kcur", "Vcur", "kqv_out")  # whose sites depend on how often they are written
+
+
+def _claim_nodes(names: Sequence[str], known: KnownModel) -> Claims:
+    claims: Claims = {}
+    writes: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        match = NODE.fullmatch(name)
+        if match is None:
+            continue
+        stacks = {"enc": "encoder", "dec": "decoder", None: known.config.stacks[-1]}
+        node, stack, number = match["name"], stacks[match["stack"]], match["layer"] or match["number"]
+        layer = f"{stack}.{number}.self"
+        if node in WRITTEN and layer in known.config.attention_rules:
+            writes.setdefault((layer, node), []).append(name)
+        elif node in FUSED and layer in known.config.attention_rules:
+            has_bias = any(name.replace("wqkv", biased) in names for biased in ("wqkv_b", "bqkv"))
+            cut = [Claim(held.site, TensorSource(name, held.columns)) for held in known.cut_heads(layer)]
+            claims[name] = BEFORE_BIAS if node == "wqkv" and has_bias else cut or "columns of unknown sizes"
+        elif f"{node}_b" in ("ffn_up_b", "ffn_gate_b", "ffn_down_b") and name.replace(node, f"{node}_b") in names:
+            claims[name] = BEFORE_BIAS
+        elif site := _fill(NODES, node, known, stack, number):
+            claims[name] = [Claim(site, TensorSource(name))]
+    for (layer, node), some in writes.items():
+        sites = _read_writes(layer, node, some, names, known)
+        for name in some:
+            claims[name] = [Claim(sites[name], TensorSource(name))] if name in sites else "written again later"
+    return claims
+
+
+BEFORE_BIAS = "a product before its bias is added"
+
+
+def _read_writes(layer: str, node: str, some: Sequence[str], names: Sequence[str], known: KnownModel) -> dict[str, str]:
+    """The sites of a node that is written several times: projected, with its bias, reshaped and rotated."""
+    if node == "kqv_out":
+        is_older = any(name.startswith("kqv_merged_cont") for name in names)
+        sites = [f"{layer}.output"] if is_older else [f"{layer}.joined", f"{layer}.output"]
+        return dict(zip(some, sites, strict=False))
+    letter = node[0].lower()
+    is_rotated = node != "Vcur" and known.config.attention_rules[layer].rope is not None
+    if not is_rotated:
+        return {some[-1]: f"{layer}.{letter}_projected"}
+    return {**({some[-2]: f"{layer}.{letter}_projected"} if len(some) > 1 else {}), some[-1]: f"{layer}.{letter}"}

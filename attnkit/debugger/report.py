@@ -1,0 +1,203 @@
+"""The report of a comparison with a model: figures of each stage as a record, and as a table with sentences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from attnkit import display
+from attnkit.debugger.verdict import StageRow
+from attnkit.errors import counted, escaped
+from attnkit.records import Record, Tensor, join_names
+
+FIGURES = ("largest", "cosine", "inherited", "added", "noise")
+HEADINGS = ("stage", "max |a−b|", "cosine", "inherited", "added", "noise", "")
+EQUAL = "equal (largest difference {:.1g}; as it is {:.2g})"
+WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is said of both sides before any number.
+
+    ids        where the token ids first differ, "" if they are the same
+    file       the file of the implementation
+    names      the scheme of its names
+    found      how many of how many stages it has; unknown: its names that fit no stage
+    dtype      the dtype that most of its stages have
+    notes      layouts and orders that had to be found
+    why        whether causes were looked for
+    shows_all  whether the table lists the stages that are the same too
+    """
+
+    file: str
+    names: str = ""
+    ids: str = ""
+    tokens: int = 0
+    found: tuple[int, int] = (0, 0)
+    unknown: tuple[str, ...] = ()
+    dtype: str = "float32"
+    notes: tuple[str, ...] = ()
+    why: bool = False
+    shows_all: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class VerdictReport(Record):
+    """The figures of the stages of an implementation, vectors over their names, with the rows.
+
+    The tensor `same` is one boolean. The labels of `kind`, `verdict` and `cause` say of each stage what is wrong, how
+    sure its cause is, and the cause.
+    """
+
+    rows: tuple[StageRow, ...] = field(kw_only=True, compare=False)
+    facts: Facts = field(kw_only=True, compare=False)
+
+    @property
+    def same(self) -> bool:
+        return bool(self["same"])
+
+    def __repr__(self) -> str:
+        return render_verdict(self)
+
+    def _repr_html_(self) -> str:
+        from attnkit.display.notebook import rows_html
+
+        return rows_html(verdict_cells(self), left_columns(self), [*opening_lines(self), *verdict_lines(self)])
+
+
+def make_verdict(rows: Sequence[StageRow], facts: Facts) -> VerdictReport:
+    """Collect the rows of all stages as a record of figures.
+
+    >>> report = make_verdict([StageRow("decoder.norm", "numeric", 2.0, 0.5, 0.0, 2.0, 1e-6, 9.0)], Facts("mine.npz"))
+    >>> report.same, report["added"].tolist(), report.labels["kind"]
+    (False, [2.0], ['numeric'])
+    """
+    tensors = {"same": Tensor(np.array(not (facts.ids or any(row.differs for row in rows))), ())}
+    for name in FIGURES:
+        tensors[name] = Tensor(np.array([getattr(row, name) for row in rows], np.float64), ("stage",))
+    words = {
+        "kind": [row.kind for row in rows],
+        "verdict": [row.verdict for row in rows],
+        "cause": ["; ".join(cause.name for cause in row.causes) for row in rows],
+    }
+    for name, of_rows in words.items():
+        tensors[name] = Tensor(np.array([bool(word) for word in of_rows]), (name,))
+    return VerdictReport(tensors, {"stage": [row.site for row in rows], **words}, rows=tuple(rows), facts=facts)
+
+
+def render_verdict(report: VerdictReport, style: display.Style = display.DEFAULT_STYLE) -> str:
+    """Write the report as text: what was compared, a table of stages, and what the difference is."""
+    blocks = [[escaped(line) for line in opening_lines(report)]]
+    cells = verdict_cells(report, style.precision)
+    if len(cells) > 1:
+        blocks.append(
+            [display.format_table(display.TextTable(cells[0], cells[1:], range(1, len(cells[0]) - 1)), style)]
+        )
+    blocks.append([escaped(line) for line in verdict_lines(report)])
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def listed_rows(report: VerdictReport) -> list[StageRow]:
+    """The rows of the table: those that differ, or all."""
+    return [row for row in report.rows if row.differs or report.facts.shows_all]
+
+
+def verdict_cells(report: VerdictReport, precision: int = 4) -> list[list[str]]:
+    """The table of the stages, its headings first."""
+    digits = max(precision, 1)
+    rows = [[*HEADINGS[:5], *HEADINGS[5:6] * report.facts.shows_all, *HEADINGS[6:]]]
+    for row in listed_rows(report):
+        figures = [f"{row.largest:.{digits}g}", f"{row.cosine:.{digits + 2}g}"]
+        figures += [brief(number, row.noise, min(digits, 2)) for number in (row.inherited, row.added)]
+        figures += [f"{row.noise:.1g}"] * report.facts.shows_all
+        shown = ["–" if text == "nan" else text for text in figures]
+        rows.append([row.site, *shown, row.verdict or row.kind])
+    return rows
+
+
+def left_columns(report: VerdictReport) -> tuple[int, int]:
+    """The columns of words in the table: the first and the last."""
+    return 0, len(verdict_cells(report)[0]) - 1
+
+
+def brief(number: float, noise: float, digits: int) -> str:
+    """A number in few digits, or that it is noise.
+
+    >>> brief(0.1234, 1e-6, 2), brief(2.3e-7, 1e-6, 2)
+    ('0.12', 'noise')
+    """
+    return f"{number:.{digits}g}" if not 0 < number <= noise else "noise"
+
+
+def opening_lines(report: VerdictReport) -> list[str]:
+    """What was compared: token ids, stages by name, and what fits none."""
+    facts = report.facts
+    read = f"{facts.ids}; the stages are judged with those of {facts.file}" if facts.ids else "the same"
+    lines = [f"token ids: {read} ({counted(facts.tokens, 'token')})"] if facts.tokens else []
+    here, all_stages = facts.found
+    lines.append(f"stages: {here} of {all_stages} are in {facts.file}, by {facts.names}; {facts.dtype}")
+    if facts.unknown:
+        others = counted(len(facts.unknown), "other name")
+        lines.append(f"not compared: {others} of no stage, as {join_names(facts.unknown, 2)}")
+    return [*lines, *facts.notes]
+
+
+def verdict_lines(report: VerdictReport) -> list[str]:
+    """The first stage that adds a difference, and the causes that were found."""
+    differing = [row for row in report.rows if row.differs]
+    if not differing:
+        if not report.rows:
+            return ["nothing to compare"]
+        worst = max((row for row in report.rows if row.kind != "missing"), key=lambda row: row.largest)
+        return [
+            f"the same within the noise of {report.facts.dtype} (largest difference {worst.largest:.3g}, {worst.site})"
+        ]
+    first = differing[0]
+    lines = [f"first stage that adds a difference: {first.site} ({describe_addition(first)})"]
+    if not report.facts.why:
+        return [*lines, "--why looks for the cause"]
+    for causes, rows in group_by_cause(differing).items():
+        lines += describe_cause(causes, rows, report.facts.dtype)
+    return lines
+
+
+def describe_addition(row: StageRow) -> str:
+    if row.kind in ("shape", "dtype", "not finite"):
+        return row.note
+    return f"it adds {row.added:.3g}"
+
+
+def group_by_cause(rows: Sequence[StageRow]) -> dict[tuple[str, ...], list[StageRow]]:
+    """The rows that the same slips explain; a row without a cause is alone."""
+    groups: dict[tuple[str, ...], list[StageRow]] = {}
+    for row in rows:
+        names = tuple(sorted(cause.name for cause in row.causes)) if row.verdict == "named" else (row.site,)
+        groups.setdefault((row.verdict, *names), []).append(row)
+    return groups
+
+
+def describe_cause(causes: tuple[str, ...], rows: Sequence[StageRow], dtype: str) -> list[str]:
+    """Sentences on rows of one cause.
+
+    causes  the verdict, and the names of the slips
+    """
+    row = rows[0]
+    if row.verdict == "named":
+        best = row.causes[0]
+        names = " or ".join(cause.name for cause in row.causes)
+        lines = [f"{row.site}: {EQUAL.format(best.remaining, row.added)} if {names}"]
+        others = [one.site for one in rows[1:]]
+        return lines + [f"  the same explains {counted(len(others), 'more stage')}: {join_names(others, 6)}"] * bool(
+            others
+        )
+    if row.verdict == "undecidable":
+        near = f": {join_names([cause.name for cause in row.causes], 3)} would explain it" if row.causes else ""
+        advice = f"record in {WIDER[dtype]}" if dtype in WIDER else "take a longer text"
+        return [
+            f"{row.site}: undecidable at {dtype} (it adds {row.added:.2g}; noise is {row.noise:.1g}){near}; {advice}"
+        ]
+    if row.verdict == "unknown":
+        near = "; ".join(f"{cause.name} leaves {cause.remaining:.2g}" for cause in row.causes)
+        return [f"{row.site}: no known slip explains it (it adds {row.added:.2g}); the nearest: {near or 'none'}"]
+    return [f"{row.site}: {describe_addition(row)}"]

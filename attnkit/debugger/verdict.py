@@ -1,0 +1,401 @@
+"""The verdict: a row for each site of an implementation, and the slips that explain what a stage adds.
+
+A site differs in part because the sites differ that it is computed from, and in part because its own stage does. The
+stage is therefore computed from the implementation's own inputs: what that leaves is `added`, the rest `inherited`.
+Noise is measured: the stage is computed in float64, and once more in the dtype of the implementation.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from attnkit.debugger.slips import AS_READ, Slip, find_slips
+from attnkit.debugger.stages import CycleError, Graph, Known, Stage
+from attnkit.errors import AttnkitError
+from attnkit.model.dtypes import Array, quiet
+
+MARGIN = 8.0  # by which rounding in another order may exceed the rounding that was measured
+DECISIVE = 100.0  # how many times smaller a named slip leaves the difference
+ALIKE = 4.0  # slips whose remaining differences are within this factor explain it equally
+ALONE = " alone)"  # ends the name of a slip of one of the stages that it could have changed
+FLIPPED = 0.02  # the share of numbers that may be rounded to the other side
+BLOCKED = -1e4  # at most this large, a masked score counts as −∞
+WIDE = 40  # stages of a cone from which on only slips of all its layers are tried
+ULPS = 64  # of the largest number of a row: what two implementations of one stage may differ by
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class Cause(NamedTuple):
+    """A slip that may explain a difference, and the largest difference that it leaves."""
+
+    name: str
+    remaining: float
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """What is known of one site.
+
+    kind       "" the same, or shape, dtype, not finite, numeric; missing is no difference
+    largest    |mine − reference|, and the cosine of both
+    inherited  the largest difference that the inputs of the stage bring
+    added      the largest difference that the stage adds
+    noise      the largest difference that rounding explains
+    excess     added by noise, row by row: above 1 the stage differs
+    verdict    "" where nothing is added, otherwise named, undecidable, unknown, or "" without --why
+    """
+
+    site: str
+    kind: str = ""
+    largest: float = np.nan
+    cosine: float = np.nan
+    inherited: float = np.nan
+    added: float = np.nan
+    noise: float = np.nan
+    excess: float = np.nan
+    verdict: str = ""
+    causes: tuple[Cause, ...] = ()
+    note: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the stage itself differs, beyond the noise of its dtype."""
+        return self.kind not in ("", "missing")
+
+
+class Sites(Protocol):
+    """Arrays by site, each read when it is asked for."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Sites whose arrays have no layout of the model's, and why."""
+
+    def __contains__(self, site: object, /) -> bool: ...
+
+    def __getitem__(self, site: str, /) -> Array: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __len__(self) -> int: ...
+
+    def fit(self, site: str, expected: Array) -> Array | None:
+        """The array of a site in the layout that is nearest to what is expected; None if it has no such layout."""
+
+    def dtype(self, site: str) -> str:
+        """The name of the dtype of a site."""
+
+    def digits(self, site: str) -> int:
+        """How many significant digits of its numbers are given; 0 for all."""
+
+
+class Measured(NamedTuple):
+    """The expected array of a site, computed from given inputs, with the noise of each of its rows."""
+
+    expected: Array
+    floor: Array
+
+
+@dataclass
+class Judge:
+    """Compares the sites of an implementation with a graph, in the order of computation.
+
+    graph      the stages of the model
+    mine       the implementation's arrays
+    reference  arrays to compare with in place of those of the graph, where it has them
+    favourites  the names of slips that were found, which are tried first
+    not_finite  the sites that no other is computed from
+    """
+
+    graph: Graph
+    mine: Sites
+    reference: Sites | None = None
+    favourites: list[str] = field(default_factory=list)
+    not_finite: set[str] = field(default_factory=set)
+
+    def rows(self, why: bool) -> Iterator[StageRow]:
+        """The rows of all sites that the implementation has."""
+        memo: dict[str, Array] = {}
+        last_use = {one: at for at, stage in enumerate(self.graph.stages.values()) for one in stage.inputs}
+        for at, site in enumerate(self.graph.stages):
+            computed = self.graph.evaluate(site, self.graph.roots, memo=memo)
+            if site in self.mine:
+                wanted = self.reference.fit(site, computed) if self.reference and site in self.reference else None
+                yield self.judge(site, computed if wanted is None else wanted, why)
+            for done in [one for one in memo if last_use.get(one, -1) <= at]:
+                del memo[done]
+
+    def judge(self, site: str, wanted: Array, why: bool) -> StageRow:
+        """The row of a site."""
+        mine = self.mine.fit(site, wanted)
+        if mine is None:
+            return StageRow(site, "shape", note=self.mine.problems[site])
+        known = Known(self.graph.roots, self.mine, hidden={site, *self.not_finite})
+        base: dict[str, Array] = {}
+        measured = self.measure(site, known, base)
+        own, right, expected = (self.select(one) for one in (mine, wanted, measured.expected))
+        own = as_blocked(own, expected)
+        row = StageRow(
+            site,
+            largest=largest_gap(own, right),
+            cosine=cosine(own, right),
+            inherited=largest_gap(expected, right),
+            added=largest_gap(own, expected),
+            noise=float(measured.floor.max(initial=0)),
+        )
+        bad = (np.isnan(own) if site.endswith(".masked") else ~np.isfinite(own)) & np.isfinite(expected)
+        if bad.any():
+            self.not_finite.add(site)
+            at, column = np.argwhere(bad)[0]
+            return replace(row, kind="not finite", note=f"{own[at, column]} in row {at}, column {column}")
+        row = replace(row, excess=excess(own, expected, measured.floor))
+        row = replace(row, kind="numeric" if row.excess > 1 else "")
+        return self.explain(row, own, measured, known, base) if why and row.kind else row
+
+    def measure(
+        self,
+        site: str,
+        known: Mapping[str, Array],
+        memo: dict[str, Array],
+        changes: Mapping[str, Stage] | None = None,
+    ) -> Measured:
+        """Compute a site in float64 and in the dtype of the implementation."""
+        dtype = self.mine.dtype(site)
+        expected = self.graph.evaluate(site, known, changes, memo=memo)
+        narrow = self.graph.evaluate(site, known, changes, precision="float32" if dtype == "float64" else dtype)
+        scale = largest_of_rows(self.select(expected))
+        stage = (changes or {}).get(site, self.graph.stages[site])
+        if stage.operation == "activate":  # 1 + erf(x) and its like cancel where x is far below 0
+            read = self.graph.evaluate(stage.inputs[0], known, changes, memo=memo)
+            scale = np.maximum(scale, largest_of_rows(self.select(read)))
+        floor = noise_floor(self.select(expected), self.select(narrow), dtype, scale)
+        if digits := self.mine.digits(site):  # which its inputs were printed with too
+            floor = floor + MARGIN * 10.0**-digits * scale[:, None]
+        return Measured(expected, floor)
+
+    def select(self, array: Array) -> Array:
+        """The rows of tokens that are no padding, as a matrix: (..., N) -> (rows, N)."""
+        return rows_of_tokens(array, self.graph.inputs.mask)
+
+    def explain(
+        self, row: StageRow, own: Array, measured: Measured, known: Mapping[str, Array], base: Mapping[str, Array]
+    ) -> StageRow:
+        """Try the slips that can occur between a site and its inputs."""
+        expected = self.select(measured.expected)
+        found: list[Cause] = []
+        doubtful: list[Cause] = []
+        others: list[Cause] = []
+        if cause := self.find_dropout(row.site, own, measured, known):
+            found.append(cause)
+        for slip in self.order_slips(row.site, known):
+            tried = self.attempt(row.site, slip, known, base)
+            if tried is None or np.array_equal(tried, expected):
+                continue
+            blocked = as_blocked(own, tried)
+            if " rounded to " in slip.name:  # but for the few numbers near the middle between two that it rounds to
+                blocked = np.where(rank_below(gap(blocked, tried), FLIPPED), blocked, tried)
+            cause = Cause(slip.name.removesuffix(AS_READ), largest_gap(blocked, tried))
+            if not cause.remaining < row.added:
+                continue
+            within = self.is_within(row, slip, tried, blocked, known, measured, cause)
+            (others, doubtful, found)[within].append(cause)
+            if within == 2 and slip.name in self.favourites:
+                break
+        return self.conclude(row, found, doubtful, others)
+
+    def find_dropout(self, site: str, own: Array, measured: Measured, known: Mapping[str, Array]) -> Cause | None:
+        """The slip of dropout on a site, or on the first of the terms that it adds."""
+        expected, stage = self.select(measured.expected), self.graph.stages[site]
+        if stage.operation != "add":
+            return explain_dropout(own, expected, measured.floor)
+        term = self.select(self.graph.evaluate(stage.inputs[0], known))
+        return explain_dropout(own - (expected - term), term, measured.floor)
+
+    def is_within(
+        self,
+        row: StageRow,
+        slip: Slip,
+        tried: Array,
+        own: Array,
+        known: Mapping[str, Array],
+        measured: Measured,
+        cause: Cause,
+    ) -> int:
+        """How well a slip explains a difference: 2 decisively, 1 within the noise, 0 not."""
+        scale = np.maximum(largest_of_rows(tried), 1e-300) / np.maximum(
+            largest_of_rows(self.select(measured.expected)), 1e-300
+        )
+        rough = measured.floor * np.maximum(scale, 1)[:, None]
+        if excess(own, tried, 4 * rough) > 1:
+            return 0
+        floor = self.measure(row.site, known, {}, slip.stages).floor
+        if excess(own, tried, floor) > 1:
+            return 0
+        return 2 if cause.remaining * DECISIVE <= row.added else 1
+
+    def conclude(self, row: StageRow, found: list[Cause], doubtful: list[Cause], others: list[Cause]) -> StageRow:
+        """The verdict from the slips that explain a difference decisively, within the noise, and in part."""
+        if found:
+            best = min(cause.remaining for cause in found)
+            limit = max(ALIKE * best, row.noise / MARGIN)
+            equal = [cause for cause in found if cause.remaining <= limit]
+            whole = [cause for cause in equal if not cause.name.endswith(ALONE)]
+            named = tuple(sorted(whole or equal, key=lambda one: one.remaining))
+            self.favourites += [cause.name for cause in named if cause.name not in self.favourites]
+            return replace(row, verdict="named", causes=named)
+        if doubtful or row.added < DECISIVE * row.noise / MARGIN:
+            return replace(row, verdict="undecidable", causes=tuple(sorted(doubtful, key=lambda one: one.remaining)))
+        nearest = sorted(others, key=lambda one: one.remaining)[:3]
+        return replace(row, verdict="unknown", causes=tuple(nearest))
+
+    def order_slips(self, site: str, known: Mapping[str, Array]) -> list[Slip]:
+        """The slips between a site and its inputs, those that were named before first."""
+        cone = self.graph.cone(site, known)
+        slips = find_slips(self.graph, cone, self.mine.dtype(site))
+        if len(cone) <= WIDE:
+            slips += [
+                Slip(f"{slip.name} ({one}{ALONE}", {one: stage})
+                for slip in slips
+                if len(slip.stages) > 1
+                for one, stage in slip.stages.items()
+            ]
+        return sorted(slips, key=lambda slip: slip.name not in self.favourites)
+
+    def attempt(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
+        """Compute a site with a slip; None if the slip cannot be computed there."""
+        affected: set[str] = set()
+        for stage in self.graph.cone(site, known):
+            changed = slip.stages.get(stage.site, stage)
+            if stage.site in slip.stages or any(one in affected and one not in known for one in changed.inputs):
+                affected.add(stage.site)
+        memo = {one: array for one, array in base.items() if one not in affected}
+        try:
+            return self.select(self.graph.evaluate(site, known, slip.stages, memo=memo))
+        except (AttnkitError, CycleError, ValueError, IndexError, KeyError):
+            return None
+
+
+def compare_arrays(name: str, mine: Array, wanted: Array, dtype: str, note: str = "") -> StageRow:
+    """The row of two arrays of one shape, against some units in the last place of the largest number of each row."""
+    own, right = rows_of_tokens(np.atleast_1d(mine), None), rows_of_tokens(np.atleast_1d(wanted), None)
+    own = as_blocked(own, right)
+    floor = np.asarray(ULPS * EPSILON.get(dtype, 0.0) * largest_of_rows(right) + 1e-300)[:, None]
+    row = StageRow(
+        name, largest=largest_gap(own, right), cosine=cosine(own, right), noise=float(floor.max(initial=0)), note=note
+    )
+    row = replace(row, added=row.largest, excess=excess(own, right, floor))
+    if (np.isnan(own) & ~np.isnan(right)).any():
+        return replace(row, kind="not finite", note="NaN in it")
+    return replace(row, kind="numeric" if row.excess > 1 else "")
+
+
+def rows_of_tokens(array: Array, mask: Array | None) -> Array:
+    """The rows of real tokens as a matrix: (B, T, N) or (B, H, T, N) -> (rows, N).
+
+    mask (B, T), True = a token, no padding; None: all
+
+    >>> rows_of_tokens(np.arange(4.0).reshape(1, 2, 2), np.array([[True, False]])).tolist()
+    [[0.0, 1.0]]
+    """
+    if mask is not None and array.ndim in (3, 4):
+        rows = array if array.ndim == 3 else np.swapaxes(array, 1, 2)
+        if rows.shape[:2] == mask.shape:
+            array = rows[mask]
+    return np.ascontiguousarray(array, np.float64).reshape(-1, array.shape[-1])
+
+
+def largest_gap(x: Array, y: Array) -> float:
+    """The largest |x − y|."""
+    return float(gap(x, y).max(initial=0))
+
+
+@quiet
+def gap(x: Array, y: Array) -> Array:
+    """|x − y|; 0 where both are the same infinity or NaN, infinite where one is NaN.
+
+    >>> gap(np.array([1.0, np.nan, np.inf]), np.array([3.0, np.nan, np.inf])).tolist()
+    [2.0, 0.0, 0.0]
+    """
+    difference = np.abs(x - y)
+    is_same = (x == y) | (np.isnan(x) & np.isnan(y))
+    result: Array = np.where(is_same, 0.0, np.where(np.isnan(difference), np.inf, difference))
+    return result
+
+
+def rank_below(x: Array, share: float) -> Array:
+    """Which numbers are not among the largest, of which there is a share: (...) -> (...) booleans."""
+    result: Array = x <= np.quantile(x, 1 - share, method="lower")
+    return result
+
+
+def largest_of_rows(x: Array) -> Array:
+    """The largest finite number of each row: (rows, N) -> (rows,)."""
+    result: Array = np.where(np.isfinite(x), np.abs(x), 0).max(axis=-1, initial=0)
+    return result
+
+
+@quiet
+def cosine(x: Array, y: Array) -> float:
+    """The cosine similarity of two tensors as vectors, without infinities."""
+    both = np.isfinite(x) & np.isfinite(y)
+    left, right = x[both], y[both]
+    norms = float(np.sqrt((left @ left) * (right @ right)))
+    return float(np.clip(left @ right / norms, -1, 1)) if norms else 1.0
+
+
+def as_blocked(mine: Array, expected: Array) -> Array:
+    """Masked scores with −∞ where they are expected, and a large negative number stands.
+
+    >>> as_blocked(np.array([-1e9, 1.0]), np.array([-np.inf, 1.0])).tolist()
+    [-inf, 1.0]
+    """
+    return np.where(np.isneginf(expected) & (mine <= BLOCKED), -np.inf, mine)
+
+
+@quiet
+def noise_floor(expected: Array, narrow: Array, dtype: str, scale: Array) -> Array:
+    """The largest difference that rounding explains, for each row: (rows, N), (rows, N), (rows,) -> (rows, 1).
+
+    It is some times the difference that the dtype was measured to make in this row or in all rows on average, and a few
+    units in the last place of the scale of the row.
+    """
+    noise = gap(expected, narrow)
+    noise = np.where(np.isfinite(noise), noise, 0).max(axis=-1, initial=0)
+    usual = float(np.mean(noise[scale > 0] / scale[scale > 0])) if (scale > 0).any() else 0.0
+    least = EPSILON.get(dtype, EPSILON["float32"]) * (0.5 if dtype in ("float16", "bfloat16") else 2)
+    return np.asarray(MARGIN * np.maximum(noise, usual * scale) + least * scale + 1e-300)[:, None]
+
+
+@quiet
+def excess(mine: Array, expected: Array, floor: Array) -> float:
+    """The largest difference in units of the noise of its row."""
+    return float((gap(mine, expected) / floor).max(initial=0))
+
+
+@quiet
+def explain_dropout(own: Array, expected: Array, floor: Array) -> Cause | None:
+    """The slip of dropout that is left on: some numbers are 0, the others are multiplied by 1 / (1 − p)."""
+    strong = np.isfinite(expected) & (np.abs(expected) > 8 * floor)
+    dropped = strong & (np.abs(own) <= floor)
+    kept = strong & ~dropped
+    share = dropped.sum() / max(strong.sum(), 1)
+    if not 0.01 < share < 0.9 or kept.sum() < 4:
+        return None
+    factor = float(np.median(own[kept] / expected[kept]))
+    explained = np.where(np.abs(own) <= floor, 0.0, factor * expected)
+    if abs(factor * (1 - share) - 1) > 0.35 or not factor > 1 or excess(own, explained, factor * floor) > 1:
+        return None
+    return Cause(f"dropout is left on (p ≈ {1 - 1 / factor:.2g})", largest_gap(own, explained))
+
+
+def order_problems(sites: Sequence[str], graph: Graph) -> list[tuple[str, str]]:
+    """Pairs of sites that were recorded in another order than they are computed: (earlier, what it needs).
+
+    sites  in the order of their recording
+    """
+    place = {site: at for at, site in enumerate(sites)}
+    problems = []
+    for site, stage in graph.stages.items():
+        problems += [(site, one) for one in stage.inputs if site in place and one in place and place[one] > place[site]]
+    return problems
