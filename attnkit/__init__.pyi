@@ -11,6 +11,7 @@ from attnkit import model as model
 from attnkit.checkpoints import Checkpoint
 from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
+from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
 from attnkit.recorders import record as record, record_onnx as record_onnx, tap as tap
 from attnkit.records import Record as Record, Tensor as Tensor
@@ -539,16 +540,21 @@ def peek(
 ) -> Record: ...
 def diff(
     a: TensorLike,
-    b: TensorLike,
+    b: TensorLike | None = None,
     /,
     *,
     rtol: float = 0.0,
     atol: float = 0.0,
     all: bool = False,
+    model: Checkpoint | Path | None = None,
+    ids: TensorLike | None = None,
+    why: bool = False,
+    map: str | None = None,
+    match: bool = False,
     heatmap: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-) -> DiffReport: ...
+) -> DiffReport | VerdictReport: ...
 def run(
     pipeline: Path,
     record: TensorLike | None = None,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
 ONLY_IN_TABLES = ("precision", "tokens")  # options of all tools that tables, cells and figures alone have
-INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two,
+INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A [B]"  # the input of a tool: one file or pipe, several, or two,
 TEXT = "[TEXT]..."  # or texts, of which none is a file: "-" is a text of one character
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
 Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name

@@ -1,19 +1,32 @@
 """attnkit diff: compare two tensors, records or traces."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from attnkit.cli import figures, views
+from attnkit.cli import figures, options, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews, Stage, make_item, named_files, tool
+from attnkit.debugger.compare import Request, compare_dumps, compare_with_model
+from attnkit.debugger.dumps import Dump, array_entry, open_dump
+from attnkit.debugger.names import locate_sites
+from attnkit.debugger.report import (
+    VerdictReport,
+    left_columns,
+    opening_lines,
+    render_verdict,
+    verdict_cells,
+    verdict_lines,
+)
 from attnkit.display.cells import Cells
-from attnkit.errors import DifferentError, UsageError
+from attnkit.errors import AttnkitError, DifferentError, UsageError, counted
 from attnkit.formats import Source
 from attnkit.inputs.operands import cast_x, select_tensor
+from attnkit.inputs.text_inputs import ModelInput, model_inputs
 from attnkit.interpret.comparison import (
     LEFT,
     DiffReport,
@@ -29,18 +42,100 @@ from attnkit.interpret.comparison import (
 from attnkit.records import Array, Record, join_names
 
 if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
     from attnkit.display import Style
     from attnkit.display.figures import FigureOptions, Section
 
 
+DUMPS = (".npz", ".safetensors", ".pt", ".pth", ".bin")  # files whose names are read without their tensors
+
+
+@dataclass(frozen=True)
+class Port:
+    """The dump of an implementation, and what it is compared with beside a model.
+
+    reference  another dump; text: what the token ids should be of
+    """
+
+    mine: Dump
+    reference: Dump | None = None
+    text: str | None = None
+
+
 def read_pairs(stage: Stage, upstream: Records | None) -> Records:
+    if is_port(stage):
+        return Records(None, iter([open_port(stage, stage.operands)]))
     if len(stage.operands) != 2:
         raise UsageError(f"two files to compare, not {len(stage.operands)}: attnkit diff A B")
     return Records(None, pair_records(stage))
 
 
+def is_port(stage: Stage) -> bool:
+    """Whether dumps are compared by sites: with a model, with names of other tools, or folders."""
+    if any(stage.parameters[name] is not None for name in ("model_", "map_")):
+        return True
+    paths = [one for one in stage.operands if isinstance(one, str) and os.path.exists(one)]
+    if any(map(os.path.isdir, paths)):
+        return True
+    return len(paths) == 2 and all(map(os.path.isfile, paths)) and differ_in_names(*paths)
+
+
+def differ_in_names(a: str, b: str) -> bool:
+    """Whether two files of many tensors name the same stages in different ways."""
+    if not all(path.endswith(DUMPS) for path in (a, b)):
+        return False
+    try:
+        left, right = ([*open_dump(path)] for path in (a, b))
+    except AttnkitError:  # which the reader of records names
+        return False
+    shared = sum(name in right for name in left)
+    if shared == min(len(left), len(right)):
+        return False
+    return len(locate_sites(left).sources.keys() & locate_sites(right).sources.keys()) > shared
+
+
+def open_port(stage: Stage, operands: Sequence[Any]) -> Port:
+    """Open the dumps among the operands: [REFERENCE or TEXT] MINE with a model, otherwise REFERENCE MINE."""
+    has_model = stage.parameters["model_"] is not None
+    if not 1 + (not has_model) <= len(operands) <= 2:
+        expected = "[TEXT or REFERENCE] MINE with --model" if has_model else "REFERENCE MINE"
+        raise UsageError(f"expected {expected}, got {counted(len(operands), 'operand')}")
+    *before, mine = operands
+    first = before[0] if before else None
+    if has_model and isinstance(first, str) and not os.path.exists(first):
+        return Port(open_value(stage, mine), text=first)
+    return Port(open_value(stage, mine), None if first is None else open_value(stage, first))
+
+
+def open_value(stage: Stage, value: Any) -> Dump:
+    """Open a file or folder, or take the tensors of a record."""
+    if isinstance(value, str | os.PathLike):
+        return open_dump(os.fspath(value))
+    item = make_item(stage.tool, value)
+    if not isinstance(item, Record):
+        raise UsageError(f"expected a record, an array or the name of a file, got {type(value).__name__}")
+    return Dump("the record", {name: array_entry(array) for name, array in item.arrays().items()}, True)
+
+
+def compare_port(port: Port, checkpoint: "Checkpoint | None", ids: Record | None, request: Request) -> VerdictReport:
+    """Compare a dump with a model, with another dump, or with both."""
+    if checkpoint is None:
+        if port.reference is None:
+            raise UsageError("needs --model DIR")
+        return compare_dumps(port.reference, port.mine, request)
+    expected = None
+    if port.text is not None or ids is not None:
+        source = ModelInput(port.text, ids=ids)
+        expected = model_inputs(checkpoint, checkpoint.config.stacks[0], source)[0]
+    return compare_with_model(checkpoint, port.mine, request, expected, port.reference)
+
+
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Read two records, arrays or names of files from a caller in Python."""
+    """Read records, arrays or names of files from a caller in Python."""
+    inputs = [one for one in inputs if one is not None]
+    stage.operands = tuple(one for one in inputs if isinstance(one, str))
+    if is_port(stage):
+        return Records(None, iter([open_port(stage, inputs)]))
     if len(inputs) != 2:
         raise UsageError(f"two to compare, not {len(inputs)}: attnkit.diff(a, b)")
     stage.operands = tuple(
@@ -112,6 +207,8 @@ def render_differences(report: Record, stage: Stage, style: "Style") -> str:
     """Write the report as a table, with heat maps of the differences on request."""
     if stage.common.get("quiet") and stage.common.get("output") in (None, "-"):
         return ""  # the exit code is the result
+    if isinstance(report, VerdictReport):
+        return render_verdict(report, style)
     relabelled = spell_tokens(report, stage.common.get("tokens") or "raw")
     return render_report(relabelled, style, heatmap=bool(stage.extra.get("heatmap")))
 
@@ -120,6 +217,13 @@ def draw_differences(report: Record, stage: Stage, figure_options: "FigureOption
     """Draw the report as a table, with heat maps of the differences on request."""
     from attnkit.display.figures import Section, Table, heatmap_section
 
+    if isinstance(report, VerdictReport):
+        cells = verdict_cells(report, figures.text_style(stage).precision)
+        return [
+            Section(
+                "stages", [Table(cells, left_columns(report))], notes=[*opening_lines(report), *verdict_lines(report)]
+            )
+        ]
     relabelled, style = spell_tokens(report, stage.common.get("tokens") or "plain"), figures.text_style(stage)
     rows, lines = report_rows(relabelled, style.precision), report_lines(relabelled)
     sections = [Section("differences", [Table(rows, LEFT)] if rows else [], notes=lines or ["no tensors"] * (not rows))]
@@ -135,13 +239,18 @@ def spell_tokens(report: Record, spelling: str) -> DiffReport:
     return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
 
 
-def with_heatmap(report: DiffReport, stage: Stage) -> DiffReport:
+def with_heatmap(report: DiffReport | VerdictReport, stage: Stage) -> DiffReport | VerdictReport:
     """The report for a caller in Python, with heat maps on request."""
+    if isinstance(report, VerdictReport):
+        return report
     return replace(report, heatmap=bool(stage.extra.get("heatmap")))
 
 
 def list_differences(report: Record, stage: Stage) -> Cells:
     views.refuse_view(stage)
+    if isinstance(report, VerdictReport):
+        heads, *rows = verdict_cells(report, 17)
+        return Cells([*heads[:-1], "verdict"], rows)
     names = [name for name in report if report.axes_of(name) == ("tensor",)]
     columns = [report.labels["tensor"], *(report[name] for name in names), report.labels["at"], report.labels["first"]]
     return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])
@@ -165,29 +274,53 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
     views=ResultViews(table=render_differences, figure=draw_differences, cells=list_differences),
     status=lambda record, stage: int(not record["same"]),
     derived=check_heatmap,
-    sections={"Comparison": "rtol atol all_ heatmap", "Figures": "numbers no_numbers range cmap"},
-    rules=Constraints(exclusive=[("numbers", "no_numbers")], requires=[(name, "heatmap") for name in views.LOOK_FLAGS]),
+    sections={
+        "Comparison": "rtol atol all_ heatmap",
+        "An implementation and a model": "model_ ids why map_ match",
+        "Figures": "numbers no_numbers range cmap",
+    },
+    rules=Constraints(
+        exclusive=[("numbers", "no_numbers"), *(("model", name) for name in ("rtol", "atol", "heatmap"))],
+        requires=[
+            *((name, "heatmap") for name in views.LOOK_FLAGS),
+            ("ids", "model"),
+            ("why", "model"),
+            ("match", "model"),
+        ],
+    ),
     extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map of A − B for every tensor that differs")]}
     | views.LOOK_FLAGS,
     without=("check_finite",),
     shows_table=True,
     python=PythonForm(
-        inputs={"a": "TensorLike", "b": "TensorLike"},
+        inputs={"a": "TensorLike", "b": "TensorLike | None"},
         reader=read_values,
         options=("heatmap",),
-        result="DiffReport",
+        result="DiffReport | VerdictReport",
         present=with_heatmap,
     ),
 )
 def diff(
-    pair: Pair,
+    pair: Pair | Port,
     *,
     rtol: Annotated[float, typer.Option(min=0, help="relative tolerance")] = 0.0,
     atol: Annotated[float, typer.Option(min=0, help="absolute tolerance")] = 0.0,
     all_: Annotated[
         bool, typer.Option(help="compare all stages of two traces, not only up to the first that differs")
     ] = False,
-) -> DiffReport:
+    model_: options.Model = None,
+    ids: Annotated[
+        Record | None, options.file("ids", "token ids (T) or (B, T) that MINE should have, instead of TEXT")
+    ] = None,
+    why: Annotated[bool, typer.Option(help="look for the cause of each difference that a stage adds")] = False,
+    map_: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="names of MINE and their stages: two columns, as `attnkit help porting` shows"
+        ),
+    ] = None,
+    match: Annotated[bool, typer.Option(help="pair tensors whose names say nothing by shape and value")] = False,
+) -> DiffReport | VerdictReport:
     """Compare two tensors, records or traces: exit code 0 when they are the same, 1 when they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. The table has a line for each
@@ -199,10 +332,17 @@ def diff(
     An NPY file or FILE:NAME is a single tensor, which is compared with x of the other file. Two traces (from encode
     --trace) are compared stage by stage, up to the first stage that differs, or, with --all, to the end.
 
+    With --model DIR the reference is computed: `diff --model DIR "a text" MINE` compares MINE, the dump of another
+    implementation, with the model in every stage that MINE has, each computed from MINE's own inputs, and --why names
+    the slip that explains a difference. MINE is a file or a folder with the names of Hugging Face's modules, of
+    TransformerLens, of llama.cpp or of a trace (`attnkit help porting`).
+
     \b
     Example:
       attnkit embed "a b" --dim 4 -o a.npy --only x && attnkit layernorm a.npy -o b.npy && attnkit diff a.npy b.npy
     """
+    if isinstance(pair, Port):
+        return compare_port(pair, model_, ids, Request(map_, match, why, all_))
     if not isinstance(pair, Pair):
         raise UsageError(f"takes a Pair of records, not {type(pair).__name__}")
     return compare_records(pair, rtol, atol, all_)

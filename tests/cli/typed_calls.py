@@ -58,7 +58,6 @@ def make_mistakes() -> None:
     attnkit.attend(x, align="left")  # type: ignore[arg-type]
     attnkit.posenc(x, kind="rotery")  # type: ignore[arg-type]
     attnkit.layernorm()  # type: ignore[call-arg]
-    attnkit.diff(x)  # type: ignore[call-arg]
     attnkit.show(x, heatmaps=True)  # type: ignore[call-arg]
     attnkit.record("mine.npz", number=1)  # type: ignore[call-arg]
     attnkit.attend(x).softmax()  # type: ignore[attr-defined]
