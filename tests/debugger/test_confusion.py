@@ -1,0 +1,191 @@
+"""Slips that torch models were given are named, and no other: dumps of tests/references/make_slips.py, judged again.
+
+The models are tiny and random; torch and transformers computed the dumps, each with one mistake.
+"""
+
+import json
+
+import pytest
+
+from attnkit.checkpoints import open_checkpoint
+from attnkit.debugger.compare import Request, compare_with_model
+from attnkit.debugger.dumps import open_dump
+from tests.places import REFERENCES, ROOT, folder
+
+FAMILIES = (
+    "albert", "bert", "distilbert", "electra", "gpt2", "llama-yarn", "llama", "marian", "mistral", "modernbert",
+    "qwen2", "roberta", "t5-gated", "t5",
+)  # fmt: skip
+# dump -> the site that the slip is found at, its verdict, and the causes
+NAMED = {
+    "albert-RMS-for-layer-float32": ("encoder.0.norm2", "named", {"the norm does not subtract the mean (RMS norm)"}),
+    "bert-no-segments-float32": ("encoder.embed.types", "named", {"the embeddings of segments are missing"}),
+    "bert-padding-inverted-float32": ("encoder.1.self.weights", "named", {"the padding mask is inverted"}),
+    "bert-pre-norm-float32": (
+        "encoder.1.self.q_projected",
+        "named",
+        {"the norms precede the sub-layers (pre-norm, not post-norm)"},
+    ),
+    "bert-wv-transposed-float32": ("encoder.1.self.v_projected", "named", {"the weight wv is transposed"}),
+    "distilbert-n-minus-1-float32": ("encoder.1.norm2", "named", {"the norm divides by n − 1, not by n"}),
+    "electra-no-norm-bias-float32": ("encoder.1.norm2", "named", {"the bias of the norm is missing"}),
+    "gpt2-activation-gelu-float32": (
+        "decoder.1.ffn.activated",
+        "named",
+        {"the activation is gelu (expected gelu-tanh)"},
+    ),
+    "gpt2-dropout-float32": ("decoder.1.self.residual", "named", {"dropout is left on (p ≈ 0.2)"}),
+    "gpt2-fused-per-head-float32": (
+        "decoder.1.self.q_projected",
+        "named",
+        {"the fused q, k and v are split per head; they are stored one after another"},
+    ),
+    "gpt2-no-b1-float32": ("decoder.1.ffn.hidden", "named", {"the bias b1 is missing"}),
+    "gpt2-no-causal-mask-float32": ("decoder.1.self.weights", "named", {"the causal mask is missing"}),
+    "gpt2-no-scale-bfloat16": ("decoder.1.self.weights", "undecidable", {"the scale of the scores is missing"}),
+    "gpt2-no-scale-float32": ("decoder.1.self.weights", "named", {"the scale of the scores is missing"}),
+    "gpt2-positions-+1-float32": (
+        "decoder.positions.rows",
+        "named",
+        {"positions are shifted by +1 (they begin at 1 instead of 0)"},
+    ),
+    "gpt2-softmax-over-queries-float32": (
+        "decoder.1.self.weights",
+        "named",
+        {"softmax is over the queries, not the keys"},
+    ),
+    "llama-1-+-weight-float32": ("decoder.1.norm2", "named", {"the norm multiplies by 1 + weight, not by weight"}),
+    "llama-eps-0.001-float32": ("decoder.1.norm2", "named", {"eps of the norm is 0.001 instead of 1e-05"}),
+    "llama-gate-and-up-float32": ("decoder.1.ffn.hidden", "named", {"gate and up are exchanged"}),
+    "llama-half-the-width-float32": ("decoder.0.self.weights", "named", {"only 4 of 8 features of a head are rotated"}),
+    "llama-interleaved-bfloat16": ("decoder.0.self.weights", "named", {"rotary pairs are interleaved"}),
+    "llama-interleaved-float32": ("decoder.0.self.weights", "named", {"rotary pairs are interleaved"}),
+    "llama-keys-in-turn-float32": (
+        "decoder.1.self.weights",
+        "named",
+        {"key heads are repeated in turn, not in blocks"},
+    ),
+    "llama-keys-not-rotated-float32": ("decoder.0.self.weights", "named", {"keys are not rotated"}),
+    "llama-parallel-float32": (
+        "decoder.1.self.residual",
+        "named",
+        {"the output of the sub-layer is not added", "the sub-layers read the same input (parallel, not serial)"},
+    ),
+    "llama-post-norm-float32": (
+        "decoder.1.norm1",
+        "named",
+        {"the norms follow the residuals (post-norm, not pre-norm)"},
+    ),
+    "llama-residual-after-norm-float32": (
+        "decoder.1.self.residual",
+        "named",
+        {"the residual is added after the norm (decoder.1.norm1), not before it"},
+    ),
+    "llama-residual-sum-in-bfloat16-float32": (
+        "decoder.1.self.residual",
+        "named",
+        {"decoder.1.self.residual is rounded to bfloat16"},
+    ),
+    "llama-theta-500000-float32": ("decoder.0.self.weights", "named", {"rope_theta is 500000 instead of 10000"}),
+    "llama-yarn-yarn-ignored-float32": (
+        "decoder.0.self.weights",
+        "named",
+        {
+            "the scaling of rotary positions (yarn) is ignored",
+            "the scaling of rotary positions is dynamic instead of yarn",
+        },
+    ),
+    "marian-joined-flat-float32": ("decoder.1.self.joined", "named", {"heads are joined without transposing"}),
+    "marian-sines-alternate-float32": (
+        "encoder.positions.rows",
+        "named",
+        {"sinusoidal positions have alternating sines and cosines"},
+    ),
+    "mistral-no-window-bfloat16": ("decoder.1.self.weights", "undecidable", {"the window is missing"}),
+    "mistral-window-longer-float32": (
+        "decoder.1.self.weights",
+        "named",
+        {"the window is 6 keys before a query instead of 5 (off by one)"},
+    ),
+    "mistral-window-shorter-float32": (
+        "decoder.1.self.weights",
+        "named",
+        {"the window is 4 keys before a query instead of 5 (off by one)"},
+    ),
+    "modernbert-other-direction-float32": ("encoder.0.self.weights", "named", {"the rotation turns the other way"}),
+    "qwen2-no-bq-float32": ("decoder.1.self.q_projected", "named", {"the bias bq is missing"}),
+    "roberta-positions-from-0-float32": (
+        "encoder.positions.rows",
+        "named",
+        {"positions are shifted by -2 (they begin at 0 instead of 2)"},
+    ),
+    "t5-gated-scale-added-float32": ("decoder.1.self.weights", "named", {"the scale of the scores is 1/√K"}),
+    "t5-no-logit-scale-float32": ("logits", "named", {"the scale of the logits is missing"}),
+    "t5-no-relative-bias-float32": ("decoder.1.self.weights", "named", {"the bias of relative positions is missing"}),
+}
+
+
+def judge(name, why=True):
+    dump = open_dump(str(REFERENCES / "slips" / f"{name}.npz"))
+    family = next(one for one in FAMILIES if name.startswith(f"{one}-"))
+    return compare_with_model(open_checkpoint(folder(family)), dump, Request(why=why))
+
+
+def first_difference(report):
+    return next((row for row in report.rows if row.differs), None)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_slip_of_a_torch_model_is_named(name):
+    report, (site, verdict, causes) = judge(name), NAMED[name]
+    row = first_difference(report)
+    assert (row.site, row.verdict, {cause.name for cause in row.causes}) == (site, verdict, causes)
+    assert not report.same
+    if verdict == "named":
+        assert max(cause.remaining for cause in row.causes) * 100 <= row.added
+
+
+def test_a_slip_below_the_noise_of_its_dtype_is_no_difference():
+    report = judge("bert-eps-0.001-bfloat16")
+    assert report.same
+    assert first_difference(report) is None
+
+
+def test_without_why_the_comparison_ends_at_the_first_stage_that_differs():
+    report = judge("llama-interleaved-float32", why=False)
+    assert [row.site for row in report.rows if row.differs] == ["decoder.0.self.weights"] == [report.rows[-1].site]
+    assert first_difference(report).causes == ()
+
+
+def test_each_stage_is_judged_by_what_it_adds():
+    report = judge("llama-interleaved-float32")
+    later = next(row for row in report.rows if row.site == "decoder.0.ffn.output")
+    assert later.largest > 0.1  # all of it inherited from the attention before
+    assert later.inherited == pytest.approx(later.largest, rel=1e-3)
+    assert later.added <= later.noise
+
+
+def test_the_page_has_the_table_of_confusion():
+    page = (ROOT / "attnkit" / "help" / "porting.md").read_text(encoding="utf-8")
+    counts = json.loads((REFERENCES / "slips.json").read_text(encoding="utf-8"))
+    for slip, by_dtype in counts.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {slip} |")]
+        cells = [cell.strip() for cell in row.split("|")[2:4]]
+        for cell, dtype in zip(cells, ("float32", "bfloat16"), strict=True):
+            outcomes = by_dtype.get(dtype, {})
+            total = sum(outcomes.values()) - outcomes.get("no effect", 0)
+            assert cell.startswith(f"{outcomes.get('right', 0)} of {total}" if total else "–"), row
+            assert ("undecidable" in cell) == ("undecidable" in outcomes), row
+
+
+def test_no_slip_is_named_wrong_and_nearly_all_are_named_in_float32():
+    counts = json.loads((REFERENCES / "slips.json").read_text(encoding="utf-8"))
+    totals = {dtype: {} for dtype in ("float32", "bfloat16")}
+    for by_dtype in counts.values():
+        for dtype, outcomes in by_dtype.items():
+            for outcome, number in outcomes.items():
+                totals[dtype][outcome] = totals[dtype].get(outcome, 0) + number
+    for outcomes in totals.values():
+        assert outcomes.keys() <= {"right", "undecidable", "unknown", "no effect"}
+    single = totals["float32"]
+    assert single["right"] >= 0.95 * sum(number for outcome, number in single.items() if outcome != "no effect")

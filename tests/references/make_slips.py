@@ -1,0 +1,1074 @@
+"""Make tests/references/slips/: what ports of tiny models compute with one slip each, and which slip it is.
+
+The models are those of tests/references/models, run by transformers with eager attention, whose function is replaced
+by one that names every intermediate and can go wrong. A case is a family, a slip and a dtype; its dump is an .npz of
+module inputs and outputs by path. With --judge every case is judged, and the table of confusion is printed and written.
+
+    python tests/references/make_slips.py --judge [FAMILY …]
+
+Made with torch 2.13.0 and transformers 5.
+"""
+
+import argparse
+import collections
+import contextlib
+import copy
+import importlib
+import itertools
+import json
+import math
+import pathlib
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+
+import attnkit
+from attnkit.checkpoints import open_checkpoint
+from attnkit.debugger.compare import Request, compare_with_model
+from attnkit.debugger.dumps import open_dump
+from attnkit.debugger.names import locate_sites
+from attnkit.debugger.report import VerdictReport
+from attnkit.inputs import layers as model_layers
+
+HERE = pathlib.Path(__file__).parent
+FAMILIES = (
+    "gpt2", "llama", "llama-yarn", "mistral", "qwen2", "bert", "roberta", "electra", "distilbert", "modernbert",
+    "albert", "t5", "t5-gated", "marian",
+)  # fmt: skip
+PADDED = ("llama", "bert", "mistral")  # also as a batch of two texts
+
+
+class Port:
+    """A model of transformers, with the path of the module of each layer's parameters."""
+
+    def __init__(self, family: str, dtype: torch.dtype = torch.float32, padded: bool = False) -> None:
+        folder = HERE / "models" / family
+        raw = json.loads((folder / "config.json").read_text())
+        name = (raw.get("architectures") or ["AutoModel"])[0].removeprefix("TF")
+        self.family, self.dtype = family, dtype
+        self.model = (
+            getattr(transformers, name).from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+        )
+        self.checkpoint = open_checkpoint(str(folder))
+        self.core = model_layers.complete_model(self.checkpoint)
+        self.config = self.core.config
+        self.modeling = sys.modules[type(self.model).__module__]
+        self.paths = {path for path, _ in self.model.named_modules()}
+        rng = np.random.default_rng(3)
+        rows, tokens = (2, 9) if padded else (1, 9)
+        vocab = self.config.stack(self.config.stacks[0]).vocab
+        self.ids = rng.integers(5, vocab, (rows, tokens))
+        self.mask = np.ones((rows, tokens), bool)
+        if padded:
+            self.mask[1, 6:] = False
+        self.target = rng.integers(5, vocab, (rows, 7)) if self.config.encoder and self.config.decoder else None
+        self.types = (np.arange(tokens)[None] >= 4).repeat(rows, 0).astype(int) if self.config.types > 1 else None
+        self.arguments: dict[str, Any] = {"input_ids": torch.tensor(self.ids)}
+        if padded:
+            self.arguments["attention_mask"] = torch.tensor(self.mask.astype(int))
+        if self.target is not None:
+            self.arguments["decoder_input_ids"] = torch.tensor(self.target)
+        if self.types is not None:
+            self.arguments["token_type_ids"] = torch.tensor(self.types)
+
+    def path(self, layer: str, parameter: str) -> str:
+        """The path of the module that holds a parameter."""
+        stored = self.checkpoint.params.specs[layer][parameter].names[0].rpartition(".")[0]
+        found = [path for path in self.paths if path == stored or path.endswith(f".{stored}")]
+        return min(found, key=len) if found else ""
+
+    def module(self, layer: str, parameter: str) -> nn.Module:
+        return self.model.get_submodule(self.path(layer, parameter))
+
+    def replace(self, path: str, module: nn.Module) -> None:
+        parent, _, name = path.rpartition(".")
+        setattr(self.model.get_submodule(parent), name, module)
+
+    def attention_layers(self, kind: str = "self") -> list[str]:
+        return [one for one in self.config.attention_rules if one.endswith(f".{kind}")]
+
+    def has_rope(self) -> bool:
+        return any(rules.rope is not None for rules in self.config.attention_rules.values())
+
+
+# recording
+
+
+def attention_function(port: Port, taps: bool) -> Callable[..., Any]:
+    """Eager attention, which names its intermediates with taps; `module.wrong` says what goes wrong in it."""
+    layers = collections.defaultdict(list)
+    for layer in port.config.attention_rules:
+        layers[port.model.get_submodule(port.path(layer, "wq").rpartition(".")[0])].append(layer)
+    calls = collections.Counter()
+
+    def tap(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+        if taps and layers[module]:
+            attnkit.tap(f"{layers[module][min(calls[module], len(layers[module]) - 1)]}.{name}", tensor)
+
+    def attend(module, q, k, v, mask, scaling=None, dropout=0.0, position_bias=None, **kwargs):
+        wrong = getattr(module, "wrong", {})
+        scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
+        v = wrong.get("values", lambda one: one)(v)
+        for name, tensor in zip("qkv", (q, k, v), strict=True):
+            tap(module, name, tensor)
+        groups = q.shape[1] // k.shape[1]
+
+        def repeat(x):
+            return x.repeat(1, groups, 1, 1) if wrong.get("in_turn") else x.repeat_interleave(groups, dim=1)
+
+        scores = q @ repeat(k).transpose(-1, -2)
+        tap(module, "scores", scores)
+        scores = scores * wrong.get("scale", lambda s, one: s)(scaling, q)
+        tap(module, "scaled", scores)
+        if position_bias is not None and not wrong.get("no_bias"):
+            scores = scores + position_bias
+        queries, keys = scores.shape[-2:]
+        allowed = torch.ones((1, 1, queries, keys), dtype=torch.bool) if mask is None else mask > -1
+        allowed = wrong.get("allowed", lambda one: one)(allowed)
+        scores = torch.where(allowed, scores, torch.tensor(wrong.get("fill", -math.inf), dtype=scores.dtype))
+        tap(module, "masked", scores)
+        weights = torch.softmax(scores.float(), dim=wrong.get("axis", -1)).to(q.dtype)
+        weights = torch.nan_to_num(weights)
+        weights = nn.functional.dropout(weights, p=wrong.get("dropout", 0.0), training="dropout" in wrong)
+        tap(module, "weights", weights)
+        heads = weights @ repeat(v)
+        tap(module, "heads", heads)
+        calls[module] += 1
+        if wrong.get("no_transposing"):
+            return heads.reshape(heads.shape[0], heads.shape[2], heads.shape[1], -1), weights
+        return heads.transpose(1, 2).contiguous(), weights
+
+    return attend
+
+
+def record(port: Port, path: str, patches: Sequence[Any] = (), taps: bool = True) -> None:
+    """Record one call of a model under patches."""
+    torch.manual_seed(0)
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        attend = attention_function(port, taps)
+        stack.enter_context(mock.patch.object(port.modeling, "eager_attention_forward", attend))
+        for patch in patches:
+            stack.enter_context(patch)
+        with attnkit.record(path, port.model):
+            port.model(**port.arguments)
+
+
+# slips: (port) -> patches to run under; they change the port's own copy of the model
+
+
+class Case(NamedTuple):
+    """One slip: the names it may have in the verdict, where it can be, and what does it."""
+
+    names: tuple[str, ...]
+    apply: Callable[[Port], list[Any] | None]
+    families: Callable[[Port], bool] = lambda port: True
+    padded: bool = False
+
+
+CASES: dict[str, Case] = {}
+
+
+def slip(key: str, *names: str, families: Callable[[Port], bool] = lambda port: True, padded: bool = False):
+    def add(function):
+        CASES[key] = Case(names, function, families, padded)
+        return function
+
+    return add
+
+
+def last_attention(port: Port) -> nn.Module:
+    layer = port.attention_layers()[-1]
+    return port.model.get_submodule(port.path(layer, "wq").rpartition(".")[0])
+
+
+def wrong(**options: Any):
+    def apply(port: Port):
+        last_attention(port).wrong = options
+        return []
+
+    return apply
+
+
+def is_causal(port: Port) -> bool:
+    return port.config.decoder is not None
+
+
+def last_rules(port: Port):
+    return port.config.attention_rules[port.attention_layers()[-1]]
+
+
+slip("no scale", "the scale of the scores is missing", families=lambda p: last_rules(p).factor != 1)(
+    wrong(scale=lambda s, q: 1.0)
+)
+slip("scale twice", "the scale of the scores is applied twice", families=lambda p: last_rules(p).factor != 1)(
+    wrong(scale=lambda s, q: s * s)
+)
+slip("scale of the width", "the scale of the scores is 1/√D of the whole width")(
+    wrong(scale=lambda s, q: (q.shape[1] * q.shape[3]) ** -0.5)
+)
+slip("scale added", "the scale of the scores is 1/√K", families=lambda p: last_rules(p).factor == 1)(
+    wrong(scale=lambda s, q: q.shape[3] ** -0.5)
+)
+slip("softmax over queries", "softmax is over the queries, not the keys")(wrong(axis=-2))
+slip("softmax over heads", "softmax is over the heads, not the keys")(wrong(axis=1))
+slip("joined flat", "heads are joined without transposing")(wrong(no_transposing=True))
+slip(
+    "keys in turn",
+    "key heads are repeated in turn, not in blocks",
+    families=lambda p: last_rules(p).heads != last_rules(p).kv_heads and last_rules(p).kv_heads > 1,
+)(wrong(in_turn=True))
+slip("attention dropout", "dropout is left on")(wrong(dropout=0.3))
+slip("no causal mask", "the causal mask is missing", "the causal mask and the window are missing", families=is_causal)(
+    wrong(allowed=torch.ones_like)
+)
+slip("strict causal mask", "the causal mask excludes the token itself", families=is_causal)(
+    wrong(allowed=lambda one: torch.tril(one.expand(one.shape[0], 1, *one.shape[-2:]), -1))
+)
+slip(
+    "causal mask one off",
+    "the causal mask is shifted by one: the next token is visible",
+    families=lambda p: is_causal(p) and not windowed(p),
+)(wrong(allowed=lambda one: torch.tril(torch.ones_like(one), 1)))
+slip(
+    "causal mask turned",
+    "the causal mask is the wrong way round",
+    families=lambda p: is_causal(p) and last_rules(p).window == (-1, -1),
+)(wrong(allowed=lambda one: torch.triu(torch.ones_like(one))))
+slip(
+    "causal encoder",
+    "a causal mask is applied",
+    families=lambda p: not is_causal(p) and last_rules(p).window == (-1, -1),
+)(wrong(allowed=lambda one: torch.tril(one.expand(one.shape[0], 1, *one.shape[-2:]))))
+for fill in (-1.0, 0.0):
+    slip(f"blocked are {fill:g}", f"blocked scores are {fill:g} instead of −∞", families=is_causal)(wrong(fill=fill))
+slip("no padding mask", "the padding mask is missing", padded=True, families=lambda p: not is_causal(p))(
+    wrong(allowed=torch.ones_like)
+)
+slip("padding inverted", "the padding mask is inverted", padded=True, families=lambda p: not is_causal(p))(
+    wrong(allowed=lambda one: ~one if not one.all() else one)
+)
+slip(
+    "no relative bias",
+    "the bias of relative positions is missing",
+    families=lambda p: p.config.positions.relative == "t5",
+)(wrong(no_bias=True))
+
+
+def windowed(port: Port) -> bool:
+    return last_rules(port).window != (-1, -1)
+
+
+def shift_window(step: int):
+    def apply(port: Port):
+        rules = last_rules(port)
+        left, right = rules.window
+
+        def allowed(one):
+            i, j = torch.arange(one.shape[-2])[:, None], torch.arange(one.shape[-1])
+            upper = j <= i if rules.causal else j <= i + right + step
+            return ((j >= i - left - step) & upper)[None, None]
+
+        last_attention(port).wrong = {"allowed": allowed}
+        return []
+
+    return apply
+
+
+slip("window longer", "the window is {longer} keys before a query", families=windowed)(shift_window(1))
+slip("window shorter", "the window is {shorter} keys before a query", families=windowed)(shift_window(-1))
+slip("no window", "the window is missing", families=windowed)(shift_window(100))
+
+
+# rotary positions
+
+
+def turned(x, cos, sin, interleaved=False):
+    half = x.shape[-1] // 2
+    if interleaved:
+        first, second = x[..., 0::2], x[..., 1::2]
+        c, s = cos[..., :half], sin[..., :half]
+        return torch.stack((first * c - second * s, second * c + first * s), dim=-1).flatten(-2)
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+def rotary(change: Callable[..., Any]):
+    def apply(port: Port):
+        def apply_rotary(q, k, cos, sin, *others, unsqueeze_dim=1, **kwargs):
+            cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+            return tuple(one.to(q.dtype) for one in change(q, k, cos, sin))
+
+        return [mock.patch.object(port.modeling, "apply_rotary_pos_emb", apply_rotary)]
+
+    return apply
+
+
+def rope(key: str, *names: str):
+    return slip(key, *names, families=lambda p: Port.has_rope(p) and (key != "values rotated" or is_plain_rope(p)))
+
+
+rope("interleaved", "rotary pairs are interleaved")(
+    rotary(lambda q, k, c, s: (turned(q, c, s, True), turned(k, c, s, True)))
+)
+rope("keys not rotated", "keys are not rotated")(rotary(lambda q, k, c, s: (turned(q, c, s), k)))
+rope("queries not rotated", "queries are not rotated")(rotary(lambda q, k, c, s: (q, turned(k, c, s))))
+rope("not rotated", "queries and keys are not rotated")(rotary(lambda q, k, c, s: (q, k)))
+rope("rotated twice", "queries and keys are rotated twice")(
+    rotary(lambda q, k, c, s: (turned(turned(q, c, s), c, s), turned(turned(k, c, s), c, s)))
+)
+rope("other direction", "the rotation turns the other way")(
+    rotary(lambda q, k, c, s: (turned(q, c, -s), turned(k, c, -s)))
+)
+
+
+def partial_width(x, cos, sin, share):
+    width = x.shape[-1] // share
+    places = torch.arange(x.shape[-2], dtype=torch.float32)
+    return width, places
+
+
+@slip(
+    "half the width",
+    "only {half} of {width} features of a head are rotated",
+    families=lambda p: is_plain_rope(p) and last_rules(p).head_dim % 4 == 0,
+)
+def half_width(port: Port):
+    theta = float((last_rules(port).rope or {}).get("rope_theta", 1e4))
+
+    def change(q, k, cos, sin):
+        width = q.shape[-1] // 2
+        angle = torch.arange(q.shape[-2])[:, None] * theta ** (-torch.arange(0, width, 2) / width)
+        c, s = (torch.cat((one, one), dim=-1).to(q.dtype) for one in (angle.cos(), angle.sin()))
+        return tuple(torch.cat((turned(x[..., :width], c, s), x[..., width:]), dim=-1) for x in (q, k))
+
+    return rotary(change)(port)
+
+
+def own_angles(angles: Callable[[Port, int, int], torch.Tensor]):
+    """Rotation by other angles (T, K/2)."""
+
+    def apply(port: Port):
+        def change(q, k, cos, sin):
+            angle = angles(port, q.shape[-2], q.shape[-1])
+            c, s = (torch.cat((one, one), dim=-1).to(q.dtype) for one in (angle.cos(), angle.sin()))
+            return turned(q, c, s), turned(k, c, s)
+
+        return rotary(change)(port)
+
+    return apply
+
+
+def plain_angles(theta: float, shift: int = 0):
+    def angles(port: Port, tokens: int, width: int):
+        return (torch.arange(tokens)[:, None] + shift) * theta ** (-torch.arange(0, width, 2) / width)
+
+    return angles
+
+
+def is_plain_rope(port: Port) -> bool:
+    kinds = {(r.rope or {}).get("rope_type", "default") for r in port.config.attention_rules.values()}
+    return port.has_rope() and kinds == {"default"} and port.family != "modernbert"
+
+
+for theta in (5e5, 1e6):
+    slip(
+        f"theta {theta:g}",
+        f"rope_theta is {theta:g}",
+        families=lambda p, t=theta: is_plain_rope(p) and float((last_rules(p).rope or {}).get("rope_theta", 1e4)) != t,
+    )(own_angles(plain_angles(theta)))
+slip("rotary shift", "rotary positions are shifted by +1", families=lambda p: is_plain_rope(p))(
+    lambda port: own_angles(plain_angles(float((last_rules(port).rope or {}).get("rope_theta", 1e4)), 1))(port)
+)
+slip("yarn ignored", "the scaling of rotary positions (yarn) is ignored", families=lambda p: p.family == "llama-yarn")(
+    lambda port: own_angles(plain_angles(float(last_rules(port).rope.get("rope_theta", 1e4))))(port)
+)
+
+
+@rope("values rotated", "values are rotated")
+def rotated_values(port: Port):
+    theta, width = float((last_rules(port).rope or {}).get("rope_theta", 1e4)), last_rules(port).head_dim
+
+    def value_heads(x):
+        angle = plain_angles(theta)(port, x.shape[-2], width)
+        c, s = (torch.cat((one, one), dim=-1).to(x.dtype) for one in (angle.cos(), angle.sin()))
+        return turned(x, c, s)
+
+    last_attention(port).wrong = {"values": value_heads}
+    return []
+
+
+# norms
+
+
+class Norm(nn.Module):
+    """A norm with everything that may go wrong."""
+
+    def __init__(self, kind, weight, bias, eps, ddof=0, offset=0.0, eps_outside=False):
+        super().__init__()
+        self.kind, self.eps, self.ddof, self.offset, self.eps_outside = kind, eps, ddof, offset, eps_outside
+        self.weight, self.bias = weight, bias
+
+    def forward(self, x):
+        wide = x.float()
+        if self.kind == "layer":
+            wide = wide - wide.mean(-1, keepdim=True)
+        square = wide.square().sum(-1, keepdim=True) / (x.shape[-1] - self.ddof)
+        y = wide / (square.sqrt() + self.eps) if self.eps_outside else wide / (square + self.eps).sqrt()
+        y = y if self.weight is None else y * (self.offset + self.weight.float())
+        y = y if self.bias is None else y + self.bias.float()
+        return y.to(x.dtype)
+
+
+def last_norm(port: Port) -> str:
+    """The layer of the last norm of a numbered layer."""
+    stack = port.config.stacks[-1]
+    return [one.layer for one in port.config.plan(stack) if one.op == "layernorm" and re.search(r"\.\d+\.", one.layer)][
+        -1
+    ]
+
+
+def norm(key: str, name: str, families=lambda port: True, **changes: Any):
+    def apply(port: Port):
+        path = port.path(last_norm(port), "gamma")
+        old = port.model.get_submodule(path)
+        options = {
+            "kind": port.config.norm,
+            "weight": old.weight,
+            "bias": getattr(old, "bias", None),
+            "eps": port.config.eps,
+        }
+        port.replace(path, Norm(**{**options, **changes}))
+        return []
+
+    slip(key, name, families=families)(apply)
+
+
+for eps in (1e-3, 1e-5, 1e-12):
+    norm(f"eps {eps:g}", f"eps of the norm is {eps:g}", lambda p, e=eps: not math.isclose(p.config.eps, e), eps=eps)
+norm("eps outside", "eps of the norm is added to the standard deviation", eps_outside=True)
+norm("n minus 1", "the norm divides by n − 1, not by n", ddof=1)
+norm("RMS for layer", "the norm does not subtract the mean (RMS norm)", lambda p: p.config.norm == "layer", kind="rms")
+norm("layer for RMS", "the norm subtracts the mean (layer norm)", lambda p: p.config.norm == "rms", kind="layer")
+norm("1 + weight", "the norm multiplies by 1 + weight, not by weight", offset=1.0)
+norm("no norm weight", "the weight of the norm is missing", weight=None)
+norm(
+    "no norm bias",
+    "the bias of the norm is missing",
+    lambda p: p.config.norm == "layer" and p.family != "modernbert",
+    bias=None,
+)
+
+
+@slip("no norm", "the norm is missing", "{norm} is not applied")
+def no_norm(port: Port):
+    port.replace(port.path(last_norm(port), "gamma"), nn.Identity())
+    return []
+
+
+def has_final_norm(port: Port) -> bool:
+    return port.config.stack(port.config.stacks[-1]).final_norm and port.config.head
+
+
+@slip("no final norm", "the norm is missing", families=has_final_norm)
+def no_final_norm(port: Port):
+    port.replace(port.path(f"{port.config.stacks[-1]}.norm", "gamma"), nn.Identity())
+    return []
+
+
+# linear layers
+
+
+def last_of(port: Port, part: str) -> str:
+    return [one for one in port.checkpoint.params.specs if one.endswith(f".{part}")][-1]
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    return type(module).__name__ == "Conv1D"
+
+
+def own(module: nn.Module) -> nn.Module:
+    """Parameters of a module that are shared with no other."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        setattr(module, name, nn.Parameter(parameter.detach().clone(), requires_grad=False))
+    return module
+
+
+def has_bias(part: str, parameter: str):
+    def check(port: Port) -> bool:
+        specs = port.checkpoint.params.specs[last_of(port, part)]
+        return parameter in specs and specs[parameter].split == (0, 1)
+
+    return check
+
+
+for part, weight, bias in (
+    ("self", "wq", "bq"),
+    ("self", "wv", "bv"),
+    ("self", "wo", "bo"),
+    ("ffn", "w1", "b1"),
+    ("ffn", "w2", "b2"),
+):
+
+    def zero_bias(port: Port, part=part, weight=weight):
+        nn.init.zeros_(own(port.module(last_of(port, part), weight)).bias)
+        return []
+
+    slip(f"no {bias}", f"the bias {bias} is missing", families=has_bias(part, bias))(zero_bias)
+
+for weight in ("wq", "wv", "wo"):
+
+    def is_square(port: Port, weight=weight) -> bool:
+        spec = port.checkpoint.params.specs[last_of(port, "self")][weight]
+        shape = port.config.parameter_shape(last_of(port, "self"), weight)
+        return shape[0] == shape[1] and spec.split == (0, 1)
+
+    def transpose(port: Port, weight=weight):
+        module = own(port.module(last_of(port, "self"), weight))
+        module.weight = nn.Parameter(module.weight.T.contiguous(), requires_grad=False)
+        return []
+
+    slip(f"{weight} transposed", f"the weight {weight} is transposed", families=is_square)(transpose)
+
+
+def has_two_layers(port: Port) -> bool:
+    return port.config.stack(port.config.stacks[-1]).layers > 1 and port.family != "albert"
+
+
+for part, parameter in (("self", "wo"), ("ffn", "w2"), ("norm2", "gamma")):
+
+    def neighbour(port: Port, part=part, parameter=parameter):
+        layer = last_of(port, part)
+        number = int(layer.split(".")[1])
+        other = layer.replace(f".{number}.", f".{number - 1}.")
+        own(port.module(layer, parameter)).load_state_dict(port.module(other, parameter).state_dict())
+        return []
+
+    slip(f"{part} of the layer before", "the parameters are those of {before}" + f".{part}", families=has_two_layers)(
+        neighbour
+    )
+
+
+def is_fused(port: Port) -> bool:
+    return port.checkpoint.params.specs[last_of(port, "self")]["wq"].split[1] == 3
+
+
+@slip("fused per head", "the fused q, k and v are split per head", families=is_fused)
+def fused(port: Port):
+    module = own(port.module(last_of(port, "self"), "wq"))
+    heads = last_rules(port).heads
+    width = port.config.width
+    order = torch.arange(3 * width).reshape(heads, 3, -1).transpose(0, 1).reshape(-1)
+    weight = module.weight[:, order] if is_conv1d(module) else module.weight[order]
+    module.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    if getattr(module, "bias", None) is not None:
+        module.bias = nn.Parameter(module.bias[order].contiguous(), requires_grad=False)
+    return []
+
+
+# networks
+
+ACTIVATIONS = {
+    "relu": nn.ReLU(), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu-tanh": nn.GELU(approximate="tanh"),
+    "none": nn.Identity(), "quick-gelu": None,
+}  # fmt: skip
+
+
+def activation_path(port: Port) -> str:
+    names = ("act", "act_fn", "activation_fn", "intermediate_act_fn", "activation")
+    paths = [
+        path
+        for path, _ in port.model.named_modules()
+        if path.rpartition(".")[2] in names and re.search(r"\.\d+\.", path)
+    ]
+    return paths[-1] if paths else ""
+
+
+def set_activation(port: Port, module: nn.Module) -> None:
+    path = activation_path(port)
+    if path:
+        port.replace(path, module)
+
+
+for activation in ("relu", "silu", "gelu", "gelu-tanh"):
+
+    def change(port: Port, activation=activation):
+        set_activation(port, ACTIVATIONS[activation])
+        return []
+
+    slip(
+        f"activation {activation}",
+        f"the activation is {activation} ",
+        families=lambda p, a=activation: bool(activation_path(p)) and p.config.activation != a,
+    )(change)
+
+
+@slip("no activation", "the activation is missing", families=lambda p: bool(activation_path(p)))
+def no_activation(port: Port):
+    set_activation(port, nn.Identity())
+    return []
+
+
+@slip(
+    "gate and up",
+    "gate and up are exchanged",
+    families=lambda p: "w3" in p.checkpoint.params.specs[last_of(p, "ffn")] and p.family != "modernbert",
+)
+def gate_and_up(port: Port):
+    gate, up = (own(port.module(last_of(port, "ffn"), name)) for name in ("w1", "w3"))
+    gate.weight, up.weight = up.weight, gate.weight
+    return []
+
+
+# blocks
+
+
+def llama_block(wiring: str):
+    def apply(port: Port):
+        block = port.model.get_submodule(port.path(last_of(port, "self"), "wq").rsplit(".", 2)[0])
+
+        def forward(hidden_states, **kwargs):
+            x, normed = hidden_states, None
+            if wiring == "post":
+                y, _ = block.self_attn(hidden_states=x, **kwargs)
+                x = block.input_layernorm(x + y)
+                return block.post_attention_layernorm(x + block.mlp(x))
+            normed = block.input_layernorm(x)
+            y, _ = block.self_attn(hidden_states=normed, **kwargs)
+            if wiring == "no residual":
+                return y + block.mlp(block.post_attention_layernorm(y))
+            if wiring == "after the norm":
+                x2 = normed + y
+                return x2 + block.mlp(block.post_attention_layernorm(x2))
+            if wiring == "sum in bfloat16":
+                x2 = (x + y).bfloat16().to(x.dtype)
+                return x2 + block.mlp(block.post_attention_layernorm(x2))
+            return x + y + block.mlp(block.post_attention_layernorm(x))  # parallel
+
+        return [mock.patch.object(block, "forward", forward)]
+
+    return apply
+
+
+def is_llama(port: Port) -> bool:
+    return port.family in ("llama", "mistral", "qwen2")
+
+
+slip("post-norm", "the norms follow the residuals (post-norm, not pre-norm)", families=is_llama)(llama_block("post"))
+slip("no residual", "the residual is missing", families=is_llama)(llama_block("no residual"))
+slip("residual after norm", "the residual is added after the norm", families=is_llama)(llama_block("after the norm"))
+slip("parallel", "the sub-layers read the same input (parallel, not serial)", families=is_llama)(
+    llama_block("parallel")
+)
+
+
+slip(
+    "residual sum in bfloat16",
+    "{stack}.self.residual is rounded to bfloat16",
+    families=lambda p: is_llama(p) and p.dtype == torch.float32,
+)(llama_block("sum in bfloat16"))
+
+
+def bert_output(change):
+    def apply(port: Port):
+        path = port.path(last_of(port, "norm2"), "gamma").rpartition(".")[0]
+        module = port.model.get_submodule(path)
+
+        def forward(hidden_states, input_tensor):
+            return change(module, module.dropout(module.dense(hidden_states)), input_tensor)
+
+        return [mock.patch.object(module, "forward", forward)]
+
+    return apply
+
+
+def is_bert(port: Port) -> bool:
+    return port.family in ("bert", "roberta", "electra")
+
+
+slip("no residual in BERT", "the residual is missing", families=is_bert)(bert_output(lambda m, y, x: m.LayerNorm(y)))
+slip("residual outside", "the residual is added after the norm, not before it", families=is_bert)(
+    bert_output(lambda m, y, x: m.LayerNorm(y) + x)
+)
+
+
+@slip("pre-norm", "the norms precede the sub-layers (pre-norm, not post-norm)", families=is_bert)
+def pre_norm(port: Port):
+    block = port.model.get_submodule(port.path(last_of(port, "norm2"), "gamma").rsplit(".", 2)[0])
+    first, second = block.attention.output, block.output
+
+    def forward(hidden_states, *others, **kwargs):
+        x = hidden_states
+        mask = others[0] if others else kwargs.get("attention_mask")
+        y, *_ = block.attention.self(first.LayerNorm(x), mask)
+        x = first.dense(y) + x
+        return second.dense(block.intermediate(second.LayerNorm(x))) + x
+
+    return [mock.patch.object(block, "forward", forward)]
+
+
+# embeddings
+
+
+def with_learned(port: Port) -> bool:
+    return port.config.positions.kind == "learned" and port.family != "albert"
+
+
+for shift in (1, 2):
+
+    def move(port: Port, shift=shift):
+        port.arguments["position_ids"] = torch.arange(port.ids.shape[1])[None] + port.config.positions.first + shift
+        return []
+
+    slip(
+        f"positions {shift:+}",
+        f"positions are shifted by {shift:+}",
+        families=lambda p: with_learned(p) and p.family != "distilbert",
+    )(move)
+
+
+@slip("positions from 0", "positions are shifted by -2", families=lambda p: p.config.positions.first == 2)
+def from_zero(port: Port):
+    port.arguments["position_ids"] = torch.arange(port.ids.shape[1])[None]
+    return []
+
+
+@slip(
+    "no segments",
+    "the embeddings of segments are missing",
+    families=lambda p: p.config.types > 0 and p.family != "albert",
+)
+def no_segments(port: Port):
+    path = port.path(f"{port.config.stacks[0]}.embed", "types") or next(
+        one for one in port.paths if one.endswith("token_type_embeddings")
+    )
+    module = port.model.get_submodule(path)
+    return [
+        mock.patch.object(
+            module, "forward", lambda ids: torch.zeros((*ids.shape, module.weight.shape[1]), dtype=module.weight.dtype)
+        )
+    ]
+
+
+@slip(
+    "√D",
+    "the embeddings are multiplied by √D",
+    families=lambda p: p.config.embed_scale == 1 and p.config.positions.relative != "t5",
+)
+def scaled_embeddings(port: Port):
+    module = port.module(f"{port.config.stacks[0]}.embed", "table")
+    forward = module.forward
+    return [mock.patch.object(module, "forward", lambda ids: forward(ids) * math.sqrt(port.config.width))]
+
+
+@slip("no √D", "the factor √D of the embeddings is missing", families=lambda p: p.config.embed_scale != 1)
+def unscaled_embeddings(port: Port):
+    return [
+        mock.patch.object(module, "embed_scale", 1.0)
+        for module in port.model.modules()
+        if hasattr(module, "embed_scale")
+    ]
+
+
+@slip("no norm of embeddings", "the norm is missing", families=lambda p: p.config.embed_norm)
+def no_embed_norm(port: Port):
+    port.replace(port.path(f"{port.config.stacks[0]}.embed_norm", "gamma"), nn.Identity())
+    return []
+
+
+@slip(
+    "sines alternate",
+    "sinusoidal positions have alternating sines and cosines",
+    families=lambda p: p.family == "marian",
+)
+def alternating(port: Port):
+    for path in port.paths:
+        if path.endswith("embed_positions"):
+            module = own(port.model.get_submodule(path))
+            half = module.weight.shape[1] // 2
+            weight = torch.stack((module.weight[:, :half], module.weight[:, half:]), dim=-1).flatten(-2)
+            module.weight = nn.Parameter(weight, requires_grad=False)
+    return []
+
+
+# output head
+
+
+@slip("no logit scale", "the scale of the logits is missing", families=lambda p: p.config.logit_scale != 1)
+def no_logit_scale(port: Port):
+    port.model.config.tie_word_embeddings = False
+    for name in ("scale_decoder_outputs",):
+        if hasattr(port.model.config, name):
+            setattr(port.model.config, name, False)
+    return []
+
+
+@slip(
+    "no head bias",
+    "the bias of the output head is missing",
+    families=lambda p: "b" in p.checkpoint.params.specs.get("head", {}),
+)
+def no_head_bias(port: Port):
+    for name, buffer in [*port.model.named_buffers(), *port.model.named_parameters()]:
+        if name.endswith(
+            ("final_logits_bias", "cls.predictions.bias", "lm_head.bias", "decoder.bias", "vocab_projector.bias")
+        ):
+            nn.init.zeros_(buffer)
+    return []
+
+
+# rounding and dropout
+
+
+def rounding(part: str, parameter: str, form: torch.dtype, side: str):
+    def apply(port: Port):
+        module = port.module(last_of(port, part), parameter)
+        forward = module.forward
+
+        def rounded(x):
+            if side == "out":
+                return forward(x).to(form).to(x.dtype)
+            weight = copy.deepcopy(module).to(form).to(x.dtype)
+            return type(module).forward(weight, x.to(form).to(x.dtype))
+
+        return [mock.patch.object(module, "forward", rounded)]
+
+    return apply
+
+
+for form, word in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
+    for part, parameter, site in (("ffn", "w2", "ffn.output"), ("self", "wo", "self.output")):
+        slip(
+            f"{site} in {word}",
+            f"{{stack}}.{site} is rounded to {word}",
+            families=lambda p: p.dtype == torch.float32 and p.family != "albert",
+        )(rounding(part, parameter, form, "out"))
+        slip(
+            f"inputs of {site} in {word}",
+            f"the inputs of {{stack}}.{site} are rounded to {word}",
+            families=lambda p: p.dtype == torch.float32 and p.family != "albert",
+        )(rounding(part, parameter, form, "in"))
+
+
+@slip("dropout", "dropout is left on", families=lambda p: p.family in ("bert", "roberta", "gpt2", "electra"))
+def dropout(port: Port):
+    path = port.path(last_of(port, "self"), "wo").rpartition(".")[0]
+    name = "resid_dropout" if port.family == "gpt2" else "dropout"
+    module = port.model.get_submodule(f"{path}.{name}")
+    module.p = 0.2
+    module.train()
+    return []
+
+
+# two slips at once: families, and the keys of both
+PAIRS = (
+    (("gpt2", "llama", "bert"), "eps 0.001", "no scale"),
+    (("gpt2", "llama"), "activation relu", "no causal mask"),
+    (("llama", "qwen2"), "interleaved", "gate and up"),
+    (("mistral",), "keys in turn", "no norm weight"),
+    (("bert", "roberta"), "positions +1", "softmax over queries"),
+    (("roberta",), "no bo", "1 + weight"),
+    (("gpt2",), "fused per head", "no activation"),
+    (("distilbert", "electra"), "no bv", "n minus 1"),
+    (("modernbert",), "other direction", "no norm weight"),
+    (("t5",), "no relative bias", "activation silu"),
+    (("marian",), "sines alternate", "joined flat"),
+)
+
+
+# judging
+
+
+def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
+    left = last_rules(port).window[0]
+    number = port.config.stack(port.config.stacks[-1]).layers - 1
+    stack = port.config.stacks[-1]
+    words = {
+        "longer": left + 1, "shorter": left - 1, "half": last_rules(port).head_dim // 2,
+        "width": last_rules(port).head_dim,
+        "before": f"{stack}.{number - 1}", "stack": f"{stack}.{number}", "norm": last_norm(port),
+    }  # fmt: skip
+    return tuple(name.format(**words) for name in names)
+
+
+def judge(port: Port, path: str) -> VerdictReport:
+    return compare_with_model(port.checkpoint, open_dump(path), Request(why=True))
+
+
+def judge_cases(families: Sequence[str], dtypes: Sequence[torch.dtype], only: str, keep: str) -> list[dict[str, Any]]:
+    results = []
+    for family, dtype, padded, taps in itertools.product(families, dtypes, (False, True), (True, False)):
+        if padded and family not in PADDED:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/clean.npz"
+            port = Port(family, dtype, padded)
+            record(port, path, taps=taps)
+            report = judge(port, path)
+            alarms = [(row.site, row.kind, round(row.excess, 2), row.note) for row in report.rows if row.differs]
+            most = max(row.excess for row in report.rows)
+            print(
+                f"== {family} {dtype} padded={padded} taps={taps}: {len(report.rows)} stages, {alarms[:5]}, {most:.2f}"
+            )
+            for key, case in CASES.items():
+                own_port = Port(family, dtype, padded)
+                if (only and only not in key) or case.padded != padded or not case.families(own_port):
+                    continue
+                path = (
+                    f"{keep or folder}/{family}-{key.replace(' ', '-')}-{str(dtype)[6:]}{'-modules' * (not taps)}.npz"
+                )
+                record(own_port, path, case.apply(own_port) or (), taps)
+                results.append(assess(own_port, key, case, judge(own_port, path), taps))
+    return results
+
+
+def judge_pairs(dtype: torch.dtype, keep: str) -> list[dict[str, Any]]:
+    """Judge two slips at once: both must be named, each by a row of its own."""
+    results = []
+    for families, *keys in PAIRS:
+        for family in families:
+            port = Port(family, dtype)
+            patches = [patch for key in keys for patch in CASES[key].apply(port) or ()]
+            with tempfile.TemporaryDirectory() as folder:
+                path = f"{keep or folder}/{family}-{'-and-'.join(keys).replace(' ', '-')}.npz"
+                record(port, path, patches)
+                report = judge(port, path)
+            named = {cause.name for row in report.rows if row.verdict == "named" for cause in row.causes}
+            wanted = [expected_names(port, CASES[key].names) for key in keys]
+            found = [any(name.startswith(one) for name in named for one in names) for names in wanted]
+            extra = [name for name in named if not any(name.startswith(one) for names in wanted for one in names)]
+            outcome = (
+                "right" if all(found) and not extra else "wrong" if extra else "one of two" if any(found) else "unknown"
+            )
+            print(f"   pair {outcome:10} {family} {keys} {found} extra {extra[:4]}")
+            results.append({"family": family, "dtype": str(dtype)[6:], "slip": " and ".join(keys), "outcome": outcome})
+    return results
+
+
+def assess(port: Port, key: str, case: Case, report: VerdictReport, taps: bool) -> dict[str, Any]:
+    first = next((row for row in report.rows if row.differs), None)
+    named = [cause.name for cause in first.causes] if first is not None and first.verdict == "named" else []
+    right = expected_names(port, case.names)
+    if first is None:
+        outcome = "no effect"
+    elif first.verdict != "named":
+        outcome = first.verdict or first.kind
+    elif any(name.startswith(one) for name in named for one in right):
+        outcome = "right"
+    else:
+        outcome = "wrong"
+    result = {
+        "family": port.family,
+        "dtype": str(port.dtype).removeprefix("torch."),
+        "slip": key,
+        "outcome": outcome,
+        "taps": taps,
+    }
+    result["site"] = first.site if first is not None else ""
+    if outcome not in ("right", "undecidable") or len(named) > 1:
+        detail = f"{first.site} added {first.added:.2g} noise {first.noise:.2g}" if first is not None else ""
+        causes = [(c.name, f"{c.remaining:.2g}") for c in first.causes][:4] if first is not None else []
+        print(f"   {outcome:12} {port.family} {result['dtype']} {key!r}: {detail} {causes}")
+    return result
+
+
+FROZEN = (
+    ("gpt2", "fused per head"), ("gpt2", "activation gelu"), ("gpt2", "no scale"), ("gpt2", "no causal mask"),
+    ("gpt2", "dropout"), ("gpt2", "no b1"), ("gpt2", "positions +1"), ("gpt2", "softmax over queries"),
+    ("llama", "interleaved"), ("llama", "theta 500000"), ("llama", "half the width"), ("llama", "keys in turn"),
+    ("llama", "gate and up"), ("llama", "post-norm"), ("llama", "parallel"), ("llama", "residual after norm"),
+    ("llama", "1 + weight"), ("llama", "eps 0.001"), ("llama", "keys not rotated"),
+    ("llama", "residual sum in bfloat16"),
+    ("llama-yarn", "yarn ignored"), ("mistral", "window longer"), ("mistral", "window shorter"), ("qwen2", "no bq"),
+    ("bert", "padding inverted"), ("bert", "no segments"), ("bert", "pre-norm"), ("bert", "wv transposed"),
+    ("roberta", "positions from 0"), ("electra", "no norm bias"), ("distilbert", "n minus 1"),
+    ("modernbert", "other direction"), ("albert", "RMS for layer"), ("t5", "no relative bias"),
+    ("t5", "no logit scale"),
+    ("t5-gated", "scale added"), ("marian", "sines alternate"), ("marian", "joined flat"),
+)  # fmt: skip
+FROZEN_NARROW = (("llama", "interleaved"), ("gpt2", "no scale"), ("bert", "eps 0.001"), ("mistral", "no window"))
+
+
+def freeze(dumps: pathlib.Path) -> None:
+    """Copy the dumps that the tests judge: those of FROZEN in float32, and some in bfloat16."""
+    folder = HERE / "slips"
+    folder.mkdir(exist_ok=True)
+    chosen = [(*one, "float32") for one in FROZEN] + [(*one, "bfloat16") for one in FROZEN_NARROW]
+    for family, key, dtype in chosen:
+        name = f"{family}-{key.replace(' ', '-')}-{dtype}"
+        source = next(dumps / f"{name}{end}.npz" for end in ("-modules", "") if (dumps / f"{name}{end}.npz").exists())
+        names = [*open_dump(str(source))]
+        located = locate_sites(names, open_checkpoint(str(HERE / "models" / family))).sources.values()
+        kept = {one.name for one in located} | {name for name in names if name.startswith("input.")}
+        with (
+            zipfile.ZipFile(source) as before,
+            zipfile.ZipFile(folder / f"{name}.npz", "w", zipfile.ZIP_DEFLATED) as after,
+        ):
+            for member in before.infolist():
+                content = before.read(member)
+                if member.filename == "meta.json":
+                    metadata = json.loads(content)
+                    halves = [one for one in metadata.get("bfloat16", ()) if one in kept]
+                    content = json.dumps({**metadata, "bfloat16": halves} if halves else metadata).encode()
+                elif member.filename.removesuffix(".npy") not in kept:
+                    continue
+                after.writestr(zipfile.ZipInfo(member.filename), content, zipfile.ZIP_DEFLATED, 9)
+
+
+def count_outcomes(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
+    """Slip -> dtype -> outcome -> how many cases: families, with and without taps."""
+    counts: dict[str, dict[str, dict[str, int]]] = {}
+    for one in results:
+        outcomes = counts.setdefault(one["slip"], {}).setdefault(one["dtype"], {})
+        outcomes[one["outcome"]] = outcomes.get(one["outcome"], 0) + 1
+    return counts
+
+
+def table_rows(counts: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:
+    """The table of confusion in Markdown: a row for each slip, and how many cases of each dtype are named."""
+    dtypes = ("float32", "bfloat16")
+    yield "| slip | " + " | ".join(dtypes) + " |"
+    yield "|---|" + "---|" * len(dtypes)
+    for key, by_dtype in counts.items():
+        cells = []
+        for dtype in dtypes:
+            outcomes = by_dtype.get(dtype, {})
+            total = sum(outcomes.values()) - outcomes.get("no effect", 0)
+            others = [f"{number} {word}" for word, number in outcomes.items() if word not in ("right", "no effect")]
+            cells.append(", ".join([f"{outcomes.get('right', 0)} of {total}", *others]) if total else "–")
+        yield f"| {key} | " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("families", nargs="*")
+    parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--keep", default="", help="a folder for the dumps")
+    parser.add_argument("--dtype", default="float32,bfloat16")
+    chosen = parser.parse_args()
+    dtypes = [getattr(torch, name) for name in chosen.dtype.split(",")]
+    results = judge_cases(chosen.families or FAMILIES, dtypes, chosen.only, chosen.keep)
+    if not chosen.families:
+        results += judge_pairs(torch.float32, chosen.keep)
+    counts = count_outcomes(results)
+    print("\n".join(table_rows(counts)))
+    if not (chosen.families or chosen.only):
+        lines = ",\n".join(f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(one)}" for key, one in counts.items())
+        (HERE / "slips.json").write_text(f"{{\n{lines}\n}}\n")
+        if chosen.keep:
+            freeze(pathlib.Path(chosen.keep))
+
+
+if __name__ == "__main__":
+    importlib.import_module("warnings").simplefilter("ignore")
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    main()
