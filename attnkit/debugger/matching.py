@@ -127,7 +127,7 @@ def _compare(
 
 def _choose(found: list[Match], order: list[str]) -> list[Match]:
     """The nearest pairs: no tensor or site occurs twice, and each is the nearest to the other or equal to it."""
-    nearest = sorted(found, key=lambda one: (one.sureness < 1, one.sureness == 1 and one.done != "", one.distance))
+    nearest = sorted(found, key=lambda one: (one.sureness < 1, float(f"{one.distance:.3g}"), one.done != ""))
     of_site, of_name = ({one[at]: one for one in reversed(nearest)} for at in (0, 1))
     chosen: dict[str, Match] = {}
     used: set[str] = set()

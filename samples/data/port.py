@@ -17,7 +17,7 @@ def layer_norm(x, gamma, beta):
 
 
 def gelu(x):
-    return x / (1 + np.exp(-1.702 * x))
+    return x / (1 + np.exp(-x))
 
 
 def attention(x, weights, heads, name):
