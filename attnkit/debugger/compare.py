@@ -81,6 +81,8 @@ class Implementation(Mapping[str, Array]):
     def fit(self, site: str, expected: Array) -> Array | None:
         """The array of a site; its values decide between layouts of one shape. None if it has no such layout."""
         fitted = self._fit(site, expected)
+        if fitted.array is None and site == "logits" and (last := self._fit_last(expected)) is not None:
+            return last
         if fitted.array is None:
             self.problems[site] = fitted.problem
             return None
@@ -88,6 +90,14 @@ class Implementation(Mapping[str, Array]):
             self.findings[site] = fitted.finding
         self._keep(site, fitted.array)
         return fitted.array
+
+    def _fit_last(self, expected: Array) -> Array | None:
+        """Logits of the last token alone, as a program that generates computes them; the others as expected."""
+        array = self.dump[self.sources["logits"].name]
+        if expected.ndim != 3 or array.size != expected[:, -1].size:
+            return None
+        self.findings["logits"] = "of the last token alone"
+        return np.concatenate([expected[:, :-1], array.reshape(expected[:, -1:].shape)], axis=1)
 
     def dtype(self, site: str) -> str:
         return self.dump.dtype(self.sources[site].name)
@@ -274,8 +284,18 @@ def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Arra
     if source is None and core.config.patches is None:
         raise UsageError(f"{mine.name} has no token ids, as input_ids; give the TEXT or --ids")
     difference = compare_ids(own["ids"], expected, read["mask"]) if expected is not None and "ids" in own else ""
+    check_whole_pass(mine, source)
     mask = None if read["mask"] is None or source is None else read["mask"].reshape(source.shape).astype(bool)
     return Inputs(source, own.get("decoder.ids"), mask, read["target_mask"], read["types"]), difference
+
+
+def check_whole_pass(mine: Dump, ids: Array | None) -> None:
+    """Raise DataError for a pass over new tokens alone, whose keys and values are in a cache."""
+    positions, mask = find_read(mine, ("position_ids", "cache_position")), find_read(mine, READ["mask"])
+    begins = 0 if positions is None else int(positions[0, 0])
+    is_longer = mask is not None and ids is not None and mask.ndim == 2 and mask.shape[-1] > ids.shape[-1]
+    if is_longer or (begins > 2 and ids is not None and ids.shape[-1] == 1):
+        raise DataError("a pass over new tokens with a KV cache; record the first pass, over the prompt", mine.name)
 
 
 def read_ids(mine: Dump, name: str) -> Array:

@@ -12,6 +12,7 @@ from attnkit.records import Record, Tensor, join_names
 
 FIGURES = ("largest", "cosine", "inherited", "added", "noise")
 HEADINGS = ("stage", "max |a−b|", "cosine", "inherited", "added", "noise", "")
+MOST = 4  # stages without a named cause that have a sentence
 EQUAL = "equal (largest difference {:.1g}; as it is {:.2g})"
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 
@@ -157,8 +158,13 @@ def verdict_lines(report: VerdictReport) -> list[str]:
     lines = [f"first stage that adds a difference: {first.site} ({describe_addition(first)})"]
     if not report.facts.why:
         return [*lines, "--why looks for the cause"]
-    for causes, rows in group_by_cause(differing).items():
-        lines += describe_cause(causes, rows, report.facts.dtype)
+    groups = [*group_by_cause(differing).items()]
+    unexplained = [rows for (verdict, *_), rows in groups if verdict != "named"]
+    for causes, rows in groups:
+        if rows not in unexplained[MOST:]:
+            lines += describe_cause(causes, rows, report.facts.dtype)
+    if len(unexplained) > MOST:
+        lines.append(f"{counted(len(unexplained) - MOST, 'more stage')} without a named cause")
     return lines
 
 

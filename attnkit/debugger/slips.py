@@ -105,10 +105,28 @@ def _pre_norm(
         yield PRE_NORM, stage._replace(inputs=(part.norm,))
 
 
+def join_slips(graph: Graph, one: Slip, other: Slip) -> Slip:
+    """Two slips at once."""
+    stages = dict(one.stages)
+    for site, stage in other.stages.items():
+        before = graph.stages[site]
+        if site in stages:
+            options = {name: value for name, value in stage.options.items() if value is not before.options.get(name)}
+            stage = (
+                stages[site]
+                .change(**options)
+                ._replace(inputs=stage.inputs if stage.inputs != before.inputs else stages[site].inputs)
+            )
+        stages[site] = stage
+    return Slip(f"{one.name} and {other.name}", stages)
+
+
 def rounding_slips(graph: Graph, stage: Stage) -> Iterator[Change]:
     for form in ROUNDINGS:
         yield f"{stage.site} is rounded to {form}", stage.change(rounds=form)
         yield f"the inputs of {stage.site} are rounded to {form}", stage.change(rounds_inputs=form)
+        if stage.layer:
+            yield f"the parameters are rounded to {form}", stage.change(rounds_parameters=form)
 
 
 def slip_words(graph: Graph, stage: Stage) -> Iterator[Change]:
@@ -241,6 +259,10 @@ def slip_linear(graph: Graph, stage: Stage) -> Iterator[Change]:
         other = {"w1": ("w3", "b3"), "w3": ("w1", "b1")}[weight]
         yield "gate and up are exchanged", stage.change(names=other)
     yield from _skip_norm(graph, stage)
+    for instead in ("wq", "wk", "wv") if weight in ("wq", "wk", "wv") else ():
+        if instead != weight and params[instead].shape == params[weight].shape:
+            exchanged = stage.change(names=(instead, f"b{instead[1:]}"))
+            yield f"{weight[1:]} is computed with the weight of {instead[1:]}", exchanged
     place = "qkv".find(weight[1:]) if weight in ("wq", "wk", "wv") else -1
     rules = graph.core.config.attention_rules.get(stage.layer)
     if place >= 0 and rules and not rules.is_cross and rules.heads == rules.kv_heads > 1:
@@ -295,6 +317,9 @@ def _slip_frequencies(stage: Stage, rope: Mapping[str, Any]) -> Iterator[Change]
     for theta in THETAS:
         if not math.isclose(theta, base):
             yield f"rope_theta is {theta:g} instead of {base:g}", stage.change(rope={**rope, "rope_theta": theta})
+    for form in ROUNDINGS:
+        yield f"the frequencies of rotary positions are rounded to {form}", stage.change(rounds_frequencies=form)
+        yield f"the cosines and sines of rotary positions are rounded to {form}", stage.change(rounds_angles=form)
     kind = rope.get("rope_type", "default")
     if kind != "default":
         plain = {"rope_type": "default", "rope_theta": base}

@@ -264,7 +264,9 @@ class Around(NamedTuple):
         return self.convert(self.graph.core.params[self.stage.layer][name]) if self.has(name) else None
 
     def convert(self, array: Array) -> Array:
-        if form := self.option("rounds_inputs", self.precision if self.precision in NARROW else ""):
+        """A parameter in the precision of the computation, rounded first if a slip or a 16-bit precision says so."""
+        narrow = self.precision if self.precision in NARROW else ""
+        if form := self.option("rounds_parameters") or self.option("rounds_inputs") or narrow:
             array = rounded(array, form)
         return array.astype(_working(self.precision), copy=False)
 
@@ -372,7 +374,11 @@ def _rotate(around: Around, x: Array) -> Array:
     rope, where = around.option("rope"), np.asarray(around.option("where"))
     width = around.option("width", x.shape[-1])
     frequencies, factor = rope_frequencies(width, rope, int(where.max(initial=0)) + 1)
+    if form := around.option("rounds_frequencies"):
+        frequencies = rounded(frequencies, form).astype(np.float64)
     cos, sin = rotary_angles(where, width, frequencies=frequencies)
+    if form := around.option("rounds_angles"):
+        cos, sin = (rounded(one, form).astype(np.float64) for one in (cos, sin))
     if where.ndim == 2:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
     factor = around.option("factor", factor)

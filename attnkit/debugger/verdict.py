@@ -5,13 +5,14 @@ stage is therefore computed from the implementation's own inputs: what that leav
 Noise is measured: the stage is computed in float64, and once more in the dtype of the implementation.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from attnkit.debugger.slips import AS_READ, Slip, find_slips
+from attnkit.debugger.slips import AS_READ, Slip, find_slips, join_slips
 from attnkit.debugger.stages import CycleError, Graph, Known, Stage
 from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet
@@ -22,6 +23,7 @@ ALIKE = 4.0  # slips whose remaining differences are within this factor explain 
 ALONE = " alone)"  # ends the name of a slip of one of the stages that it could have changed
 FLIPPED = 0.02  # the share of numbers that may be rounded to the other side
 BLOCKED = -1e4  # at most this large, a masked score counts as −∞
+MOST_FOUND = 3  # slips found before that are tried together with others
 WIDE = 40  # stages of a cone from which on only slips of all its layers are tried
 ULPS = 64  # of the largest number of a row: what two implementations of one stage may differ by
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -188,7 +190,8 @@ class Judge:
         others: list[Cause] = []
         if cause := self.find_dropout(row.site, own, measured, known):
             found.append(cause)
-        for slip in self.order_slips(row.site, known):
+        slips = self.order_slips(row.site, known)
+        for slip in itertools.chain(slips, self.join_found(slips, found, doubtful)):
             tried = self.attempt(row.site, slip, known, base)
             if tried is None or np.array_equal(tried, expected):
                 continue
@@ -203,6 +206,15 @@ class Judge:
             if within == 2 and slip.name in self.favourites:
                 break
         return self.conclude(row, found, doubtful, others)
+
+    def join_found(self, slips: Sequence[Slip], found: Sequence[Cause], doubtful: Sequence[Cause]) -> Iterator[Slip]:
+        """Each slip together with each that was found before, if no slip alone explains the difference."""
+        if found or doubtful:
+            return
+        before = [slip for slip in slips if slip.name in self.favourites and " and " not in slip.name]
+        for one, other in itertools.product(before[:MOST_FOUND], slips):
+            if one is not other and not other.name.endswith(ALONE):
+                yield join_slips(self.graph, one, other)
 
     def find_dropout(self, site: str, own: Array, measured: Measured, known: Mapping[str, Array]) -> Cause | None:
         """The slip of dropout on a site, or on the first of the terms that it adds."""
