@@ -15,6 +15,7 @@ from attnkit.debugger.compare import Request, compare_dumps, compare_with_model
 from attnkit.debugger.dumps import Dump, array_entry, open_dump
 from attnkit.debugger.names import locate_sites
 from attnkit.debugger.report import (
+    FIGURES,
     VerdictReport,
     left_columns,
     opening_lines,
@@ -249,8 +250,9 @@ def with_heatmap(report: DiffReport | VerdictReport, stage: Stage) -> DiffReport
 def list_differences(report: Record, stage: Stage) -> Cells:
     views.refuse_view(stage)
     if isinstance(report, VerdictReport):
-        heads, *rows = verdict_cells(report, 17)
-        return Cells([*heads[:-1], "verdict"], rows)
+        columns = [*(report[name] for name in FIGURES), *(report.labels[name] for name in ("kind", "verdict", "cause"))]
+        rows = zip(report.labels["stage"], *columns, strict=True)
+        return Cells(["stage", *FIGURES, "kind", "verdict", "cause"], [list(row) for row in rows])
     names = [name for name in report if report.axes_of(name) == ("tensor",)]
     columns = [report.labels["tensor"], *(report[name] for name in names), report.labels["at"], report.labels["first"]]
     return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])

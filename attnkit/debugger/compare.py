@@ -275,26 +275,39 @@ class Computed(Mapping[str, Array]):
 
 def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Array | None) -> tuple[Inputs, str]:
     """What the model reads, as the dump has it, and how its token ids differ from the expected ones."""
-    own = {
-        site: read_ids(mine, located.sources[site].name) for site in ("ids", "decoder.ids") if site in located.sources
-    }
+    if core.config.patches is not None:
+        named = [name for name in mine if name.rpartition(".")[2] in ("pixel_values", "input")]
+        images = [name for name in named if len(mine.shape(name)) == 4]
+        if not images:
+            raise DataError("no pixel_values in it, the image that the model reads", mine.name)
+        return Inputs(image=mine[images[0]].astype(np.float64)), ""
     expected = None if ids is None else np.atleast_2d(ids)
-    read = {name: find_read(mine, names) for name, names in READ.items()}
-    source = own.get("ids", expected if expected is not None else find_read(mine, IDS))
-    if source is None and core.config.patches is None:
+    own = find_ids(mine, located, "ids")
+    source = expected if own is None else own
+    if source is None:
         raise UsageError(f"{mine.name} has no token ids, as input_ids; give the TEXT or --ids")
-    difference = compare_ids(own["ids"], expected, read["mask"]) if expected is not None and "ids" in own else ""
     check_whole_pass(mine, source)
-    mask = None if read["mask"] is None or source is None else read["mask"].reshape(source.shape).astype(bool)
-    return Inputs(source, own.get("decoder.ids"), mask, read["target_mask"], read["types"]), difference
+    read = {name: find_read(mine, names) for name, names in READ.items()}
+    mask = None if read["mask"] is None else read["mask"].reshape(source.shape).astype(bool)
+    difference = compare_ids(own, expected, mask) if expected is not None and own is not None else ""
+    target = find_ids(mine, located, "decoder.ids")
+    return Inputs(source, target, mask, read["target_mask"], read["types"]), difference
 
 
-def check_whole_pass(mine: Dump, ids: Array | None) -> None:
+def find_ids(mine: Dump, located: Located, site: str) -> Array | None:
+    """The token ids of a dump: (B, T), or None; DataError for a tensor of that name that holds none."""
+    last = {"ids": IDS, "decoder.ids": ("decoder_input_ids",)}[site]
+    others = (name for name in mine if name.rpartition(".")[2] in last and len(mine.shape(name)) <= 2)
+    name = located.sources[site].name if site in located.sources else next(others, None)
+    return None if name is None else read_ids(mine, name)
+
+
+def check_whole_pass(mine: Dump, ids: Array) -> None:
     """Raise DataError for a pass over new tokens alone, whose keys and values are in a cache."""
     positions, mask = find_read(mine, ("position_ids", "cache_position")), find_read(mine, READ["mask"])
     begins = 0 if positions is None else int(positions[0, 0])
-    is_longer = mask is not None and ids is not None and mask.ndim == 2 and mask.shape[-1] > ids.shape[-1]
-    if is_longer or (begins > 2 and ids is not None and ids.shape[-1] == 1):
+    is_longer = mask is not None and mask.shape[-1] > ids.shape[-1]
+    if is_longer or (begins > 2 and ids.shape[-1] == 1):
         raise DataError("a pass over new tokens with a KV cache; record the first pass, over the prompt", mine.name)
 
 

@@ -132,10 +132,10 @@ class Graph:
 
     def __post_init__(self) -> None:
         if isinstance(self.core.config, model.RecurrentConfig):
-            raise UsageError(f"a {self.core.config.family} model is recurrent; stages are those of Transformers")
+            raise UsageError(f"{self.core.config.family} models are recurrent; stages are those of Transformers")
         config = self.core.config
         if not (config.patches or any(config.stack(stack).vocab for stack in config.stacks)):
-            raise UsageError(f"a {config.family} model without embeddings takes no text")
+            raise UsageError(f"this {config.family} model has no embeddings, and takes no text")
         self.stages = {stage.site: stage for stage in _build(self.core, self.inputs)}
 
     @functools.cached_property

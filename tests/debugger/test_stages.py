@@ -115,5 +115,5 @@ def test_sixteen_bits_round_every_stage():
 
 @pytest.mark.parametrize("name", ["lstm", "seq2seq", "transformer"])
 def test_models_without_such_stages_are_refused(name):
-    with pytest.raises(UsageError, match=r"recurrent|without embeddings"):
+    with pytest.raises(UsageError, match=r"recurrent|no embeddings"):
         Graph(load(name), Inputs(ids=np.ones((1, 3), int)))

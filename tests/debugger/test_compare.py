@@ -1,0 +1,214 @@
+"""A dump compared with a model: token ids, kinds of differences, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit.checkpoints import open_checkpoint
+from attnkit.debugger.compare import Request, compare_dumps, compare_ids, compare_with_model
+from attnkit.debugger.dumps import Dump, array_entry, open_dump
+from attnkit.debugger.stages import Graph, Inputs
+from attnkit.errors import DataError, UsageError
+from attnkit.inputs import layers
+from tests import process
+from tests.places import DATA, REFERENCES, STORY, folder
+
+IDS = np.array([[5, 9, 17, 30, 8, 41]])
+
+
+def stages_of(family, changes=None, dtype=np.float32, **inputs):
+    """What a program computes of a model in float32, under changed stages, by site."""
+    core = layers.complete_model(open_checkpoint(folder(family)))
+    graph, memo = Graph(core, Inputs(ids=IDS, **inputs)), {}
+    changed = {site: change(graph.stages[site]) for site, change in (changes or {}).items()}
+    for site in graph.stages:
+        graph.evaluate(site, graph.roots, changed, "float32", memo)
+    return {"input_ids": IDS} | {site: array.astype(dtype) for site, array in memo.items()}
+
+
+def dump_of(arrays):
+    return Dump("mine.npz", {name: array_entry(array) for name, array in arrays.items()}, True)
+
+
+def judge(family, arrays, **request):
+    return compare_with_model(open_checkpoint(folder(family)), dump_of(arrays), Request(**request))
+
+
+def differing(report):
+    return {row.site: row for row in report.rows if row.differs}
+
+
+def test_the_same_model_in_another_dtype_is_the_same():
+    for dtype in (np.float32, np.float64):
+        report = judge("llama", stages_of("llama", dtype=dtype), why=True)
+        assert report.same
+        assert len(report.rows) == report.facts.found[0] == report.facts.found[1]
+
+
+def test_kinds_of_differences():
+    arrays = stages_of("gpt2")
+    arrays["decoder.0.norm1"] = arrays["decoder.0.norm1"][:, :4]
+    arrays["decoder.0.ffn.activated"][0, 2, 3] = np.nan
+    arrays["decoder.1.norm1"] = arrays["decoder.1.norm1"].astype(np.float16)
+    arrays["decoder.1.self.output"][0, 1] += 0.5
+    del arrays["decoder.1.norm2"]
+    report = judge("gpt2", arrays, why=True, all_rows=True)
+    kinds = {row.site: row.kind for row in report.rows if row.kind}
+    assert kinds["decoder.0.norm1"] == "shape"
+    assert kinds["decoder.0.ffn.activated"] == "not finite"
+    assert kinds["decoder.1.norm1"] == "dtype"
+    assert kinds["decoder.1.self.output"] == "numeric"
+    assert kinds["decoder.1.norm2"] == "missing"
+    assert "decoder.1.norm2" not in differing(report)
+    assert differing(report)["decoder.1.self.output"].verdict == "unknown"
+    assert "decoder.0.ffn.output" not in differing(report), "it is computed from what is before the NaN"
+
+
+def test_two_slips_in_one_stage_are_named_if_one_was_found_before():
+    rounds = {"rounds_parameters": "bfloat16"}
+    changes = {f"decoder.{number}.norm1": lambda stage: stage.change(**rounds) for number in (0, 1)}
+    changes["decoder.1.self.v_projected"] = lambda stage: stage.change(names=("wk", "bk"), **rounds)
+    row = differing(judge("llama", stages_of("llama", changes), why=True))["decoder.1.self.v_projected"]
+    assert row.verdict == "named"
+    assert {cause.name for cause in row.causes} == {
+        "the parameters are rounded to bfloat16 and v is computed with the weight of k"
+    }
+
+
+def test_minus_a_billion_is_as_good_as_minus_infinity():
+    arrays = stages_of("gpt2")
+    masked = arrays["decoder.0.self.masked"]
+    masked[np.isneginf(masked)] = -1e9
+    assert judge("gpt2", arrays).same
+    masked[masked == -1e9] = -1
+    (cause,) = differing(judge("gpt2", arrays, why=True))["decoder.0.self.masked"].causes
+    assert cause.name == "blocked scores are -1 instead of −∞"
+
+
+def test_logits_of_the_last_token_alone():
+    arrays = stages_of("gpt2")
+    arrays["logits"] = arrays["logits"][:, -1:]
+    report = judge("gpt2", arrays)
+    assert report.same
+    assert "logits: of the last token alone" in report.facts.notes
+    arrays["logits"] = arrays["logits"] + 1
+    assert [*differing(judge("gpt2", arrays))] == ["logits"]
+
+
+def test_ids_that_differ_are_said_first():
+    assert compare_ids(IDS, IDS, None) == ""
+    assert compare_ids(IDS, IDS[:, 1:], None).startswith(
+        "6 tokens, expected 5; the first that differs is 5, expected 9"
+    )
+    assert compare_ids(IDS[:, 1:], IDS, None).endswith("they lack the first 1")
+    report = compare_with_model(open_checkpoint(folder("gpt2")), dump_of(stages_of("gpt2")), Request(), IDS + 1)
+    assert not report.same
+    assert not differing(report)
+    assert repr(report).startswith(
+        "token ids: the first that differs is 5, expected 6 (token 0); the stages are judged"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda arrays: arrays.pop("input_ids"), "no token ids"),
+        (
+            lambda arrays: [arrays.pop(name) for name in [*arrays] if name != "input_ids"],
+            "none of its names is a stage",
+        ),
+        (lambda arrays: arrays.update(input_ids=np.array([[0.5]])), "holds no token ids"),
+        (lambda arrays: arrays.update(attention_mask=np.ones((1, 9))), "KV cache"),
+    ],
+)
+def test_a_dump_that_cannot_be_compared_is_refused(change, problem):
+    arrays = stages_of("gpt2")
+    change(arrays)
+    with pytest.raises((DataError, UsageError), match=problem):
+        judge("gpt2", arrays)
+
+
+def test_stages_in_another_order_are_reordered():
+    arrays = stages_of("gpt2")
+    first = {name: arrays[name] for name in ("input_ids", "decoder.0.self.output")}
+    report = judge("gpt2", {**first, **arrays})
+    assert report.same
+    (note,) = report.facts.notes
+    assert note.startswith("reordered: decoder.0.self.output is computed before decoder.0.self.joined")
+
+
+def test_two_dumps_by_the_names_of_two_tools():
+    arrays = stages_of("gpt2")
+    theirs = {
+        "transformer.h.0.ln_1.output": arrays["decoder.0.norm1"],
+        "transformer.h.0.mlp.act.output": arrays["decoder.0.ffn.activated"] + 0.25,
+    }
+    report = compare_dumps(dump_of(arrays), dump_of(theirs), Request())
+    assert {row.site: round(row.largest, 6) for row in report.rows} == {
+        "decoder.0.norm1": 0,
+        "decoder.0.ffn.activated": 0.25,
+    }
+    with pytest.raises(DataError, match="no name or stage in common"):
+        compare_dumps(dump_of({"a": IDS}), dump_of({"b": IDS}), Request())
+
+
+def test_a_map_names_what_no_table_knows(tmp_path):
+    arrays = stages_of("gpt2", {"decoder.0.norm1": lambda stage: stage.change(eps=1e-3)})
+    np.savez(tmp_path / "mine.npz", input_ids=IDS, first=arrays["decoder.embed.words"], l0=arrays["decoder.0.norm1"])
+    (tmp_path / "names.txt").write_text("# mine, stage\nfirst decoder.embed.words\nl0\tdecoder.0.norm1\n")
+    command = [
+        "diff",
+        "--model",
+        folder("gpt2"),
+        str(tmp_path / "mine.npz"),
+        "--map",
+        str(tmp_path / "names.txt"),
+        "--why",
+    ]
+    done = process.run(*command)
+    assert done.code == 1
+    assert b"if eps of the norm is 0.001 instead of 1e-05" in done.out
+    assert process.run(*command, "-q").out == b""
+    record = json.loads(process.run(*command, "-f", "json").out)
+    assert record["labels"]["stage"] == ["decoder.embed.words", "decoder.0.norm1"]
+    assert record["labels"]["verdict"] == ["", "named"]
+
+
+def test_tensors_without_names_are_paired_by_value(tmp_path):
+    arrays = stages_of("gpt2")
+    np.savez(tmp_path / "mine.npz", input_ids=IDS, a=arrays["decoder.1.norm1"][0], b=arrays["decoder.0.norm1"][0])
+    report = attnkit.diff(str(tmp_path / "mine.npz"), model=folder("gpt2"), match=True)
+    assert [row.site for row in report.rows] == ["decoder.0.norm1", "decoder.1.norm1"]
+    assert report.same
+    assert "b is taken for decoder.0.norm1 by its values (100 % sure)" in report.facts.notes
+
+
+def test_from_python_a_text_and_a_dump(tmp_path):
+    ids = attnkit.embed("the fox", tokenizer=f"{STORY}/tokenizer.json", dim=1)["ids"]
+    trace = attnkit.encode(None, model=STORY, ids=ids, keep=["*"])
+    names = [name for name in trace if name.startswith("decoder.")]
+    np.savez(tmp_path / "mine.npz", ids=ids, **{name: trace[name] for name in names})
+    report = attnkit.diff("the fox", str(tmp_path / "mine.npz"), model=STORY, why=True)
+    assert report.same
+    assert report.facts.tokens == len(ids)
+    assert not attnkit.diff("the dog", str(tmp_path / "mine.npz"), model=STORY).same
+
+
+def test_the_port_of_the_page_has_the_mistakes_that_the_page_names():
+    text = (DATA / "port.py").read_text(encoding="utf-8")
+    assert "math.sqrt(x.shape[-1])" in text, "of the whole width"
+    assert "x / (1 + np.exp(-x))" in text, "SiLU"
+
+
+def test_why_needs_a_model():
+    done = process.run("diff", str(REFERENCES / "slips.json"), str(REFERENCES / "slips.json"), "--why")
+    assert (done.code, done.err) == (2, "attnkit diff: --why: needs --model DIR\n")
+
+
+def test_a_frozen_dump_opens_in_the_order_of_its_calls():
+    dump = open_dump(str(REFERENCES / "slips" / "gpt2-no-scale-float32.npz"))
+    names = [*dump]
+    assert dump.is_ordered
+    assert names.index("transformer.h.0.ln_1.output") < names.index("transformer.h.1.ln_1.output")
