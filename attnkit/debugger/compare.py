@@ -11,6 +11,7 @@ from attnkit import model
 from attnkit.checkpoints import Checkpoint
 from attnkit.debugger import layouts, matching
 from attnkit.debugger.dumps import Dump
+from attnkit.debugger.modules import build_stages
 from attnkit.debugger.names import Located, TensorSource, locate_sites, read_map
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
 from attnkit.debugger.stages import Graph, Inputs
@@ -26,8 +27,9 @@ READ = {
     "types": ("types", "token_type_ids"),
     "target_mask": ("decoder_attention_mask",),
 }
-IDS = ("ids", "input_ids")
-KEPT = 64  # arrays that are held at a time
+# the sites of token ids -> the last part of the names that dumps give them
+LAST_PARTS = {"ids": ("ids", "input_ids"), "decoder.ids": ("decoder_input_ids",)}
+KEPT = 1 << 26  # bytes of arrays that are held at a time
 
 
 @dataclass
@@ -116,9 +118,9 @@ class Implementation(Mapping[str, Array]):
         return layouts.to_layout(array, shape, axes, source.columns, expected, heads)
 
     def _keep(self, site: str, array: Array) -> None:
-        if len(self._arrays) >= KEPT:
-            del self._arrays[next(iter(self._arrays))]
         self._arrays[site] = array
+        while len(self._arrays) > 1 and sum(one.nbytes for one in self._arrays.values()) > KEPT:
+            del self._arrays[next(iter(self._arrays))]
 
 
 def compare_with_model(
@@ -132,10 +134,15 @@ def compare_with_model(
     DataError if the dump has no token ids and none are given, or no name of a stage.
     """
     core = layers.complete_model(checkpoint)
-    located = locate_sites([*mine], checkpoint)
+    chosen = None
+    if request.map_file is not None:
+        sites = [*build_stages(checkpoint.config, checkpoint.params.specs), *LAST_PARTS]
+        chosen = read_map(request.map_file, [*mine], sites)
+    located = locate_sites([*mine], checkpoint, chosen)
     inputs, difference = read_model_inputs(core, mine, located, ids)
     graph = Graph(core, inputs)
-    located = choose_sites(located, mine, graph, request, checkpoint)
+    if request.match:
+        located = match_others(located, mine, graph)
     own = Implementation(mine, located.sources, graph)
     if not len(own):
         names = join_names([*mine], 3)
@@ -232,23 +239,15 @@ def count_tokens(inputs: Inputs) -> int:
     return int(inputs.ids.size if inputs.mask is None else inputs.mask.sum())
 
 
-def choose_sites(located: Located, mine: Dump, graph: Graph, request: Request, checkpoint: Checkpoint) -> Located:
-    """The sites of a dump by its names and the user's map, and with --match by value."""
-    if request.map_file is not None:
-        chosen = read_map(request.map_file, [*mine], [*graph.stages, *graph.roots])
-        located = locate_sites([*mine], checkpoint, chosen)
-    if request.match:
-        wanted = Computed(graph, [site for site in graph.stages if site not in located.sources])
-        matches = matching.pair_tensors(mine, wanted, [name for name in located.unknown if mine.dtype(name) in FLOATS])
-        found = {
-            **located.sources,
-            **{one.site: TensorSource(one.name, one.columns, describe_match(one)) for one in matches},
-        }
-        used = {one.name for one in matches}
-        unknown = {name: why for name, why in located.unknown.items() if name not in used}
-        sources = {site: found[site] for site in (*graph.roots, *graph.stages) if site in found}
-        located = replace(located, sources=sources, unknown=unknown)
-    return located
+def match_others(located: Located, mine: Dump, graph: Graph) -> Located:
+    """The sites of a dump, those of names that say nothing by value."""
+    wanted = Computed(graph, [site for site in graph.stages if site not in located.sources])
+    matches = matching.pair_tensors(mine, wanted, [name for name in located.unknown if mine.dtype(name) in FLOATS])
+    by_value = {one.site: TensorSource(one.name, one.columns, describe_match(one)) for one in matches}
+    found, used = {**located.sources, **by_value}, {one.name for one in matches}
+    unknown = {name: why for name, why in located.unknown.items() if name not in used}
+    sources = {site: found[site] for site in (*graph.roots, *graph.stages) if site in found}
+    return replace(located, sources=sources, unknown=unknown)
 
 
 def describe_match(match: matching.Match) -> str:
@@ -296,8 +295,7 @@ def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Arra
 
 def find_ids(mine: Dump, located: Located, site: str) -> Array | None:
     """The token ids of a dump: (B, T), or None; DataError for a tensor of that name that holds none."""
-    last = {"ids": IDS, "decoder.ids": ("decoder_input_ids",)}[site]
-    others = (name for name in mine if name.rpartition(".")[2] in last and len(mine.shape(name)) <= 2)
+    others = (name for name in mine if name.rpartition(".")[2] in LAST_PARTS[site] and len(mine.shape(name)) <= 2)
     name = located.sources[site].name if site in located.sources else next(others, None)
     return None if name is None else read_ids(mine, name)
 

@@ -156,8 +156,8 @@ def test_two_dumps_by_the_names_of_two_tools():
 
 def test_a_map_names_what_no_table_knows(tmp_path):
     arrays = stages_of("gpt2", {"decoder.0.norm1": lambda stage: stage.change(eps=1e-3)})
-    np.savez(tmp_path / "mine.npz", input_ids=IDS, first=arrays["decoder.embed.words"], l0=arrays["decoder.0.norm1"])
-    (tmp_path / "names.txt").write_text("# mine, stage\nfirst decoder.embed.words\nl0\tdecoder.0.norm1\n")
+    np.savez(tmp_path / "mine.npz", tokens=IDS, first=arrays["decoder.embed.words"], l0=arrays["decoder.0.norm1"])
+    (tmp_path / "names.txt").write_text("# mine, stage\ntokens, ids\nfirst decoder.embed.words\nl0\tdecoder.0.norm1\n")
     command = [
         "diff",
         "--model",
