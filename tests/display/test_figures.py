@@ -346,7 +346,7 @@ def parse_page(page):
     return ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", page))
 
 
-@settings(max_examples=15, deadline=None, phases=[Phase.generate])
+@settings(max_examples=6, deadline=None, phases=[Phase.generate])
 @given(words=st.lists(WORDS, min_size=2, max_size=2), title=WORDS, axis=WORDS)
 def test_whatever_the_words_are_a_figure_is_well_formed_and_has_nothing_but_text(words, title, axis):
     one = TensorView(title, CAT.array, (axis, "key"), [words, words], formula=title)
