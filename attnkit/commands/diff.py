@@ -11,23 +11,10 @@ import typer
 from attnkit.cli import figures, options, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews, Stage, make_item, named_files, tool
-from attnkit.debugger.compare import Request, compare_dumps, compare_with_model
-from attnkit.debugger.dumps import Dump, array_entry, open_dump
-from attnkit.debugger.names import locate_sites
-from attnkit.debugger.report import (
-    FIGURES,
-    VerdictReport,
-    left_columns,
-    opening_lines,
-    render_verdict,
-    verdict_cells,
-    verdict_lines,
-)
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitError, DifferentError, UsageError, counted
 from attnkit.formats import Source
 from attnkit.inputs.operands import cast_x, select_tensor
-from attnkit.inputs.text_inputs import ModelInput, model_inputs
 from attnkit.interpret.comparison import (
     LEFT,
     DiffReport,
@@ -42,8 +29,11 @@ from attnkit.interpret.comparison import (
 )
 from attnkit.records import Array, Record, join_names
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what compares dumps takes long to import, and two records do not need it
     from attnkit.checkpoints import Checkpoint
+    from attnkit.debugger.compare import Request
+    from attnkit.debugger.dumps import Dump
+    from attnkit.debugger.report import VerdictReport
     from attnkit.display import Style
     from attnkit.display.figures import FigureOptions, Section
 
@@ -58,8 +48,8 @@ class Port:
     reference  another dump; text: what the token ids should be of
     """
 
-    mine: Dump
-    reference: Dump | None = None
+    mine: "Dump"
+    reference: "Dump | None" = None
     text: str | None = None
 
 
@@ -85,6 +75,8 @@ def differ_in_names(a: str, b: str) -> bool:
     """Whether two files of many tensors name the same stages in different ways."""
     if not all(path.endswith(DUMPS) for path in (a, b)):
         return False
+    from attnkit.debugger.dumps import open_dump
+
     try:
         left, right = ([*open_dump(path)] for path in (a, b))
     except AttnkitError:  # which the reader of records names
@@ -92,6 +84,8 @@ def differ_in_names(a: str, b: str) -> bool:
     shared = sum(name in right for name in left)
     if shared == min(len(left), len(right)):
         return False
+    from attnkit.debugger.names import locate_sites
+
     return len(locate_sites(left).sources.keys() & locate_sites(right).sources.keys()) > shared
 
 
@@ -108,8 +102,10 @@ def open_port(stage: Stage, operands: Sequence[Any]) -> Port:
     return Port(open_value(stage, mine), None if first is None else open_value(stage, first))
 
 
-def open_value(stage: Stage, value: Any) -> Dump:
+def open_value(stage: Stage, value: Any) -> "Dump":
     """Open a file or folder, or take the tensors of a record."""
+    from attnkit.debugger.dumps import Dump, array_entry, open_dump
+
     if isinstance(value, str | os.PathLike):
         return open_dump(os.fspath(value))
     item = make_item(stage.tool, value)
@@ -118,8 +114,11 @@ def open_value(stage: Stage, value: Any) -> Dump:
     return Dump("the record", {name: array_entry(array) for name, array in item.arrays().items()}, True)
 
 
-def compare_port(port: Port, checkpoint: "Checkpoint | None", ids: Record | None, request: Request) -> VerdictReport:
+def compare_port(port: Port, checkpoint: "Checkpoint | None", ids: Record | None, request: "Request") -> Record:
     """Compare a dump with a model, with another dump, or with both."""
+    from attnkit.debugger.compare import compare_dumps, compare_with_model
+    from attnkit.inputs.text_inputs import ModelInput, model_inputs
+
     if checkpoint is None:
         if port.reference is None:
             raise UsageError("needs --model DIR")
@@ -208,8 +207,10 @@ def render_differences(report: Record, stage: Stage, style: "Style") -> str:
     """Write the report as a table, with heat maps of the differences on request."""
     if stage.common.get("quiet") and stage.common.get("output") in (None, "-"):
         return ""  # the exit code is the result
-    if isinstance(report, VerdictReport):
-        return render_verdict(report, style)
+    if verdict := as_verdict(report):
+        from attnkit.debugger.report import render_verdict
+
+        return render_verdict(verdict, style)
     relabelled = spell_tokens(report, stage.common.get("tokens") or "raw")
     return render_report(relabelled, style, heatmap=bool(stage.extra.get("heatmap")))
 
@@ -218,13 +219,11 @@ def draw_differences(report: Record, stage: Stage, figure_options: "FigureOption
     """Draw the report as a table, with heat maps of the differences on request."""
     from attnkit.display.figures import Section, Table, heatmap_section
 
-    if isinstance(report, VerdictReport):
-        cells = verdict_cells(report, figures.text_style(stage).precision)
-        return [
-            Section(
-                "stages", [Table(cells, left_columns(report))], notes=[*opening_lines(report), *verdict_lines(report)]
-            )
-        ]
+    if verdict := as_verdict(report):
+        from attnkit.debugger.report import left_columns, opening_lines, verdict_cells, verdict_lines
+
+        table = Table(verdict_cells(verdict, figures.text_style(stage).precision), left_columns(verdict))
+        return [Section("stages", [table], notes=[*opening_lines(verdict), *verdict_lines(verdict)])]
     relabelled, style = spell_tokens(report, stage.common.get("tokens") or "plain"), figures.text_style(stage)
     rows, lines = report_rows(relabelled, style.precision), report_lines(relabelled)
     sections = [Section("differences", [Table(rows, LEFT)] if rows else [], notes=lines or ["no tensors"] * (not rows))]
@@ -240,19 +239,30 @@ def spell_tokens(report: Record, spelling: str) -> DiffReport:
     return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
 
 
-def with_heatmap(report: DiffReport | VerdictReport, stage: Stage) -> DiffReport | VerdictReport:
+def as_verdict(report: Record) -> "VerdictReport | None":
+    """The report of a comparison with a model, None for one of two records."""
+    if isinstance(report, DiffReport):
+        return None
+    from attnkit.debugger.report import VerdictReport
+
+    return report if isinstance(report, VerdictReport) else None
+
+
+def with_heatmap(report: Record, stage: Stage) -> Record:
     """The report for a caller in Python, with heat maps on request."""
-    if isinstance(report, VerdictReport):
+    if not isinstance(report, DiffReport):
         return report
     return replace(report, heatmap=bool(stage.extra.get("heatmap")))
 
 
 def list_differences(report: Record, stage: Stage) -> Cells:
     views.refuse_view(stage)
-    if isinstance(report, VerdictReport):
-        columns = [*(report[name] for name in FIGURES), *(report.labels[name] for name in ("kind", "verdict", "cause"))]
+    if as_verdict(report):
+        from attnkit.debugger.report import FIGURES, WORDS
+
+        columns = [*(report[name] for name in FIGURES), *(report.labels[name] for name in WORDS)]
         rows = zip(report.labels["stage"], *columns, strict=True)
-        return Cells(["stage", *FIGURES, "kind", "verdict", "cause"], [list(row) for row in rows])
+        return Cells(["stage", *FIGURES, *WORDS], [list(row) for row in rows])
     names = [name for name in report if report.axes_of(name) == ("tensor",)]
     columns = [report.labels["tensor"], *(report[name] for name in names), report.labels["at"], report.labels["first"]]
     return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])
@@ -322,7 +332,7 @@ def diff(
         ),
     ] = None,
     match: Annotated[bool, typer.Option(help="pair tensors whose names say nothing by shape and value")] = False,
-) -> DiffReport | VerdictReport:
+) -> Record:
     """Compare two tensors, records or traces: exit code 0 when they are the same, 1 when they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. The table has a line for each
@@ -344,6 +354,8 @@ def diff(
       attnkit embed "a b" --dim 4 -o a.npy --only x && attnkit layernorm a.npy -o b.npy && attnkit diff a.npy b.npy
     """
     if isinstance(pair, Port):
+        from attnkit.debugger.compare import Request
+
         return compare_port(pair, model_, ids, Request(map_, match, why, all_))
     if not isinstance(pair, Pair):
         raise UsageError(f"takes a Pair of records, not {type(pair).__name__}")

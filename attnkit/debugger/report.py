@@ -11,6 +11,7 @@ from attnkit.errors import counted, escaped
 from attnkit.records import Record, Tensor, join_names
 
 FIGURES = ("largest", "cosine", "inherited", "added", "noise")
+WORDS = ("kind", "verdict", "cause")
 HEADINGS = ("stage", "max |a−b|", "cosine", "inherited", "added", "noise", "")
 MOST = 4  # stages without a named cause that have a sentence
 EQUAL = "equal (largest difference {:.1g}; as it is {:.2g})"
