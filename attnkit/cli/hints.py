@@ -164,11 +164,6 @@ def describe_owners(flag: str, tools: list[str], tool: str) -> str:
     return f"; {flag} is an option of {', '.join(most)}{' and ' * bool(most)}{last}"
 
 
-def options_of_all() -> set[str]:
-    """The flags that all tools share."""
-    return {flag_name(name) for name in options.COMMON}
-
-
 def hint_at_value(tool: str, option: str, value: str) -> str:
     """Suggest what to do instead of passing a value that an option refuses.
 
@@ -240,7 +235,7 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
     for name, flags in tools.items():
         if flag in flags:
             kinds.setdefault((value or flags[flag].metavar, flags[flag].help), []).append(name)
-    is_shared = flag in options_of_all() and len(next(iter(kinds.values()), [])) > 10
+    is_shared = flag in map(flag_name, options.COMMON) and len(next(iter(kinds.values()), [])) > 10
     return [
         f"{flag} {metavar}".rstrip() + f": {help} ({'all tools' if is_shared else ', '.join(names)})"
         for (metavar, help), names in kinds.items()

@@ -1,4 +1,4 @@
-"""The tools, one file each: a function of a record, with its flags in its signature."""
+"""The tools, one file each: functions of a record, with flags as parameters."""
 
 import importlib
 from typing import TYPE_CHECKING

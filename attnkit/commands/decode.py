@@ -101,13 +101,6 @@ def word_cells(record: Record, config: model.Config | None, count: int) -> Cells
     return Cells([*["batch"] * (len(lists) > 1), "position", "token", "rank", "id", "word", "probability"], rows)
 
 
-def generation_cells(record: Record) -> Cells | None:
-    """The candidates of a generated text, or the scores of a given one, as cells."""
-    if "candidates.ids" in record:
-        return step_cells(record)
-    return score_cells(record) if "rank" in record else None
-
-
 def score_cells(record: Record) -> Cells:
     """The log-probability, probability and rank of each token as cells."""
     from attnkit.display.cells import Cells
@@ -147,19 +140,17 @@ def _find_titles(config: model.Config) -> tuple[str, str]:
 
 
 def list_scores(record: Record, style: display.Style) -> list[display.TextTable]:
-    count = len(record["x"]) if record["x"].ndim == 2 else 1
-    return [_tabulate_scores(record, row, style) for row in range(count)]
-
-
-def _tabulate_scores(record: Record, row: int, style: display.Style) -> display.TextTable:
+    """Tables of the scores of the tokens of each text but padding."""
     from attnkit import display
 
-    at = row if record["x"].ndim == 2 else ...
-    names = record.labels.get("token") or [str(word) for word in record["ids"][at]]
-    tokens = [str(name) for name in (names[row] if names and isinstance(names[0], list) else names)]
-    real = [place for place, name in enumerate(tokens) if name not in tokenizers.PADDING or record["rank"][at][place]]
-    x, ids, rank = (record[name][at][real].tolist() for name in ("x", "ids", "rank"))
-    return display.scores_table([tokens[place] for place in real], ids, x, rank, style)
+    tables = []
+    arrays = (np.atleast_2d(record[name]) for name in ("x", "ids", "rank"))
+    for row, (x, ids, rank) in enumerate(zip(*arrays, strict=True)):
+        tokens = row_labels(record.labels.get("token"), row) or [str(word) for word in ids]
+        real = [at for at, name in enumerate(tokens) if name not in tokenizers.PADDING or rank[at]]
+        x, ids, rank = (column[real].tolist() for column in (x, ids, rank))
+        tables.append(display.scores_table([tokens[at] for at in real], ids, x, rank, style))
+    return tables
 
 
 LABELLED = {"sequence": "text", "token": "token"}
@@ -210,17 +201,12 @@ def label_cells(record: Record, stage: Stage) -> Cells:
     return Cells(headings, cells)
 
 
-def draw_labels(record: Record, stage: Stage) -> list[Section]:
-    from attnkit.cli import figures
-
-    return [figures.table_section(label_table(record, stage, figures.text_style(stage)))]
-
-
 SHARES = (("vocab",), ("label",))  # last axes of x whose numbers are the shares of words or labels
 
 
 def render_decoded(record: Record, stage: Stage, style: display.Style) -> str:
     """Render generated text as text, and probabilities as a table of likely words."""
+    from attnkit import display
     from attnkit.cli import views
 
     if stage.parameters["attribute"]:
@@ -233,7 +219,7 @@ def render_decoded(record: Record, stage: Stage, style: display.Style) -> str:
         return render_generation(record, stage, style)
     if is_plain_tensor(record, stage):
         return views.render_tensor(record, "x", style)
-    candidates = render_candidates(record, stage, style)
+    candidates = "\n\n".join(display.candidates_table(one, style) for one in find_candidates(record, stage))
     if not stage.parameters["steps"] and not stage.parameters["keep"]:
         return candidates
     return f"{views.render_tables(record, stage, style)}\n\n{candidates}"
@@ -248,9 +234,9 @@ def draw_decoded(record: Record, stage: Stage, figure_options: FigureOptions) ->
         from attnkit.cli.attribution_views import draw_attributions
 
         return draw_attributions(record, stage, figure_options)
-    if gives_labels(record, stage):
-        return draw_labels(record, stage)
     style = figures.text_style(stage)
+    if gives_labels(record, stage):
+        return [figures.table_section(label_table(record, stage, style))]
     if makes_text(stage):
         if "rank" in record:
             return [figures.table_section(table) for table in list_scores(record, style)]
@@ -276,7 +262,9 @@ def list_decoded(record: Record, stage: Stage) -> Cells:
     if gives_labels(record, stage):
         return label_cells(record, stage)
     if makes_text(stage):
-        return generation_cells(record) or computed_cells(record, stage)
+        if "candidates.ids" in record:
+            return step_cells(record)
+        return score_cells(record) if "rank" in record else computed_cells(record, stage)
     if is_plain_tensor(record, stage):
         return computed_cells(record, stage)
     return word_cells(record, find_config(stage), stage.parameters["top"] or CANDIDATES)
@@ -309,13 +297,6 @@ def is_plain_tensor(record: Record, stage: Stage) -> bool:
 def find_config(stage: Stage) -> Config | None:
     checkpoint = stage.files.loaded.get("model_")
     return None if checkpoint is None else checkpoint.config
-
-
-def render_candidates(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render a table for each row of a batch: the most probable words."""
-    from attnkit import display
-
-    return "\n\n".join(display.candidates_table(one, style) for one in find_candidates(record, stage))
 
 
 def find_candidates(record: Record, stage: Stage) -> list[display.Candidates]:
@@ -363,10 +344,6 @@ def check_length_penalty(text: str) -> str:
         if name in model.LENGTH_PENALTIES and math.isfinite(float(exponent)):
             return text
     raise ValueError("gnmt:A or average:A")
-
-
-def has_failed_check(record: Record, stage: Stage) -> int:
-    return int(any(not error <= CHECK_TOLERANCE for error in stage.extra.get("errors", [])))
 
 
 STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: what --keep takes
@@ -420,7 +397,7 @@ def requests_tensors(stage: Stage) -> bool:
         is_text=is_single_text,
         options=lambda stage: () if makes_text(stage) else ("top",),
     ),
-    status=has_failed_check,
+    status=lambda record, stage: int(not all(error <= CHECK_TOLERANCE for error in stage.extra.get("errors", []))),
     needs_no_input=text_input.needs_no_input,
     extra={
         "lines": Annotated[bool, typer.Option(help="write a stream: one record for each line of text")],

@@ -270,7 +270,10 @@ def encode(
     Example:
       attnkit encode --model DIR "The cat sat" --trace run.npz
     """
-    check_trace_file(trace)
+    if trace is not None:
+        formats.file_format(trace)  # an error for an unknown suffix
+        if callbacks.current().is_output_file(trace):
+            raise UsageError(f"{trace}: --output writes the same file", "--trace")
     if isinstance(source, Line) and source.result is not None:
         result = source.result
     else:
@@ -306,8 +309,9 @@ def run_encoder(
     context = layers.context_from(base, hook=tracer.visit, weights=weights, dtype=dtype)
     x = model.run(core, steps, encoded.inputs, context)
     encoded = encoded._replace(base=source_states.add_last_states(base, core.config, context, x.ndim == 3))
-    if encoded.is_whole:
-        trace_head(core, encoded.base, x, tracer)
+    has_head_alone = encoded.is_whole and core.config.head and len(core.config.stacks) == 1
+    if has_head_alone and any(map(tracer.wants, OUTPUT_HEAD)):
+        encoding.compute_logits(core, encoded.base, x, tracer.visit)
     result = make_result(encoded, x, normalize, tracer.visit)
     tracer.check()
     rows = intermediates.selected_row_labels(weights, tokens, x.shape[-2])
@@ -321,20 +325,6 @@ def make_result(encoded: encoding.Encoding, x: Array, normalize: bool, hook: Hoo
     if encoded.pool != "none":
         return encoding.make_pooled(encoded, x, normalize, hook)
     return make_states(encoded.core.config, encoded.base, x, encoded.stack, encoded.is_whole)
-
-
-def check_trace_file(path: str | None) -> None:
-    """Check that --trace has a known suffix, and is not the file of --output."""
-    if path is not None:
-        formats.file_format(path)
-    if path is not None and callbacks.current().is_output_file(path):
-        raise UsageError(f"{path}: --output writes the same file", "--trace")
-
-
-def trace_head(core: model.Model, base: Record, x: Array, tracer: Tracer) -> None:
-    """Compute the logits of a model without a decoder if the trace includes them."""
-    if core.config.head and len(core.config.stacks) == 1 and any(map(tracer.wants, OUTPUT_HEAD)):
-        encoding.compute_logits(core, base, x, tracer.visit)
 
 
 def make_states(config: model.Config, base: Record, x: Array, stack: str, is_whole: bool) -> Record:

@@ -84,7 +84,8 @@ def exercise(
     """
     if not number:
         rows = [{"number": one.number, "chapter": one.chapter, "title": one.title} for one in read_exercises()]
-        return report_text({"exercises": rows}, lambda style: draw_exercises(rows, style))
+        table = display.TextTable(("exercise", "chapter", "title"), [[*row.values()] for row in rows])
+        return report_text({"exercises": rows}, lambda style: display.format_table(table, style))
     chosen = draw_numbers(find_exercise(number), seed)
     if solution:
         return present_solution(chosen)
@@ -124,11 +125,6 @@ def find_exercise(number: str) -> Exercise:
         meant = meant or suggest(number, exercises)
         raise UsageError(f"no exercise {number!r}{meant or '; attnkit exercise lists them'}")
     return exercises[number]
-
-
-def draw_exercises(rows: list[dict[str, Any]], style: display.Style) -> str:
-    lines = [(row["number"], row["chapter"], row["title"]) for row in rows]
-    return display.format_table(display.TextTable(("exercise", "chapter", "title"), lines), style)
 
 
 def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:

@@ -89,13 +89,9 @@ def ffn(
     hidden_axes = (*record.axes_of("x")[:-1], "hidden")
     tensors = {name: Tensor(array, hidden_axes, formula=formulas[name]) for name, array in arrays.items()}
     tensors["x"] = Tensor(output, record.tensor("x").axes_like(output.shape), formula=formula)
-    return record.without(earlier_intermediates(record)).with_tensors(tensors)
-
-
-def earlier_intermediates(record: Record) -> list[str]:
-    """The names of the intermediates that an earlier ffn left in a record."""
-    names = [name for name in INTERMEDIATES if name in record]
-    return [name for name in names if (record.tensors[name].axes or ())[-1:] == ("hidden",)]
+    present = [name for name in INTERMEDIATES if name in record]
+    earlier = [name for name in present if (record.tensors[name].axes or ())[-1:] == ("hidden",)]
+    return record.without(earlier).with_tensors(tensors)
 
 
 def ffn_formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:

@@ -37,6 +37,8 @@ SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind"}  # in the h
 UNDEFINED = "–"
 TRACE = ("kind", "pair")  # the tensors beside x of a trace, and of a model
 COMPOSITION = tuple(f"composition.{mode}" for mode in MODES)
+MODE_HEADINGS = tuple(f"{mode.upper()} from" for mode in MODES)
+TEXT_HEADINGS = ("head", "kind", "largest pair", *MODE_HEADINGS)
 
 
 def render_heads(record: Record, stage: Stage, style: display.Style) -> str:
@@ -60,7 +62,8 @@ def head_tables(record: Record, style: display.Style) -> list[display.TextTable]
     tables = []
     for pattern, rows in groups.items():
         headings, cells = describe(record, rows, style)
-        tables.append(display.TextTable(headings, cells, number_columns(headings), table_title(record, pattern)))
+        numbers = [at for at, heading in enumerate(headings) if heading not in TEXT_HEADINGS]
+        tables.append(display.TextTable(headings, cells, numbers, table_title(record, pattern)))
     return tables
 
 
@@ -82,15 +85,6 @@ def table_title(record: Record, pattern: str) -> str:
     texts = int(record["texts"]) if "texts" in record else 0
     of = f", mean of {texts} texts" if texts > 1 else ""
     return f"heads N:H of {pattern}{of}" if "N" in pattern else f"heads{of}"
-
-
-def number_columns(headings: list[str]) -> list[int]:
-    return [
-        at for at, heading in enumerate(headings) if heading not in ("head", "kind", "largest pair", *MODE_HEADINGS)
-    ]
-
-
-MODE_HEADINGS = tuple(f"{mode.upper()} from" for mode in MODES)
 
 
 def trace_cells(record: Record, rows: list[int], style: display.Style) -> tuple[list[str], list[list[str]]]:

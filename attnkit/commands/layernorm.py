@@ -89,15 +89,16 @@ def layernorm(
       echo '[[2, 4, 6, 8]]' | attnkit layernorm --keep mean,inverse_std
     """
     x = record["x"] if add is None else model.add(record["x"], add["x"])
-    scale, shift = choose_parameters(gamma, beta)
+    scale, shift = (None if one is None else one["x"] for one in (gamma, beta))
     if model_ is not None:
         params = model_.params[layers.find_layer(model_, layer, "layernorm")]
         scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
-    statistics = running_statistics(mean, variance) if kind == "batch" else {}
-    callbacks.current().on_parameters(
-        {name: one for name, one in {"gamma": scale, "beta": shift, **statistics}.items() if one is not None}
-    )
-    for name, parameter in {"gamma": scale, "beta": shift, **statistics}.items():
+    running = {"mean": mean, "variance": variance} if kind == "batch" else {}
+    statistics = {name: one["x"] for name, one in running.items() if one is not None}
+    named = {"gamma": scale, "beta": shift, **statistics}
+    parameters = {name: one for name, one in named.items() if one is not None}
+    callbacks.current().on_parameters(parameters)
+    for name, parameter in parameters.items():
         check_parameter(name, parameter, x, axis)
     norm = choose_norm(kind, eps, axis, statistics)
     normalized = norm(x, scale, shift)
@@ -126,10 +127,6 @@ def select_intermediates(
     return {name: one for name, one in computed.items() if name in requested}
 
 
-def choose_parameters(gamma: Record | None, beta: Record | None) -> tuple[Array | None, Array | None]:
-    return None if gamma is None else gamma["x"], None if beta is None else beta["x"]
-
-
 def choose_norm(kind: str, eps: float, axis: int, statistics: dict[str, Array]) -> Norm:
     if kind == "rms":
         return lambda x, scale, shift: model.rms_norm(x, scale, eps=eps, axis=axis)
@@ -138,17 +135,9 @@ def choose_norm(kind: str, eps: float, axis: int, statistics: dict[str, Array]) 
     return lambda x, scale, shift: model.layer_norm(x, scale, shift, eps=eps, axis=axis)
 
 
-def running_statistics(mean: Record | None, variance: Record | None) -> dict[str, Array]:
-    records = {"mean": mean, "variance": variance}
-    return {name: record["x"] for name, record in records.items() if record is not None}
-
-
-def check_parameter(name: str, parameter: Array | None, x: Array, axis: int) -> None:
+def check_parameter(name: str, parameter: Array, x: Array, axis: int) -> None:
     """Raise DataError unless a parameter has the shape of the normalized axes of x."""
-    if parameter is None or not -x.ndim <= axis < x.ndim:
-        return
-    expected = x.shape[axis % x.ndim :]
-    if parameter.shape != expected:
+    if -x.ndim <= axis < x.ndim and parameter.shape != (expected := x.shape[axis % x.ndim :]):
         raise DataError.about(name, f"{parameter.shape}: expected {expected}, the normalized axes of x {x.shape}")
 
 

@@ -1,4 +1,4 @@
-"""attnkit peek: show the records that pass through the middle of a pipe, and hand them on."""
+"""attnkit peek: show the records in the middle of a pipe, and pass them on."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""attnkit posenc: positional encodings: sinusoidal, learned, rotary (RoPE), or a bias (ALiBi, T5)."""
+"""attnkit posenc: positions, added to x, as a rotation (RoPE) or as a bias."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -163,7 +163,9 @@ def posenc(
     x = record["x"]
     token_positions = number_tokens(x, offset, positions)
     if kind in BIASES:
-        check_one_row(token_positions, kind)
+        if token_positions.ndim != 1:
+            problem = f"shape {token_positions.shape}: {kind} takes positions of shape (T)"
+            raise DataError(problem, "--positions")
         keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else token_positions
         if kind == "alibi":
             return add_bias(record, *make_alibi_bias(token_positions, keys, heads), alone, steps)
@@ -171,11 +173,11 @@ def posenc(
         return add_bias(record, *biases, alone, steps)
     if kind == "rotary":
         angles = token_angles(x, token_positions, heads, rotary_dim, base, cos, sin)
-        formulas = ROTARY_FORMULAS if cos is None else FILE_FORMULAS
+        described = describe_angles(*angles, ROTARY_FORMULAS if cos is None else FILE_FORMULAS)
         if alone:
-            return replace_by_angles(record, *angles, formulas)
+            return record.with_tensors({"x": described["cos"], "sin": described["sin"]})
         rotated = rotate_heads(record, *angles, heads, interleaved)
-        return rotated.with_tensors(describe_angles(*angles, formulas)) if steps else rotated
+        return rotated.with_tensors(described) if steps else rotated
     if kind == "learned":
         _, rows = find_positions(x, offset=offset, positions=positions, table=table, seed=seed)
         encoding = learned_encoding(x, rows)
@@ -184,12 +186,6 @@ def posenc(
     encoding = partial(model.sinusoidal_positions, dim=x.shape[-1], layout=layout, base=base)
     result = add_encoding(record, token_positions, encoding, formula, alone, steps)
     return add_sinusoid_steps(result, token_positions, x.shape[-1], base) if steps else result
-
-
-def check_one_row(positions: Array, kind: str) -> None:
-    """Raise DataError for positions of each batch row, which a bias does not take."""
-    if positions.ndim != 1:
-        raise DataError(f"shape {positions.shape}: {kind} takes positions of shape (T)", "--positions")
 
 
 def learned_encoding(x: Array, rows: Array) -> Callable[[Array], Array]:
@@ -299,11 +295,6 @@ def add_sinusoid_steps(record: Record, positions: Array, dim: int, base: float) 
 def describe_angles(cos: Array, sin: Array, formulas: tuple[str, str]) -> dict[str, Tensor]:
     axes = ("batch", "token", "pair")[3 - cos.ndim :]
     return {"cos": Tensor(cos, axes, formula=formulas[0]), "sin": Tensor(sin, axes, formula=formulas[1])}
-
-
-def replace_by_angles(record: Record, cos: Array, sin: Array, formulas: tuple[str, str]) -> Record:
-    cosines, sines = describe_angles(cos, sin, formulas).values()
-    return record.with_tensors({"x": cosines, "sin": sines})
 
 
 def rotate_heads(record: Record, cos: Array, sin: Array, heads: int, interleaved: bool) -> Record:

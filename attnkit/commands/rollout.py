@@ -1,4 +1,4 @@
-"""attnkit rollout: how much of each input token is in each state, by the attention of all layers."""
+"""attnkit rollout: how much of each input token is in each state."""
 
 import re
 from typing import Annotated

@@ -178,11 +178,6 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     return pipeline.chain_stages(calls, trace_stages(stage, calls), upstream=upstream)
 
 
-def present_last(result: Result, stage: Stage) -> Any:
-    last = stage.extra["last"]
-    return last.tool.python.present(result, last)
-
-
 @tool(
     operand="PIPELINE|FILE [INPUT]",
     sections={"Stages": "trace trace_only steps blank save", "Engine": options.ENGINE_SECTION},
@@ -212,7 +207,7 @@ def present_last(result: Result, stage: Stage) -> Any:
         inputs={"pipeline": "Path", "record": "TensorLike | None"},
         reader=read_values,
         result="Any",
-        present=present_last,
+        present=lambda result, stage: stage.extra["last"].tool.python.present(result, stage.extra["last"]),
         options=options.ENGINE_KEYWORDS,
     ),
 )

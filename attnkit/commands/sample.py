@@ -1,4 +1,4 @@
-"""attnkit sample: the samples that come with attnkit, short scripts of one idea each."""
+"""attnkit sample: the samples of attnkit, short scripts of one idea each."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -52,7 +52,9 @@ def sample(
         return copy_all(Path())
     if not name:
         rows = list_samples()
-        return report_text({"samples": rows}, lambda style: draw_samples(rows, style))
+        lines = [(row["chapter"], row["name"], row["idea"]) for row in rows]
+        table = display.TextTable(("chapter", "sample", "idea"), lines)
+        return report_text({"samples": rows}, lambda style: display.format_table(table, style))
     path = find_sample(name)
     if copy:
         return copy_sample(path, Path())
@@ -95,11 +97,6 @@ def read_comment(script: str) -> dict[str, str]:
     chapter = "".join(line.removeprefix(LECTURE) for line in comment if line.startswith(LECTURE))
     text = " ".join(line[2:] for line in comment if not line.startswith(LECTURE))
     return {"chapter": chapter, "idea": re.split(r"(?<=[.?]) ", text)[0]}
-
-
-def draw_samples(rows: list[dict[str, Any]], style: display.Style) -> str:
-    lines = [(row["chapter"], row["name"], row["idea"]) for row in rows]
-    return display.format_table(display.TextTable(("chapter", "sample", "idea"), lines), style)
 
 
 def find_sample(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""attnkit scan: what each layer, head and position of a model contributes to the logit of a word."""
+"""attnkit scan: what layers, heads and positions contribute to a logit."""
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
@@ -184,10 +184,7 @@ class Scored(NamedTuple):
         return self.is_causal and model.cacheable(self.core.config)
 
     def score(self, x: Array, start: int = 0) -> Array:
-        """Score hidden states from a position on, (B, T, D) -> (B,).
-
-        x (B, T, D) -> (B,)
-        """
+        """Score hidden states from a position on, (B, T, D) -> (B,)."""
         rows = self.decode(x)[:, -1] if self.target is not None else np.ascontiguousarray(x[:, self.place - start])
         words = model.head_logits(model.Model(self.core.config, self.head), rows)
         score: Array = words[:, 0] - words[:, 1] if words.shape[1] > 1 else words[:, 0]

@@ -5,6 +5,8 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -290,22 +292,15 @@ def measure_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, d
 
     pairs = parse_pairs(text.text, text.name)
     results = score_pairs(checkpoint, pairs, text.name, dtype)
-    whole = text_tensors(add_scores(results)) | {"sentences": Tensor(np.array(len(pairs)), ())}
+    whole = text_tensors(reduce(add, results)) | {"sentences": Tensor(np.array(len(pairs)), ())}
     if by is None:
         return Record({}).with_tensors(whole)
     groups = classify_lengths([source for _, source, _ in pairs], class_width(by))
-    scores = [add_scores([results[at] for at in lines]) for lines in groups.values()]
+    scores = [reduce(add, [results[at] for at in lines]) for lines in groups.values()]
     columns: dict[str, list[Any]] = {
         name: [getattr(one, name) for one in scores] for name in ("perplexity", "loss", "bits_per_byte", "tokens")
     }
     return with_classes(whole, columns, groups)
-
-
-def add_scores(results: "Sequence[TextScore]") -> "TextScore":
-    first, *others = results
-    for one in others:
-        first += one
-    return first
 
 
 def score_by_references(
@@ -385,7 +380,9 @@ def score_translations(
             results = [metric._aggregate_and_compute([row.tolist()]) for row in (sums.sum(axis=0), *sums)]
             scores = [float(result.score) for result in results[: None if groups else 1]]
             metrics.append(Metric(results[0].name, str(metric.get_signature()), scores))
-    warn_tokenized(hypotheses)
+    if (count := sum(line.endswith(" .") for line in hypotheses)) >= TOKENIZED:
+        problem = f"{count:,} lines end in ' .': the metrics expect text that is not split into tokens"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
     return metrics
 
 
@@ -400,14 +397,6 @@ def add_statistics(metric: Any, hypotheses: Lines, references: Sequence[Lines], 
             sums = np.zeros((len(sums), counts.shape[1]), np.int64)
         np.add.at(sums, group_of[part], counts)
     return sums
-
-
-def warn_tokenized(hypotheses: Lines) -> None:
-    """Warn if many lines end in a period apart from the last word."""
-    count = sum(line.endswith(" .") for line in hypotheses)
-    if count >= TOKENIZED:
-        problem = f"{count:,} lines end in ' .': the metrics expect text that is not split into tokens"
-        warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
 
 def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]) -> None:

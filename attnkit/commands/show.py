@@ -1,4 +1,4 @@
-"""attnkit show: show a tensor, a record, a file or a published model as tables and heat maps."""
+"""attnkit show: tensors, records and models as tables and heat maps."""
 
 import os
 import re
