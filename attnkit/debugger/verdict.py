@@ -136,7 +136,7 @@ class Judge:
         known = Known(self.graph.roots, self.mine, hidden={site, *self.not_finite})
         base: dict[str, Array] = {}
         measured = self.measure(site, known, base)
-        own, right, expected = (self.select(one) for one in (mine, wanted, measured.expected))
+        own, right, expected = (self.select(site, one) for one in (mine, wanted, measured.expected))
         own = as_blocked(own, expected)
         row = StageRow(
             site,
@@ -166,25 +166,27 @@ class Judge:
         dtype = self.mine.dtype(site)
         expected = self.graph.evaluate(site, known, changes, memo=memo)
         narrow = self.graph.evaluate(site, known, changes, precision="float32" if dtype == "float64" else dtype)
-        scale = largest_of_rows(self.select(expected))
+        scale = largest_of_rows(self.select(site, expected))
         stage = (changes or {}).get(site, self.graph.stages[site])
         if stage.operation == "activate":  # 1 + erf(x) and its like cancel where x is far below 0
             read = self.graph.evaluate(stage.inputs[0], known, changes, memo=memo)
-            scale = np.maximum(scale, largest_of_rows(self.select(read)))
-        floor = noise_floor(self.select(expected), self.select(narrow), dtype, scale)
+            scale = np.maximum(scale, largest_of_rows(self.select(site, read)))
+        floor = noise_floor(self.select(site, expected), self.select(site, narrow), dtype, scale)
         if digits := self.mine.digits(site):  # which its inputs were printed with too
             floor = floor + MARGIN * 10.0**-digits * scale[:, None]
         return Measured(expected, floor)
 
-    def select(self, array: Array) -> Array:
-        """The rows of tokens that are no padding, as a matrix: (..., N) -> (rows, N)."""
-        return rows_of_tokens(array, self.graph.inputs.mask)
+    def select(self, site: str, array: Array) -> Array:
+        """The rows of a site whose tokens are no padding, as a matrix: (..., N) -> (rows, N)."""
+        config, stack = self.graph.core.config, site.partition(".")[0]
+        _, mask = self.graph.inputs.of(stack if stack in config.stacks else config.stacks[-1], config)
+        return rows_of_tokens(array, mask)
 
     def explain(
         self, row: StageRow, own: Array, measured: Measured, known: Mapping[str, Array], base: Mapping[str, Array]
     ) -> StageRow:
         """Try the slips that can occur between a site and its inputs."""
-        expected = self.select(measured.expected)
+        expected = self.select(row.site, measured.expected)
         found: list[Cause] = []
         doubtful: list[Cause] = []
         others: list[Cause] = []
@@ -218,10 +220,10 @@ class Judge:
 
     def find_dropout(self, site: str, own: Array, measured: Measured, known: Mapping[str, Array]) -> Cause | None:
         """The slip of dropout on a site, or on the first of the terms that it adds."""
-        expected, stage = self.select(measured.expected), self.graph.stages[site]
+        expected, stage = self.select(site, measured.expected), self.graph.stages[site]
         if stage.operation != "add":
             return explain_dropout(own, expected, measured.floor)
-        term = self.select(self.graph.evaluate(stage.inputs[0], known))
+        term = self.select(site, self.graph.evaluate(stage.inputs[0], known))
         return explain_dropout(own - (expected - term), term, measured.floor)
 
     def is_within(
@@ -236,7 +238,7 @@ class Judge:
     ) -> int:
         """How well a slip explains a difference: 2 decisively, 1 within the noise, 0 not."""
         scale = np.maximum(largest_of_rows(tried), 1e-300) / np.maximum(
-            largest_of_rows(self.select(measured.expected)), 1e-300
+            largest_of_rows(self.select(row.site, measured.expected)), 1e-300
         )
         rough = measured.floor * np.maximum(scale, 1)[:, None]
         if excess(own, tried, 4 * rough) > 1:
@@ -283,7 +285,7 @@ class Judge:
                 affected.add(stage.site)
         memo = {one: array for one, array in base.items() if one not in affected}
         try:
-            return self.select(self.graph.evaluate(site, known, slip.stages, memo=memo))
+            return self.select(site, self.graph.evaluate(site, known, slip.stages, memo=memo))
         except (AttnkitError, CycleError, ValueError, IndexError, KeyError):
             return None
 

@@ -212,3 +212,16 @@ def test_a_frozen_dump_opens_in_the_order_of_its_calls():
     names = [*dump]
     assert dump.is_ordered
     assert names.index("transformer.h.0.ln_1.output") < names.index("transformer.h.1.ln_1.output")
+
+
+def test_the_padding_of_a_source_hides_no_token_of_its_targets():
+    mask, target = np.array([[True, True, True, True, False, False]]), np.array([[2, 7, 9, 11, 12, 13]])
+    arrays = stages_of("marian", mask=mask, target=target)
+    arrays |= {"attention_mask": mask.astype(int), "decoder_input_ids": target}
+    assert judge("marian", arrays).same
+    arrays["encoder.0.ffn.output"][0, 5] += 1  # of padding
+    assert judge("marian", arrays).same
+    arrays["decoder.0.ffn.output"][0, 5] += 1
+    arrays["logits"][0, 5] += 1
+    found = [*differing(judge("marian", arrays, all_rows=True))]
+    assert found == ["decoder.0.ffn.output", "decoder.0.ffn.residual", "logits"]
