@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -152,7 +152,8 @@ def compare_with_model(
         other = Implementation(reference, locate_sites([*reference], checkpoint).sources, graph)
     dtypes = Counter(own.dtype(site) for site in own)
     judged = until_first(Judge(graph, own, other).rows(request.why), request)
-    rows = [mark_dtype(row, own, dtypes) for row in judged]
+    early = {site for site, _ in find_reordered(mine, located, own)}
+    rows = [mark_kind(row, own, dtypes, early) for row in judged]
     if request.all_rows:
         missing = [
             StageRow(site, "missing", note="not in the dump") for site in graph.stages if site not in own.sources
@@ -225,12 +226,12 @@ def compare_pair(name: str, reference: Dump, mine: Dump, left: TensorSource, rig
     return compare_arrays(name, fitted.array, wanted, mine.dtype(right.name), fitted.finding)
 
 
-def mark_dtype(row: StageRow, own: Implementation, dtypes: Counter[str]) -> StageRow:
-    """The row of a stage with kind dtype, if its dtype is narrower than that of most stages."""
+def mark_kind(row: StageRow, own: Implementation, dtypes: Counter[str], early: Collection[str]) -> StageRow:
+    """The row of a stage of the same numbers, if its dtype is narrower than that of most stages, or it came early."""
     usual, dtype = dtypes.most_common(1)[0][0], own.dtype(row.site)
-    if row.kind or EPSILON.get(dtype, 0.0) <= EPSILON.get(usual, 0.0):
-        return row
-    return replace(row, kind="dtype", note=f"{dtype}, most stages are {usual}")
+    if not row.kind and EPSILON.get(dtype, 0.0) > EPSILON.get(usual, 0.0):
+        return replace(row, kind="dtype", note=f"{dtype}, most stages are {usual}")
+    return replace(row, kind="reordered") if not row.kind and row.site in early else row
 
 
 def count_tokens(inputs: Inputs) -> int:
@@ -362,12 +363,16 @@ def list_notes(mine: Dump, located: Located, own: Implementation, request: Reque
     yield from (f"{site}: {finding}" for site, finding in own.findings.items())
     if request.match:
         yield from (source.note for source in located.sources.values() if source.note)
-    if mine.is_ordered:
-        place = {name: at for at, name in enumerate(mine)}
-        sites = sorted((site for site in own), key=lambda site: place[located.sources[site].name])
-        outputs = [site for site in sites if ".input" not in located.sources[site].name]
-        problems = order_problems(outputs, own.graph)
-        if problems:
-            first, second = problems[0]
-            more = f", and {counted(len(problems) - 1, 'more pair')}" * (len(problems) > 1)
-            yield f"reordered: {first} is computed before {second}, which it is made from{more}"
+    if problems := find_reordered(mine, located, own):
+        first, second = problems[0]
+        more = f", and {counted(len(problems) - 1, 'more pair')}" * (len(problems) > 1)
+        yield f"reordered: {first} is computed before {second}, which it is made from{more}"
+
+
+def find_reordered(mine: Dump, located: Located, own: Implementation) -> list[tuple[str, str]]:
+    """Pairs of stages of an ordered dump: one, and a later one that it is computed from."""
+    if not mine.is_ordered:
+        return []
+    place = {name: at for at, name in enumerate(mine)}
+    outputs = [site for site in own if ".input" not in located.sources[site].name]
+    return order_problems(sorted(outputs, key=lambda site: place[located.sources[site].name]), own.graph)

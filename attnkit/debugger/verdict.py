@@ -40,7 +40,7 @@ class Cause(NamedTuple):
 class StageRow:
     """What is known of one site.
 
-    kind       "" the same, or shape, dtype, not finite, numeric; missing is no difference
+    kind       "" the same, or shape, dtype, not finite, numeric; missing and reordered are no difference
     largest    |mine − reference|, and the cosine of both
     inherited  the largest difference that the inputs of the stage bring
     added      the largest difference that the stage adds
@@ -64,7 +64,7 @@ class StageRow:
     @property
     def differs(self) -> bool:
         """Whether the stage itself differs, beyond the noise of its dtype."""
-        return self.kind not in ("", "missing")
+        return self.kind not in ("", "missing", "reordered")
 
 
 class Sites(Protocol):

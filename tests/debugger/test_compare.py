@@ -137,6 +137,7 @@ def test_stages_in_another_order_are_reordered():
     assert report.same
     (note,) = report.facts.notes
     assert note.startswith("reordered: decoder.0.self.output is computed before decoder.0.self.joined")
+    assert [row.site for row in report.rows if row.kind == "reordered"] == ["decoder.0.self.output"]
 
 
 def test_two_dumps_by_the_names_of_two_tools():
