@@ -5,19 +5,14 @@ from dataclasses import replace
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.label_heads import Head, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, map_linear, masked_word_head, norm
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.label_heads import Head, map_head, usual_heads
+from attnkit.checkpoints.weights import Layers, Weights, map_linear, masked_word_head, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
 
 PREFIXES = ("albert.",)
 HEAD = "predictions"
-HEADS = {
-    "sequence": Head("classifier", pooler="pooler"),
-    "token": Head("classifier"),
-    "question": Head("qa_outputs"),
-}
+HEADS = usual_heads(Head("classifier", pooler="pooler"))
 LARGEST_DEPTH = 1 << 12  # layers in all
 
 
@@ -26,14 +21,14 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     config = read_encoder(
         raw,
         stored,
-        head=f"{HEAD}.dense.weight",
+        f"{HEAD}.dense.weight",
+        HEADS,
         activation=raw.get_choice("hidden_act", PUBLISHED, "gelu_new"),
         pooler=stored.has("pooler.weight"),
         embed_width=width,
         head_width=width,
     )
-    encoder = replace(config.stack("encoder"), layers=len(_groups(raw)))
-    return replace(config, encoder=encoder, **read_head(raw, stored, HEADS))
+    return replace(config, encoder=replace(config.stack("encoder"), layers=len(_groups(raw))))
 
 
 def map_layers(raw: ConfigReader) -> Layers:

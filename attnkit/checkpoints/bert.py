@@ -4,9 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.label_heads import Head, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, masked_word_head, norm
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head, usual_heads
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, masked_word_head, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -26,22 +25,18 @@ LAYERS: Layers = {
     "head.dense": map_linear(w=f"{PREDICTIONS}.transform.dense"),
     "head.norm": norm(f"{PREDICTIONS}.transform.LayerNorm"),
 }
-HEADS = {
-    "sequence": Head("classifier", pooler="pooler.dense"),
-    "token": Head("classifier"),
-    "question": Head("qa_outputs"),
-}
+HEADS = usual_heads(Head("classifier", pooler="pooler.dense"))
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    config = read_encoder(raw, stored, head=f"{PREDICTIONS}.transform.dense.weight")
-    return replace(config, **read_head(raw, stored, HEADS))
+    return read_encoder(raw, stored, f"{PREDICTIONS}.transform.dense.weight", HEADS)
 
 
-def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) -> Config:
+def read_encoder(raw: ConfigReader, stored: Weights, head: str, heads: Heads | None = None, **choices: Any) -> Config:
     """The configuration of a model with the keys of BERT.
 
     head     the tensor that a model with a head for masked words stores
+    heads    its heads for labels, if it may have one
     choices  fields of Config that differ from BERT's
     """
     if raw.get_str("position_embedding_type", "absolute") != "absolute":
@@ -63,7 +58,7 @@ def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) 
         transform=has_head,
         special=raw.get_special_tokens(),
     )
-    return replace(config, **choices)
+    return replace(config, **choices | (read_head(raw, stored, heads) if heads else {}))
 
 
 def map_layers(raw: ConfigReader) -> Layers:

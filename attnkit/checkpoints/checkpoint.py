@@ -1,14 +1,171 @@
-"""A published folder as a model: its configuration, its parameters and its files."""
+"""Open a published folder as a model, by the family that its config.json names."""
 
+import glob
+import importlib
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cache, cached_property, reduce
-from typing import Any
+from typing import Any, Protocol, cast
 
-from attnkit.checkpoints.parameters import Parameters
-from attnkit.errors import DataError
+import numpy as np
+
+from attnkit import formats
+from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_layers, open_weights
+from attnkit.errors import AttnkitError, DataError, FileError
+from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config
-from attnkit.model.dtypes import Array
+from attnkit.model.dtypes import FLOATS, Array
+from attnkit.model.linear import to_column_major
+from attnkit.model.rotary import rope_frequencies
+
+FAMILIES = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "gpt2", "llama", "lstm", "marian",
+            "mistral", "modernbert", "mpnet", "openai-gpt", "qwen2", "roberta", "seq2seq", "t5", "transformer", "vit",
+            "xlm-roberta")  # fmt: skip
+SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
+CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
+WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"
+LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
+                "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
+FEW = 64  # layers, whose tensors are looked up in any case; some may share one
+TOKEN_KEY = re.compile(r"_token_id$|^bad_words_ids$")  # keys that generation_config.json may override
+BUFFER = re.compile(  # tensors of some files that are not parameters
+    r"(^|\.)attn\.(masked_)?bias$|position_ids$|rotary_emb\.inv_freq$|embed_positions\.weights?$|^special:"
+)
+NUMBER = re.compile(r"(?<![0-9])[0-9]+(?![0-9])")
+
+
+class Parameters(Mapping[str, Mapping[str, Array]]):
+    """Parameters by layer, each layer converted on first use.
+
+    weights  the stored tensors
+    specs    layer -> {parameter: where it is stored}
+
+    Weights are (in, out), views of the file where it holds float32 or float64. DataError if a tensor is missing,
+    has another shape than the configuration says, or holds no floats.
+    """
+
+    def __init__(self, config: Config, weights: Weights, specs: Mapping[str, Mapping[str, TensorSpec]]) -> None:
+        self.config = config
+        self.weights = weights
+        self.specs = specs
+        self._stored = {
+            layer: {name: self._find(layer, name) for name in parameters} for layer, parameters in specs.items()
+        }
+        self._layers: dict[str, dict[str, Array]] = {}
+        self._views: dict[str, dict[str, Array]] = {}  # in the dtype of the file
+        self._tensors: dict[tuple[str, float | None], Array] = {}  # one may hold several parameters
+
+    def __getitem__(self, layer: str) -> Mapping[str, Array]:
+        if layer not in self._layers:
+            self._layers[layer] = {name: self._convert(layer, name) for name in self.specs[layer]}
+        return self._layers[layer]
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.specs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def stored(self, layer: str) -> Mapping[str, Array]:
+        """The parameters of a layer as views of the file, in 16 bits where it holds these."""
+        if layer not in self._views:
+            self._views[layer] = {name: self._view(layer, name) for name in self.specs[layer]}
+        return self._views[layer]
+
+    def to_column_major(self, layer: str, name: str) -> None:
+        """Replace the memory-mapped view of a tall weight by a column-major copy."""
+        weight = self[layer][name]
+        if weight.flags.c_contiguous and len(weight) > weight.shape[1]:
+            self._layers[layer][name] = to_column_major(weight)
+            self._tensors.pop(self._key(layer, name), None)
+            formats.release_pages(weight)
+
+    @cached_property
+    def used(self) -> Set[str]:
+        """The stored tensors that some layer uses."""
+        return {stored for names in self._stored.values() for stored in names.values()}
+
+    def unused(self) -> list[str]:
+        """The stored tensors that no layer uses, buffers excepted."""
+        return [name for name in self.weights.entries if name not in self.used and not BUFFER.search(name)]
+
+    def unused_layers(self) -> list[str]:
+        """The prefixes of stored layers beyond those of the configuration, as h.12.
+
+        Their tensors differ from used ones by number alone.
+        """
+        patterns, prefixes = ({split_number(name)[at] for name in self.used} for at in (0, 1))
+        unused = [prefix for pattern, prefix in map(split_number, self.unused()) if pattern in patterns]
+        return [prefix for prefix in dict.fromkeys(unused) if prefix not in prefixes]
+
+    def find_non_finite(self, first: str = "") -> str:
+        """Describe the first parameter that is not finite, or "" if all are.
+
+        Layer `first` is read first.
+        """
+        used = self._views | self._layers
+        for layer in dict.fromkeys([first, *used]):
+            for name, array in used.get(layer, {}).items():
+                if value := formats.first_non_finite(array):
+                    return f"parameter {layer}.{name} is {value}"
+        return ""
+
+    def _convert(self, layer: str, name: str) -> Array:
+        spec, key = self.specs[layer][name], self._key(layer, name)
+        if key not in self._tensors:
+            self._tensors[key] = spec.pad_row(as_float(self.weights.tensor(key[0])))
+        return spec.to_parameter(self._tensors[key], self.config.parameter_shape(layer, name))
+
+    def _view(self, layer: str, name: str) -> Array:
+        spec = self.specs[layer][name]
+        if spec.padding_row is not None:
+            return self._convert(layer, name)
+        stored = self.weights.tensor(self._stored[layer][name])
+        return spec.to_parameter(stored, self.config.parameter_shape(layer, name))
+
+    def _key(self, layer: str, name: str) -> tuple[str, float | None]:
+        return self._stored[layer][name], self.specs[layer][name].padding_row
+
+    def _find(self, layer: str, name: str) -> str:
+        """The stored tensor of a parameter, whose shape and dtype are checked."""
+        spec, weights, parameter = self.specs[layer][name], self.weights, f"{name} of {layer}"
+        stored = weights.find(spec.names)
+        if stored is None:
+            raise DataError(f"no tensor {spec.names[0]!r} ({parameter})", weights.name)
+        dtype, shape = weights.entries[stored]
+        expected = spec.stored_shape(self.config.parameter_shape(layer, name))
+        if shape != expected:
+            problem = f"has shape {shape} (expected {expected})"
+        elif dtype not in FLOATS:
+            problem = f"has dtype {dtype} (expected a float)"
+        else:
+            return stored
+        raise DataError(f"tensor {stored!r} ({parameter}) {problem}", weights.file(stored))
+
+
+def split_number(name: str) -> tuple[str, str]:
+    """A published name with `#` for its first number, and what comes up to it, or "".
+
+    >>> split_number("h.12.ln_1.weight"), split_number("wte.weight")
+    (('h.#.ln_1.weight', 'h.12'), ('wte.weight', ''))
+    """
+    number = NUMBER.search(name)
+    return NUMBER.sub("#", name, count=1), name[: number.end()] if number else ""
+
+
+def as_float(array: Array) -> Array:
+    """The array itself if it is float64 or float32, otherwise a float32 copy.
+
+    >>> as_float(np.array([1.5], np.float16))
+    array([1.5], dtype=float32)
+    """
+    return array if array.dtype in (np.float64, np.float32) else array.astype(np.float32)
 
 
 class Checkpoint:
@@ -56,11 +213,7 @@ class Checkpoint:
     @cached_property
     def parameter_count(self) -> int:
         """The number of elements of all tensors in use, each tensor counted once."""
-        return self.params.count()
-
-    def find_non_finite(self, first: str = "") -> str:
-        """Describe the first parameter that is not finite, or "" if all are."""
-        return self.params.find_non_finite(first)
+        return sum(math.prod(self.tensors()[name][1]) for name in self.params.used)
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of every file that the model was read from, by path."""
@@ -93,3 +246,124 @@ def file_digest(path: str, *stamp: int) -> str:
 
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Family(Protocol):
+    """The module of a family."""
+
+    PREFIXES: tuple[str, ...]
+
+    def read_config(self, raw: ConfigReader, stored: Weights) -> Config:
+        """The configuration of the model."""
+
+    def map_layers(self, raw: ConfigReader) -> Layers:
+        """Where the parameters of each layer are stored."""
+
+
+def open_checkpoint(folder: str) -> Checkpoint:
+    """Open the model in a folder: check the shape of every tensor, read none yet.
+
+    FileError if a file is missing; DataError names the file and what is wrong in it.
+    """
+    if not os.path.isdir(folder):
+        above = os.path.dirname(folder)
+        hint = f"; did you mean {above}?" if is_model(above) else f"; {WHAT_A_MODEL_IS}"
+        raise FileError(f"{'not a folder' if exists(folder) else 'no such folder'}{hint}", folder)
+    path = os.path.join(folder, CONFIG)
+    if not exists(path):
+        return _open_marian(folder)
+    raw = read_json_object(path)
+    reader, files = ConfigReader(raw, path), [path]
+    try:
+        family = import_family(reader)
+    except DataError as error:
+        hint = "" if "model_type" in raw else hint_at_folder(folder)
+        raise DataError(f"{error.problem}{hint}", error.name) from None
+    generation = os.path.join(folder, GENERATION_CONFIG)
+    if exists(generation):
+        reader, files = _override_tokens(reader, generation), [path, generation]
+    weights = open_weights(folder)
+    config, params = read_model(family, reader, weights)
+    return Checkpoint(folder, config, raw, params, [*files, *weights.files])
+
+
+def hint_at_folder(folder: str) -> str:
+    """A hint at the model above or below a folder that is none, or ""."""
+    above = os.path.normpath(os.path.join(folder, os.pardir))
+    if is_model(above):
+        return f"; the folder above it looks like the model: {above}"
+    names = sorted(glob.glob("*/", root_dir=folder) + glob.glob("snapshots/*/", root_dir=folder))
+    below = [path for name in names if is_model(path := os.path.join(folder, name.rstrip(os.sep)))]
+    return f"; did you mean {below[0]}?" if below else ""
+
+
+def is_model(folder: str) -> bool:
+    """Whether a folder has a configuration that names a family, or a file of Marian."""
+    try:
+        is_marian = os.path.isfile(os.path.join(folder, MARIAN_FILE))
+        return is_marian or "model_type" in read_json_object(os.path.join(folder, CONFIG))
+    except AttnkitError:
+        return False
+
+
+def import_family(reader: ConfigReader) -> Family:
+    """Import the family that a configuration names. DataError if it is unknown."""
+    name = reader.get_str("model_type")
+    if name not in FAMILIES:
+        raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
+    return _import_module(SAME_AS.get(name, name).replace("-", "_"))
+
+
+def _import_module(name: str) -> Family:
+    return cast(Family, importlib.import_module(f"attnkit.checkpoints.{name}"))
+
+
+def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
+    """Override the special tokens by those of generation_config.json."""
+    values = read_json_object(path).items()
+    tokens: Mapping[str, Any] = {key: value for key, value in values if value is not None and TOKEN_KEY.search(key)}
+    ConfigReader(tokens, path).get_special_tokens()
+    return ConfigReader({**reader.values, **tokens}, reader.name)
+
+
+def _open_marian(folder: str) -> Checkpoint:
+    from attnkit.checkpoints.marian_native import open_marian
+
+    path = os.path.join(folder, MARIAN_FILE)
+    if not exists(path):
+        hint = hint_at_folder(folder)
+        raise FileError(f"no {CONFIG} in this folder, nor a {MARIAN_FILE} of Marian{hint}", folder)
+    weights, reader = open_marian(path)
+    config, params = read_model(_import_module("marian_native"), reader, weights)
+    return Checkpoint(folder, config, reader.values, params, [path])
+
+
+def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
+    """Read the configuration of a model and match its parameters. DataError if they do not fit each other."""
+    weights.prefixes, stored = family.PREFIXES, len(weights.entries)
+    for key in LAYER_COUNTS:  # before any tensor of a layer is looked up
+        count = reader.values.get(key)
+        if isinstance(count, int) and count > max(stored, FEW):
+            raise reader.error(f"{key} {count}, and only {stored} tensors are stored")
+    config = family.read_config(reader, weights)
+    start, vocab = config.special.start, config.decoder.vocab if config.decoder else 0
+    if start is not None and vocab and start >= vocab:
+        raise reader.error(f"decoder_start_token_id {start} is outside the vocabulary of {vocab}")
+    params = Parameters(config, weights, expand_layers(config, family.map_layers(reader)))
+    _check_positions(reader, config)
+    return config, params
+
+
+def _check_positions(reader: ConfigReader, config: Config) -> None:
+    """DataError for rotary or relative positions that cannot be computed."""
+    positions = config.positions
+    if positions.kind == "rotary":
+        with name_errors(reader.name):
+            for rope in (positions.rope, *filter(None, [positions.local_rope])):
+                rope_frequencies(config.stack(config.stacks[-1]).head_dim, rope, 1)
+    if positions.relative == "t5":
+        for name in config.stacks:
+            exact = positions.buckets // (2 if config.stack(name).causal else 4)
+            if exact < 1 or positions.max_distance <= exact:
+                sizes = f"relative_attention_num_buckets {positions.buckets} up to relative_attention_max_distance "
+                raise reader.error(f"{sizes}{positions.max_distance}: too few buckets, or too short a distance")

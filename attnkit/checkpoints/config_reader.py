@@ -168,8 +168,9 @@ class ConfigReader:
     ) -> SpecialTokens:
         """The special tokens, with defaults for those that are absent."""
         lists = self._get("bad_words_ids", [], "a list of lists of ids")
-        banned = [ids[0] for ids in lists if len(ids) == 1] if is_nested(lists) else None
-        if banned is None or not all(type(token) is int and 0 <= token <= LARGEST for token in banned):
+        is_nested = isinstance(lists, list) and all(isinstance(ids, list) for ids in lists)
+        banned = [ids[0] for ids in lists if len(ids) == 1] if is_nested else []
+        if not is_nested or not all(type(token) is int and 0 <= token <= LARGEST for token in banned):
             raise self._type_error("bad_words_ids", lists, "a list of lists of ids")
         return SpecialTokens(
             start=self.get_token_id("decoder_start_token_id", start),
@@ -203,17 +204,18 @@ def is_finite(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
-def is_nested(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, list) for item in value)
-
-
 @regular_files_only()
-def read_json_object(path: str) -> dict[str, Any]:
-    """Read the object in a JSON file. DataError names the line that is not JSON."""
+def read_json(path: str) -> Any:
+    """Read the value in a JSON file. DataError names the line that is not JSON."""
     with open_source(path) as source, name_errors(path):
         text = bytes(source.read_all())
         refuse_lfs_pointer(text, path)
-        value = parse_json(text)
+        return parse_json(text)
+
+
+def read_json_object(path: str) -> dict[str, Any]:
+    """Read the object in a JSON file, as `read_json` does."""
+    value = read_json(path)
     if not isinstance(value, dict):
         raise DataError("not a JSON object", path)
     return value

@@ -1,29 +1,28 @@
 """DeBERTa 2 and 3: a post-norm encoder that attends to contents and distances."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import PREDICTIONS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head
-from attnkit.checkpoints.mapping import (
+from attnkit.checkpoints.label_heads import Head, Heads, map_head, usual_heads
+from attnkit.checkpoints.weights import (
     Layers,
     Specs,
     TensorSpec,
+    Weights,
     embedding_table,
     map_linear,
     masked_word_head,
     norm,
     tied_head,
 )
-from attnkit.checkpoints.weights import Weights
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("deberta.",)
 LAYER, NEWER = "encoder.layer.{n}", "lm_predictions.lm_head"
-TERMS = {"c2p": ("k", "pos_key_proj"), "p2c": ("q", "pos_query_proj")}  # scores with distances, their projections
+TERMS = {"c2p": "k", "p2c": "q"}  # scores with distances, and what these are projected to
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -32,31 +31,28 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     if raw.get_int("embedding_size", raw.get_int("hidden_size")) != raw.get_int("hidden_size"):
         raise raw.error(f"embedding_size {raw.get_int('embedding_size')} other than hidden_size is not supported")
     newer = f"{NEWER}.dense.weight"
-    config = read_encoder(
+    return read_encoder(
         raw,
         stored,
-        head=newer if stored.has(newer) else f"{PREDICTIONS}.transform.dense.weight",
+        newer if stored.has(newer) else f"{PREDICTIONS}.transform.dense.weight",
+        _heads(raw),
         eps=raw.get_float("layer_norm_eps", 1e-7),
         positions=_read_positions(raw),
         scale=(raw.get_head_dim("hidden_size", "num_attention_heads") * (1 + len(_stated_terms(raw)))) ** -0.5,
         types=raw.get_int("type_vocab_size", 0, least=0),
         pooler=False,
     )
-    return replace(config, **read_head(raw, stored, _heads(raw)))
 
 
 def _heads(raw: ConfigReader) -> Heads:
     activation = raw.get_choice("pooler_hidden_act", PUBLISHED, "gelu")
-    return {
-        "sequence": Head("classifier", dense="pooler.dense", activation=activation),
-        "token": Head("classifier"),
-        "question": Head("qa_outputs"),
-    }
+    return usual_heads(Head("classifier", dense="pooler.dense", activation=activation))
 
 
 def map_layers(raw: ConfigReader) -> Layers:
     attention = f"{LAYER}.attention.self"
-    terms = _read_terms(raw)
+    distances = map_linear(attention, wk="pos_key_proj", wq="pos_query_proj")
+    letters = {TERMS[term] for term in _read_terms(raw)}
     has_norm = "layer_norm" in raw.get_str("norm_rel_ebd", "none").lower()
     types = {"types": TensorSpec(("embeddings.token_type_embeddings.weight",))}
     return {
@@ -64,28 +60,18 @@ def map_layers(raw: ConfigReader) -> Layers:
         "encoder.embed": embedding_table(WORDS) | (types if raw.get_int("type_vocab_size", 0, least=0) else {}),
         "encoder.relative": embedding_table("encoder.rel_embeddings.weight")
         | (norm("encoder.LayerNorm") if has_norm else {}),
-        "encoder.{n}.relative": _map_distances(attention, terms),
+        "encoder.{n}.relative": {key: spec for key, spec in distances.items() if key[1] in letters},
         "encoder.{n}.self": map_linear(attention, wq="query_proj", wk="key_proj", wv="value_proj")
         | map_linear(f"{LAYER}.attention.output", wo="dense"),
         "head.dense": _either(raw, map_linear(w=f"{PREDICTIONS}.transform.dense"), map_linear(w=f"{NEWER}.dense")),
         "head.norm": _either(raw, norm(f"{PREDICTIONS}.transform.LayerNorm"), norm(f"{NEWER}.LayerNorm")),
-        "head": _map_words(raw),
+        "head": _either(
+            raw,
+            masked_word_head(WORDS, PREDICTIONS, raw.get_bool("tie_word_embeddings", True)),
+            tied_head(WORDS) | {"b": TensorSpec((f"{NEWER}.bias",))},
+        ),
         **map_head(raw, _heads(raw)),
     }
-
-
-def _map_words(raw: ConfigReader) -> Specs:
-    """Map the output of the head, which is tied to the words in the newer head."""
-    older = masked_word_head(WORDS, PREDICTIONS, raw.get_bool("tie_word_embeddings", True))
-    return _either(raw, older, tied_head(WORDS) | {"b": TensorSpec((f"{NEWER}.bias",))})
-
-
-def _map_distances(prefix: str, terms: Sequence[str]) -> Specs:
-    specs: dict[str, TensorSpec] = {}
-    for letter, published in map(TERMS.__getitem__, terms):
-        specs[f"w{letter}"] = TensorSpec((f"{prefix}.{published}.weight",), transposed=True)
-        specs[f"b{letter}"] = TensorSpec((f"{prefix}.{published}.bias",))
-    return specs
 
 
 def _either(raw: ConfigReader, older: Specs, newer: Specs) -> Specs:

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.label_heads import Head, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.label_heads import Head, map_head, read_head, usual_heads
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -23,11 +22,7 @@ LAYERS: Layers = {
     "head.dense": map_linear(w="vocab_transform"),
     "head.norm": norm("vocab_layer_norm"),
 }
-HEADS = {
-    "sequence": Head("classifier", dense="pre_classifier", activation="relu"),
-    "token": Head("classifier"),
-    "question": Head("qa_outputs"),
-}
+HEADS = usual_heads(Head("classifier", dense="pre_classifier", activation="relu"))
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

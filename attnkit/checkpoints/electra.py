@@ -5,30 +5,24 @@ from typing import Any
 
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.label_heads import Head, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.label_heads import Head, map_head, usual_heads
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_linear, norm, tied_head
 from attnkit.model.config import Config
 
 PREFIXES = ("electra.",)
 GENERATOR, DISCRIMINATOR = "generator_predictions", "discriminator_predictions"
 CLASSES = ("replaced", "original")  # of a token; the logit of the second is 0
-HEADS = {
-    "sequence": Head("classifier.out_proj", dense="classifier.dense", activation="gelu"),
-    "token": Head("classifier"),
-    "question": Head("qa_outputs"),
-}
+HEADS = usual_heads(Head("classifier.out_proj", dense="classifier.dense", activation="gelu"))
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width, embed_width = raw.get_int("hidden_size"), raw.get_int("embedding_size", 128)
     embed = 0 if embed_width == width else embed_width
     if _is_discriminator(raw):
-        config = read_encoder(raw, stored, head=f"{DISCRIMINATOR}.dense.weight", embed_width=embed)
+        config = read_encoder(raw, stored, f"{DISCRIMINATOR}.dense.weight", embed_width=embed)
         return replace(config, head_norm=False, classes=CLASSES, task="token")
     head: dict[str, Any] = {"head_width": embed_width, "head_activation": "gelu"}
-    config = read_encoder(raw, stored, head=f"{GENERATOR}.dense.weight", embed_width=embed, **head)
-    return replace(config, **read_head(raw, stored, HEADS))
+    return read_encoder(raw, stored, f"{GENERATOR}.dense.weight", HEADS, embed_width=embed, **head)
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -1,8 +1,7 @@
 """GPT-2: a pre-norm decoder. Weights are (in, out), and q, k and v are fused."""
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, embedding_table, fused_qkv, map_linear, norm, tied_head
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -12,7 +11,7 @@ LAYERS: Layers = {
     "decoder.embed": embedding_table("wte.weight"),
     "decoder.positions": embedding_table("wpe.weight"),
     "decoder.{n}.norm1": norm("h.{n}.ln_1"),
-    "decoder.{n}.self": fused_qkv("h.{n}.attn.c_attn.weight", "h.{n}.attn.c_attn.bias", transposed=False)
+    "decoder.{n}.self": map_fused("qkv", "h.{n}.attn.c_attn.weight", "h.{n}.attn.c_attn.bias", transposed=False)
     | map_linear("h.{n}.attn", wo="c_proj", transposed=False),
     "decoder.{n}.norm2": norm("h.{n}.ln_2"),
     "decoder.{n}.ffn": map_linear("h.{n}.mlp", w1="c_fc", w2="c_proj", transposed=False),

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mapping import Layers, map_linear, norm
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, Weights, map_linear, norm
 from attnkit.errors import counted
 
 DEFAULT_CLASSES = ("LABEL_0", "LABEL_1")  # of a classifier whose configuration names none
@@ -64,6 +63,11 @@ class Head(NamedTuple):
 Heads = Mapping[str, Head]  # sequence, token and question -> its names
 
 
+def usual_heads(sequence: Head) -> Heads:
+    """The heads of a family whose heads of tokens and of questions have the usual names."""
+    return {"sequence": sequence, "token": Head("classifier"), "question": Head("qa_outputs")}
+
+
 def find_task(raw: ConfigReader) -> str:
     """The head that `architectures` names: sequence, token or question, or "".
 
@@ -82,12 +86,15 @@ def read_head(raw: ConfigReader, stored: Weights, heads: Heads) -> dict[str, Any
     if not task:
         return {}
     names = heads[task]
-    if not stored.has(f"{names.output}.weight"):
+    stored_name = stored.find([f"{names.output}.weight"])
+    if stored_name is None:
         return {"head": False, "transform": False}
+    _, shape = stored.entries.get(stored_name, ("", ()))
+    rows = shape[0] if len(shape) == 2 else None
     fields: dict[str, Any] = {
         "head": True,
         "task": task,
-        "classes": ENDS if task == "question" else read_label_names(raw, count_rows(stored, f"{names.output}.weight")),
+        "classes": ENDS if task == "question" else read_label_names(raw, rows),
         "transform": bool(names.dense),
         "head_activation": names.activation,
         "head_norm": bool(names.norm),
@@ -111,12 +118,6 @@ def map_head(raw: ConfigReader, heads: Heads) -> Layers:
     layers |= {"pooler": map_linear(w=names.pooler)} if names.pooler else {}
     layers |= {"head.dense": map_linear(w=names.dense)} if names.dense else {}
     return layers | ({"head.norm": norm(names.norm)} if names.norm else {})
-
-
-def count_rows(stored: Weights, name: str) -> int | None:
-    """The number of rows of a stored tensor, or None if it is not a matrix."""
-    shape = stored.entries.get(stored.find([name]) or "", ("", ()))[1]
-    return shape[0] if len(shape) == 2 else None
 
 
 def read_label_names(raw: ConfigReader, rows: int | None = None) -> tuple[str, ...]:

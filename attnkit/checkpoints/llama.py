@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, norm, tied_head
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -14,6 +13,7 @@ PREFIXES = ("model.",)
 KEYS = StackKeys(kv_heads="num_key_value_heads", head_dim="head_dim")
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 LAYER, WORDS = "layers.{n}", "embed_tokens.weight"
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -57,6 +57,14 @@ def limit_window(config: Config, sizes: Sequence[int]) -> Config:
     """Limit each layer to a sliding window of keys, the query's own included."""
     windows = tuple(size - 1 for size in sizes) if any(sizes) else ()
     return replace(config, decoder=replace(config.stack("decoder"), windows=windows))
+
+
+def read_layer_types(raw: ConfigReader, default: Sequence[str]) -> list[str]:
+    """The kind of attention of each layer, by `layer_types`, else the default."""
+    kinds = raw.values.get("layer_types") or [*default]
+    if not isinstance(kinds, list) or len(kinds) != len(default) or not all(kind in (FULL, SLIDING) for kind in kinds):
+        raise raw.error(f"layer_types is not a list of {len(default)} times {FULL} or {SLIDING}")
+    return kinds
 
 
 def _read_rope(raw: ConfigReader, size: int) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import read_classes
-from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, tied_head
-from attnkit.checkpoints.recurrent_keys import map_cell, recurrent_stack
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.seq2seq import map_cell, recurrent_stack
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, tied_head
 from attnkit.model.recurrent_config import RecurrentConfig
 
 PREFIXES = ("0.", "1.")  # fastai's: 0 the LSTMs, 1 the head

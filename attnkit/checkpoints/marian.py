@@ -3,8 +3,7 @@
 from math import sqrt
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table, map_linear, norm, tied_head
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 

@@ -5,8 +5,7 @@ from math import sqrt
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table
-from attnkit.checkpoints.weights import Weights, single_file
+from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, single_file
 from attnkit.errors import DataError
 from attnkit.formats import npz
 from attnkit.model.config import Config, PositionConfig, SpecialTokens

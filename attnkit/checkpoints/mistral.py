@@ -2,8 +2,7 @@
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mapping import Layers
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
 PREFIXES = llama.PREFIXES

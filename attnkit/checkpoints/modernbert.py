@@ -5,15 +5,22 @@ from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head
-from attnkit.checkpoints.llama import read_rope
-from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, fused_qkv, map_linear, norm, tied_head
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.llama import FULL, SLIDING, read_layer_types, read_rope
+from attnkit.checkpoints.weights import (
+    Layers,
+    TensorSpec,
+    Weights,
+    embedding_table,
+    map_fused,
+    map_linear,
+    norm,
+    tied_head,
+)
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
 WORDS, LAYER = "embeddings.tok_embeddings.weight", "layers.{n}"
-FULL, LOCAL = "full_attention", "sliding_attention"
 POOLINGS = {"cls": "first", "mean": "mean"}  # of a head of whole texts
 
 
@@ -31,7 +38,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
             "rotary",
             size=size,
             rope=_read_rope(raw, size, FULL, raw.get_float("global_rope_theta", 160000.0)),
-            local_rope=_read_rope(raw, size, LOCAL, raw.get_float("local_rope_theta", 10000.0)),
+            local_rope=_read_rope(raw, size, SLIDING, raw.get_float("local_rope_theta", 10000.0)),
         ),
         embed_norm=True,
         head=has_head,
@@ -63,10 +70,11 @@ def map_layers(raw: ConfigReader) -> Layers:
         "encoder.embed": embedding_table(WORDS),
         "encoder.embed_norm": norm("embeddings.norm", has_beta),
         "encoder.{n}.norm1": norm(f"{LAYER}.attn_norm", has_beta),
-        "encoder.{n}.self": fused_qkv(f"{qkv}.weight", f"{qkv}.bias" * attention)
+        "encoder.{n}.self": map_fused("qkv", f"{qkv}.weight", f"{qkv}.bias" * attention)
         | map_linear(f"{LAYER}.attn", wo="Wo", biased=attention),
         "encoder.{n}.norm2": norm(f"{LAYER}.mlp_norm", has_beta),
-        "encoder.{n}.ffn": _map_gates(gates, ffn) | map_linear(f"{LAYER}.mlp", w2="Wo", biased=ffn),
+        "encoder.{n}.ffn": map_fused("13", f"{gates}.weight", f"{gates}.bias" * ffn)
+        | map_linear(f"{LAYER}.mlp", w2="Wo", biased=ffn),
         "encoder.norm": norm("final_norm", has_beta),
         "head.dense": map_linear(w="head.dense", biased=raw.get_bool("classifier_bias", False)),
         "head.norm": norm("head.norm", has_beta),
@@ -74,21 +82,11 @@ def map_layers(raw: ConfigReader) -> Layers:
     }
 
 
-def _map_gates(name: str, is_biased: bool) -> dict[str, TensorSpec]:
-    """Map w1 and w3 (and their biases) to the two halves of one published tensor."""
-    halves = {"1": (0, 2), "3": (1, 2)}
-    specs = {f"w{digit}": TensorSpec((f"{name}.weight",), True, half) for digit, half in halves.items()}
-    biases = {f"b{digit}": TensorSpec((f"{name}.bias",), split=half) for digit, half in halves.items()}
-    return specs | (biases if is_biased else {})
-
-
 def _read_windows(raw: ConfigReader, layers: int) -> tuple[int, ...]:
     """For each layer, how many keys before and after a query it reads. -1 is all."""
     every, half = raw.get_int("global_attn_every_n_layers", 3), raw.get_int("local_attention", 128) // 2
-    kinds = raw.values.get("layer_types") or [LOCAL if number % every else FULL for number in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (FULL, LOCAL) for kind in kinds):
-        raise raw.error(f"layer_types is not a list of {layers} times {FULL} or {LOCAL}")
-    return tuple(half if kind == LOCAL else -1 for kind in kinds)
+    kinds = read_layer_types(raw, [SLIDING if number % every else FULL for number in range(layers)])
+    return tuple(half if kind == SLIDING else -1 for kind in kinds)
 
 
 def _read_rope(raw: ConfigReader, size: int, kind: str, theta: float) -> dict[str, Any]:

@@ -1,14 +1,11 @@
 """MPNet: RoBERTa without segments, with a relative position bias as in T5."""
 
-from dataclasses import replace
-
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.label_heads import map_head, read_head
-from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, norm
+from attnkit.checkpoints.label_heads import map_head
 from attnkit.checkpoints.roberta import HEAD, HEADS, map_words
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("mpnet.",)
@@ -29,15 +26,9 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raise raw.error(f"max_position_embeddings {size}: no positions are left after those of special tokens")
     if buckets != BUCKETS:
         raise raw.error(f"relative_attention_num_buckets {buckets} is not supported (use {BUCKETS})")
-    config = read_encoder(
-        raw,
-        stored,
-        head=f"{HEAD}.dense.weight",
-        head_activation="gelu",
-        positions=PositionConfig("learned", size=size, first=FIRST, relative="t5", buckets=buckets),
-        types=0,
-    )
-    return replace(config, **read_head(raw, stored, HEADS))
+    positions = PositionConfig("learned", size=size, first=FIRST, relative="t5", buckets=buckets)
+    head = f"{HEAD}.dense.weight"
+    return read_encoder(raw, stored, head, HEADS, head_activation="gelu", positions=positions, types=0)
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -2,8 +2,7 @@
 
 from attnkit.checkpoints import gpt2
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, tied_head
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, tied_head
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)

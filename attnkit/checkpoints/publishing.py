@@ -5,11 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints.auto import import_family, read_model
-from attnkit.checkpoints.checkpoint import Checkpoint
+from attnkit.checkpoints.checkpoint import Checkpoint, import_family, read_model
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mapping import TensorSpec, expand_layers
-from attnkit.checkpoints.weights import Weights, single_file
+from attnkit.checkpoints.weights import TensorSpec, Weights, expand_layers, single_file
 from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped
 from attnkit.model.config import Config

@@ -1,40 +1,22 @@
 """RoBERTa, XLM-RoBERTa and CamemBERT: BERT with other positions and head."""
 
-from dataclasses import replace
-
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.label_heads import Head, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, map_linear, masked_word_head, norm
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.label_heads import Head, map_head, usual_heads
+from attnkit.checkpoints.weights import Layers, Weights, map_linear, masked_word_head, norm
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("roberta.",)
 HEAD = "lm_head"
-HEADS = {
-    "sequence": Head("classifier.out_proj", dense="classifier.dense", activation="tanh"),
-    "token": Head("classifier"),
-    "question": Head("qa_outputs"),
-}
+HEADS = usual_heads(Head("classifier.out_proj", dense="classifier.dense", activation="tanh"))
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    config = read_encoder(
-        raw,
-        stored,
-        head=f"{HEAD}.dense.weight",
-        head_activation="gelu",
-        positions=read_positions(raw),
-    )
-    return replace(config, **read_head(raw, stored, HEADS))
-
-
-def read_positions(raw: ConfigReader) -> PositionConfig:
-    """Learned positions. The first row in use follows that of the padding token."""
-    size, first = raw.get_int("max_position_embeddings"), 1 + raw.get_int("pad_token_id", 1, least=0)
-    if first >= size:
-        raise raw.error(f"max_position_embeddings {size}: no positions are left after that of pad_token_id {first - 1}")
-    return PositionConfig("learned", size=size, first=first)
+    size, padding = raw.get_int("max_position_embeddings"), raw.get_int("pad_token_id", 1, least=0)
+    if padding + 1 >= size:
+        raise raw.error(f"max_position_embeddings {size}: no positions are left after that of pad_token_id {padding}")
+    positions = PositionConfig("learned", size=size, first=padding + 1)
+    return read_encoder(raw, stored, f"{HEAD}.dense.weight", HEADS, head_activation="gelu", positions=positions)
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -3,13 +3,12 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
-from attnkit.checkpoints.parameters import as_float
+from attnkit.checkpoints.checkpoint import as_float
+from attnkit.checkpoints.config_reader import ConfigReader, read_json, read_json_object
 from attnkit.checkpoints.weights import open_weights
 from attnkit.errors import DataError
-from attnkit.formats.streams import exists, open_source, regular_files_only
+from attnkit.formats.streams import exists
 from attnkit.model.activations import TORCH
 from attnkit.model.dtypes import Array
 
@@ -133,7 +132,9 @@ def check_widths(modules: Mapping[int, Pooling | Dense | None], width: int, path
 
 
 def read_module_list(path: str) -> list[tuple[str, str]]:
-    entries = read_json_list(path)
+    entries = read_json(path)
+    if not isinstance(entries, list) or not entries:
+        raise DataError("not a JSON list of modules", path)
     modules = []
     for number, entry in enumerate(entries):
         reader = ConfigReader(entry if isinstance(entry, dict) else {}, path)
@@ -152,20 +153,6 @@ def read_module_list(path: str) -> list[tuple[str, str]]:
     return modules
 
 
-def read_json_list(path: str) -> list[Any]:
-    import orjson
-
-    with regular_files_only(), open_source(path) as source:
-        text = bytes(source.read_all())
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        raise DataError("not JSON", path) from None
-    if not isinstance(value, list) or not value:
-        raise DataError("not a JSON list of modules", path)
-    return value
-
-
 def read_pooling(raw: ConfigReader) -> Pooling:
     """How a Pooling makes one vector, by default the mean of the tokens."""
     named = raw.values.get("pooling_mode") or [mode for key, mode in FLAGS.items() if raw.get_bool(key, False)]
@@ -182,11 +169,8 @@ def read_pooling(raw: ConfigReader) -> Pooling:
 def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
     """A Dense layer and the files it is read from. DataError for sizes that differ."""
     raw, weights = ConfigReader(read_json_object(config), config), open_weights(folder)
-    places = (
-        raw.get_str("module_input_name", "sentence_embedding"),
-        raw.get_str("module_output_name", "sentence_embedding"),
-    )
-    if places != ("sentence_embedding", "sentence_embedding") or raw.get_bool("use_residual", False):
+    places = {raw.get_str(f"module_{end}_name", "sentence_embedding") for end in ("input", "output")}
+    if places != {"sentence_embedding"} or raw.get_bool("use_residual", False):
         raise raw.error("a Dense of other vectors than that of the text, or with a residual, is not supported")
     name = raw.get_str("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2].removesuffix("()")
     if name not in TORCH:
@@ -197,8 +181,8 @@ def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
     for tensor, shape in shapes.items():
         if not weights.has(tensor):
             raise DataError(f"no tensor {tensor!r}", weights.name)
-        if weights.entries[tensor][1] != shape:
-            stored = weights.entries[tensor][1]
+        stored = weights.entries[tensor][1]
+        if stored != shape:
             raise DataError(f"tensor {tensor!r} has shape {stored} (expected {shape})", weights.name)
         arrays.append(as_float(weights.tensor(tensor)))
     return Dense(arrays[0].T, arrays[1] if arrays[1:] else None, TORCH[name]), [config, *weights.files]

@@ -8,8 +8,7 @@ from math import sqrt
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, fused_qkv, map_linear, norm, tied_head
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, Specs, Weights, embedding_table, map_fused, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig, StackConfig
 
@@ -65,4 +64,4 @@ def _read_stack(raw: ConfigReader, layers: str, vocab: int, **choices: Any) -> S
 
 def _map_attention(prefix: str, is_biased: bool) -> Specs:
     bias = f"{prefix}.in_proj_bias" if is_biased else ""
-    return fused_qkv(f"{prefix}.in_proj_weight", bias) | map_linear(prefix, wo="out_proj", biased=is_biased)
+    return map_fused("qkv", f"{prefix}.in_proj_weight", bias) | map_linear(prefix, wo="out_proj", biased=is_biased)

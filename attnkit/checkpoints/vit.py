@@ -2,8 +2,7 @@
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import DEFAULT_CLASSES, read_classes
-from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm
-from attnkit.checkpoints.weights import Weights
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_linear, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PatchConfig, PositionConfig
 

@@ -323,7 +323,7 @@ def hint_at_operands(operands: Sequence[str], parameters: Iterable[str]) -> str:
 
 def hint_at_model(error: str, operands: Sequence[str]) -> str:
     """A hint for a missing --model: the operand that is a folder."""
-    from attnkit.checkpoints.auto import WHAT_A_MODEL_IS, is_model
+    from attnkit.checkpoints.checkpoint import WHAT_A_MODEL_IS, is_model
 
     if folders := [one for one in operands if is_model(one)]:
         return f"; did you mean --model {shlex.quote(folders[0])}?"

@@ -13,8 +13,8 @@ import numpy as np
 from attnkit.cli.options import COMMA, Load, Option
 from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
-from attnkit.formats.streams import exists, is_missing
-from attnkit.inputs.operands import decode_text, load_attended, select_tensor
+from attnkit.formats.streams import decode_text, exists, is_missing
+from attnkit.inputs.operands import load_attended, select_tensor
 from attnkit.records import Array, Record, Tensor, join_names
 
 FACTOR = re.compile(r"\*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)$", re.ASCII)  # of FILE*2.0

@@ -15,7 +15,7 @@ from attnkit.cli.operands import is_stdin, stdin_or_error
 from attnkit.cli.tool import Records, Stage, read_records, running
 from attnkit.errors import AttnkitNote, AttnkitWarning, FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
-from attnkit.inputs.operands import decode_text
+from attnkit.formats.streams import decode_text
 from attnkit.records import Record
 
 Blocks = Iterator[Iterator[str]]  # lines that arrive together

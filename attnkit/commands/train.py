@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from attnkit import __version__, callbacks, display
-from attnkit.checkpoints.recurrent_keys import CELLS
-from attnkit.checkpoints.seq2seq import ATTENTIONS
+from attnkit.checkpoints.seq2seq import ATTENTIONS, CELLS
 from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, stdin_or_error

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.auto import CONFIG, import_family
+from attnkit.checkpoints.checkpoint import CONFIG, import_family
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mapping import TensorSpec, expand_layers
+from attnkit.checkpoints.weights import TensorSpec, expand_layers
 from attnkit.debugger.stages import Graph, Inputs, Stage
 
 Specs = Mapping[str, Mapping[str, TensorSpec]]

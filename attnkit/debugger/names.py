@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from attnkit import model
 from attnkit.checkpoints import Checkpoint
-from attnkit.checkpoints.auto import FAMILIES, LAYER_COUNTS, SAME_AS
+from attnkit.checkpoints.checkpoint import FAMILIES, LAYER_COUNTS, SAME_AS
 from attnkit.checkpoints.label_heads import SUFFIXES
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.debugger.modules import Columns, Held, Module, Modules, Specs, build_stages, find_modules

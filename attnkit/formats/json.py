@@ -26,8 +26,8 @@ from attnkit.formats.dtypes import (
     to_contiguous,
     unsupported_dtype,
 )
-from attnkit.formats.json_text import DEPTH_LIMIT, Documents, line_and_column, parse_json
-from attnkit.formats.metadata import check_axis_names, check_history, check_keys, check_labels, dumps
+from attnkit.formats.json_text import DEPTH_LIMIT, Documents, dumps, line_and_column, parse_json
+from attnkit.formats.metadata import check_axis_names, check_history, check_keys, check_labels
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.records import Array, Record, Tensor
 

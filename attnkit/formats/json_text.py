@@ -48,6 +48,20 @@ def parse_json(text: bytes, place: tuple[int, int] = (1, 1)) -> Any:
     return value
 
 
+def dumps(value: object) -> bytes:
+    """Compact JSON. DataError for text that is not Unicode.
+
+    >>> dumps({"token": ["a"]})
+    b'{"token":["a"]}'
+    """
+    import orjson
+
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        raise DataError(f"labels or history cannot be written: {error}") from error
+
+
 def describe_syntax_error(text: bytes, error: json.JSONDecodeError, place: tuple[int, int]) -> str:
     """The place and the message of an error of orjson, with what to write instead."""
     try:

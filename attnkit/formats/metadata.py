@@ -13,20 +13,6 @@ VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,64}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-def dumps(value: object) -> bytes:
-    """Compact JSON. DataError for text that is not Unicode.
-
-    >>> dumps({"token": ["a"]})
-    b'{"token":["a"]}'
-    """
-    import orjson
-
-    try:
-        return orjson.dumps(value)
-    except orjson.JSONEncodeError as error:
-        raise DataError(f"labels or history cannot be written: {error}") from error
-
-
 def to_metadata(record: Record) -> dict[str, Any]:
     """The axes, labels and history of a record as JSON values."""
     axes = {name: list(one.axes) for name, one in record.tensors.items() if one.axes is not None}

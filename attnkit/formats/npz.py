@@ -6,8 +6,9 @@ from typing import Any
 from attnkit.errors import DataError
 from attnkit.formats import npy
 from attnkit.formats.dtypes import name_of
+from attnkit.formats.json_text import dumps
 from attnkit.formats.mapped import Mapped, map_file
-from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
+from attnkit.formats.metadata import loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.formats.zip import (
     DESCRIPTOR_MARK,

@@ -17,9 +17,9 @@ from attnkit.formats.dtypes import (
     name_of,
     to_contiguous,
 )
-from attnkit.formats.json_text import parse_json
+from attnkit.formats.json_text import dumps, parse_json
 from attnkit.formats.mapped import Mapped, map_file
-from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
+from attnkit.formats.metadata import loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.records import Array, Record
 

@@ -24,6 +24,18 @@ BLOCK = 1 << 24  # the first read of an array: only when so much exists is the r
 MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
+def decode_text(data: bytes, name: str) -> str:
+    """UTF-8 bytes as text; DataError names the first byte that is invalid.
+
+    >>> decode_text(b"caf\\xc3\\xa9", "a.txt")
+    'café'
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text (byte {error.start})", name) from None
+
+
 @contextlib.contextmanager
 def name_errors(name: str) -> Iterator[None]:
     """Add the name of the file to errors of a `with` block that have none."""

@@ -12,6 +12,7 @@ from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
+    from attnkit.inputs.detokenizer import Detokenizer
     from attnkit.inputs.operands import AttendedTensor
     from attnkit.interpret.tracer import Tracer
 
@@ -100,6 +101,14 @@ class GenerationOptions(NamedTuple):
 
         counts = head_counts(config, config.plan(config.stacks[-1]))
         return Tracer(patterns, make_edits(inspection.patch, inspection.ablate, inspection.mean, counts))
+
+
+class TextModel(NamedTuple):
+    """A model of text with its options and its detokenizer."""
+
+    core: "model.Model"
+    options: GenerationOptions
+    detokenizer: "Detokenizer"
 
 
 def is_set(value: Any) -> bool:

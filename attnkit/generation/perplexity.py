@@ -8,7 +8,7 @@ import numpy as np
 
 from attnkit import callbacks, model
 from attnkit.errors import DataError, NotFiniteError, UsageError, counted
-from attnkit.generation.generate import positions_left
+from attnkit.generation.prompts import positions_left
 from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.text_inputs import ModelInput
 from attnkit.model import Array

@@ -262,6 +262,16 @@ def memory_context(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:
     return {"memory": memory, "source_states": prompt.source_states}
 
 
+def positions_left(config: "model.Config", size: int) -> int:
+    """How many tokens may follow `size` tokens."""
+    most = config.positions.size
+    if not most or config.positions.kind not in ("learned", "sinusoidal"):
+        return 1 << 62
+    if size > most:
+        raise DataError(f"{counted(size, 'token')}, and this {config.family} model has {counted(most, 'position')}")
+    return most - size + 1  # the last token needs no position: nothing follows it
+
+
 def make_detokenizer(options: GenerationOptions) -> Detokenizer:
     checkpoint, config = options.model_, options.model_.config
     size, skipped = config.stack("decoder").vocab, 1 if config.encoder else 0

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnkit import callbacks, model
-from attnkit.generation.generate import TextModel
+from attnkit.generation.options import TextModel
 from attnkit.generation.prompts import Prompt
 from attnkit.inputs.source_states import source_states_record
 from attnkit.interpret.gradients.attribution import Embeddings, attribute, attribution_record, count_points, replacing
@@ -31,7 +31,7 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     trace gives them, then the parameters. A memory from elsewhere has the gradient `memory`. With --check it has
     `check`. UsageError for a pattern of --grad-only that fits no name.
     """
-    _, options, detokenizer, _ = text_model
+    _, options, detokenizer = text_model
     patterns = options.inspection.grad_only or ("*",)
     collected: dict[str, Array] = {}
     hook = collect_gradients(collected, {}, Tracer({"--grad-only": patterns}).wants)

@@ -116,7 +116,9 @@ def require_recurrent(checkpoint: "Checkpoint") -> "model.RecurrentConfig":
 
 def core_model(checkpoint: "Checkpoint") -> "Model":
     """Build the model of a checkpoint, computed by the engine of the run."""
-    return model.Model(checkpoint.config, checkpoint.params, callbacks.current().engine)
+    from attnkit.model import context
+
+    return context.Model(checkpoint.config, checkpoint.params, callbacks.current().engine)
 
 
 def complete_model(checkpoint: "Checkpoint") -> "Model":

@@ -79,18 +79,6 @@ def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
     return replace(record, tensors={"x": replace(record.tensors[name or "x"], formula="")})
 
 
-def decode_text(data: bytes, name: str) -> str:
-    """UTF-8 bytes as text; DataError names the first byte that is invalid.
-
-    >>> decode_text(b"caf\\xc3\\xa9", "a.txt")
-    'café'
-    """
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 text (byte {error.start})", name) from None
-
-
 def cast_x(record: Record, dtype: str) -> Record:
     x = record.tensors["x"]
     return record.with_tensors({"x": replace(x, array=formats.cast_array(x.array, dtype), axes=x.axis_names())})

@@ -13,9 +13,16 @@ from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs.operands import has_mask_for, select_mask
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import is_float
-from attnkit.model.recurrent import DirectionRun, check_sequences
+from attnkit.model.recurrent import (
+    DirectionRun,
+    LayerRun,
+    RecurrentLayer,
+    States,
+    check_sequences,
+    run_long_text,
+    run_stack,
+)
 from attnkit.model.recurrent_cells import CELLS, State, check_parameters
-from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, States, run_long_text, run_stack
 from attnkit.records import Array, Record, Tensor, join_names
 
 OBJECTS = 500  # bytes that a layer takes beside its numbers, at least

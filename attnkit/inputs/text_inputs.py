@@ -11,8 +11,8 @@ import numpy as np
 
 from attnkit import model, tokenizers
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted
+from attnkit.formats.streams import decode_text
 from attnkit.inputs import layers
-from attnkit.inputs.operands import decode_text
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer, Tokens
 

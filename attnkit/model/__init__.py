@@ -54,7 +54,7 @@ from attnkit.model.attention import (
 )
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.feedforward import feed_forward
-from attnkit.model.attention_options import AttentionOptions, MultiHeadOptions
+from attnkit.model.dense_attention import AttentionOptions, MultiHeadOptions
 from attnkit.model.hooks import Hook, no_hook, parse_weight_summary
 from attnkit.model.sampling import (
     Sampling,

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import dense_attention
-from attnkit.model.attention_options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.checks import as_text, check_shapes
+from attnkit.model.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.dtypes import (
     Array,
     DType,

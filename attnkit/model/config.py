@@ -26,7 +26,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
-from attnkit.model.parameters import TOOLS, stack_shape
+from attnkit.model.parameters import LAYERS, TOOLS
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Config:
             "distance": 2 * positions.buckets,
             "head": stack.heads,
         }
-        return stack_shape(part, name, sizes)
+        return tuple(sizes[axis] for axis in LAYERS[part][name])
 
     def result_width(self, layer: str) -> int:
         """Width of what the step of a layer computes, without its residual."""

@@ -4,8 +4,6 @@ A size has the name of its axis, so that a shape is the axes read in the sizes o
 (in, out). The names of layers are those of attnkit.model.config.
 """
 
-from collections.abc import Mapping
-
 Axes = tuple[str, ...]
 
 # the last part of the name of a layer -> the tool that computes it
@@ -52,8 +50,8 @@ CELL: dict[str, Axes] = {
 }
 DIRECTIONS = CELL | {f"{name}_reverse": axes for name, axes in CELL.items()}
 
-# the last part of the name of a layer -> its parameters, if they differ from those that its tool reads elsewhere
-LAYERS: dict[str, dict[str, Axes]] = {
+# the last part of the name of a layer -> its own parameters
+OWN: dict[str, dict[str, Axes]] = {
     "embed": {
         "table": ("vocab", "model"),
         "types": ("segment", "model"),
@@ -69,6 +67,9 @@ LAYERS: dict[str, dict[str, Axes]] = {
     "head": {"w": ("model", "vocab"), "b": ("vocab",)},
 }
 OTHERS = ATTENTION | SCORE | FFN | NORM | DIRECTIONS | {"w": ("model", "out"), "b": ("out",)}
+ANY = OWN["embed"] | OTHERS
+# the last part of the name of a layer -> all parameters it may have
+LAYERS = {part: ANY | OWN.get(part, {}) for part in TOOLS}
 
 
 def tool_of(layer: str) -> str:
@@ -99,14 +100,5 @@ def parameter_axes(part: str, name: str) -> Axes:
     >>> parameter_axes("self", "wk"), parameter_axes("positions", "table")
     (('model', 'heads'), ('position', 'model'))
     """
-    axes = LAYERS.get(part, {}).get(name) or OTHERS.get(name) or LAYERS["embed"].get(name, ())
+    axes = LAYERS.get(part, ANY).get(name, ())
     return tuple("heads" if axis == "key heads" else axis for axis in axes)
-
-
-def stack_shape(part: str, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of a parameter of a stack, from the size of each axis.
-
-    >>> stack_shape("self", "wk", {"model": 4, "key heads": 3})
-    (4, 3)
-    """
-    return tuple(sizes[axis] for axis in LAYERS.get(part, {}).get(name) or OTHERS.get(name) or LAYERS["embed"][name])

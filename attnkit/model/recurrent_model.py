@@ -12,10 +12,9 @@ from attnkit.model.dtypes import Array
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kv_cache import StateCache
-from attnkit.model.recurrent import Trace
+from attnkit.model.recurrent import LayerRun, RecurrentLayer, Trace, run_layer
 from attnkit.model.recurrent_cells import Parameters, State, map_state
 from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, RecurrentStack
-from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, run_layer
 
 
 def recur(model: Model, layer: str, x: Array, context: Context) -> Array:

@@ -12,9 +12,9 @@ import numpy as np
 
 from attnkit.errors import DataError, counted
 from attnkit.model.attention import attention, merge_heads, multi_head_attention, project_heads, with_relative_scores
-from attnkit.model.attention_options import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.config import AttentionRules, Config, StackConfig, Step, layer_steps, parse_layer_name
 from attnkit.model.context import Context, Model, Params
+from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.dtypes import Array, output_dtype, quiet, working
 from attnkit.model.embedding import embed
 from attnkit.model.feedforward import feed_forward

@@ -6,22 +6,9 @@ from dataclasses import replace
 from attnkit.errors import DataError
 from attnkit.tokenizers.files import TokenizerFolder
 from attnkit.tokenizers.huggingface import load_bpe, load_tokenizer_json, load_wordpiece
-from attnkit.tokenizers.sentencepiece import (
-    find_vocabulary_file,
-    load_llama,
-    load_marian,
-    load_t5,
-    load_whitespace,
-)
+from attnkit.tokenizers.sentencepiece import load_llama, load_marian, load_t5, load_whitespace
 from attnkit.tokenizers.tokens import Tokenizer
 from attnkit.tokenizers.unigram import load_unigram
-
-
-def load_spiece(folder: TokenizerFolder) -> Tokenizer:
-    """Load spiece.model: of ALBERT, else of T5."""
-    is_albert = folder.read_json("config.json").get("model_type") == "albert"
-    return load_unigram(folder) if is_albert else load_t5(folder)
-
 
 # files -> loader; the first entry whose files are all in the folder counts
 LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
@@ -29,7 +16,7 @@ LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
     ("vocab.txt",): load_wordpiece,
     ("vocab.json", "merges.txt"): load_bpe,
     ("source.spm",): load_marian,
-    ("spiece.model",): load_spiece,
+    ("spiece.model",): lambda folder: load_unigram(folder) if folder.family == "albert" else load_t5(folder),
     ("spm.model",): load_unigram,
     ("sentencepiece.bpe.model",): load_unigram,
     ("tokenizer.model",): load_llama,
@@ -49,10 +36,10 @@ def load_tokenizer(path: str, side: str = "source") -> Tokenizer:
     a vocabulary but no sentencepiece model to split text with.
     """
     folder = TokenizerFolder(path, side)
-    vocabulary = find_vocabulary_file(folder)  # first: files are recorded in the order they are read
+    vocabulary = folder.vocabulary_file  # first: files are recorded in the order they are read
     load = next((loader for files, loader in LOADERS.items() if folder.names.issuperset(files)), None)
     if load is None and vocabulary is not None:
-        if folder.read_json("config.json").get("model_type") == "marian":
+        if folder.family == "marian":
             raise DataError(f"no source.spm: {vocabulary} alone cannot split text into tokens", path)
         load = load_whitespace
     if load is None:

@@ -37,9 +37,7 @@ def parse_yaml_vocabulary(text: str, name: str) -> dict[str, int]:
             raise DataError(f"line {number} is not `token: id`: {line.strip()[:40]!r}", name)
         double, single, plain, id = match.groups()
         try:
-            token = (
-                plain if plain is not None else single.replace("''", "'") if double is None else unescape_yaml(double)
-            )
+            token = plain or (single.replace("''", "'") if double is None else unescape_yaml(double))
         except ValueError as error:
             raise DataError(f"line {number}: {error}", name) from None
         if token in ids:
@@ -90,7 +88,7 @@ def _is_whole(data: bytes) -> bool:
     if not size or size % BLOCK or len(trie) < size:
         return False
     try:
-        texts.tobytes().decode("utf-8")
+        data[4 + size :].decode("utf-8")
     except UnicodeDecodeError:
         return False
     units = np.frombuffer(trie, "<u4").astype(np.int64)
@@ -169,21 +167,22 @@ class TokenizerFolder:
         return os.path.join(self.path, name)
 
     def read_bytes(self, name: str) -> bytes:
+        path = self.file_path(name)
         try:
-            with open(self.file_path(name), "rb", opener=open_at_once) as file:
+            with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise FileError("not a regular file", self.file_path(name))
+                    raise FileError("not a regular file", path)
                 content = file.read()
         except OSError as error:
-            raise FileError(system_reason(error), self.file_path(name)) from None
-        self.files += [] if self.file_path(name) in self.files else [self.file_path(name)]
-        return check_content(content, self.file_path(name))
+            raise FileError(system_reason(error), path) from None
+        self.files += [] if path in self.files else [path]
+        return check_content(content, path)
 
     def read_text(self, name: str) -> str:
         try:
             return self.read_bytes(name).decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise DataError(f"not UTF-8 text (byte {error.start})", self.file_path(name)) from None
+            raise self.error(f"not UTF-8 text (byte {error.start})", name) from None
 
     def read_json(self, name: str) -> dict[str, Any]:
         if name not in self.names:
@@ -193,30 +192,44 @@ class TokenizerFolder:
         try:
             value = orjson.loads(self.read_text(name))
         except orjson.JSONDecodeError as error:
-            raise DataError(f"not JSON: {error}", self.file_path(name)) from None
+            raise self.error(f"not JSON: {error}", name) from None
         if not isinstance(value, dict):
-            raise DataError("not a JSON object", self.file_path(name))
+            raise self.error("not a JSON object", name)
         return value
 
     def read_vocabulary(self, name: str) -> dict[str, int]:
-        text = self.read_text(name)
-        if text.lstrip()[:1] == "{" or name.endswith(".json"):
-            return check_token_ids(self.read_json(name), self.file_path(name))
-        return check_token_ids(parse_yaml_vocabulary(text, self.file_path(name)), self.file_path(name))
+        text, path = self.read_text(name), self.file_path(name)
+        is_json = text.lstrip()[:1] == "{" or name.endswith(".json")
+        return check_token_ids(self.read_json(name) if is_json else parse_yaml_vocabulary(text, path), path)
+
+    @cached_property
+    def vocabulary_file(self) -> str | None:
+        """The file with the ids of the tokens, or None."""
+        is_separate = self.side == "target" and self.settings.get("separate_vocabs") is True
+        yaml_files = sorted(name for name in self.names if name.endswith(".vocab.yml"))
+        names = ["target_vocab.json" if is_separate else "vocab.json", "vocab.yml"]
+        names += yaml_files if len(yaml_files) == 1 else []
+        return next((name for name in names if name in self.names), None)
+
+    @cached_property
+    def family(self) -> str:
+        """The `model_type` of config.json, or ""."""
+        return str(self.read_json("config.json").get("model_type") or "")
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """tokenizer_config.json, completed by special_tokens_map.json."""
         return self.read_json("special_tokens_map.json") | self.read_json("tokenizer_config.json")
 
+    def error(self, problem: str, file: str = "tokenizer_config.json") -> DataError:
+        return DataError(problem, self.file_path(file))
+
     def get_bool(self, name: str, default: bool | None) -> bool | None:
         value = self.settings.get(name)
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise DataError(
-                f"{name} is {str(value)[:40]!r} (expected true or false)", self.file_path("tokenizer_config.json")
-            )
+            raise self.error(f"{name} is {str(value)[:40]!r} (expected true or false)")
         return value
 
     @cached_property
@@ -228,16 +241,10 @@ class TokenizerFolder:
         for id, token in decoder.items() if isinstance(decoder, dict) else ():
             content = token_content(token)
             if content is None or not id.isdecimal() or len(id) > len(str(LARGEST_ID)) or int(id) > LARGEST_ID:
-                raise DataError(
-                    f"added token {id[:40]!r} has no content or no id", self.file_path("tokenizer_config.json")
-                )
+                raise self.error(f"added token {id[:40]!r} has no content or no id")
             special = not isinstance(token, dict) or bool(token.get("special", True))
             added[int(id)] = AddedToken(content, int(id), special)
         return [added[id] for id in sorted(added)]
-
-
-def open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def check_content(content: bytes, name: str) -> bytes:

@@ -1,7 +1,7 @@
 """Tokenizers of the `tokenizers` library: tokenizer.json, WordPiece and BPE."""
 
 import binascii
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -173,7 +173,7 @@ def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
             pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
             special_tokens=[(cls, special["cls"]), (sep, special["sep"])],
         )
-    if folder.read_json("config.json").get("model_type") == "mpnet":
+    if folder.family == "mpnet":
         set_roberta_template(tokenizer, library, name, vocabulary)
     return complete_tokenizer(tokenizer, folder, name, special)
 
@@ -182,8 +182,13 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
     """Load vocab.json and merges.txt as the BPE of the family in config.json."""
     name = folder.file_path("vocab.json")
     library = import_library("tokenizers", "text", name)
-    vocabulary, merges = folder.read_vocabulary("vocab.json"), read_merges(folder)
-    family = folder.read_json("config.json").get("model_type")
+    vocabulary = folder.read_vocabulary("vocab.json")
+    lines = [line.rstrip("\r") for line in folder.read_text("merges.txt").split("\n")]
+    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    for merge in merges:
+        if len(merge) != 2:
+            raise folder.error(f"not a merge of two tokens: {' '.join(merge)[:40]!r}", "merges.txt")
+    family = folder.family
     options = {"unk_token": "<unk>", "end_of_word_suffix": "</w>"} if family == "openai-gpt" else {}
     with call_library("not the merges of vocab.json", folder.file_path("merges.txt")):
         tokenizer = library.Tokenizer(library.models.BPE(vocabulary, merges, **options))
@@ -192,32 +197,18 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
         tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = library.decoders.BPEDecoder(suffix="</w>")
     else:
-        set_byte_level(tokenizer, library, bool(folder.get_bool("add_prefix_space", False)), family == "qwen2")
+        byte_level = library.pre_tokenizers.ByteLevel
+        tokenizer.pre_tokenizer = byte_level(add_prefix_space=bool(folder.get_bool("add_prefix_space", False)))
+        tokenizer.decoder = library.decoders.ByteLevel()
+        if family == "qwen2":
+            split = library.pre_tokenizers.Split(library.Regex(QWEN2_PATTERN), behavior="isolated")
+            to_bytes = byte_level(add_prefix_space=False, use_regex=False)
+            tokenizer.normalizer = library.normalizers.NFC()
+            tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
     special = find_special_tokens(folder.settings, vocabulary.get)
     if family == "roberta":
         set_roberta_template(tokenizer, library, name, vocabulary)
     return complete_tokenizer(tokenizer, folder, name, special)
-
-
-def read_merges(folder: TokenizerFolder) -> list[tuple[str, ...]]:
-    lines = [line.rstrip("\r") for line in folder.read_text("merges.txt").split("\n")]
-    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    for merge in merges:
-        if len(merge) != 2:
-            raise DataError(f"not a merge of two tokens: {' '.join(merge)[:40]!r}", folder.file_path("merges.txt"))
-    return merges
-
-
-def set_byte_level(tokenizer: Any, library: Any, has_prefix_space: bool, is_qwen2: bool) -> None:
-    """Set the byte-level pre-tokenizer and decoder of GPT-2 or of Qwen2."""
-    byte_level = library.pre_tokenizers.ByteLevel
-    tokenizer.pre_tokenizer = byte_level(add_prefix_space=has_prefix_space)
-    if is_qwen2:
-        split = library.pre_tokenizers.Split(library.Regex(QWEN2_PATTERN), behavior="isolated")
-        to_bytes = byte_level(add_prefix_space=False, use_regex=False)
-        tokenizer.normalizer = library.normalizers.NFC()
-        tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
-    tokenizer.decoder = library.decoders.ByteLevel()
 
 
 def set_roberta_template(tokenizer: Any, library: Any, name: str, vocabulary: Mapping[str, int]) -> None:
@@ -281,19 +272,14 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
             return find_places(tokenizer, text, pair, special.get("unk"))
 
     def truncate(text: str, pair: str | None, most: int) -> Tokens:
-        return cut_text(tokenizer, lambda: encode(text, (), pair), most, name)
+        with call_library(f"cannot cut a text to {most} tokens", name):
+            tokenizer.enable_truncation(most)  # the special tokens are kept
+            try:
+                return encode(text, (), pair)
+            finally:
+                tokenizer.no_truncation()
 
     return Tokenizer(encode, list_vocabulary, decode, special, locate=locate, truncate=truncate)
-
-
-def cut_text(tokenizer: Any, encode: Callable[[], Tokens], most: int, name: str) -> Tokens:
-    """The tokens of a text cut to `most` by the library, special tokens kept."""
-    with call_library(f"cannot cut a text to {most} tokens", name):
-        tokenizer.enable_truncation(most)
-        try:
-            return encode()
-        finally:
-            tokenizer.no_truncation()
 
 
 def find_places(tokenizer: Any, text: str, pair: str | None, unknown: int | None) -> TokenPlaces:

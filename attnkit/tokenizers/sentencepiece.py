@@ -21,7 +21,7 @@ Split = Callable[[str, bool], Sequence[int]]
 def load_marian(folder: TokenizerFolder) -> Tokenizer:
     """Load source.spm or target.spm, numbered by the vocabulary. </s> ends a text."""
     model, _ = load_sentencepiece(folder, f"{folder.side}.spm")
-    file = find_vocabulary_file(folder)
+    file = folder.vocabulary_file
     if file is None:
         raise DataError("no vocab.json or vocab.yml beside the sentencepiece models", folder.path)
     vocabulary = folder.read_vocabulary(file)
@@ -66,7 +66,7 @@ def count_sentinels(folder: TokenizerFolder, pieces: int) -> int:
     if type(count) is not int or not 0 <= count <= min(most, MAX_SENTINELS):
         room = f", as {pieces} pieces in a vocab_size of {size} allow" if most < MAX_SENTINELS else ""
         expected = f"expected 0 to {min(most, MAX_SENTINELS)}{room}"
-        raise DataError(f"extra_ids is {str(count)[:40]!r} ({expected})", folder.file_path("tokenizer_config.json"))
+        raise folder.error(f"extra_ids is {str(count)[:40]!r} ({expected})")
     return count
 
 
@@ -96,7 +96,7 @@ def load_llama(folder: TokenizerFolder) -> Tokenizer:
 
 def load_whitespace(folder: TokenizerFolder) -> Tokenizer:
     """Load a vocabulary of words between spaces. </s>, if present, ends a text."""
-    file = find_vocabulary_file(folder) or ""
+    file = folder.vocabulary_file or ""
     vocabulary = folder.read_vocabulary(file)
     special = find_special_tokens(folder.settings, vocabulary.get)
     after = [special["eos"]] if "eos" in special else []
@@ -105,7 +105,7 @@ def load_whitespace(folder: TokenizerFolder) -> Tokenizer:
         try:
             return tokens_to_ids(text.split(), vocabulary)
         except DataError as error:
-            raise DataError(error.problem, folder.file_path(file)) from None
+            raise folder.error(error.problem, file) from None
 
     return build_tokenizer(folder, vocabulary, special, split, " ".join, after=after)
 
@@ -164,7 +164,7 @@ def load_sentencepiece(folder: TokenizerFolder, name: str) -> tuple[Any, list[st
             model.LoadFromSerializedProto(data)
             return model, [model.id_to_piece(id) for id in range(model.get_piece_size())]
     except DataError:  # the message of the library names lines of its own source
-        raise DataError("not a sentencepiece model", folder.file_path(name)) from None
+        raise folder.error("not a sentencepiece model", name) from None
 
 
 def split_at_tokens(text: str, tokens: Collection[str]) -> list[str]:
@@ -192,17 +192,8 @@ def require_special_tokens(
     special = find_special_tokens(folder.settings, vocabulary.get)
     for name in names:
         if name not in special:
-            raise DataError(f"the vocabulary of {len(vocabulary)} tokens has no {name} token", folder.file_path(file))
+            raise folder.error(f"the vocabulary of {len(vocabulary)} tokens has no {name} token", file)
     return special
-
-
-def find_vocabulary_file(folder: TokenizerFolder) -> str | None:
-    """The file with the ids of a folder's tokens, or None."""
-    is_separate = folder.side == "target" and folder.settings.get("separate_vocabs") is True
-    json_file = "target_vocab.json" if is_separate else "vocab.json"
-    yaml_files = sorted(name for name in folder.names if name.endswith(".vocab.yml"))
-    names = [json_file, "vocab.yml", *(yaml_files if len(yaml_files) == 1 else [])]
-    return next((name for name in names if name in folder.names), None)
 
 
 def join_pieces(pieces: Sequence[str]) -> str:

@@ -55,19 +55,14 @@ class PieceRules(NamedTuple):
     dropped: Sequence[str] = ()
 
 
-def find_family(folder: TokenizerFolder) -> str:
-    """The family of a folder's tokenizer, by tokenizer_class or model_type, or ""."""
-    name = str(folder.settings.get("tokenizer_class") or "").removesuffix("Fast")
-    return CLASSES.get(name) or str(folder.read_json("config.json").get("model_type") or "")
-
-
 def load_unigram(folder: TokenizerFolder) -> Tokenizer:
     """Load a text encoder's sentencepiece model as transformers converts it.
 
     DataError for a family of which no rules are known here, for a model of another algorithm than unigram, and for one
     without the tokens of its family.
     """
-    kind = find_family(folder)
+    name = str(folder.settings.get("tokenizer_class") or "").removesuffix("Fast")
+    kind = CLASSES.get(name) or folder.family
     family = RULES.get(kind)
     if family is None or family.file not in folder.names:
         files = ", ".join(sorted(folder.names & FILES))
@@ -85,7 +80,11 @@ def load_unigram(folder: TokenizerFolder) -> Tokenizer:
         tokenizer = library.Tokenizer(library.models.Unigram(vocabulary, unknown, byte_fallback=False))
         charsmap = [library.normalizers.Precompiled(stored.charsmap)] if stored.charsmap else []
         tokenizer.normalizer = library.normalizers.Sequence(family.normalizers(library, folder, charsmap))
-        set_spaces(tokenizer, library, kind == "deberta-v2" and bool(folder.get_bool("split_by_punct", False)))
+        spaces = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+        splits_marks = kind == "deberta-v2" and folder.get_bool("split_by_punct", False)
+        marks = [library.pre_tokenizers.Punctuation(behavior="isolated")] if splits_marks else []
+        tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([*marks, spaces])
+        tokenizer.decoder = library.decoders.Metaspace(replacement="▁", prepend_scheme="always")
         add_tokens(tokenizer, library, stored, family, bool(folder.get_bool("do_lower_case", False)))
         single, pair = family.template
         ends = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(single.replace(":0", "").split()[::2])]
@@ -122,14 +121,6 @@ def ends_in_number(piece: str) -> bool:
     (True, False)
     """
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-
-
-def set_spaces(tokenizer: Any, library: Any, splits_marks: bool) -> None:
-    """Split text at spaces, which begin the next piece, and optionally punctuation."""
-    spaces = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
-    marks = [library.pre_tokenizers.Punctuation(behavior="isolated")] if splits_marks else []
-    tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([*marks, spaces])
-    tokenizer.decoder = library.decoders.Metaspace(replacement="▁", prepend_scheme="always")
 
 
 def add_tokens(tokenizer: Any, library: Any, stored: SentencePieceModel, family: PieceRules, is_lower: bool) -> None:
@@ -217,7 +208,9 @@ def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
     try:
         for number, value in read_fields(data):
             if number == PIECES:
-                pieces.append(read_piece(value))
+                fields = dict(read_fields(value))
+                score = struct.unpack("<f", fields.get(2, bytes(4)))[0]
+                pieces.append(Piece(fields[1].decode("utf-8"), score, fields.get(3, 1)))
             elif number in (TRAINER, NORMALIZER):  # of a field that is there twice, the last one counts
                 (trainer if number == TRAINER else normalizer).update(read_fields(value))
     except (ValueError, LookupError, TypeError, AttributeError, struct.error):
@@ -225,12 +218,6 @@ def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
     if not pieces or not all(math.isfinite(piece.score) for piece in pieces):
         raise DataError("not a sentencepiece model: no pieces, or a score that is not finite", name)
     return SentencePieceModel(pieces, trainer.get(40, 0), trainer.get(3, UNIGRAM), normalizer.get(2, b""))
-
-
-def read_piece(data: bytes) -> Piece:
-    """Read a piece: its text, float32 score and type, which is 1 by default."""
-    fields = dict(read_fields(data))
-    return Piece(fields[1].decode("utf-8"), struct.unpack("<f", fields.get(2, bytes(4)))[0], fields.get(3, 1))
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from attnkit.__main__ import tune_allocator
-from attnkit.model.recurrent_layers import RecurrentLayer, run_layer
+from attnkit.model.recurrent import RecurrentLayer, run_layer
 
 TOKENS, RUNS = 1000, 7
 NAMES = {"weight_ih": "input", "weight_hh": "hidden", "bias_ih": "input_bias", "bias_hh": "hidden_bias"}

@@ -15,7 +15,7 @@ from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.generation.generate import render_choice
+from attnkit.generation.text_generation import render_choice
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
 from attnkit.records import Record

@@ -9,9 +9,16 @@ import pytest
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs.recurrent_layers import read_recurrent_weights
 from attnkit.model.backward.recurrent_backward import stack_backward
-from attnkit.model.recurrent import run_direction, run_direction_in_blocks, step
+from attnkit.model.recurrent import (
+    RecurrentLayer,
+    run_direction,
+    run_direction_in_blocks,
+    run_layer,
+    run_long_text,
+    run_stack,
+    step,
+)
 from attnkit.model.recurrent_cells import CELLS, State, check_parameters
-from attnkit.model.recurrent_layers import RecurrentLayer, run_layer, run_long_text, run_stack
 from tests.model.recurrent_cases import VARIANTS, random_layer
 from tests.places import REFERENCES
 
@@ -188,7 +195,7 @@ def test_a_text_cut_anywhere_gives_the_same_bits(cell, dtype, batch):
 
 
 def test_a_long_text_in_parts_gives_the_same_bits(monkeypatch):
-    monkeypatch.setattr("attnkit.model.recurrent_layers.PART", 50)
+    monkeypatch.setattr("attnkit.model.recurrent.PART", 50)
     layers = [RecurrentLayer(random_layer("lstm", 7, 12)), RecurrentLayer(random_layer("lstm", 12, 12))]
     x = np.random.default_rng(0).standard_normal((1, 130, 7))
     outputs, states = run_long_text("lstm", x, layers, offset=9)

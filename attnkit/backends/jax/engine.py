@@ -43,9 +43,9 @@ from attnkit.backends.jax.program import run_steps
 from attnkit.backends.jax.record_attention import attend_record
 from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
-from attnkit.model.attention_options import MultiHeadOptions
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
+from attnkit.model.dense_attention import MultiHeadOptions
 from attnkit.model.dtypes import Array, DType, is_float, working
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attnkit.backends.jax.formulas import JaxArray
 from attnkit.backends.jax.inputs import BATCHED
-from attnkit.checkpoints.parameters import Parameters
+from attnkit.checkpoints.checkpoint import Parameters
 from attnkit.errors import UsageError
 from attnkit.formats import release_pages
 from attnkit.model.config import Config, Step, parse_layer_name

@@ -32,10 +32,9 @@ from attnkit.model.attention import (
     prepend_past,
     view_heads,
 )
-from attnkit.model.attention_options import AttentionOptions, MultiHeadOptions
 from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.config import Config
-from attnkit.model.dense_attention import broadcast_mask, query_positions
+from attnkit.model.dense_attention import AttentionOptions, MultiHeadOptions, broadcast_mask, query_positions
 from attnkit.model.dtypes import Array, output_dtype, working
 from attnkit.model.hooks import summary_names
 from attnkit.model.intermediates import ORDER, SQUARE

@@ -20,7 +20,7 @@ from attnkit.backends.jax.passes import Pass
 from attnkit.errors import DataError
 from attnkit.model.config import parse_layer_name
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.recurrent import DirectionRun, Trace
+from attnkit.model.recurrent import DirectionRun, LayerRun, Trace
 from attnkit.model.recurrent_cells import (
     CELLS,
     Functions,
@@ -42,7 +42,6 @@ from attnkit.model.recurrent_decoder import (
     Visit,
     decode_token,
 )
-from attnkit.model.recurrent_layers import LayerRun
 from attnkit.model.recurrent_model import layer_parameters, show_gates
 from attnkit.model.scores import SCORES
 

@@ -48,7 +48,7 @@ from attnkit.model.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vj
 from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.model.pooling import first_token_backward, l2_normalize_backward, mean_pool_backward
 from attnkit.model.positions import add_positions_backward, t5_bias_backward
-from attnkit.model.recurrent_layers import run_stack
+from attnkit.model.recurrent import run_stack
 from attnkit.model.sampling import Sampling
 from attnkit.model.scores import product_backward
 from attnkit.model.softmax import softmax_backward

@@ -19,8 +19,8 @@ from attnkit.model.attention import (
     view_heads,
     with_relative_scores,
 )
-from attnkit.model.attention_options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.checks import check_gradient, check_shapes
+from attnkit.model.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
 from attnkit.model.intermediates import SQUARE

@@ -19,10 +19,18 @@ from attnkit.model.dtypes import Array, cast, quiet
 from attnkit.model.hooks import apply_hook
 from attnkit.model.kernels.products import matrix_product
 from attnkit.model.linear import as_rows, sum_rows
-from attnkit.model.recurrent import DirectionRun, Trace, reverse_texts, reverse_trace, select_state
+from attnkit.model.recurrent import (
+    DirectionRun,
+    LayerRun,
+    RecurrentLayer,
+    States,
+    Trace,
+    reverse_texts,
+    reverse_trace,
+    select_state,
+)
 from attnkit.model.recurrent_cells import CELLS, Gates, Parameters, State, SumGradients, map_state, require_cell
 from attnkit.model.recurrent_config import DIRECTIONS
-from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, States
 from attnkit.model.recurrent_model import bridge, config_of, layer_parameters, run_recurrent_layer, stack_of
 
 
@@ -186,7 +194,7 @@ def layer_backward(
 
     grad_outputs (B, T, P) or (B, T, 2 P), grad_states of the final states [zeros] -> x (B, T, D), states, parameters
 
-    >>> from attnkit.model.recurrent_layers import run_layer
+    >>> from attnkit.model.recurrent import run_layer
     >>> one = {"input": np.ones((1, 1)), "hidden": np.ones((1, 1))}
     >>> x, layer = np.array([[[1.0], [2.0]]]), RecurrentLayer(one, one)
     >>> layer_backward("relu", np.ones((1, 2, 2)), x, layer, run_layer("relu", x, layer, has_trace=True)).x.tolist()
@@ -223,7 +231,7 @@ def stack_backward(
 
     grad_outputs of the last layer, grad_states of the final states of each layer [zeros] -> x (B, T, D), layers
 
-    >>> from attnkit.model.recurrent_layers import run_stack
+    >>> from attnkit.model.recurrent import run_stack
     >>> layer = RecurrentLayer({"input": np.ones((1, 1)), "hidden": np.ones((1, 1))})
     >>> x = np.array([[[1.0], [2.0]]])
     >>> runs = run_stack("relu", x, [layer, layer], has_trace=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.model.attention_options import AttentionOptions
+from attnkit.model.dense_attention import AttentionOptions
 from attnkit.model.dtypes import Array, DType, quiet
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.kernels.tiles import SAFE_RANGE, ScoreInputs, Workspace, batched, prepare_inputs, run_tasks

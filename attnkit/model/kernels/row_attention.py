@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.model import dense_attention
-from attnkit.model.attention_options import DEFAULT, AttentionOptions
+from attnkit.model.dense_attention import DEFAULT, AttentionOptions
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.hooks import Requested, parse_weight_summary
 from attnkit.model.kernels.threads import run_parallel, split_range

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.lib.introspect import opt_func_info
 
 from attnkit.errors import DataError
-from attnkit.model.attention_options import DEFAULT, AttentionOptions
 from attnkit.model.checks import as_text
-from attnkit.model.dense_attention import add_infinite_values
+from attnkit.model.dense_attention import DEFAULT, AttentionOptions, add_infinite_values
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.kernels.tiles import (

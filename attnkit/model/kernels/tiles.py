@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from attnkit.model import masks
-from attnkit.model.attention_options import AttentionOptions
-from attnkit.model.dense_attention import broadcast_mask
+from attnkit.model.dense_attention import AttentionOptions, broadcast_mask
 from attnkit.model.dtypes import Array, DType, is_float, quiet
 from attnkit.model.embedding import check_ids
 from attnkit.model.kernels.threads import run_parallel, split_range

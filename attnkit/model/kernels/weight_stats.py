@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import UsageError
-from attnkit.model.attention_options import DEFAULT, AttentionOptions
+from attnkit.model.dense_attention import DEFAULT, AttentionOptions
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
 from attnkit.model.embedding import check_ids
 from attnkit.model.hooks import WEIGHT_SUMMARIES, parse_weight_summary
