@@ -62,7 +62,7 @@ def read_pairs(stage: Stage, upstream: Records | None) -> Records:
 
 
 def is_port(stage: Stage) -> bool:
-    """Whether dumps are compared by sites: with a model, with names of other tools, or folders."""
+    """Whether dumps are compared stage by stage, not two records."""
     if any(stage.parameters[name] is not None for name in ("model_", "map_")):
         return True
     paths = [one for one in stage.operands if isinstance(one, str) and os.path.exists(one)]
@@ -90,7 +90,7 @@ def differ_in_names(a: str, b: str) -> bool:
 
 
 def open_port(stage: Stage, operands: Sequence[Any]) -> Port:
-    """Open the dumps among the operands: [REFERENCE or TEXT] MINE with a model, otherwise REFERENCE MINE."""
+    """Open the dumps among the operands: [REFERENCE or TEXT] MINE, or both dumps."""
     has_model = stage.parameters["model_"] is not None
     if not 1 + (not has_model) <= len(operands) <= 2:
         expected = "[TEXT or REFERENCE] MINE with --model" if has_model else "REFERENCE MINE"

@@ -81,7 +81,7 @@ class Implementation(Mapping[str, Array]):
         return self._arrays[site]
 
     def fit(self, site: str, expected: Array) -> Array | None:
-        """The array of a site; its values decide between layouts of one shape. None if it has no such layout."""
+        """The array of a site, whose values decide between layouts of one shape."""
         fitted = self._fit(site, expected)
         if fitted.array is None and site == "logits" and (last := self._fit_last(expected)) is not None:
             return last
@@ -94,7 +94,7 @@ class Implementation(Mapping[str, Array]):
         return fitted.array
 
     def _fit_last(self, expected: Array) -> Array | None:
-        """Logits of the last token alone, as a program that generates computes them; the others as expected."""
+        """Logits of the last token alone, as generation computes them."""
         array = self.dump[self.sources["logits"].name]
         if expected.ndim != 3 or array.size != expected[:, -1].size:
             return None
@@ -175,7 +175,7 @@ def compare_with_model(
 
 
 def compare_dumps(reference: Dump, mine: Dump, request: Request) -> VerdictReport:
-    """Compare two dumps by the sites that their names state, or by their names where these are the same.
+    """Compare two dumps by their names, or by the stages that these stand for.
 
     DataError if they have no name and no site in common.
     """
@@ -227,7 +227,7 @@ def compare_pair(name: str, reference: Dump, mine: Dump, left: TensorSource, rig
 
 
 def mark_kind(row: StageRow, own: Implementation, dtypes: Counter[str], early: Collection[str]) -> StageRow:
-    """The row of a stage of the same numbers, if its dtype is narrower than that of most stages, or it came early."""
+    """The row of a stage whose numbers agree, if its dtype is narrower or it is early."""
     usual, dtype = dtypes.most_common(1)[0][0], own.dtype(row.site)
     if not row.kind and EPSILON.get(dtype, 0.0) > EPSILON.get(usual, 0.0):
         return replace(row, kind="dtype", note=f"{dtype}, most stages are {usual}")
@@ -274,7 +274,7 @@ class Computed(Mapping[str, Array]):
 
 
 def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Array | None) -> tuple[Inputs, str]:
-    """What the model reads, as the dump has it, and how its token ids differ from the expected ones."""
+    """What the model reads, as the dump has it, and how its token ids differ."""
     if core.config.patches is not None:
         named = [name for name in mine if name.rpartition(".")[2] in ("pixel_values", "input")]
         images = [name for name in named if len(mine.shape(name)) == 4]
@@ -295,14 +295,14 @@ def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Arra
 
 
 def find_ids(mine: Dump, located: Located, site: str) -> Array | None:
-    """The token ids of a dump: (B, T), or None; DataError for a tensor of that name that holds none."""
+    """The token ids of a dump (B, T), or None; DataError for other numbers."""
     others = (name for name in mine if name.rpartition(".")[2] in LAST_PARTS[site] and len(mine.shape(name)) <= 2)
     name = located.sources[site].name if site in located.sources else next(others, None)
     return None if name is None else read_ids(mine, name)
 
 
 def check_whole_pass(mine: Dump, ids: Array) -> None:
-    """Raise DataError for a pass over new tokens alone, whose keys and values are in a cache."""
+    """Raise DataError for a pass whose earlier keys and values are in a cache."""
     positions, mask = find_read(mine, ("position_ids", "cache_position")), find_read(mine, READ["mask"])
     begins = 0 if positions is None else int(positions[0, 0])
     is_longer = mask is not None and mask.shape[-1] > ids.shape[-1]
@@ -359,7 +359,7 @@ def until_first(rows: Iterator[StageRow], request: Request) -> Iterator[StageRow
 
 
 def list_notes(mine: Dump, located: Located, own: Implementation, request: Request) -> Iterator[str]:
-    """Layouts found by value, guessed pairs, and stages in another order than they are computed in."""
+    """Layouts found by value, guessed pairs, and stages in another order."""
     yield from (f"{site}: {finding}" for site, finding in own.findings.items())
     if request.match:
         yield from (source.note for source in located.sources.values() if source.note)
@@ -370,7 +370,7 @@ def list_notes(mine: Dump, located: Located, own: Implementation, request: Reque
 
 
 def find_reordered(mine: Dump, located: Located, own: Implementation) -> list[tuple[str, str]]:
-    """Pairs of stages of an ordered dump: one, and a later one that it is computed from."""
+    """Pairs of stages of an ordered dump: one, and a later one that it reads."""
     if not mine.is_ordered:
         return []
     place = {name: at for at, name in enumerate(mine)}

@@ -40,7 +40,7 @@ class Fitted(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A layout that an array may have: the array as the site orders it, and what was done to it.
+    """A layout that an array may have: the array in it, and what was done.
 
     is_usual  whether implementations choose freely between this layout and that of the site
     """
@@ -138,7 +138,7 @@ def distance(mine: Array, expected: Array) -> float:
 
 
 def _reorder(array: Array, shape: tuple[int, ...], axes: Sequence[str]) -> Iterator[Reading]:
-    """Views of an array with as many numbers as the site, for each order of axes with its shape."""
+    """Views of an array of as many numbers as the site, one for each order of axes."""
     if array.size == math.prod(shape) * max(array.shape[:1], default=1) and array.ndim and len(array) > 1:
         array = array[0] if (array == array[:1]).all() else array  # as rows of positions, the same for every text
     if array.size != math.prod(shape) or not array.size:
@@ -168,7 +168,7 @@ def _reorder(array: Array, shape: tuple[int, ...], axes: Sequence[str]) -> Itera
 def _split_widths(
     array: Array, shape: tuple[int, ...], axes: Sequence[str]
 ) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
-    """The shape of the site, and the shapes with its last axis split into heads as the array may have it."""
+    """The shape of the site, and the shapes with its last axis split into heads."""
     yield shape, tuple(axes)
     if "head" in axes or array.ndim < 3:
         return
@@ -197,7 +197,7 @@ def _join(ordered: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | Non
 
 
 def _count_inversions(order: Sequence[int], kept: Sequence[int]) -> float:
-    """How unusual an order is: how many pairs of axes are exchanged, little for all of them."""
+    """How unusual an order is: how many pairs of axes are exchanged."""
     if list(order) == list(kept)[::-1]:
         return 1.5
     return sum(one > other for one, other in combinations(order, 2))
@@ -226,7 +226,7 @@ def _cut_padding(array: Array, shape: tuple[int, ...], axes: Sequence[str]) -> I
 
 
 def cut_columns(array: Array, columns: Columns) -> Iterator[Reading]:
-    """The columns of a fused tensor: first those of the scheme, then those of other ways to fuse.
+    """The columns of a fused tensor: those of the scheme, then those of others.
 
     columns  first, end and count, as in `TensorSource`
 
@@ -284,7 +284,7 @@ def find_permutation(mine: Array, expected: Array) -> Array | None:
 
 
 def find_order(mine: Array, expected: Array, heads: int) -> Reading | None:
-    """An array with its heads, and the columns of each, in the order of the expected one.
+    """An array with its heads and their columns in the expected order.
 
     mine, expected (B, T, H*K) or (B, H, T, K)
 
@@ -305,7 +305,7 @@ def find_order(mine: Array, expected: Array, heads: int) -> Reading | None:
 
 
 def describe_order(order: Array, heads: int) -> str:
-    """Say in words how columns of heads are ordered, from what `find_permutation` returns.
+    """Describe how columns of heads are ordered.
 
     >>> describe_order(np.array([0, 2, 1, 3]), 1)
     'columns interleaved in each head (in halves in the reference)'
@@ -338,7 +338,7 @@ def _describe_inner(inner: Array) -> str:
 
 
 def describe_fused(mine: Sequence[Array], expected: Sequence[Array], heads: int) -> str:
-    """Say in words how queries, keys and values were cut out of one tensor, or "" if another order explains nothing.
+    """Describe how queries, keys and values were cut out of one tensor, or "".
 
     mine, expected  q, k, v (..., H*K) each
 

@@ -72,7 +72,7 @@ def pair_tensors(mine: Mapping[str, Array], reference: Mapping[str, Array], name
 def _match_fused(
     mine: Mapping[str, Array], reference: Mapping[str, Array], sizes: dict[str, int], chosen: Iterable[Match]
 ) -> list[Match]:
-    """Tensors that hold queries, keys and values of a layer, none of which has been paired.
+    """Tensors that hold the queries, keys and values of a layer without a pair.
 
     sizes  of the tensors that are left
     """
@@ -126,7 +126,7 @@ def _compare(
 
 
 def _choose(found: list[Match], order: list[str]) -> list[Match]:
-    """The nearest pairs: no tensor or site occurs twice, and each is the nearest to the other or equal to it."""
+    """The nearest pairs, in which no tensor and no site occurs twice."""
     nearest = sorted(found, key=lambda one: (one.sureness < 1, float(f"{one.distance:.3g}"), one.done != ""))
     of_site, of_name = ({one[at]: one for one in reversed(nearest)} for at in (0, 1))
     chosen: dict[str, Match] = {}
@@ -140,7 +140,7 @@ def _choose(found: list[Match], order: list[str]) -> list[Match]:
 
 
 def _fingerprint(array: Array) -> Print:
-    """The size of a tensor, and the quantiles, the mean and the root mean square of its finite numbers."""
+    """The size of a tensor, and figures of its finite numbers."""
     numbers = array.astype(np.float64).ravel()
     numbers = numbers[np.isfinite(numbers)]
     if not numbers.size:

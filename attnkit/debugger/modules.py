@@ -50,7 +50,7 @@ RENAMED = {
 
 
 class Held(NamedTuple):
-    """What a tensor of a module holds: a site, or columns of a tensor that several sites share."""
+    """What a tensor of a module holds: a site, or columns that are one."""
 
     site: str
     columns: Columns | None = None
@@ -108,7 +108,7 @@ def find_modules(config: model.Config, specs: Specs, raw: Mapping[str, object]) 
 
 
 class ModuleParameter(NamedTuple):
-    """A parameter: its module, its layer, what the module's output holds, and whether it is the weight."""
+    """A parameter: its module and layer, and what the output of the module holds."""
 
     path: str
     layer: str
@@ -146,7 +146,7 @@ class _Finder:
         return {**{path: [inner] for path in prefixes}, **modules, "": [whole]}
 
     def _hold(self, site: str) -> list[Held]:
-        """What the output of a module holds, which is no site if a row is added to it elsewhere."""
+        """What the output of a module holds; nothing if a row is added to it elsewhere."""
         specs = self.specs.get(self.stages[site].layer, {}).values()
         return [] if any(spec.padding_row is not None for spec in specs) else [Held(site)]
 
@@ -202,7 +202,7 @@ class _Finder:
         return self.stages[following] if following and self.stages[following].inputs == (stage.site,) else None
 
     def _is_unfinished(self, entry: ModuleParameter) -> bool:
-        """Whether the output of a module is no site: a bias or a row is added outside of it."""
+        """Whether a bias or a row is added to the output of a module outside of it."""
         if entry.layer != "head" or "b" not in self.specs["head"]:
             return not self._hold(entry.held.site)
         biases = {one.path for one in self.entries if one.layer == "head" and not one.is_weight}
@@ -276,7 +276,7 @@ def sibling(path: str, name: str) -> str:
 
 
 def renamed(family: str, published: str) -> list[str]:
-    """A published name, and the name of the same parameter since version 5 of transformers if it is another.
+    """A published name, and its name since version 5 of transformers.
 
     >>> renamed("vit", "encoder.layer.3.attention.attention.query.weight")[1]
     'layers.3.attention.q_proj.weight'

@@ -75,7 +75,7 @@ class KnownModel(NamedTuple):
     has_sizes: bool = False
 
     def cut_heads(self, layer: str) -> list[Held]:
-        """Queries, keys and values that are the columns of one tensor; [] if their sizes are unknown."""
+        """Queries, keys and values that are columns of one tensor, or []."""
         rules = self.config.attention_rules[layer]
         if rules.rope is not None and not self.has_sizes:
             return []
@@ -123,7 +123,7 @@ def locate_sites(
 
 
 def read_map(path: str, names: Iterable[str], sites: Iterable[str]) -> dict[str, str]:
-    """Read the sites of names from a file of two columns: a name of the dump, and a site.
+    """Read a file of two columns: a name of the dump, and its site.
 
     names  of the dump; sites: of the model
 
@@ -201,7 +201,7 @@ FEW = 200  # layers
 
 
 def _find_family(names: Sequence[str]) -> KnownModel:
-    """The family whose tables explain most of the names, with as many layers as they count."""
+    """The family whose tables explain most names, with as many layers as they have."""
     firsts = {name: FIRST_NUMBER.sub("0", CALL.sub("", name), count=1) for name in names}
     unique = [*dict.fromkeys(firsts.values())]
     best, most, claims = _sketch("gpt2", {}, {}), (0, 0), dict[str, list[Claim]]()
@@ -264,7 +264,7 @@ CALL = re.compile(r"#([0-9]{1,4})(?!\w)")
 
 
 class NamePart(NamedTuple):
-    """A part of what a module reads or returns: the path of the module, its call, and the key of the tensor."""
+    """A part of what a module reads or returns: its path, call and key."""
 
     path: str
     call: int
@@ -343,7 +343,7 @@ def _claim_part(name: str, part: NamePart, module: Module, known: KnownModel) ->
 
 
 def _find_shared(name: str, names: Collection[str], part: NamePart, path: str, modules: Modules) -> list[Module]:
-    """The module that a further call of the first layer's module stands for, if the layers share one."""
+    """The module that a further call of the first layer's stands for."""
     later, other = (FIRST_NUMBER.sub(str(part.call), text, count=1) for text in (path, CALL.sub("", name)))
     return modules[later][:1] if later != path and later in modules and other not in names else []
 
@@ -385,7 +385,7 @@ def _claim_whole(name: str, part: NamePart, stacks: Sequence[str], known: KnownM
 
 
 def _hidden_states(stack: str, known: KnownModel) -> list[str]:
-    """The sites of the hidden states that a published model returns: before the layers, and after each."""
+    """The sites of the hidden states that a published model returns."""
     config, states = known.config, list[str]()
     for step in config.plan(stack):
         number = model.parse_layer_name(step.layer)[1]
@@ -402,7 +402,7 @@ EXPORTED = re.compile(r"/(?P<path>.+)/(?P<operator>[A-Za-z]+)(?:_\d+)?_output_\d
 
 
 def _claim_exported(names: Sequence[str], modules: Modules, known: KnownModel) -> Claims:
-    """The sites of nodes: the last node of a module is its output; others follow from their operators."""
+    """The sites of nodes: the last of a module is its output."""
     nodes: dict[str, list[tuple[str, str]]] = {}
     for name in names:
         if match := EXPORTED.fullmatch(name):
@@ -647,7 +647,7 @@ BEFORE_BIAS = "a product before its bias is added"
 
 
 def _read_writes(layer: str, node: str, some: Sequence[str], names: Sequence[str], known: KnownModel) -> dict[str, str]:
-    """The sites of a node that is written several times: projected, with its bias, reshaped and rotated."""
+    """The sites of a node that is written several times."""
     if node == "kqv_out":
         is_older = any(name.startswith("kqv_merged_cont") for name in names)
         sites = [f"{layer}.output"] if is_older else [f"{layer}.joined", f"{layer}.output"]

@@ -46,7 +46,7 @@ class Facts:
 
 @dataclass(frozen=True, repr=False)
 class VerdictReport(Record):
-    """The figures of the stages of an implementation, vectors over their names, with the rows.
+    """The figures of the stages of an implementation, with their rows.
 
     The tensor `same` is one boolean. The labels of `kind`, `verdict` and `cause` say of each stage what is wrong, how
     sure its cause is, and the cause.
@@ -89,7 +89,7 @@ def make_verdict(rows: Sequence[StageRow], facts: Facts) -> VerdictReport:
 
 
 def render_verdict(report: VerdictReport, style: display.Style = display.DEFAULT_STYLE) -> str:
-    """Write the report as text: what was compared, a table of stages, and what the difference is."""
+    """Write the report as text: what was compared, a table, and sentences."""
     blocks = [[escaped(line) for line in opening_lines(report)]]
     cells = verdict_cells(report, style.precision)
     if len(cells) > 1:

@@ -48,7 +48,7 @@ AS_READ = " (as the next norm reads it)"
 
 
 def block_slips(graph: Graph, stage: Stage) -> Iterator[Change]:
-    """Slips of the order in a whole block, of which each changes what several of its stages read.
+    """Slips of the order in a block, which change what several stages read.
 
     A name for the sum with a residual may stand for what the next norm reads, if the dump names what modules read.
     """

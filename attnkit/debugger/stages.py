@@ -31,7 +31,7 @@ COLUMNS = 1 << 12  # of a weight that are converted at a time
 
 
 class Stage(NamedTuple):
-    """One stage: the site it computes, its operation, the sites it reads, and the options of the operation.
+    """One stage: a site, its operation, the sites it reads, and its options.
 
     shape  of the site
     layer  the layer whose parameters it reads, "" for none
@@ -83,7 +83,7 @@ class Arrays(Protocol):
 
 
 class Known(Mapping[str, Array]):
-    """Sites whose arrays are given, by the first of some mappings that has them; some are hidden."""
+    """Sites whose arrays are given by the first of some mappings; some are hidden."""
 
     def __init__(self, *mappings: "Arrays", hidden: Collection[str] = ()) -> None:
         self.mappings, self.hidden = mappings, hidden
@@ -104,7 +104,7 @@ class Known(Mapping[str, Array]):
 
 
 class SubLayer(NamedTuple):
-    """A sub-layer of a block: the sites of its norm, its result, and the sum of that with the residual."""
+    """A sub-layer of a block: the sites of its norm, result and residual sum."""
 
     norm: str
     output: str
@@ -166,7 +166,7 @@ class Graph:
         return {site: ids for site, ids in named.items() if ids is not None}
 
     def cone(self, site: str, known: Mapping[str, Array]) -> list[Stage]:
-        """The stages between a site and the known sites that it is computed from, itself included, in order."""
+        """The stages between a site and the known sites that it is computed from."""
         found, waiting = set(), [site]
         while waiting:
             name = waiting.pop()
@@ -232,7 +232,7 @@ NARROW = ("float16", "bfloat16")
 
 
 def as_wide(array: Array, precision: str) -> Array:
-    """An array in the dtype that a precision is computed in: float64, or float32 for 32 bits and less."""
+    """An array as it is computed with: float64, or float32 for 32 bits and less."""
     return array if array.dtype.kind in "iub" else array.astype(_working(precision), copy=False)
 
 
@@ -241,7 +241,7 @@ def _working(precision: str) -> Any:
 
 
 class Around(NamedTuple):
-    """What an operation computes with beside its arrays: its stage, and the parameters of the model."""
+    """What an operation computes with beside its arrays: stage and parameters."""
 
     graph: Graph
     stage: Stage
@@ -260,11 +260,11 @@ class Around(NamedTuple):
         return name in self.graph.core.params.get(self.stage.layer, {}) and name not in self.option("missing", ())
 
     def parameter(self, name: str) -> Array | None:
-        """A parameter of the layer in the precision of the computation; None if there is none."""
+        """A parameter of the layer in the precision of the computation, or None."""
         return self.convert(self.graph.core.params[self.stage.layer][name]) if self.has(name) else None
 
     def convert(self, array: Array) -> Array:
-        """A parameter in the precision of the computation, rounded first if a slip or a 16-bit precision says so."""
+        """A parameter in the precision of the computation, rounded if a slip says so."""
         narrow = self.precision if self.precision in NARROW else ""
         if form := self.option("rounds_parameters") or self.option("rounds_inputs") or narrow:
             array = rounded(array, form)
@@ -345,7 +345,7 @@ def _linear(around: Around, x: Array) -> Array:
 
 
 def _split_wrong(around: Around, x: Array) -> Array:
-    """One of q, k and v, cut out of their fused projection in the order of another layout."""
+    """One of q, k and v, cut out of their fused projection in another layout."""
     flat = [around.linear(x, f"w{letter}", f"b{letter}") for letter in "qkv"]  # (B, T, H*K) each
     heads, at = around.option("heads"), around.option("place")
     by_head = np.stack([one.reshape(*one.shape[:-1], heads, -1) for one in flat], axis=-2)  # (B, T, H, 3, K)
@@ -405,7 +405,7 @@ def _cap(around: Around, x: Array) -> Array:
 
 
 def _mask(around: Around, x: Array, *pair: Array) -> Array:
-    """Bias and mask added to scores (B, H, T, S); the pair are q and k if positions add to their scores."""
+    """Scores (B, H, T, S) with bias and mask; the pair are q and k."""
     rules: AttentionRules = around.option("rules")
     if not around.option("no_bias") and not rules.is_cross:
         x = x + _relative_bias(around, rules, x.shape[-2], pair) if rules.relative else x
@@ -423,7 +423,7 @@ def _mask(around: Around, x: Array, *pair: Array) -> Array:
 
 
 def _relative_bias(around: Around, rules: AttentionRules, queries: int, pair: Sequence[Array]) -> Array:
-    """What relative positions add to scores: T5's bias (H, T, S), or disentangled scores (B, H, T, S)."""
+    """What relative positions add to scores: (H, T, S) or (B, H, T, S)."""
     core = around.graph.core
     if not pair:
         buckets = transformer.position_buckets(core.config, rules.stack, 0, queries)
@@ -518,7 +518,7 @@ Built = Iterator[Stage]
 
 
 class Place(NamedTuple):
-    """Where a step stands: the site it reads, the states of the encoder, and the sizes of what passes through it."""
+    """Where a step stands: what it reads, and the sizes of what passes through."""
 
     core: model.Model
     inputs: Inputs
@@ -565,7 +565,7 @@ def _build(core: model.Model, inputs: Inputs) -> Built:
 
 
 def _sizes(core: model.Model, inputs: Inputs, stack: str) -> tuple[int, int]:
-    """The number of texts of a stack and of their tokens, or of images and of their patches and class token."""
+    """The number of texts and tokens of a stack, or of images and patches."""
     ids, _ = inputs.of(stack, core.config)
     if ids is not None:
         return ids.shape[0], ids.shape[1]

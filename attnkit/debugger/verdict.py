@@ -83,7 +83,7 @@ class Sites(Protocol):
     def __len__(self) -> int: ...
 
     def fit(self, site: str, expected: Array) -> Array | None:
-        """The array of a site in the layout that is nearest to what is expected; None if it has no such layout."""
+        """The array of a site in the layout nearest to what is expected, or None."""
 
     def dtype(self, site: str) -> str:
         """The name of the dtype of a site."""
@@ -93,7 +93,7 @@ class Sites(Protocol):
 
 
 class Measured(NamedTuple):
-    """The expected array of a site, computed from given inputs, with the noise of each of its rows."""
+    """The expected array of a site, with the noise of each of its rows."""
 
     expected: Array
     floor: Array
@@ -101,7 +101,7 @@ class Measured(NamedTuple):
 
 @dataclass
 class Judge:
-    """Compares the sites of an implementation with a graph, in the order of computation.
+    """Compares the sites of an implementation with a graph, in order.
 
     graph      the stages of the model
     mine       the implementation's arrays
@@ -177,7 +177,7 @@ class Judge:
         return Measured(expected, floor)
 
     def select(self, site: str, array: Array) -> Array:
-        """The rows of a site whose tokens are no padding, as a matrix: (..., N) -> (rows, N)."""
+        """The rows of a site without padding, as a matrix: (..., N) -> (rows, N)."""
         config, stack = self.graph.core.config, site.partition(".")[0]
         _, mask = self.graph.inputs.of(stack if stack in config.stacks else config.stacks[-1], config)
         return rows_of_tokens(array, mask)
@@ -210,7 +210,7 @@ class Judge:
         return self.conclude(row, found, doubtful, others)
 
     def join_found(self, slips: Sequence[Slip], found: Sequence[Cause], doubtful: Sequence[Cause]) -> Iterator[Slip]:
-        """Each slip together with each that was found before, if no slip alone explains the difference."""
+        """Each slip with each that was found before, if none alone explains it."""
         if found or doubtful:
             return
         before = [slip for slip in slips if slip.name in self.favourites and " and " not in slip.name]
@@ -249,7 +249,7 @@ class Judge:
         return 2 if cause.remaining * DECISIVE <= row.added else 1
 
     def conclude(self, row: StageRow, found: list[Cause], doubtful: list[Cause], others: list[Cause]) -> StageRow:
-        """The verdict from the slips that explain a difference decisively, within the noise, and in part."""
+        """The verdict from slips that explain a difference decisively, or in part."""
         if found:
             best = min(cause.remaining for cause in found)
             limit = max(ALIKE * best, row.noise / MARGIN)
@@ -291,7 +291,7 @@ class Judge:
 
 
 def compare_arrays(name: str, mine: Array, wanted: Array, dtype: str, note: str = "") -> StageRow:
-    """The row of two arrays of one shape, against some units in the last place of the largest number of each row."""
+    """The row of two arrays of one shape, against the rounding of their dtype."""
     own, right = rows_of_tokens(np.atleast_1d(mine), None), rows_of_tokens(np.atleast_1d(wanted), None)
     own = as_blocked(own, right)
     floor = np.asarray(ULPS * EPSILON.get(dtype, 0.0) * largest_of_rows(right) + 1e-300)[:, None]
@@ -338,7 +338,7 @@ def gap(x: Array, y: Array) -> Array:
 
 
 def rank_below(x: Array, share: float) -> Array:
-    """Which numbers are not among the largest, of which there is a share: (...) -> (...) booleans."""
+    """Which numbers are not among a share of the largest: (...) -> (...)."""
     result: Array = x <= np.quantile(x, 1 - share, method="lower")
     return result
 
@@ -359,7 +359,7 @@ def cosine(x: Array, y: Array) -> float:
 
 
 def as_blocked(mine: Array, expected: Array) -> Array:
-    """Masked scores with −∞ where they are expected, and a large negative number stands.
+    """Masked scores with −∞ in place of a large negative number.
 
     >>> as_blocked(np.array([-1e9, 1.0]), np.array([-np.inf, 1.0])).tolist()
     [-inf, 1.0]
@@ -369,7 +369,9 @@ def as_blocked(mine: Array, expected: Array) -> Array:
 
 @quiet
 def noise_floor(expected: Array, narrow: Array, dtype: str, scale: Array) -> Array:
-    """The largest difference that rounding explains, for each row: (rows, N), (rows, N), (rows,) -> (rows, 1).
+    """The largest difference that rounding explains in each row.
+
+    expected, narrow (rows, N), scale (rows,) -> (rows, 1)
 
     It is some times the difference that the dtype was measured to make in this row or in all rows on average, and a few
     units in the last place of the scale of the row.
@@ -389,7 +391,7 @@ def excess(mine: Array, expected: Array, floor: Array) -> float:
 
 @quiet
 def explain_dropout(own: Array, expected: Array, floor: Array) -> Cause | None:
-    """The slip of dropout that is left on: some numbers are 0, the others are multiplied by 1 / (1 − p)."""
+    """Dropout that is left on: some numbers are 0, the others multiplied."""
     strong = np.isfinite(expected) & (np.abs(expected) > 8 * floor)
     dropped = strong & (np.abs(own) <= floor)
     kept = strong & ~dropped
@@ -404,7 +406,7 @@ def explain_dropout(own: Array, expected: Array, floor: Array) -> Cause | None:
 
 
 def order_problems(sites: Sequence[str], graph: Graph) -> list[tuple[str, str]]:
-    """Pairs of sites that were recorded in another order than they are computed: (earlier, what it needs).
+    """Pairs of sites recorded in another order than they are computed in.
 
     sites  in the order of their recording
     """

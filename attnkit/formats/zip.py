@@ -74,7 +74,7 @@ def checksum(content: memoryview) -> int:
 
 
 class ArchiveWriter:
-    """Writes an archive of stored files, one after the other. Equal files are equal bytes.
+    """Writes an archive of stored files. Equal files are equal bytes.
 
     write  receives the next buffers of the archive
 
