@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from attnkit import formats
-from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
+from attnkit.checkpoints.config_reader import LARGEST, ConfigReader, read_json_object
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_layers, open_weights
 from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.formats.streams import exists, name_errors
@@ -21,9 +21,11 @@ from attnkit.model.dtypes import FLOATS, Array
 from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
 
-FAMILIES = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "gpt2", "llama", "lstm", "marian",
-            "mistral", "modernbert", "mpnet", "openai-gpt", "qwen2", "roberta", "seq2seq", "t5", "transformer", "vit",
-            "xlm-roberta")  # fmt: skip
+FAMILIES = ("albert", "bert", "bloom", "camembert", "cohere", "cohere2", "deberta-v2", "distilbert", "electra",
+            "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gptj", "granite",
+            "llama", "lstm", "marian", "mistral", "modernbert", "mpnet", "olmo", "olmo2", "olmo3", "openai-gpt",
+            "opt", "phi", "phi3", "qwen2", "qwen3", "roberta", "seq2seq", "smollm3", "stablelm", "t5", "transformer",
+            "vit", "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"
@@ -32,7 +34,7 @@ LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_d
 FEW = 64  # layers, whose tensors are looked up in any case; some may share one
 TOKEN_KEY = re.compile(r"_token_id$|^bad_words_ids$")  # keys that generation_config.json may override
 BUFFER = re.compile(  # tensors of some files that are not parameters
-    r"(^|\.)attn\.(masked_)?bias$|position_ids$|rotary_emb\.inv_freq$|embed_positions\.weights?$|^special:"
+    r"(^|\.)(attn|attention)\.(masked_)?bias$|position_ids$|rotary_emb\.inv_freq$|embed_positions\.weights?$|^special:"
 )
 NUMBER = re.compile(r"(?<![0-9])[0-9]+(?![0-9])")
 
@@ -56,7 +58,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         }
         self._layers: dict[str, dict[str, Array]] = {}
         self._views: dict[str, dict[str, Array]] = {}  # in the dtype of the file
-        self._tensors: dict[tuple[str, float | None], Array] = {}  # one may hold several parameters
+        self._tensors: dict[tuple[tuple[str, ...], float | None], Array] = {}  # one may hold several parameters
 
     def __getitem__(self, layer: str) -> Mapping[str, Array]:
         if layer not in self._layers:
@@ -89,7 +91,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     @cached_property
     def used(self) -> Set[str]:
         """The stored tensors that some layer uses."""
-        return {stored for names in self._stored.values() for stored in names.values()}
+        return {name for layer in self._stored.values() for stored in layer.values() for name in stored}
 
     def unused(self) -> list[str]:
         """The stored tensors that no layer uses, buffers excepted."""
@@ -119,25 +121,33 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     def _convert(self, layer: str, name: str) -> Array:
         spec, key = self.specs[layer][name], self._key(layer, name)
         if key not in self._tensors:
-            self._tensors[key] = spec.pad_row(as_float(self.weights.tensor(key[0])))
+            self._tensors[key] = spec.pad_row(as_float(self._read(key[0])))
         return spec.to_parameter(self._tensors[key], self.config.parameter_shape(layer, name))
 
     def _view(self, layer: str, name: str) -> Array:
         spec = self.specs[layer][name]
-        if spec.padding_row is not None:
+        if spec.padding_row is not None or spec.offset:
             return self._convert(layer, name)
-        stored = self.weights.tensor(self._stored[layer][name])
-        return spec.to_parameter(stored, self.config.parameter_shape(layer, name))
+        return spec.to_parameter(self._read(self._stored[layer][name]), self.config.parameter_shape(layer, name))
 
-    def _key(self, layer: str, name: str) -> tuple[str, float | None]:
+    def _read(self, stored: tuple[str, ...]) -> Array:
+        """A stored tensor, or several joined along the first axis."""
+        arrays = [self.weights.tensor(name) for name in stored]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def _key(self, layer: str, name: str) -> tuple[tuple[str, ...], float | None]:
         return self._stored[layer][name], self.specs[layer][name].padding_row
 
-    def _find(self, layer: str, name: str) -> str:
-        """The stored tensor of a parameter, whose shape and dtype are checked."""
-        spec, weights, parameter = self.specs[layer][name], self.weights, f"{name} of {layer}"
-        stored = weights.find(spec.names)
+    def _find(self, layer: str, name: str) -> tuple[str, ...]:
+        """The stored tensors of a parameter, whose shapes and dtypes are checked."""
+        spec = self.specs[layer][name]
+        return tuple(self._find_one(layer, name, spec, names) for names in spec.joined_names())
+
+    def _find_one(self, layer: str, name: str, spec: TensorSpec, names: Sequence[str]) -> str:
+        weights, parameter = self.weights, f"{name} of {layer}"
+        stored = weights.find(names)
         if stored is None:
-            raise DataError(f"no tensor {spec.names[0]!r} ({parameter})", weights.name)
+            raise DataError(f"no tensor {names[0]!r} ({parameter})", weights.name)
         dtype, shape = weights.entries[stored]
         expected = spec.stored_shape(self.config.parameter_shape(layer, name))
         if shape != expected:
@@ -359,8 +369,10 @@ def _check_positions(reader: ConfigReader, config: Config) -> None:
     positions = config.positions
     if positions.kind == "rotary":
         with name_errors(reader.name):
+            width = positions.rotary_dim or config.stack(config.stacks[-1]).head_dim
             for rope in (positions.rope, *filter(None, [positions.local_rope])):
-                rope_frequencies(config.stack(config.stacks[-1]).head_dim, rope, 1)
+                for length in (1, LARGEST):
+                    rope_frequencies(width, rope, length)
     if positions.relative == "t5":
         for name in config.stacks:
             exact = positions.buckets // (2 if config.stack(name).causal else 4)

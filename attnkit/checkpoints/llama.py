@@ -1,62 +1,126 @@
-"""Llama: a pre-norm decoder with RMS norm, RoPE, grouped queries and a gated FFN."""
+"""Llama: a pre-norm decoder with RMS norm, RoPE, grouped queries and a gated FFN.
+
+Other families begin with it, and say what differs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
 KEYS = StackKeys(kv_heads="num_key_value_heads", head_dim="head_dim")
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 LAYER, WORDS = "layers.{n}", "embed_tokens.weight"
+NORMS = {"norm1": "input_layernorm", "norm2": "post_attention_layernorm"}
 FULL, SLIDING = "full_attention", "sliding_attention"
+PARTIAL = "partial_rotary_factor"
 
 
-def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    size = raw.get_int("max_position_embeddings", 2048)
+def read_config(
+    raw: ConfigReader,
+    stored: Weights,
+    *,
+    eps: float = 1e-6,
+    theta: float = 10000.0,
+    size: int = 2048,
+    head_dim: int | None = None,
+    tied: bool = False,
+    **choices: Any,
+) -> Config:
+    """The configuration of a Llama, with defaults and further choices of another family.
+
+    eps, theta, size, head_dim, tied  where the file has no such key
+    choices  fields of Config, in place of those of a Llama
+    """
+    size = raw.get_int("max_position_embeddings", size)
     has_head = stored.has("lm_head.weight") or raw.has_architecture("ForCausalLM")
-    return Config(
-        raw.get_str("model_type"),
-        raw.get_int("hidden_size"),
-        decoder=raw.get_stack(KEYS, causal=True, final_norm=True),
-        norm="rms",
-        eps=raw.get_float("rms_norm_eps", 1e-6),
-        norm_first=True,
-        activation=raw.get_choice("hidden_act", PUBLISHED, "silu"),
-        positions=PositionConfig("rotary", size=size, rope=_read_rope(raw, size)),
-        head=raw.get_bool("tie_word_embeddings", False) or has_head,
-        special=raw.get_special_tokens(),
-    )
+    usual: dict[str, Any] = {
+        "decoder": raw.get_stack(KEYS, head_dim=head_dim, causal=True, final_norm=True),
+        "norm": "rms",
+        "norm_first": True,
+        "positions": PositionConfig("rotary", size=size, rope=read_rotation(raw, size, theta)),
+        "head": raw.get_bool("tie_word_embeddings", tied) or has_head,
+        "special": raw.get_special_tokens(),
+    }
+    if "eps" not in choices:
+        usual["eps"] = raw.get_float("rms_norm_eps", eps)
+    if "activation" not in choices:
+        usual["activation"] = raw.get_choice("hidden_act", PUBLISHED, "silu")
+    return Config(raw.get_str("model_type"), raw.get_int("hidden_size"), **usual | choices)
 
 
 def map_layers(raw: ConfigReader) -> Layers:
     is_biased = raw.get_bool("attention_bias", False)
-    return map_llama(raw, is_biased, is_biased, raw.get_bool("mlp_bias", False))
+    return map_llama(raw, qkv_bias=is_biased, output_bias=is_biased, ffn_bias=raw.get_bool("mlp_bias", False))
 
 
-def map_llama(raw: ConfigReader, qkv_bias: bool = False, output_bias: bool = False, ffn_bias: bool = False) -> Layers:
-    """Map the parameters of the Llama families, which differ in their biases."""
-    is_tied = raw.get_bool("tie_word_embeddings", False)
-    return {
+def map_llama(
+    raw: ConfigReader,
+    *,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    ffn_bias: bool = False,
+    norms: Mapping[str, str] = NORMS,
+    norm_bias: bool = False,
+    offset: float = 0.0,
+    tied: bool = False,
+    qk_norm: bool = False,
+) -> Layers:
+    """Map the parameters of the families of Llama, by what differs between them.
+
+    norms   the norms of a layer by their published names; {} if none has parameters
+    offset  added to the weights of all norms
+    tied    whether the head is the table of embeddings where the file does not say
+    """
+    table: dict[str, dict[str, TensorSpec]] = {
         "decoder.embed": embedding_table(WORDS),
-        "decoder.{n}.norm1": norm(f"{LAYER}.input_layernorm", biased=False),
         "decoder.{n}.self": map_linear(f"{LAYER}.self_attn", wq="q_proj", wk="k_proj", wv="v_proj", biased=qkv_bias)
-        | map_linear(f"{LAYER}.self_attn", wo="o_proj", biased=output_bias),
-        "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm", biased=False),
+        | map_linear(f"{LAYER}.self_attn", wo="o_proj", biased=output_bias)
+        | (map_qk_norm(f"{LAYER}.self_attn", offset) if qk_norm else {}),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="gate_proj", w3="up_proj", w2="down_proj", biased=ffn_bias),
-        "decoder.norm": norm("norm", biased=False),
-        "head": tied_head(WORDS if is_tied else "lm_head.weight"),
+        "decoder.norm": norm("norm", norm_bias, offset) if norms else {},
+        "head": tied_head(WORDS if raw.get_bool("tie_word_embeddings", tied) else "lm_head.weight"),
     }
+    named = {f"decoder.{{n}}.{part}": norm(f"{LAYER}.{name}", norm_bias, offset) for part, name in norms.items()}
+    return table | named
+
+
+def map_qk_norm(prefix: str, offset: float = 0.0, q: str = "q_norm", k: str = "k_norm") -> dict[str, TensorSpec]:
+    """Map the norms of queries and keys, which have no biases."""
+    names = {"gamma_q": q, "gamma_k": k}
+    return {name: TensorSpec((f"{prefix}.{part}.weight",), offset=offset) for name, part in names.items()}
 
 
 def limit_window(config: Config, sizes: Sequence[int]) -> Config:
     """Limit each layer to a sliding window of keys, the query's own included."""
     windows = tuple(size - 1 for size in sizes) if any(sizes) else ()
     return replace(config, decoder=replace(config.stack("decoder"), windows=windows))
+
+
+def limit_layers(raw: ConfigReader, config: Config, kinds: Sequence[str], window: int | None = None) -> Config:
+    """Limit the sliding layers to the `sliding_window` of the file; null: no limit.
+
+    kinds   of the layers where the file has no `layer_types`
+    window  where the file has no `sliding_window`
+    """
+    kinds = read_layer_types(raw, kinds)
+    is_null = raw.values.get("sliding_window", window) is None
+    size = 0 if is_null else raw.get_int("sliding_window", window)
+    return limit_window(config, [size if kind == SLIDING else 0 for kind in kinds])
+
+
+def every(count: int, layers: int) -> list[str]:
+    """The kinds of layers of which every count-th has full attention.
+
+    >>> every(2, 3)
+    ['sliding_attention', 'full_attention', 'sliding_attention']
+    """
+    return [SLIDING if (number + 1) % count else FULL for number in range(layers)]
 
 
 def read_layer_types(raw: ConfigReader, default: Sequence[str]) -> list[str]:
@@ -67,11 +131,16 @@ def read_layer_types(raw: ConfigReader, default: Sequence[str]) -> list[str]:
     return kinds
 
 
-def _read_rope(raw: ConfigReader, size: int) -> dict[str, Any]:
-    """The rotation: one object since version 5 of the format, two keys before."""
+def read_rotation(raw: ConfigReader, size: int, theta: float, kind: str = "") -> dict[str, Any]:
+    """The rotation: one object since version 5 of the format, two keys before.
+
+    theta  where the file has none; kind: of the layers, where there is an object for each kind
+    """
+    newer = raw.get_dict("rope_parameters")
+    if kind in newer:
+        newer = ConfigReader(newer, raw.name).get_dict(kind)
     older = {**raw.get_dict("rope_scaling"), "rope_theta": raw.values.get("rope_theta")}
-    theta = raw.get_float("rope_theta", 10000.0)
-    return read_rope(raw, raw.get_dict("rope_parameters") or older, size, theta)
+    return read_rope(raw, newer or older, size, raw.get_float("rope_theta", theta))
 
 
 def read_rope(raw: ConfigReader, rope: Mapping[str, Any], size: int, theta: float) -> dict[str, Any]:
@@ -81,5 +150,20 @@ def read_rope(raw: ConfigReader, rope: Mapping[str, Any], size: int, theta: floa
     if kind not in ROPE_TYPES:
         raise raw.error(f"rope_type {kind[:40]!r} is not supported (use {', '.join(ROPE_TYPES)})")
     theta = inner.get_float("rope_theta", theta)
-    others = {key: value for key, value in rope.items() if value is not None and key != "type"}
+    others = {key: value for key, value in rope.items() if value is not None and key not in ("type", PARTIAL)}
+    if raw.has("original_max_position_embeddings"):
+        others["original_max_position_embeddings"] = raw.get_int("original_max_position_embeddings")
     return {"max_position_embeddings": size, **others, "rope_type": kind, "rope_theta": theta}
+
+
+def rotate_partly(raw: ConfigReader, config: Config, default: float = 1.0, key: str = PARTIAL) -> Config:
+    """Rotate a part of the features of each head: the first ones, rounded down.
+
+    default  the part where the file has no key for it
+    """
+    rope = ConfigReader(raw.get_dict("rope_parameters"), raw.name)
+    part = rope.get_float(PARTIAL, raw.get_float(key, default))
+    width = int(config.stack("decoder").head_dim * part)
+    if not 2 <= width <= config.stack("decoder").head_dim:
+        raise raw.error(f"{PARTIAL} {part:g} rotates {width} features of {config.stack('decoder').head_dim}")
+    return replace(config, positions=replace(config.positions, rotary_dim=width))

@@ -88,7 +88,7 @@ def publish_parameters(table: PublishedTensors, params: Params) -> dict[str, Arr
         array, spec = params[layer][key], table.specs[layer][key]
         if published not in tensors:
             tensors[published] = np.empty(table.shapes[published], array.dtype)
-        spec.to_parameter(tensors[published], array.shape)[...] = array
+        spec.store(tensors[published], array)
     return tensors
 
 

@@ -9,7 +9,11 @@ PREFIXES = llama.PREFIXES
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    config = llama.read_config(raw, stored)
+    return limit_last_layers(raw, llama.read_config(raw, stored))
+
+
+def limit_last_layers(raw: ConfigReader, config: Config) -> Config:
+    """Limit the layers after the first `max_window_layers` to a window, if one is used."""
     layers, full = config.stack("decoder").layers, raw.get_int("max_window_layers", 28, least=0)
     kinds = llama.read_layer_types(raw, [llama.FULL if number < full else llama.SLIDING for number in range(layers)])
     window = raw.get_int("sliding_window", 4096) if raw.get_bool("use_sliding_window", False) else 0

@@ -7,6 +7,7 @@ layer, from 0; in published ones `{k}` for that number counted from 1.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -107,13 +108,57 @@ def _open_shards(folder: str, index: str, map_tensors: Callable[[str], Mapped]) 
     return Weights(index, files, {tensor: shards[file] for tensor, file in weight_map.items()})
 
 
+class Share(NamedTuple):
+    """The part of the outputs of a published tensor that a parameter is.
+
+    The outputs are `groups` groups of `total` units; the parameter is `units` units of each group, from unit `first`.
+    So q, k and v one after another are the shares (0, 1, 3), (1, 1, 3) and (2, 1, 3); by head, with H groups.
+    """
+
+    first: int = 0
+    units: int = 1
+    total: int = 1
+    groups: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        return self.units == self.total
+
+    def of_outputs(self, size: int) -> int:
+        """The outputs of the published tensor of a parameter with so many.
+
+        >>> Share(1, 1, 3).of_outputs(4)
+        12
+        """
+        return size // self.units * self.total
+
+    def select(self, tensor: Array, size: int) -> Array:
+        """View the part of a tensor (outputs, ...) that is a parameter with so many outputs.
+
+        -> (groups, units, outputs of a unit, ...)
+
+        >>> Share(1, 1, 2, groups=2).select(np.arange(4), 2).ravel().tolist()
+        [1, 3]
+        """
+        each = size // (self.units * self.groups)
+        cut = tensor.reshape(self.groups, self.total, each, *tensor.shape[1:])
+        return cut[:, self.first : self.first + self.units]
+
+
+WHOLE = Share()
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """The stored form of a parameter.
 
     names         published names of the tensor; the first one that is stored counts
     transposed    the published axes are (out, in)
-    split         (i, count): the i-th of so many equal parts of the outputs
+    share         the part of the outputs that the parameter is
+    entry         (i, count): the i-th of so many entries along a first axis that the parameter lacks
+    joined        number of tensors that are joined along the first axis, `{h}` in their names is their number; 0: one
+    rows          number of rows of the published tensor, if the parameter is one vector of them; 0: it is as published
+    offset        added to the published numbers
     patch_shape   (C, height, width), which the published tensor has in place of its last axis C*height*width
     leading_ones  number of axes of size 1 before the others
     padding_row   value of one more row at the end, which the published tensor lacks
@@ -121,7 +166,11 @@ class TensorSpec:
 
     names: tuple[str, ...]
     transposed: bool = False
-    split: tuple[int, int] = (0, 1)
+    share: Share = WHOLE
+    entry: tuple[int, int] | None = None
+    joined: int = 0
+    rows: int = 0
+    offset: float = 0.0
     patch_shape: tuple[int, ...] = ()
     leading_ones: int = 0
     padding_row: float | None = None
@@ -132,25 +181,55 @@ class TensorSpec:
         names = (name.replace("{n}", str(number)).replace("{k}", str(number + 1)) for name in self.names)
         return replace(self, names=tuple(names))
 
+    def joined_names(self) -> list[tuple[str, ...]]:
+        """The names of each tensor that the parameter consists of.
+
+        >>> TensorSpec(("norms.{h}.weight",), joined=2).joined_names()
+        [('norms.0.weight',), ('norms.1.weight',)]
+        """
+        if not self.joined:
+            return [self.names]
+        return [tuple(name.replace("{h}", str(at)) for name in self.names) for at in range(self.joined)]
+
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the published tensor for a parameter of a shape.
 
-        >>> TensorSpec(("qkv",), transposed=True, split=(1, 3)).stored_shape((4, 4))
+        >>> TensorSpec(("qkv",), transposed=True, share=Share(1, 1, 3)).stored_shape((4, 4))
         (12, 4)
         """
-        rows, *others = self._unsplit_shape(shape)
-        flat = (rows if self.padding_row is None else rows - 1, *others)
-        return (1,) * self.leading_ones + (flat[:-1] + self.patch_shape if self.patch_shape else flat)
+        rows, *others = self._whole_shape(shape)
+        rows = rows if self.padding_row is None else rows - 1
+        flat = (self.rows, rows // self.rows) if self.rows else (rows // (self.joined or 1), *others)
+        lead = (1,) * self.leading_ones + (() if self.entry is None else self.entry[1:])
+        return lead + (flat[:-1] + self.patch_shape if self.patch_shape else flat)
 
     def to_parameter(self, tensor: Array, shape: tuple[int, ...]) -> Array:
-        """The parameter of a shape as a view of its tensor, after `pad_row`.
+        """The parameter of a shape, after `pad_row`; a view of its tensor if its outputs are adjacent.
 
-        >>> TensorSpec(("qkv",), split=(1, 3)).to_parameter(np.arange(6.0).reshape(1, 6), (1, 2))
+        >>> TensorSpec(("qkv",), share=Share(1, 1, 3)).to_parameter(np.arange(6.0).reshape(1, 6), (1, 2))
         array([[2., 3.]])
         """
-        flat = tensor.reshape(self._unsplit_shape(shape))
-        part, size = self.split[0], shape[-1]
-        return (flat.T if self.transposed else flat)[..., part * size : (part + 1) * size]
+        part = self._select(tensor, shape)
+        outputs_first = part.reshape(shape[-1], *part.shape[3:])
+        parameter = outputs_first.T if len(shape) > 1 else outputs_first
+        return parameter if not self.offset else parameter + np.asarray(self.offset, parameter.dtype)
+
+    def store(self, tensor: Array, parameter: Array) -> None:
+        """Write a parameter into its published tensor: the inverse of `to_parameter`.
+
+        >>> tensor = np.zeros((1, 4))
+        >>> TensorSpec(("qk",), share=Share(1, 1, 2)).store(tensor, np.array([[7.0, 8.0]]))
+        >>> tensor.tolist()
+        [[0.0, 0.0, 7.0, 8.0]]
+        """
+        part = self._select(tensor, parameter.shape)
+        part[...] = (parameter.T - self.offset if self.offset else parameter.T).reshape(part.shape)
+
+    def _select(self, tensor: Array, shape: tuple[int, ...]) -> Array:
+        """View the part of a tensor that is a parameter, outputs first."""
+        one = tensor if self.entry is None else tensor[self.entry[0]]
+        whole = one.reshape(self._whole_shape(shape))
+        return self.share.select(whole if self.transposed or len(shape) < 2 else whole.T, shape[-1])
 
     def pad_row(self, tensor: Array) -> Array:
         """The tensor with its padding row, or as it is.
@@ -164,8 +243,9 @@ class TensorSpec:
         rows = tensor.reshape(tensor.shape[self.leading_ones :])
         return np.concatenate([rows, np.full((1, *rows.shape[1:]), self.padding_row, rows.dtype)])
 
-    def _unsplit_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        whole = (*shape[:-1], shape[-1] * self.split[1])
+    def _whole_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the tensor without axes before it, of which a parameter of a shape is a share."""
+        whole = (*shape[:-1], self.share.of_outputs(shape[-1]))
         return whole[::-1] if self.transposed else whole
 
 
@@ -190,24 +270,40 @@ def map_linear(
     return specs
 
 
-def map_fused(letters: str, weight: str, bias: str = "", transposed: bool = True) -> dict[str, TensorSpec]:
+def map_fused(
+    letters: str,
+    weight: str,
+    bias: str = "",
+    transposed: bool = True,
+    units: Sequence[int] = (),
+    groups: int = 1,
+) -> dict[str, TensorSpec]:
     """Map weights and biases, such as wq, wk, wv, to the parts of one published tensor.
 
-    >>> map_fused("qkv", "c_attn.weight")["wk"].split
-    (1, 3)
+    units   the relative sizes of the parts [all equal]
+    groups  the outputs are so many groups, each of which has all parts
+
+    >>> map_fused("qkv", "c_attn.weight")["wk"].share[:3]
+    (1, 1, 3)
+    >>> map_fused("qkv", "qkv_proj.weight", units=(4, 1, 1))["wv"].share[:3]
+    (5, 1, 6)
     """
-    parts = {letter: (number, len(letters)) for number, letter in enumerate(letters)}
-    specs = {f"w{letter}": TensorSpec((weight,), transposed, part) for letter, part in parts.items()}
-    return specs | ({f"b{letter}": TensorSpec((bias,), split=part) for letter, part in parts.items()} if bias else {})
+    sizes = units or (1,) * len(letters)
+    shares = {letter: Share(sum(sizes[:at]), sizes[at], sum(sizes), groups) for at, letter in enumerate(letters)}
+    specs = {f"w{letter}": TensorSpec((weight,), transposed, share) for letter, share in shares.items()}
+    biases = {f"b{letter}": TensorSpec((bias,), share=share) for letter, share in shares.items()}
+    return specs | (biases if bias else {})
 
 
-def norm(name: str, biased: bool = True) -> dict[str, TensorSpec]:
+def norm(name: str, biased: bool = True, offset: float = 0.0) -> dict[str, TensorSpec]:
     """Map gamma and beta of a norm to `weight` and `bias`, or to their old names.
+
+    offset  added to the published weight, as 1 by models that multiply by 1 + weight
 
     >>> norm("ln_f", biased=False)["gamma"].names
     ('ln_f.weight', 'ln_f.gamma')
     """
-    gamma = {"gamma": TensorSpec((f"{name}.weight", f"{name}.gamma"))}
+    gamma = {"gamma": TensorSpec((f"{name}.weight", f"{name}.gamma"), offset=offset)}
     return gamma | ({"beta": TensorSpec((f"{name}.bias", f"{name}.beta"))} if biased else {})
 
 

@@ -162,10 +162,10 @@ class _Finder:
                 site = computed_by.get((layer, "gamma" if name == "beta" else name))
                 if site is None:
                     continue
-                part, count = spec.split
-                rules = self.config.attention_rules.get(layer)
+                share, rules = spec.share, self.config.attention_rules.get(layer)
                 unit = rules.heads if rules else 1  # columns of fused heads are counted in heads
-                held = Held(site, (part * unit, (part + 1) * unit, count * unit) if count > 1 else None)
+                start, stop, total = (unit * one for one in (share.first, share.first + share.units, share.total))
+                held = Held(site, None if share.is_whole else (start, stop, total))
                 for published in (one for stored in spec.names for one in renamed(self.config.family, stored)):
                     path, _, kind = published.rpartition(".")
                     is_weight = kind in ("weight", "gamma") and not name.startswith("b")

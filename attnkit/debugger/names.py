@@ -77,7 +77,7 @@ class KnownModel(NamedTuple):
     def cut_heads(self, layer: str) -> list[Held]:
         """Queries, keys and values that are columns of one tensor, or []."""
         rules = self.config.attention_rules[layer]
-        if rules.rope is not None and not self.has_sizes:
+        if rules.rotation and not self.has_sizes:
             return []
         ends = (rules.heads, rules.heads + rules.kv_heads, count := rules.heads + 2 * rules.kv_heads)
         return [
@@ -187,16 +187,16 @@ SKELETON = {
     **dict.fromkeys(("n_embd", "hidden_size", "d_model", "dim", "embedding_size", "head_dim", "d_kv"), 2),
     **dict.fromkeys(("n_head", "n_heads", "num_attention_heads", "num_heads", "nhead", "encoder_attention_heads",
                      "decoder_attention_heads", "num_key_value_heads"), 1),
-    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim",
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim",
                      "dim_feedforward"), 3),
     **dict.fromkeys(("n_positions", "max_position_embeddings"), 512),
     "vocab_size": 4, "image_size": 4, "patch_size": 2, "relative_attention": True, "pos_att_type": "c2p|p2c",
-    "num_labels": 2,
+    "num_labels": 2, "partial_rotary_factor": 1.0, "rotary_pct": 1.0, "rotary_dim": 2,
 }  # fmt: skip
 HEADED = ({}, *({"architectures": [suffix]} for suffix in SUFFIXES.values()))
 VARIANTS = {"t5": ({"feed_forward_proj": "gated-gelu"},), "electra": ({"embedding_size": 3},
             {"architectures": ["ForPreTraining"]})}  # fmt: skip
-WITHOUT_MODULES = ("lstm", "seq2seq")
+WITHOUT_MODULES = ("lstm", "seq2seq", "gemma3", "phi3")  # of their own, or of unknown sizes
 FEW = 200  # layers
 
 
@@ -653,7 +653,7 @@ def _read_writes(layer: str, node: str, some: Sequence[str], names: Sequence[str
         sites = [f"{layer}.output"] if is_older else [f"{layer}.joined", f"{layer}.output"]
         return dict(zip(some, sites, strict=False))
     letter = node[0].lower()
-    is_rotated = node != "Vcur" and known.config.attention_rules[layer].rope is not None
+    is_rotated = node != "Vcur" and known.config.attention_rules[layer].rotation
     if not is_rotated:
         return {some[-1]: f"{layer}.{letter}_projected"}
     return {**({some[-2]: f"{layer}.{letter}_projected"} if len(some) > 1 else {}), some[-1]: f"{layer}.{letter}"}

@@ -294,7 +294,9 @@ def slip_heads(graph: Graph, stage: Stage) -> Iterator[Change]:
         return
     where = np.asarray(stage.options["where"])
     whose = {"q": "queries", "k": "keys"}[letter]
-    yield "rotary pairs are interleaved", stage.change(interleaved=True)
+    is_interleaved = stage.options.get("interleaved", False)
+    order = "halves instead of neighbours" if is_interleaved else "interleaved"
+    yield f"rotary pairs are {order}", stage.change(interleaved=not is_interleaved)
     yield "the rotation turns the other way", stage.change(direction=-1)
     for times, words in ((0, "not rotated"), (2, "rotated twice")):
         yield f"{whose} are {words}", stage.change(times=times)

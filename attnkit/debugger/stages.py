@@ -619,8 +619,9 @@ def _build_attention(place: Place) -> Built:
         parameters = (f"w{letter}", f"b{letter}")
         yield Stage(projected, "linear", (read,), shape, layer, {"names": parameters, "heads": count})
         options: dict[str, Any] = {"heads": count}
-        if rules.rope is not None:
-            options |= {"rope": rules.rope, "where": place.positions(), "times": int(letter != "v")}
+        if rules.rotation:
+            options |= {"rope": rules.rope, "width": rules.rotary_dim, "interleaved": rules.interleaved}
+            options |= {"where": place.positions(), "times": int(letter != "v")}
         yield Stage(f"{layer}.{letter}", "heads", (projected,), (place.batch, count, rows, rules.head_dim), "", options)
     padding = inputs.of(core.config.stacks[0] if rules.is_cross else rules.stack, core.config)[1]
     padding = None if padding is None or padding.all() else padding

@@ -105,7 +105,7 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
     for layer, names in checkpoint.params.specs.items():
         for name, entry in names.items():
             axes = name_axes(checkpoint.config, layer, name)
-            axes = (*axes[:-1], "q k v") if entry.split[1] > 1 else axes
+            axes = axes if entry.share.is_whole else (*axes[:-1], "q k v" if name[1:] in ("q", "k", "v") else "gates")
             axes = axes[::-1] if entry.transposed else axes
             axes = (*axes[:-1], *UNFOLDED) if entry.patch_shape else axes
             stored = checkpoint.params.weights.find(entry.names)

@@ -24,6 +24,7 @@ from attnkit.model.embedding import check_ids
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_intermediates
 from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.linear import linear
+from attnkit.model.norms import Normalized, QueryKeyNorm, layer_norm, rms_norm
 from attnkit.model.parameters import ATTENTION as PARAMETERS
 from attnkit.model.relative import add_relative_scores
 from attnkit.model.rotary import rotate
@@ -92,8 +93,8 @@ def attention(
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> {"heads": (..., H, T, V), ...}
 
     The result holds, in this order: q, k, v, scores (raw), scaled, capped, masked (bias and mask added, -inf
-    where blocked), weights, heads, lse (log-sum-exp of each query's scores, (..., H, T), float64), present_key,
-    present_value. Query head h uses key head h // (H/G).
+    where blocked), weights, heads, lse (log-sum-exp of each query's scores, sink included, (..., H, T), float64),
+    present_key, present_value. Query head h uses key head h // (H/G).
 
     options   see AttentionOptions; `changes` override single ones by name: attention(q, k, v, causal=True)
     summary   "stats", "topk:K" or "rows:I,J": summaries of the weights in their place, see `weight_stats`,
@@ -150,7 +151,8 @@ def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requ
         return _run_padded
     if has_many and not (v.shape[-1] or requested.has_summary or requested.is_returned("lse")):
         return _empty_heads
-    if SCORES[options.score].score is dot and options.softmax_dtype is None:
+    is_summed = requested.has_summary and options.sinks is not None
+    if SCORES[options.score].score is dot and options.softmax_dtype is None and not is_summed:
         return _run_tiled if has_many or requested.has_summary else _run_dense
     return _run_rows if has_many else _run_dense
 
@@ -212,6 +214,9 @@ def _run_tiled(q: Array, k: Array, v: Array, options: AttentionOptions, requeste
     from attnkit.model.kernels.tiled_attention import tiled_attention
 
     heads, lse = tiled_attention(q, k, v, options)
+    if options.sinks is not None:
+        share, lse = dense_attention.add_sinks(lse, options.sinks)
+        heads = heads * share[..., None].astype(heads.dtype)
     if not requested.has_summary:
         return {"heads": heads, "lse": lse}
     from attnkit.model.kernels.weight_stats import summarize_weights
@@ -316,9 +321,11 @@ def multi_head_attention(
 
     query (..., T, D), key (..., S, D), value (..., S, D) -> {"output": (..., T, D), ...}
 
-    `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. A
-    query of rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. The result
-    has the entries of `attention`, then the output; `summary`, `keep`, `hook` and `changes`: see `attention`.
+    `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. With a norm of
+    queries and keys it may hold gamma_q, gamma_k, beta_q and beta_k; `sinks` (H,) are those of the options. A query of
+    rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. The result has the
+    entries of `attention`, then the output; `summary`, `keep`, `hook` and `changes`: see `attention`. The hook also
+    receives q_normed and k_normed.
     Source: Attention Is All You Need, section 3.2.2. DataError if shapes do not match, UsageError for impossible
     head counts.
 
@@ -334,13 +341,18 @@ def multi_head_attention(
         steps = attention(query, key, value, options, **request)
         return steps | {"output": steps["heads"]}
     result, dtype = output_dtype(query), working(query, key, value, *params.values())
-    q, k, v, past = project_heads(query, key, value, params, options, dtype)
-    options = with_relative_scores(options, q, k, hook)
+    q, k, v, past = project_heads(query, key, value, params, options, dtype, hook)
+    options = with_relative_scores(with_sinks(options, params), q, k, hook)
     steps = attention(q, k, v, options, past=past, **request)
     names, merged = ("heads", "wo", "bo"), merge_heads(steps["heads"])
     output = linear(merged, params.get("wo"), params.get("bo"), names=names, products=options.products)
     steps["output"] = apply_hook(hook, "output", output)
     return cast_intermediates(result, steps)
+
+
+def with_sinks(options: MultiHeadOptions, params: Mapping[str, Array]) -> MultiHeadOptions:
+    """Add the sinks among the parameters to the options."""
+    return options.replace(sinks=params["sinks"]) if "sinks" in params else options
 
 
 def with_relative_scores(options: MultiHeadOptions, q: Array, k: Array, hook: Hook = no_hook) -> MultiHeadOptions:
@@ -366,7 +378,13 @@ def check_parameters(query: Array, params: Mapping[str, Array]) -> None:
 
 
 def project_heads(
-    query: Array, key: Array, value: Array, params: Mapping[str, Array], options: MultiHeadOptions, dtype: DType
+    query: Array,
+    key: Array,
+    value: Array,
+    params: Mapping[str, Array],
+    options: MultiHeadOptions,
+    dtype: DType,
+    hook: Hook = no_hook,
 ) -> tuple[Array, Array, Array, int]:
     """Project queries, keys and values, split them into heads, and rotate them.
 
@@ -390,9 +408,17 @@ def project_heads(
             cast(x, dtype), params.get(names[1]), params.get(names[2]), names=names, products=options.products
         )
 
-    def split_and_rotate(x: Array, count: int) -> Array:
-        split = view_heads(x, count)
-        return split if rotary is None else rotate(split, *rotary)
+    def clip(x: Array) -> Array:
+        return np.clip(x, -options.clip, options.clip) if options.clip else x
+
+    def split_and_rotate(x: Array, count: int, letter: str) -> Array:
+        if options.norm is None:
+            split = view_heads(x, count)
+        else:
+            split = normalize_heads(x, params.get(f"gamma_{letter}"), params.get(f"beta_{letter}"), count, options.norm)
+            split = apply_hook(hook, f"{letter}_normed", split)
+        split = clip(split)
+        return split if rotary is None else rotate(split, *rotary, interleaved=options.interleaved)
 
     def compute_pair() -> tuple[Array, Array]:
         k = project(key, "k", "x" if key is query else "key")
@@ -404,8 +430,33 @@ def project_heads(
             raise DataError.about(
                 "Q", f"{parts}: {q.shape[-1] / heads:g} and {k.shape[-1] / groups:g} dimensions per head"
             )
-        return split_and_rotate(k, groups), view_heads(v, groups)
+        return split_and_rotate(k, groups, "k"), clip(view_heads(v, groups))
 
     q = project(query, "q", "x")
     k, v, past = options.kv_store(compute_pair) if options.kv_store else (*compute_pair(), options.past)
-    return split_and_rotate(q, heads), k, v, past
+    return split_and_rotate(q, heads, "q"), k, v, past
+
+
+def normalize_heads(x: Array, gamma: Array | None, beta: Array | None, heads: int, norm: QueryKeyNorm) -> Array:
+    """Normalize projected queries or keys, and split them into heads.
+
+    x (..., T, H*K), gamma and beta (K,) or (H*K,) -> (..., H, T, K)
+
+    Source: Henry et al. 2020 for norms of queries and keys. DataError if gamma or beta do not fit.
+
+    >>> x = np.array([[3.0, 4.0, 0.0, 5.0]])
+    >>> normalize_heads(x, np.array([1.0, 2.0]), None, 2, QueryKeyNorm("rms", 1e-12, "head")).round(2).tolist()
+    [[[0.85, 2.26]], [[0.0, 2.83]]]
+    """
+    rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, -1)
+    compute: Callable[..., Normalized] = rms_norm if norm.kind == "rms" else layer_norm
+    y = compute(rows, eps=norm.eps).y
+    size = rows.shape[-1] * (heads if norm.scope == "heads" else 1)
+    for name, part in (("gamma", gamma), ("beta", beta)):
+        if part is None:
+            continue
+        if part.shape != (size,):
+            raise DataError.about(name, f"{as_text(part.shape)} of queries or keys: expected ({size},)")
+        part = cast(part, y.dtype).reshape(-1, rows.shape[-1])
+        y = y * part if name == "gamma" else y + part
+    return view_heads(y.reshape(x.shape), heads)

@@ -9,10 +9,12 @@ STACK.projection   w (E, D), b (D,): embeddings of another width to that of the 
 STACK.bias         table (buckets, H), relative positions as a bias on the scores, shared by the layers
 STACK.relative     table (2*buckets, D), gamma, beta (D,): disentangled positions, shared by the layers
 STACK.N.relative   wq, wk (D, H*K), bq, bk: their projections, unless these are those of self
-STACK.N.self       wq (D, H*K), wk, wv (D, G*K), wo (H*K, D), bq, bk, bv, bo
+STACK.N.self       wq (D, H*K), wk, wv (D, G*K), wo (H*K, D), bq, bk, bv, bo; gamma_q, gamma_k, beta_q, beta_k: norms of
+                   queries and keys; sinks (H,)
 STACK.N.cross      the same, over the memory
 STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
-STACK.N.norm1 …    gamma, beta (D,), in the order of the sub-layers they belong to
+STACK.N.norm1 …    gamma, beta (D,): norms before or after sub-layers, in the order of the sub-layers they belong to
+STACK.N.output_norm1 …  the same, of the results of sub-layers before they are added
 STACK.norm         gamma, beta (D,): a norm after the last layer
 pooler             w (D, D), b: tanh(x w + b) of the first token
 head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden states to logits; H is D unless given
@@ -26,6 +28,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
+from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.parameters import LAYERS, TOOLS
 
 
@@ -34,12 +37,17 @@ class PositionConfig:
     """How a model encodes positions.
 
     kind     none, learned, sinusoidal or rotary
-    relative what distances add to the scores besides: "" for nothing; t5, a bias; disentangled (see relative.py)
+    relative what distances add to the scores besides: "" for nothing; t5, a bias; disentangled (see relative.py);
+             alibi, a slope of each head times the position of the key
     size     number of positions; 0: no limit
     first    of learned ones: the row of the table for the first token
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
     rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published; local_rope of
              layers with a window, {} if it is the same
+    rotary_dim   features of a head that are rotated, 0 for all
+    interleaved  whether pairs (0, 1), (2, 3), … are rotated instead of halves
+    unrotated    numbers of the layers that do not rotate
+    rounds_bias  whether alibi is rounded to bfloat16, and scaled as the scores are (Falcon)
     buckets, max_distance, of t5; of disentangled ones half the rows of the table, and the first distance without a row
              of its own, 0 for no shared rows
     terms    of disentangled ones: c2p, scores of queries with distances; p2c, of keys
@@ -53,7 +61,11 @@ class PositionConfig:
     layout: str = "paper"
     rope: Mapping[str, Any] = field(default_factory=dict)
     local_rope: Mapping[str, Any] = field(default_factory=dict)
+    rotary_dim: int = 0
+    interleaved: bool = False
+    unrotated: tuple[int, ...] = ()
     relative: str = ""
+    rounds_bias: bool = False
     buckets: int = 32
     max_distance: int = 128
     terms: tuple[str, ...] = ()
@@ -122,9 +134,12 @@ class AttentionRules(NamedTuple):
     scale     of the scores; None: the default of the score function
     factor    the same as a number
     window    keys before and after a query that it may attend to; -1: no limit
-    rope      of rotary positions; None: no rotation
+    softcap   c: scores become c tanh(s/c); 0 is off
+    norm      of queries and keys: see QueryKeyNorm; None: there is none
+    clip      queries, keys and values are clipped to -clip … clip; 0 is off
+    rotation  rotary, or local_rotary of layers with a window and a rotation of their own; "": no rotation
+    rope      of that rotation; rotary_dim: features of a head that it rotates; interleaved: as in PositionConfig
     relative  what distances add to the scores, as in PositionConfig
-    is_local  whether the layer has a window and a rotation of its own
     """
 
     stack: str
@@ -136,22 +151,39 @@ class AttentionRules(NamedTuple):
     is_cross: bool = False
     causal: bool = False
     window: tuple[int, int] = (-1, -1)
-    rope: Mapping[str, Any] | None = None
+    softcap: float = 0.0
+    norm: QueryKeyNorm | None = None
+    clip: float = 0.0
+    rotation: str = ""
+    rope: Mapping[str, Any] = {}
+    rotary_dim: int = 0
+    interleaved: bool = False
     relative: str = ""
-    is_local: bool = False
+
+    @property
+    def shared_key(self) -> str:
+        """A key for what all layers of the stack with these positions share."""
+        return f"{self.stack}.{self.rotation}"
 
 
 @dataclass(frozen=True)
 class Config:
     """One Transformer.
 
-    norm          layer or rms, with eps; before each sub-layer (norm_first) or after its residual
+    norm          layer or rms, with eps; before each sub-layer (norm_first), of its result before that is added
+                  (norm_output), or both, or else after its residual
+    parallel      whether the feed-forward network reads what attention reads, with norm_first
+    qk_norm       the scope of a norm of queries and keys, see QueryKeyNorm; "": there is none
+    clip          bound of queries, keys and values; 0 is off
     score         the score function of queries and keys
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
+    softcap, logit_softcap   c: scores, or logits, become c tanh(s/c); 0 is off
     head_activation  after head.dense; "": as activation
-    embed_width   of embeddings that a projection maps to width; 0: there is none
+    embed_width   of embeddings that a projection maps to width, before positions are added (projects_first) or after;
+                  0: there is none
     head_width    of head.dense and head.norm; 0: as width
-    embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
+    embed_scale   factor on embeddings; residual_scale: on the results of sub-layers before they are added; logit_scale:
+                  on hidden states before the head
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
     head_norm     whether head.norm follows head.dense
@@ -169,16 +201,24 @@ class Config:
     norm: str = "layer"
     eps: float = 1e-5
     norm_first: bool = False
+    norm_output: bool = False
+    parallel: bool = False
     activation: str = "relu"
     positions: PositionConfig = field(default_factory=PositionConfig)
     score: str = "scaled-dot"
     scale: float | None = None
     scale_by_layer: bool = False
+    softcap: float = 0.0
+    qk_norm: str = ""
+    clip: float = 0.0
     embed_width: int = 0
+    projects_first: bool = False
     head_width: int = 0
     embed_scale: float = 1.0
     embed_norm: bool = False
+    residual_scale: float = 1.0
     logit_scale: float = 1.0
+    logit_softcap: float = 0.0
     types: int = 0
     patches: PatchConfig | None = None
     pooler: bool = False
@@ -234,12 +274,15 @@ class Config:
         """
         chosen = self.stack(stack)
         steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or self.patches else []
+        projection = [Step("linear", f"{stack}.projection")] if self.embed_width else []
+        if self.projects_first:
+            steps += projection
         if self.positions.kind in ("learned", "sinusoidal"):
             steps.append(Step("posenc", f"{stack}.positions"))
         if self.embed_norm:
             steps.append(Step("layernorm", f"{stack}.embed_norm"))
-        if self.embed_width:
-            steps.append(Step("linear", f"{stack}.projection"))
+        if not self.projects_first:
+            steps += projection
         for number in range(chosen.layers):
             steps += layer_steps(self, stack, number)
         return [*steps, Step("layernorm", f"{stack}.norm")] if chosen.final_norm else steps
@@ -266,7 +309,7 @@ class Config:
             return _head_shape(self, part, name)
         stack = self.stack(stack_name)
         sizes = {
-            "model": self.embed_width if self.embed_width and part in EMBEDDING else self.width,
+            "model": self.result_width(layer) if part in EMBEDDING else self.width,
             "heads": stack.heads * stack.head_dim,
             "key heads": stack.kv_heads * stack.head_dim,
             "hidden": stack.hidden,
@@ -278,13 +321,15 @@ class Config:
             "bucket": positions.buckets,
             "distance": 2 * positions.buckets,
             "head": stack.heads,
+            "query norm": stack.head_dim * (1 if self.qk_norm == "head" else stack.heads),
+            "key norm": stack.head_dim * (1 if self.qk_norm == "head" else stack.kv_heads),
         }
         return tuple(sizes[axis] for axis in LAYERS[part][name])
 
     def result_width(self, layer: str) -> int:
         """Width of what the step of a layer computes, without its residual."""
-        is_narrow = self.embed_width and parse_layer_name(layer)[2] in EMBEDDING
-        return self.embed_width if is_narrow else self.width
+        narrow = EMBEDDING[:1] if self.projects_first else EMBEDDING
+        return self.embed_width if self.embed_width and parse_layer_name(layer)[2] in narrow else self.width
 
     def fixes_shapes(self, layer: str) -> bool:
         """Whether products have fixed shapes, so that other texts change no bits.
@@ -304,15 +349,19 @@ class Step(NamedTuple):
     """One operation of a forward pass, with the parameters of one layer.
 
     op              the tool: embed, posenc, layernorm, linear, attend, ffn or rnn
-    adds_residual   "input": its input is added to its result; "saved": the input that the norm before it saved; "": no;
+    adds_residual   "input": its input is added to its result; "saved": the input that a step before it saved; "": no;
                     "concat": its input is put beside its result, along the last axis
-    saves_residual  whether its input is saved for the residual after the next step
+    saves_residual  whether its input is saved for the residual after a later step
+    reads_saved     whether it reads what a step before it saved, and the result before it is saved in its place
+    scale           factor on its result before a residual is added
     """
 
     op: str
     layer: str
     adds_residual: str = ""
     saves_residual: bool = False
+    reads_saved: bool = False
+    scale: float = 1.0
 
 
 def find_attention_rules(config: Config, layer: str) -> AttentionRules:
@@ -334,13 +383,19 @@ def find_attention_rules(config: Config, layer: str) -> AttentionRules:
     if common.is_cross:
         return common
     window = stack.windows[at] if stack.windows else -1
-    is_local = window >= 0 and bool(positions.local_rope)
+    is_rotated = positions.kind == "rotary" and at not in positions.unrotated
+    is_local = is_rotated and window >= 0 and bool(positions.local_rope)
     return common._replace(
         causal=stack.causal,
         window=(window, -1 if stack.causal else window) if window >= 0 else (-1, -1),
-        rope=(positions.local_rope if is_local else positions.rope) if positions.kind == "rotary" else None,
+        softcap=config.softcap,
+        norm=QueryKeyNorm(config.norm, config.eps, config.qk_norm) if config.qk_norm else None,
+        clip=config.clip,
+        rotation=("local_rotary" if is_local else "rotary") if is_rotated else "",
+        rope=positions.local_rope if is_local else positions.rope,
+        rotary_dim=positions.rotary_dim or stack.head_dim,
+        interleaved=positions.interleaved,
         relative=positions.relative,
-        is_local=is_local,
     )
 
 
@@ -355,14 +410,18 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     ['encoder.0.self', 'encoder.0.norm1', 'encoder.0.ffn', 'encoder.0.norm2']
     """
     parts = [part for part in SUBLAYERS if part != "cross" or config.stack(stack).cross]
-    steps = []
+    name, steps = f"{stack}.{number}", list[Step]()
     for order, part in enumerate(parts, start=1):
-        norm = Step("layernorm", f"{stack}.{number}.norm{order}", saves_residual=config.norm_first)
-        work = Step(TOOLS[part], f"{stack}.{number}.{part}", "saved" if config.norm_first else "input")
-        if config.norm_first and order == 1 and number == 0 and not config.stack(stack).first_norm:
-            steps.append(work._replace(adds_residual="input"))
-        else:
-            steps += [norm, work] if config.norm_first else [work, norm]
+        is_branch = config.parallel and order > 1
+        norm = Step("layernorm", f"{name}.norm{order}", saves_residual=not is_branch, reads_saved=is_branch)
+        work = Step(TOOLS[part], f"{name}.{part}")
+        has_norm = config.norm_first and not (number == 0 and order == 1 and not config.stack(stack).first_norm)
+        if config.norm_output:
+            result = Step("layernorm", f"{name}.output_norm{order}", "saved", scale=config.residual_scale)
+            steps += [norm, work, result] if has_norm else [work._replace(saves_residual=True), result]
+            continue
+        work = work._replace(adds_residual="saved" if has_norm else "input", scale=config.residual_scale)
+        steps += [norm] * has_norm + [work] if config.norm_first else [work, norm._replace(saves_residual=False)]
     return steps
 
 

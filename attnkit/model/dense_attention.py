@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike
 from attnkit.errors import UsageError
 from attnkit.model import masks
 from attnkit.model.checks import as_text, fit
-from attnkit.model.dtypes import FLOATS, Array, DType, cast, is_float, rounded
+from attnkit.model.dtypes import FLOATS, Array, DType, cast, is_float, quiet, rounded
 from attnkit.model.hooks import Requested, apply_hook
 from attnkit.model.kernels.products import PLAIN, Multiply, Products
+from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.relative import RelativePositions
 from attnkit.model.scores import product
 from attnkit.model.softmax import log_sum_exp, softmax
@@ -40,6 +41,7 @@ class AttentionOptions:
     lengths        (B,) valid keys of each row of the batch
     scale          factor on the scores; None: 1/sqrt(K) for scaled-dot, else 1
     softcap        c: scores become c tanh(s/c); 0 is off
+    sinks          (H,) a score of each head for no key at all: softmax includes it, and its weight is left out
     score          a name of SCORES, and score_params its parameters by name
     past           how many of k and v belong to tokens before the first query
     past_key       (..., G, P, K), prepended to k, and past_value (..., G, P, V), prepended to v
@@ -58,6 +60,7 @@ class AttentionOptions:
     lengths: ArrayLike | None = None
     scale: float | None = None
     softcap: float = 0.0
+    sinks: Array | None = None
     score: str = "scaled-dot"
     score_params: Mapping[str, Array] | None = None
     past: int = 0
@@ -98,19 +101,24 @@ class AttentionOptions:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MultiHeadOptions(AttentionOptions):
-    """Options of attention, and how heads are split, rotated and cached.
+    """Options of attention, and how heads are split, normalized, rotated and cached.
 
     heads     number of query heads
     kv_heads  number of key and value heads; None: as many as query heads
+    norm      of queries and keys, by gamma_q, gamma_k, beta_q, beta_k of the parameters
+    clip      queries, keys and values are then clipped to -clip … clip; 0 is off
     relative  distances between tokens, whose scores are added (see relative.py)
-    rotary    the cosines and sines (..., T, R/2) that queries and keys are rotated by
+    rotary    the cosines and sines (..., T, R/2) that queries and keys are rotated by; interleaved: see `rotate`
     kv_store  called with the function that computes keys and values of this call; returns those of all tokens so
               far and the number of earlier ones, as KVCache.append does
     """
 
     heads: int = 1
     kv_heads: int | None = None
+    norm: QueryKeyNorm | None = None
+    clip: float = 0.0
     rotary: tuple[Array, Array] | None = None
+    interleaved: bool = False
     relative: RelativePositions | None = None
     kv_store: KVStore | None = None
 
@@ -136,15 +144,35 @@ def dense_attention(
     capped = apply_hook(hook, "capped", _cap(scaled, float(options.softcap), in_place="scaled" not in requested))
     masked = apply_hook(hook, "masked", mask_scores(capped, options.mask, options.bias, allowed))
     exact = masked if softmax_dtype is None else rounded(masked, softmax_dtype)
+    has_sums = requested.is_returned("lse") or requested.has_summary or options.sinks is not None
+    lse = log_sum_exp(exact) if has_sums else None
     weights = softmax(exact)
+    if options.sinks is not None and lse is not None:
+        share, lse = add_sinks(lse, options.sinks)
+        weights *= share[..., None].astype(weights.dtype)
     weights = weights if softmax_dtype is None else rounded(weights, softmax_dtype).astype(masked.dtype)
     weights = apply_hook(hook, "weights", weights)
     steps = {"scores": scores, "scaled": scaled, "capped": capped, "masked": masked}
     steps = {name: step for name, step in steps.items() if name in requested} | {"weights": weights}
-    if requested.is_returned("lse") or requested.has_summary:
-        steps["lse"] = log_sum_exp(exact)
+    if lse is not None:
+        steps["lse"] = lse
     steps["heads"] = _weighted_sum(weights, values, options.products.stacked)
     return steps
+
+
+@quiet
+def add_sinks(lse: Array, sinks: Array) -> tuple[Array, Array]:
+    """The share of the keys in softmax beside a sink, and the log-sum-exp with it.
+
+    lse (..., H, T) of the scores, sinks (H,) -> (..., H, T), (..., H, T)
+
+    The weight of the sink is 1 − the share. Source: Xiao et al. 2024, with a learned score as in gpt-oss.
+
+    >>> [one.round(4).tolist() for one in add_sinks(np.log([[3.0]]), np.zeros(1))]
+    [[[0.75]], [[1.3863]]]
+    """
+    total = np.logaddexp(lse, sinks[:, None])
+    return np.exp(lse - total), total
 
 
 def _cap(scores: Array, softcap: float, *, in_place: bool) -> Array:

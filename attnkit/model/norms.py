@@ -50,6 +50,19 @@ class NormGradients(NamedTuple):
 Pullback = Callable[[Array], NormGradients]
 
 
+class QueryKeyNorm(NamedTuple):
+    """A norm of queries and keys, after their projection and before their rotation.
+
+    kind   layer or rms, with eps
+    scope  what is normalized, and which gamma belongs to it: head, with one gamma (K,) for all heads; heads, with a
+           gamma for each head, (H*K,); or projection, all heads as one vector (H*K,)
+    """
+
+    kind: str
+    eps: float
+    scope: str
+
+
 def layer_norm(
     x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5, axis: int = -1
 ) -> Normalized:

@@ -10,7 +10,7 @@ from attnkit.model.kernels.products import FIXED, PLAIN, Products
 from attnkit.model.linear import linear
 from attnkit.model.pooling import concat_pool, first_token, mean_pool
 from attnkit.model.sampling import logits, probabilities
-from attnkit.model.transformer import normalize
+from attnkit.model.transformer import normalize, scaled
 
 
 def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
@@ -30,10 +30,10 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None
         x = apply_hook(hook, "head.dense", dense)
         if config.head_norm:
             x = apply_hook(hook, "head.norm", normalize(model, "head.norm", x).y)
-    if config.logit_scale != 1:
-        x = x * np.asarray(config.logit_scale, x.dtype)
     head = params["head"]
-    rows = logits(x, head["w"], head.get("b"), products)
+    rows = logits(scaled(x, config.logit_scale), head["w"], head.get("b"), products)
+    if config.logit_softcap:
+        rows = config.logit_softcap * np.tanh(rows / config.logit_softcap)
     return apply_hook(hook, "logits", rows[..., 0, :] if config.is_head_pooled else rows)
 
 

@@ -6,6 +6,8 @@ A size has the name of its axis, so that a shape is the axes read in the sizes o
 
 Axes = tuple[str, ...]
 
+SHOWN = {"key heads": "heads", "query norm": "heads", "key norm": "heads"}  # axes under the names that users see
+
 # the last part of the name of a layer -> the tool that computes it
 TOOLS = {
     "embed": "embed",
@@ -14,7 +16,7 @@ TOOLS = {
     **dict.fromkeys(("ffn", "readout", "bridge", "bridge_cell"), "ffn"),
     "projection": "linear",
     "rnn": "rnn",
-    **dict.fromkeys(("norm", "embed_norm", "norm1", "norm2", "norm3"), "layernorm"),
+    **dict.fromkeys(("norm", "embed_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"),
     "pooler": "encode",
     **dict.fromkeys(("head", "head.dense", "head.norm"), "decode"),
 }
@@ -30,6 +32,11 @@ ATTENTION: dict[str, Axes] = {
     "bk": ("key heads",),
     "bv": ("key heads",),
     "bo": ("model",),
+    "gamma_q": ("query norm",),
+    "beta_q": ("query norm",),
+    "gamma_k": ("key norm",),
+    "beta_k": ("key norm",),
+    "sinks": ("head",),
 }
 OUTPUT_PARAMETERS = {name: ATTENTION[name] for name in ("wo", "bo")}  # the projection of merged heads
 SCORE: dict[str, Axes] = {"wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",)}
@@ -101,4 +108,4 @@ def parameter_axes(part: str, name: str) -> Axes:
     (('model', 'heads'), ('position', 'model'))
     """
     axes = LAYERS.get(part, ANY).get(name, ())
-    return tuple("heads" if axis == "key heads" else axis for axis in axes)
+    return tuple(SHOWN.get(axis, axis) for axis in axes)

@@ -170,11 +170,43 @@ def _yarn_factor(rope: Rope, factor: float) -> float:
     return growth + 1
 
 
+def _longrope(dim: int, rope: Rope, length: int) -> Scaled:
+    """Frequencies divided by a factor for each pair, others beyond the original length (LongRoPE, Ding et al. 2024)."""
+    original = _original(rope)
+    name = "long_factor" if length > original else "short_factor"
+    factors = rope.get(name)
+    if factors is None:
+        raise DataError(f"rope_type 'longrope' needs {name!r}")
+    is_list = isinstance(factors, list) and all(type(one) in (int, float) and 0 < one < math.inf for one in factors)
+    if not is_list or len(factors or ()) != dim // 2:
+        raise DataError.about(name, f"{repr(factors)[:40]} (expected {dim // 2} positive numbers)")
+    longest = rope.get("max_position_embeddings")
+    growth = _number(rope, "factor", longest and longest / original)
+    factor = 1.0 if growth <= 1 else math.sqrt(1 + math.log(growth) / math.log(original))
+    return _published(dim, rope) / np.asarray(factors, np.float64), _number(rope, "attention_factor", factor)
+
+
+def has_same_rotation(rope: Rope, before: int, after: int) -> bool:
+    """Whether texts of two lengths rotate the same, so that cached keys stay valid.
+
+    >>> rope = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 8}
+    >>> has_same_rotation(rope, 3, 8), has_same_rotation(rope, 8, 9)
+    (True, False)
+    """
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind == "dynamic":
+        return after <= int(rope.get("max_position_embeddings", 0))
+    if kind == "longrope":
+        return (before > _original(rope)) == (after > _original(rope))
+    return True
+
+
 ROPE_TYPES: dict[str, Callable[[int, Rope, int], Scaled]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
+    "longrope": _longrope,
     "yarn": _yarn,
 }
 

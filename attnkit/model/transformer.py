@@ -15,7 +15,7 @@ from attnkit.model.attention import attention, merge_heads, multi_head_attention
 from attnkit.model.config import AttentionRules, Config, StackConfig, Step, layer_steps, parse_layer_name
 from attnkit.model.context import Context, Model, Params
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
-from attnkit.model.dtypes import Array, output_dtype, quiet, working
+from attnkit.model.dtypes import Array, output_dtype, quiet, rounded, working
 from attnkit.model.embedding import embed
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import apply_hook, scoped
@@ -23,7 +23,14 @@ from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
 from attnkit.model.linear import add, linear
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
-from attnkit.model.positions import add_positions, learned_positions, sinusoidal_positions, t5_bias, t5_buckets
+from attnkit.model.positions import (
+    add_positions,
+    alibi_slopes,
+    learned_positions,
+    sinusoidal_positions,
+    t5_bias,
+    t5_buckets,
+)
 from attnkit.model.relative import RelativePositions, distance_rows
 from attnkit.model.rotary import rope_frequencies, rotary_angles, rotate
 
@@ -63,9 +70,11 @@ def run(
     saved, finite = x if saved is None else saved, bool(np.isfinite(x).all())
     for step in steps:
         context.on_step(step)
+        if step.reads_saved:
+            x, saved = saved, x
         before = x
         saved = x if step.saves_residual else saved
-        x = apply(model, step, x, context)
+        x = scaled(apply(model, step, x, context), step.scale)
         if step.adds_residual == "concat":
             x = apply_hook(context.hook, f"{step.layer}.concat", np.concatenate([x, before], axis=-1))
         elif step.adds_residual:
@@ -75,6 +84,15 @@ def run(
             finite = False
             context.on_non_finite(step.layer)
     return x
+
+
+def scaled(x: Array, factor: float) -> Array:
+    """x times a factor in the dtype of x; x itself if the factor is 1.
+
+    >>> scaled(np.array([3.0], np.float32), 0.5)
+    array([1.5], dtype=float32)
+    """
+    return x if factor == 1 else x * np.asarray(factor, x.dtype)
 
 
 def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Array:
@@ -88,8 +106,7 @@ def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Arra
     else:
         x = embed(ids, params["table"])
         x = x.astype(context.dtype or x.dtype, copy=False)
-        if config.embed_scale != 1:
-            x = x * np.asarray(config.embed_scale, x.dtype)
+        x = scaled(x, config.embed_scale)
         if "types" in params:
             x = add(x, embed(segments(ids, context), params["types"]))
     return apply_hook(context.hook, layer, x)
@@ -241,25 +258,31 @@ def attention_source(layer: str, x: Array, context: Context) -> Array:
 def read_attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:
     """Heads, scale, masks and positions of one layer of attention."""
     rules = model.config.attention_rules[layer]
-    options: dict[str, Any] = {"heads": rules.heads, "kv_heads": rules.kv_heads, "scale": rules.scale}
-    options["products"] = layer_products(model, layer, context)
+    options = head_options(rules) | {"products": layer_products(model, layer, context)}
     if rules.is_cross:
         return options | {"mask": _over_heads(context.memory_mask)}
     options |= {"causal": rules.causal, "window": rules.window, "mask": _over_heads(context.mask)}
-    key = f"{rules.stack}.local" if rules.is_local else rules.stack
-    if key not in context.shared:
-        context.shared[key] = relative_positions(model, rules, queries, context)
-    options |= context.shared[key]
+    if rules.shared_key not in context.shared:
+        context.shared[rules.shared_key] = relative_positions(model, rules, queries, context)
+    options |= context.shared[rules.shared_key]
     if rules.relative == "disentangled":
         options["relative"] = disentangled_positions(model, layer, queries, context)
     return options
 
 
+def head_options(rules: AttentionRules) -> dict[str, Any]:
+    """The options of a layer of attention that do not depend on its tokens."""
+    names = ("heads", "kv_heads", "scale", "softcap", "norm", "clip", "interleaved")
+    return {name: getattr(rules, name) for name in names}
+
+
 def relative_positions(model: Model, rules: AttentionRules, queries: int, context: Context) -> dict[str, Any]:
     """Rotary angles and bias on the scores of the layers with these rules."""
     options: dict[str, Any] = {}
-    if rules.rope is not None:
+    if rules.rotation:
         options["rotary"] = rotation(rules, queries, context)
+    if rules.relative == "alibi":
+        options["bias"] = alibi(model.config, rules, context.past + queries, context.mask)
     if rules.relative == "t5":
         buckets = position_buckets(model.config, rules.stack, context.past, queries)
         options["bias"] = t5_bias(buckets, model.params[f"{rules.stack}.bias"]["table"])
@@ -269,11 +292,27 @@ def relative_positions(model: Model, rules: AttentionRules, queries: int, contex
 def rotation(rules: AttentionRules, queries: int, context: Context) -> tuple[Array, Array]:
     """Cosines and sines (T, R/2) or (B, 1, T, R/2) that queries are rotated by."""
     where = context.positions if context.positions is not None else context.past + np.arange(queries)
-    frequencies, factor = rope_frequencies(rules.head_dim, rules.rope or {}, int(where.max(initial=0)) + 1)
-    cos, sin = rotary_angles(where, rules.head_dim, frequencies=frequencies)
+    frequencies, factor = rope_frequencies(rules.rotary_dim, rules.rope, int(where.max(initial=0)) + 1)
+    cos, sin = rotary_angles(where, rules.rotary_dim, frequencies=frequencies)
     if where.ndim == 2:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
     return cos * factor, sin * factor
+
+
+def alibi(config: Config, rules: AttentionRules, keys: int, mask: Array | None) -> Array:
+    """The slope of each head times the position of each key, a bias on the scores.
+
+    It differs from the bias by distance by a number for each query, which changes no weight.
+
+    mask (B, 1, S), True = real, or None -> (B, H, 1, S) or (H, 1, S)
+    """
+    is_padding = mask is not None and mask.ndim == 3 and mask.shape[1:] == (1, keys)
+    where = token_positions(mask)[:, None, None] if mask is not None and is_padding else np.arange(keys)
+    slopes = alibi_slopes(rules.heads)[:, None, None]
+    if config.positions.rounds_bias:
+        return rules.factor * rounded(rounded(slopes, "bfloat16") * where, "bfloat16").astype(np.float64)
+    bias: Array = slopes * where
+    return bias
 
 
 def disentangled_positions(model: Model, layer: str, queries: int, context: Context) -> RelativePositions:
@@ -402,7 +441,7 @@ def apply_packed(
         return apply_step(model, step, x, context)
     params = model.params.get(step.layer, {})
     rules = model.config.attention_rules[step.layer]
-    plain = MULTI_HEAD_DEFAULT.replace(heads=rules.heads, kv_heads=rules.kv_heads, products=ARRANGED)
+    plain = MULTI_HEAD_DEFAULT.replace(**head_options(rules), products=ARRANGED)
     q, k, v, _ = project_heads(x, x, x, params, plain, working(x, *params.values()))  # (H, R, K), (G, R, K), …
     merged = np.zeros((len(x), q.shape[0] * v.shape[-1]), v.dtype)
     start = 0
@@ -421,7 +460,7 @@ def attend_texts(texts: Sequence[Array], options: MultiHeadOptions) -> Array:
     """Heads of attention within texts of one length: (..., H, T, K) -> (..., H, T, V)."""
     q, k, v = texts
     if options.rotary is not None:
-        q, k = rotate(q, *options.rotary), rotate(k, *options.rotary)
+        q, k = (rotate(x, *options.rotary, interleaved=options.interleaved) for x in (q, k))
     return attention(q, k, v, with_relative_scores(options, q, k), keep=())["heads"]
 
 

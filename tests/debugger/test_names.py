@@ -134,8 +134,9 @@ def test_dumps_of_sglang_have_lists_in_place_of_suffixes():
 
 
 def test_fused_groups_of_unknown_sizes_are_not_guessed():
-    located = locate_sites(["model.layers.0.self_attn.qkv_proj", "model.layers.0.self_attn.o_proj"])
-    assert list(located.sources) == ["decoder.0.self.output"]
+    names = ["model.layers.0.self_attn.qkv_proj", "model.layers.0.self_attn.o_proj", "model.layers.0.mlp.down_proj"]
+    located = locate_sites(names)
+    assert list(located.sources) == ["decoder.0.self.output", "decoder.0.ffn.output"]
     assert list(located.unknown) == ["model.layers.0.self_attn.qkv_proj"]
 
 

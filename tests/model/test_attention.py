@@ -353,7 +353,10 @@ def test_operands_that_do_not_meet(q, k, v, message):
         ({"wo": Z((8, 6))}, "wo (8,6) for heads (3,10): first dimension 8 != 10"),
         ({"wq": Z(6)}, "wq (6,) for x (3,10): rank 1, expected 2 (in, out)"),
         ({"bq": Z(6)}, "bq (6,): expected (10,)"),
-        ({"wx": Z((8, 6))}, "parameter 'wx' is not one of wq, wk, wv, wo, bq, bk, bv, bo"),
+        (
+            {"wx": Z((8, 6))},
+            "parameter 'wx' is not one of wq, wk, wv, wo, bq, bk, bv, bo, gamma_q, beta_q, gamma_k, beta_k, sinks",
+        ),
     ],
 )
 def test_parameters_that_do_not_fit(params, message):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import ROPE_TYPES, rope_frequencies, rotary_angles, rotate
+from attnkit.model.rotary import has_same_rotation
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -67,6 +68,13 @@ LLAMA = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 4096}
 DEEP = {**YARN, "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.0, "beta_fast": 16, "beta_slow": 2,
         "truncate": False}  # fmt: skip
+LONG = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 3.0, 4.0, 5.0],
+    "original_max_position_embeddings": 16,
+    "factor": 4.0,
+}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 64}
 
 # What ROPE_INIT_FUNCTIONS of transformers 5.23 gives in float32, for a LlamaConfig with these rope_parameters, head_dim
@@ -128,8 +136,8 @@ def test_older_configurations_say_type():
 
 @pytest.mark.parametrize("kind", sorted(set(ROPE_TYPES) - {"default"}))
 def test_missing_fields_of_a_rope_type_are_named(kind):
-    whole = {"linear": {"factor": 2.0}, "dynamic": DYNAMIC, "llama3": LLAMA, "yarn": YARN}[kind]
-    optional = {"rope_type", "rope_theta"}
+    kinds = {"linear": {"factor": 2.0}, "dynamic": DYNAMIC, "llama3": LLAMA, "yarn": YARN, "longrope": LONG}
+    whole, optional = kinds[kind], {"rope_type", "rope_theta", "long_factor"}
     for name in whole.keys() - optional:
         rope = {other: value for other, value in whole.items() if other != name}
         with pytest.raises(DataError, match=f"rope_type '{kind}' needs '"):
@@ -138,8 +146,35 @@ def test_missing_fields_of_a_rope_type_are_named(kind):
             rope_frequencies(8, {**whole, "rope_type": kind, name: -1}, 9)
 
 
+def test_longrope_by_hand():
+    """Of 4 features: 1 and 1/100, divided by 2 and 5, and by 3 and 10 beyond 16 tokens; sqrt(1 + ln 4 / ln 16)."""
+    for length, expected in ((16, [1 / 2, 1 / 500]), (17, [1 / 3, 1 / 1000])):
+        frequencies, factor = rope_frequencies(4, {**LONG, "short_factor": [2, 5], "long_factor": [3, 10]}, length)
+        np.testing.assert_allclose(frequencies, expected, rtol=1e-15)
+        assert math.isclose(factor, math.sqrt(1.5), rel_tol=1e-15)
+    with pytest.raises(DataError, match=r"long_factor \[3\] \(expected 2 positive numbers\)"):
+        rope_frequencies(4, {**LONG, "long_factor": [3]}, 17)
+
+
+@pytest.mark.parametrize(
+    "kind, before, after, same",
+    [
+        ("default", 3, 99, True),
+        ("dynamic", 3, 8, True),
+        ("dynamic", 8, 9, False),
+        ("longrope", 3, 16, True),
+        ("longrope", 16, 17, False),
+        ("longrope", 17, 99, True),
+    ],
+)
+def test_cached_keys_stay_valid_while_the_rotation_is_the_same(kind, before, after, same):
+    rope = {"dynamic": {**DYNAMIC, "max_position_embeddings": 8}, "longrope": LONG}.get(kind, {})
+    assert has_same_rotation({**rope, "rope_type": kind}, before, after) is same
+
+
 def test_invalid_frequencies_are_refused():
-    with pytest.raises(UsageError, match="rope_type 'spiral' \\(expected default, linear, dynamic, llama3, yarn\\)"):
+    names = "default, linear, dynamic, llama3, longrope, yarn"
+    with pytest.raises(UsageError, match=f"rope_type 'spiral' \\(expected {names}\\)"):
         rope_frequencies(8, {"rope_type": "spiral"}, 9)
     with pytest.raises(DataError, match="rotary width 7 is not even"):
         rope_frequencies(7, {}, 9)

@@ -97,7 +97,7 @@ class Port:
         return [one for one in self.config.attention_rules if one.endswith(f".{kind}")]
 
     def has_rope(self) -> bool:
-        return any(rules.rope is not None for rules in self.config.attention_rules.values())
+        return any(rules.rotation for rules in self.config.attention_rules.values())
 
 
 # recording

@@ -48,7 +48,7 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dense_attention import MultiHeadOptions
 from attnkit.model.dtypes import Array, DType, is_float, working
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
+from attnkit.model.kernels.incremental_decoder import CachedDecoder, keeps_cache
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.output_head import real_places
 from attnkit.model.pooling import require_last_tokens
@@ -391,7 +391,7 @@ class CompiledDecoder(CachedDecoder):
     def __call__(self, tokens: Array) -> Array:
         """Append tokens and return the logits of the next one: tokens (B, T) -> (B, N)."""
         self._text = tokens if self._text is None else np.concatenate([self._text, tokens], axis=1)
-        if not cacheable(self.model.config, self._text.shape[1]):
+        if not keeps_cache(self.model.config, self._past, self._text.shape[1]):
             self._past, self._capacity, self._caches, self._cache = 0, 0, {}, KVCache()
         rest = self._text[:, self._past :]
         context = Context(**self.context)

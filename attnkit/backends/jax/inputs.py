@@ -229,8 +229,8 @@ def relative_arrays(
     positions, arrays = config.positions, dict[str, Any]()
     if positions.kind == "rotary":
         for rules in config.attention_rules.values():
-            key = "local_rotary" if rules.is_local else "rotary"
-            if rules.stack == name and rules.rope is not None and key not in arrays:
+            key = rules.rotation
+            if key and rules.stack == name and key not in arrays:
                 arrays[key] = tuple(fill(x, -2, width) for x in rotation(rules, tokens, context))
     if positions.relative == "t5":
         options = {"buckets": positions.buckets, "max_distance": positions.max_distance}

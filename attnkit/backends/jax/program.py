@@ -71,9 +71,7 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     config, params, see = run.config, run.params.get(layer, {}), run.see_in(layer)
     attention = config.attention_rules[layer]
     is_cross = attention.is_cross
-    rotary: Pair | None = None
-    if attention.rope is not None:
-        rotary = run.inputs["local_rotary" if attention.is_local else "rotary"]
+    rotary: Pair | None = run.inputs[attention.rotation] if attention.rotation else None
     source = run.inputs["memory"] if is_cross and layer not in run.caches else x
     q = view_heads(run.linear(x, params.get("wq"), params.get("bq")), attention.heads)
     if is_cross and layer in run.caches:

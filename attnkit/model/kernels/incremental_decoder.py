@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.attention import normalize_heads
 from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
@@ -18,11 +19,12 @@ from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.output_head import head_logits
 from attnkit.model.recurrent_config import RecurrentConfig
-from attnkit.model.rotary import rotate
-from attnkit.model.transformer import relative_positions, run
+from attnkit.model.rotary import has_same_rotation, rotate
+from attnkit.model.transformer import relative_positions, run, scaled
 
-Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), options of the position -> (B, D)
+Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), positions of the token by kind of layer -> (B, D)
 Parameters = Mapping[str, Array]
+ANY = 1 << 62  # tokens, more than any text has
 
 
 class CachedDecoder:
@@ -47,7 +49,7 @@ class CachedDecoder:
     def __call__(self, tokens: Array) -> Array:
         """Append tokens and return the logits of the next one: tokens (B, T) -> (B, N)."""
         self._text = tokens if self._text is None else np.concatenate([self._text, tokens], axis=1)
-        if not cacheable(self.model.config, self._text.shape[1]):
+        if not keeps_cache(self.model.config, self.cache.length, self._text.shape[1]):
             self.cache = KVCache()
         context, rest = Context(cache=self.cache, **self.context), self._text[:, self.cache.length :]
         is_fast = self._can_use_fast_step(rest, context)
@@ -69,9 +71,11 @@ class CachedDecoder:
             self._layers = self.cache, layers
         x = run(self.model, self.steps[: self._first], tokens, context)
         context.on_step(self.steps[self._first])
-        rules = self.model.config.attention_rules["decoder.0.self"]
-        relative = relative_positions(self.model, rules, 1, context)
-        return self._layers[1](x[:, 0], relative)[:, None]
+        shared: dict[str, Mapping[str, Any]] = {}
+        for layer, rules in self.model.config.attention_rules.items():
+            if layer.endswith(".self") and layer.startswith("decoder.") and rules.shared_key not in shared:
+                shared[rules.shared_key] = relative_positions(self.model, rules, 1, context)
+        return self._layers[1](x[:, 0], shared)[:, None]
 
     def reorder_cache(self, rows: Array) -> None:
         """Replace row i of the batch by row rows[i]."""
@@ -84,32 +88,37 @@ def new_cache(config: Config) -> KVCache:
     return StateCache() if isinstance(config, RecurrentConfig) else KVCache()
 
 
-def cacheable(config: Config, length: int | None = None) -> bool:
-    """Whether cached keys stay valid as a text grows to a length [any].
+def cacheable(config: Config) -> bool:
+    """Whether cached keys stay valid as a text grows to any length.
 
-    They do not with dynamic RoPE, whose rotations depend on the length of the whole text.
+    They do not if its rotations depend on the length of the whole text.
     """
-    rope = config.positions.rope
-    if rope.get("rope_type", rope.get("type")) != "dynamic":
-        return True
-    return length is not None and length <= rope.get("max_position_embeddings", 0)
+    return keeps_cache(config, 0, ANY)
+
+
+def keeps_cache(config: Config, before: int, after: int) -> bool:
+    """Whether the keys of a text of one length stay valid as it grows to another."""
+    ropes = (config.positions.rope, config.positions.local_rope)
+    return all(has_same_rotation(rope, before, after) for rope in ropes)
 
 
 def compile_decode_step(config: Config, params: Mapping[str, Parameters], steps: list[Step], cache: KVCache) -> Layer:
     """Compile the steps of layers to one function of one token in each row.
 
-    The cache must hold the earlier tokens, and the keys and values of the memory. `relative` is what
-    `relative_positions` returns for the token: rotary or bias.
+    The cache must hold the earlier tokens, and the keys and values of the memory. `shared` is what
+    `relative_positions` returns for the token, rotary or bias, by `AttentionRules.shared_key`.
     """
     operators = [(step, _compile_step(config, params, step, cache)) for step in steps]
 
     @quiet
-    def decode_step(x: Array, relative: Mapping[str, Any]) -> Array:
+    def decode_step(x: Array, shared: Mapping[str, Any]) -> Array:
         saved = x
         for step, operator in operators:
+            if step.reads_saved:
+                x, saved = saved, x
             if step.saves_residual:
                 saved = x
-            y = operator(x, relative)
+            y = scaled(operator(x, shared), step.scale)
             x = y + (saved if step.adds_residual == "saved" else x) if step.adds_residual else y
         return x
 
@@ -131,7 +140,7 @@ def _norm(config: Config, params: Parameters) -> Layer:
     gamma, beta = (params[name].astype(np.float64) if name in params else None for name in ("gamma", "beta"))
     centred, eps, size = config.norm == "layer", config.eps, np.float64(config.width)
 
-    def norm(x: Array, relative: Mapping[str, Any]) -> Array:
+    def norm(x: Array, shared: Mapping[str, Any]) -> Array:
         wide = x.astype(np.float64)
         if centred:
             wide -= np.add.reduce(wide, axis=-1, keepdims=True) / size
@@ -160,7 +169,7 @@ def _ffn(config: Config, params: Parameters) -> Layer:
     gate = _linear(params["w3"], params.get("b3")) if "w3" in params else None
     activation = ACTIVATIONS[config.activation]
 
-    def ffn(x: Array, relative: Mapping[str, Any]) -> Array:
+    def ffn(x: Array, shared: Mapping[str, Any]) -> Array:
         hidden = activation(inner(x))
         return outer(hidden if gate is None else hidden * gate(x))
 
@@ -201,38 +210,61 @@ def _fuse_columns(weights: list[Array]) -> Array | None:
     return np.lib.stride_tricks.as_strided(first, shape, first.strides, writeable=False)
 
 
-def _weighted_values(q: Array, keys: Array, values: Array, scale: float, bias: Array | None = None) -> Array:
+def _weighted_values(
+    q: Array,
+    keys: Array,
+    values: Array,
+    rules: AttentionRules,
+    bias: Array | None = None,
+    sinks: Array | None = None,
+) -> Array:
     """Dense attention of one token.
 
-    q (B, G, H/G, K), keys (B, G, S, K), values (B, G, S, K) -> (B, H*K)
+    q (B, G, H/G, K), keys (B, G, S, K), values (B, G, S, V), bias (G, H/G, S), sinks (G, H/G, 1) -> (B, H*V)
     """
     scores = q @ keys.swapaxes(-1, -2)
-    scores *= scale
+    scores *= rules.factor
+    if rules.softcap:
+        scores = rules.softcap * np.tanh(scores / rules.softcap)
     if bias is not None:
         scores += bias
-    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+    largest = np.maximum.reduce(scores, axis=-1, keepdims=True)
+    if sinks is not None:
+        largest = np.maximum(largest, sinks)
+    scores -= largest
     np.exp(scores, out=scores)
-    scores /= np.add.reduce(scores, axis=-1, keepdims=True)
+    total = np.add.reduce(scores, axis=-1, keepdims=True)
+    scores /= total if sinks is None else total + np.exp(sinks - largest)
     return (scores @ values).reshape(len(q), -1)
 
 
 def _self_attention(rules: AttentionRules, params: Parameters, layer: str, cache: KVCache) -> Layer:
     project, out = _projections(params), _linear(params["wo"], params.get("bo"))
     groups, heads, width = rules.kv_heads, rules.heads // rules.kv_heads, rules.head_dim
-    window = rules.window[0]
+    window, clip, norm = rules.window[0], rules.clip, rules.norm
+    sinks = params["sinks"].reshape(groups, heads, 1) if "sinks" in params else None
 
-    def attend(x: Array, relative: Mapping[str, Any]) -> Array:
+    def normalize(x: Array, letter: str, count: int) -> Array:
+        if norm is None:
+            return x
+        return normalize_heads(x[:, None], params.get(f"gamma_{letter}"), params.get(f"beta_{letter}"), count, norm)
+
+    def attend(x: Array, shared: Mapping[str, Any]) -> Array:
+        relative = shared.get(rules.shared_key, {})
         q, k, v = project(x)
+        q, k = normalize(q, "q", rules.heads), normalize(k, "k", groups)
+        if clip:
+            q, k, v = (np.clip(part, -clip, clip) for part in (q, k, v))
         q, k, v = q.reshape(-1, groups, heads, width), k.reshape(-1, groups, 1, width), v.reshape(-1, groups, 1, width)
         if "rotary" in relative:
-            q, k = rotate(q, *relative["rotary"]), rotate(k, *relative["rotary"])
+            q, k = (rotate(part, *relative["rotary"], interleaved=rules.interleaved) for part in (q, k))
         keys, values, _ = cache.append(layer, k, v)
         if window >= 0:
             keys, values = keys[..., -window - 1 :, :], values[..., -window - 1 :, :]
         bias = relative.get("bias")  # (H, 1, S)
         if bias is not None:
             bias = bias.reshape(groups, heads, -1)[..., -keys.shape[-2] :]
-        return out(_weighted_values(q, keys, values, rules.factor, bias))
+        return out(_weighted_values(q, keys, values, rules, bias, sinks))
 
     return attend
 
@@ -241,7 +273,7 @@ def _cross_attention(rules: AttentionRules, params: Parameters, layer: str, cach
     project, out = _linear(params["wq"], params.get("bq")), _linear(params["wo"], params.get("bo"))
     shape = -1, rules.kv_heads, rules.heads // rules.kv_heads, rules.head_dim
 
-    def attend(x: Array, relative: Mapping[str, Any]) -> Array:
-        return out(_weighted_values(project(x).reshape(shape), *cache.get(layer), rules.factor))
+    def attend(x: Array, shared: Mapping[str, Any]) -> Array:
+        return out(_weighted_values(project(x).reshape(shape), *cache.get(layer), rules))
 
     return attend

@@ -1,0 +1,20 @@
+"""Cohere 2: Cohere with windows in three of four layers, which alone rotate."""
+
+from dataclasses import replace
+
+from attnkit.checkpoints import cohere, llama
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config
+
+PREFIXES = llama.PREFIXES
+map_layers = cohere.map_layers
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    config = cohere.read_cohere(raw, stored)
+    layers = config.stack("decoder").layers
+    kinds = llama.read_layer_types(raw, llama.every(raw.get_int("sliding_window_pattern", 4), layers))
+    config = llama.limit_layers(raw, config, kinds, window=4096)
+    unrotated = tuple(number for number, kind in enumerate(kinds) if kind == llama.FULL)
+    return replace(config, positions=replace(config.positions, unrotated=unrotated))

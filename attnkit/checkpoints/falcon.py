@@ -1,0 +1,86 @@
+"""Falcon: serial or parallel sub-layers, one or two norms, fused projections in three orders, RoPE or ALiBi."""
+
+from dataclasses import replace
+
+from attnkit.checkpoints import llama
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.weights import (
+    Layers,
+    TensorSpec,
+    Weights,
+    embedding_table,
+    map_fused,
+    map_linear,
+    norm,
+    tied_head,
+)
+from attnkit.model.activations import PUBLISHED
+from attnkit.model.config import Config, PositionConfig, StackConfig
+
+PREFIXES = ("transformer.",)
+KEYS = StackKeys(hidden="ffn_hidden_size")
+LAYER, WORDS = "h.{n}", "word_embeddings.weight"
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    width, size = raw.get_int("hidden_size"), raw.get_int("max_position_embeddings", 2048)
+    positions = PositionConfig("rotary", size=size, rope=llama.read_rotation(raw, size, 10000.0))
+    if raw.get_bool("alibi", False):
+        positions = PositionConfig(relative="alibi", rounds_bias=True)
+    return Config(
+        "falcon",
+        width,
+        decoder=_read_stack(raw, width),
+        eps=raw.get_float("layer_norm_epsilon", 1e-5),
+        norm_first=True,
+        parallel=_is_new(raw) or raw.get_bool("parallel_attn", True),
+        activation=raw.get_choice("activation", PUBLISHED, "gelu"),
+        positions=positions,
+        special=raw.get_special_tokens(),
+    )
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    is_tied, is_biased = raw.get_bool("tie_word_embeddings", True), raw.get_bool("bias", False)
+    first, second = _norms(raw)
+    return {
+        "decoder.embed": embedding_table(WORDS),
+        "decoder.{n}.norm1": norm(f"{LAYER}.{first}"),
+        "decoder.{n}.self": _map_projections(raw, is_biased)
+        | map_linear(f"{LAYER}.self_attention", wo="dense", biased=is_biased),
+        "decoder.{n}.norm2": norm(f"{LAYER}.{second}"),
+        "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="dense_h_to_4h", w2="dense_4h_to_h", biased=is_biased),
+        "decoder.norm": norm("ln_f"),
+        "head": tied_head(WORDS if is_tied else "lm_head.weight"),
+    }
+
+
+def _is_new(raw: ConfigReader) -> bool:
+    """Whether heads share keys and values in groups, as from Falcon-40B on."""
+    return raw.get_bool("new_decoder_architecture", False)
+
+
+def _read_stack(raw: ConfigReader, width: int) -> StackConfig:
+    """The sizes of the stack: with `multi_query` before Falcon-40B, all heads share one key and value."""
+    keys = replace(KEYS, kv_heads="num_kv_heads") if _is_new(raw) else KEYS
+    stack = raw.get_stack(keys, hidden=4 * width, causal=True, final_norm=True)
+    return replace(stack, kv_heads=1) if not _is_new(raw) and raw.get_bool("multi_query", True) else stack
+
+
+def _norms(raw: ConfigReader) -> tuple[str, str]:
+    """The published names of the norms that attention and the feed-forward network read."""
+    if not (_is_new(raw) or raw.get_bool("parallel_attn", True)):
+        return "input_layernorm", "post_attention_layernorm"
+    count = raw.get_int("num_ln_in_parallel_attn", 2 if _is_new(raw) else 1, most=2)
+    return ("ln_attn", "ln_mlp") if count == 2 else ("input_layernorm", "input_layernorm")
+
+
+def _map_projections(raw: ConfigReader, is_biased: bool) -> dict[str, TensorSpec]:
+    heads, fused = raw.get_int("num_attention_heads"), f"{LAYER}.self_attention.query_key_value"
+    names = f"{fused}.weight", f"{fused}.bias" * is_biased
+    if _is_new(raw):
+        groups = raw.get_int("num_kv_heads", heads)
+        return map_fused("qkv", *names, units=(heads // groups, 1, 1), groups=groups)
+    if raw.get_bool("multi_query", True):
+        return map_fused("qkv", *names, units=(heads, 1, 1))
+    return map_fused("qkv", *names, groups=heads)

@@ -1,0 +1,27 @@
+"""Gemma 3 with images, as published: its text model, which reads text alone."""
+
+from attnkit.checkpoints import gemma3_text
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Layers, Weights
+from attnkit.model.config import Config
+
+PREFIXES = ("language_model.model.", "model.language_model.")
+TEXT = {  # what files leave out
+    "model_type": "gemma3_text",
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    return gemma3_text.read_config(_text(raw), stored)
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    return gemma3_text.map_layers(_text(raw))
+
+
+def _text(raw: ConfigReader) -> ConfigReader:
+    tokens = {key: value for key, value in raw.values.items() if key.endswith("_token_id")}
+    return ConfigReader({**TEXT, **tokens, **raw.get_dict("text_config")}, raw.name)

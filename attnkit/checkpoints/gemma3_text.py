@@ -1,0 +1,47 @@
+"""Gemma 3: Gemma 2 with norms of queries and keys in place of soft caps, and a rotation of its own for windows.
+
+EmbeddingGemma is the same model as an encoder.
+"""
+
+from dataclasses import replace
+
+from attnkit.checkpoints import gemma, gemma2, llama
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Layers, Weights
+from attnkit.model.config import Config
+
+PREFIXES = llama.PREFIXES
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    is_encoder = raw.get_bool("use_bidirectional_attention", False)
+    one_way = ConfigReader({**raw.values, "use_bidirectional_attention": None}, raw.name)
+    config = gemma2.read_sandwich(one_way, stored, caps=(0.0, 0.0), size=131072, qk_norm="head")
+    kinds = llama.every(raw.get_int("sliding_window_pattern", 6), config.stack("decoder").layers)
+    config = llama.limit_layers(raw, config, kinds, window=4096)
+    size, older = config.positions.size, raw.get_float("rope_local_base_freq", 10000.0)
+    has_both = llama.SLIDING in raw.get_dict("rope_parameters")
+    positions = replace(
+        config.positions,
+        rope=llama.read_rotation(raw, size, 1e6, llama.FULL),
+        local_rope=llama.read_rotation(raw, size, older, llama.SLIDING)
+        if has_both
+        else llama.read_rope(raw, {}, size, older),
+    )
+    config = replace(config, positions=positions)
+    return as_encoder(raw, config) if is_encoder else config
+
+
+def as_encoder(raw: ConfigReader, config: Config) -> Config:
+    """The model as an encoder, whose windows extend to both sides of a token."""
+    stack = config.stack("decoder")
+    windows = tuple(-1 if one < 0 else (one + 1) // 2 for one in stack.windows)
+    encoder = replace(stack, causal=False, windows=windows)
+    return replace(config, encoder=encoder, decoder=None, head=False)
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    layers = gemma.map_gemma(raw, gemma2.NORMS, qk_norm=True)
+    if raw.get_bool("use_bidirectional_attention", False):
+        return {name.replace("decoder.", "encoder."): specs for name, specs in layers.items()}
+    return layers

@@ -1,0 +1,45 @@
+"""GPT-NeoX and Pythia: parallel sub-layers with a norm each, and a rotation of a part of each head."""
+
+from dataclasses import replace
+
+from attnkit.checkpoints import llama
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
+from attnkit.model.activations import PUBLISHED
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("gpt_neox.",)
+LAYER, WORDS = "layers.{n}", "embed_in.weight"
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    size = raw.get_int("max_position_embeddings", 2048)
+    theta = raw.get_float("rotary_emb_base", 10000.0)
+    config = Config(
+        "gpt_neox",
+        raw.get_int("hidden_size"),
+        decoder=raw.get_stack(StackKeys(), causal=True, final_norm=True),
+        eps=raw.get_float("layer_norm_eps", 1e-5),
+        norm_first=True,
+        parallel=raw.get_bool("use_parallel_residual", True),
+        activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),
+        positions=PositionConfig("rotary", size=size, rope=llama.read_rotation(raw, size, theta)),
+        special=raw.get_special_tokens(),
+    )
+    has_head = stored.has("embed_out.weight", "lm_head.weight") or raw.get_bool("tie_word_embeddings", False)
+    return replace(llama.rotate_partly(raw, config, 0.25, "rotary_pct"), head=has_head)
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    is_biased, heads = raw.get_bool("attention_bias", True), raw.get_int("num_attention_heads")
+    fused, is_tied = f"{LAYER}.attention.query_key_value", raw.get_bool("tie_word_embeddings", False)
+    return {
+        "decoder.embed": embedding_table(WORDS),
+        "decoder.{n}.norm1": norm(f"{LAYER}.input_layernorm"),
+        "decoder.{n}.self": map_fused("qkv", f"{fused}.weight", f"{fused}.bias" * is_biased, groups=heads)
+        | map_linear(f"{LAYER}.attention", wo="dense", biased=is_biased),
+        "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm"),
+        "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="dense_h_to_4h", w2="dense_4h_to_h"),
+        "decoder.norm": norm("final_layer_norm"),
+        "head": tied_head(WORDS) if is_tied else tied_head("embed_out.weight", "lm_head.weight"),
+    }

@@ -1,0 +1,43 @@
+"""GPT-J: parallel sub-layers after one norm, interleaved RoPE of a part of each head, a head with a bias."""
+
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.model.activations import PUBLISHED
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("transformer.",)
+KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="n_inner", width="n_embd")
+LAYER = "h.{n}"
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    width = raw.get_int("n_embd")
+    stack = raw.get_stack(KEYS, hidden=4 * width, causal=True, final_norm=True)
+    rotated = raw.get_int("rotary_dim", 64) if raw.values.get("rotary_dim", 64) is not None else 0
+    return Config(
+        "gptj",
+        width,
+        decoder=stack,
+        eps=raw.get_float("layer_norm_epsilon", 1e-5),
+        norm_first=True,
+        parallel=True,
+        activation=raw.get_choice("activation_function", PUBLISHED, "gelu_new"),
+        positions=PositionConfig("rotary", size=raw.get_int("n_positions", 2048), rotary_dim=rotated, interleaved=True),
+        head=stored.has("lm_head.weight") or raw.get_bool("tie_word_embeddings", False),
+        special=raw.get_special_tokens(),
+    )
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    is_tied, bias = raw.get_bool("tie_word_embeddings", False), map_linear(w="lm_head")
+    return {
+        "decoder.embed": embedding_table("wte.weight"),
+        "decoder.{n}.norm1": norm(f"{LAYER}.ln_1"),
+        "decoder.{n}.norm2": norm(f"{LAYER}.ln_1"),
+        "decoder.{n}.self": map_linear(
+            f"{LAYER}.attn", wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj", biased=False
+        ),
+        "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="fc_in", w2="fc_out"),
+        "decoder.norm": norm("ln_f"),
+        "head": bias | tied_head("wte.weight") if is_tied else bias,
+    }

@@ -1,0 +1,20 @@
+"""Granite: Llama with factors on embeddings, scores, residual branches and logits."""
+
+from attnkit.checkpoints import llama
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config
+
+PREFIXES = llama.PREFIXES
+map_layers = llama.map_layers
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    return llama.read_config(
+        raw,
+        stored,
+        scale=raw.get_float("attention_multiplier", 1.0),
+        embed_scale=raw.get_float("embedding_multiplier", 1.0),
+        residual_scale=raw.get_float("residual_multiplier", 1.0),
+        logit_scale=1 / raw.get_float("logits_scaling", 1.0),
+    )

@@ -1,0 +1,56 @@
+"""OPT: a pre-norm decoder (post-norm in one size), whose positions begin at row 2, with ReLU."""
+
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.model.activations import PUBLISHED
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("model.decoder.", "decoder.")
+KEYS = StackKeys(hidden="ffn_dim")
+LAYER, WORDS = "layers.{n}", "embed_tokens.weight"
+FIRST = 2  # row of the first position
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    width, is_first = raw.get_int("hidden_size"), raw.get_bool("do_layer_norm_before", True)
+    narrow = raw.get_int("word_embed_proj_dim", width)
+    size = raw.get_int("max_position_embeddings", 2048) + FIRST
+    return Config(
+        "opt",
+        width,
+        decoder=raw.get_stack(KEYS, causal=True, final_norm=_has_final_norm(raw)),
+        eps=1e-5,
+        norm_first=is_first,
+        activation=raw.get_choice("activation_function", PUBLISHED, "relu"),
+        positions=PositionConfig("learned", size=size, first=FIRST),
+        embed_width=narrow if narrow != width else 0,
+        projects_first=True,
+        transform=narrow != width,
+        head_width=narrow,
+        head_norm=False,
+        head_activation="identity",
+        special=raw.get_special_tokens(),
+    )
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    is_biased, has_gamma = raw.get_bool("enable_bias", True), raw.get_bool("layer_norm_elementwise_affine", True)
+    attention, is_tied = f"{LAYER}.self_attn", raw.get_bool("tie_word_embeddings", True)
+    norms = {"decoder.{n}.norm1": f"{LAYER}.self_attn_layer_norm", "decoder.{n}.norm2": f"{LAYER}.final_layer_norm"}
+    return {
+        "decoder.embed": embedding_table(WORDS),
+        "decoder.projection": map_linear(w="project_in", biased=False),
+        "decoder.positions": embedding_table("embed_positions.weight"),
+        "decoder.{n}.self": map_linear(
+            attention, wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj", biased=is_biased
+        ),
+        "decoder.{n}.ffn": map_linear(LAYER, w1="fc1", w2="fc2", biased=is_biased),
+        **{layer: norm(name) if has_gamma else {} for layer, name in norms.items()},
+        "decoder.norm": norm("final_layer_norm") if has_gamma else {},
+        "head.dense": map_linear(w="project_out", biased=False),
+        "head": tied_head(WORDS if is_tied else "lm_head.weight"),
+    }
+
+
+def _has_final_norm(raw: ConfigReader) -> bool:
+    return raw.get_bool("do_layer_norm_before", True) and not raw.get_bool("_remove_final_layer_norm", False)

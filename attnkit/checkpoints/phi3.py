@@ -1,0 +1,40 @@
+"""Phi-3 and Phi-4-mini: Llama with fused projections, and RoPE that changes with the length of the text."""
+
+from attnkit.checkpoints import llama
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Layers, Weights, map_fused, map_linear
+from attnkit.model.config import Config
+
+PREFIXES = llama.PREFIXES
+LAYER = llama.LAYER
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    raw = _renamed(raw)
+    config = llama.read_config(raw, stored, eps=raw.get_float("rms_norm_eps", 1e-5), size=4096)
+    config = llama.rotate_partly(raw, config)
+    return llama.limit_layers(raw, config, [llama.SLIDING] * config.stack("decoder").layers)
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    heads = raw.get_int("num_attention_heads")
+    groups = raw.get_int("num_key_value_heads", heads)
+    fused = map_fused("qkv", f"{LAYER}.self_attn.qkv_proj.weight", units=(heads, groups, groups))
+    gates = map_fused("13", f"{LAYER}.mlp.gate_up_proj.weight")
+    return {
+        **llama.map_llama(raw),
+        "decoder.{n}.self": fused | map_linear(f"{LAYER}.self_attn", wo="o_proj", biased=False),
+        "decoder.{n}.ffn": gates | map_linear(f"{LAYER}.mlp", w2="down_proj", biased=False),
+    }
+
+
+def _renamed(raw: ConfigReader) -> ConfigReader:
+    """The configuration with today's name for the rotation of older files, su or yarn."""
+    values = dict(raw.values)
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = raw.get_dict(key)
+        for name in ("type", "rope_type"):
+            if rope.get(name) in ("su", "yarn"):
+                values[key] = rope = {**rope, name: "longrope"}
+    values.setdefault("original_max_position_embeddings", 4096)
+    return ConfigReader(values, raw.name)

@@ -1,0 +1,18 @@
+"""Qwen3: Llama with norms of queries and keys, heads of their own width, and windows as Qwen2."""
+
+from attnkit.checkpoints import llama
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.qwen2 import limit_last_layers
+from attnkit.checkpoints.weights import Layers, Weights
+from attnkit.model.config import Config
+
+PREFIXES = llama.PREFIXES
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    return limit_last_layers(raw, llama.read_config(raw, stored, size=32768, head_dim=128, qk_norm="head"))
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    is_biased = raw.get_bool("attention_bias", False)
+    return llama.map_llama(raw, qkv_bias=is_biased, output_bias=is_biased, qk_norm=True)

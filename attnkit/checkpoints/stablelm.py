@@ -1,0 +1,39 @@
+"""StableLM: Llama with layer norms, a rotation of a part of each head, and perhaps parallel sub-layers."""
+
+from attnkit.checkpoints import llama
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
+from attnkit.model.config import Config
+
+PREFIXES = llama.PREFIXES
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    config = llama.read_config(
+        raw,
+        stored,
+        size=4096,
+        norm="layer",
+        eps=raw.get_float("layer_norm_eps", 1e-5),
+        parallel=raw.get_bool("use_parallel_residual", False),
+        qk_norm="heads" if raw.get_bool("qk_layernorm", False) else "",
+    )
+    return llama.rotate_partly(raw, config, 0.25)
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    norms = {**llama.NORMS, "norm2": "input_layernorm"} if raw.get_bool("use_parallel_residual", False) else llama.NORMS
+    layers = dict(llama.map_llama(raw, qkv_bias=raw.get_bool("use_qkv_bias", False), norms=norms, norm_bias=True))
+    if raw.get_bool("qk_layernorm", False):
+        heads = raw.get_int("num_attention_heads")
+        counts = {"q": heads, "k": raw.get_int("num_key_value_heads", heads)}
+        layers["decoder.{n}.self"] = {
+            **layers["decoder.{n}.self"],
+            **{f"gamma_{letter}": _map_norms(letter, count) for letter, count in counts.items()},
+        }
+    return layers
+
+
+def _map_norms(letter: str, heads: int) -> TensorSpec:
+    """The norms of the heads of queries or keys, each a tensor of its own."""
+    return TensorSpec((f"{llama.LAYER}.self_attn.{letter}_layernorm.norms.{{h}}.weight",), joined=heads)

@@ -1,0 +1,130 @@
+"""Decoders of today: states, logits and generation as transformers computes them.
+
+What the numbers are, and how they were made: tests/references/make_decoders.py.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from attnkit import model
+from attnkit.checkpoints import open_checkpoint
+from tests.drawing import draw_tensors
+from tests.places import REFERENCES, arrays
+
+TABLE = json.loads((REFERENCES / "decoders.json").read_text())
+EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
+EXACTNESS = {"bloom": 1e-8}  # whose GELU has a constant of eight digits in transformers
+
+
+def write_model(name, folder, dtype=np.float32, **changes):
+    """Write the folder of a model, with keys of config.json changed; `...` removes one."""
+    config = {key: value for key, value in (TABLE[name]["config"] | changes).items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {key: one.astype(dtype) for key, one in draw_tensors(config["model_type"], TABLE[name]["shapes"]).items()}
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Opens the model of a name in a dtype, once."""
+    known = {}
+
+    def open_one(name, dtype=np.float64):
+        if (name, dtype) not in known:
+            folder = tmp_path_factory.mktemp(name)
+            known[name, dtype] = open_checkpoint(str(write_model(name, folder, dtype)))
+        return known[name, dtype]
+
+    return open_one
+
+
+def frozen(name, key):
+    return arrays("decoders")[f"{name}/{key}"]
+
+
+def core(checkpoint):
+    return model.Model(checkpoint.config, checkpoint.params)
+
+
+def logits(checkpoint, ids, mask=None):
+    """Logits of ids (B, T) padded by a mask (B, T), in the dtype of the weights."""
+    mask = None if mask is None else mask[:, None].astype(bool)
+    positions = None if mask is None else model.token_positions(mask)
+    dtype = str(checkpoint.params["decoder.embed"]["table"].dtype)
+    context = model.Context(mask=mask, positions=positions, dtype=dtype)
+    x = model.run(core(checkpoint), checkpoint.config.plan("decoder"), ids, context)
+    return model.head_logits(core(checkpoint), x)
+
+
+def assert_near(actual, expected, tolerance):
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_states_and_logits_are_those_of_transformers(opened, name):
+    checkpoint, exact = opened(name), EXACTNESS.get(name, EXACT)
+    states = {}
+
+    def hook(where):
+        return lambda x: states.setdefault(where, x)
+
+    ids = frozen(name, "ids")
+    config = checkpoint.config
+    x = model.run(core(checkpoint), config.plan("decoder"), ids, model.Context(hook=hook, dtype="float64"))
+    layers = config.decoder.layers
+    ends = [model.layer_steps(config, "decoder", number)[-1] for number in range(layers)]
+    names = [f"{step.layer}.residual" if step.adds_residual else step.layer for step in ends]
+    first = [step.layer for step in config.plan("decoder") if model.parse_layer_name(step.layer)[1] is None]
+    first = [layer for layer in first if layer != "decoder.norm"][-1]
+    expected = [frozen(name, f"hidden.{number}") for number in range(layers + 1)]
+    for where, state in zip([first, *names[:-1]], expected[:-1], strict=True):
+        assert_near(states[where], state, exact)
+    model.head_logits(core(checkpoint), x, hook)
+    last = "head.dense" if config.transform else "decoder.norm" if config.decoder.final_norm else names[-1]
+    assert_near(states[last], expected[-1], exact)
+    assert_near(logits(checkpoint, ids)[:, -4:], frozen(name, "logits.f64"), exact)
+    assert_near(logits(checkpoint, frozen(name, "long.ids"))[:, -4:], frozen(name, "long.logits.f64"), exact)
+    batch = logits(checkpoint, frozen(name, "batch.ids"), frozen(name, "batch.mask"))
+    assert_near(batch[:, -4:], frozen(name, "batch.logits.f64"), exact)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_float32_is_as_near_to_transformers_as_its_rounding(opened, name):
+    checkpoint = opened(name, np.float32)
+    assert_near(logits(checkpoint, frozen(name, "ids"))[:, -4:], frozen(name, "logits.f32"), SINGLE)
+    assert_near(logits(checkpoint, frozen(name, "long.ids"))[:, -4:], frozen(name, "long.logits.f32"), SINGLE)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_cached_token_by_token_pass_equals_the_whole(opened, name):
+    for dtype, tolerance in ((np.float64, EXACT), (np.float32, SINGLE)):
+        checkpoint, ids = opened(name, dtype), frozen(name, "long.ids")
+        decoder = model.CachedDecoder(core(checkpoint), dtype=str(np.dtype(dtype)))
+        rows = [decoder(ids[:, :5]), *(decoder(ids[:, at : at + 1]) for at in range(5, ids.shape[1]))]
+        for at in (-4, -3, -2, -1):
+            whole = logits(checkpoint, ids[:, : ids.shape[1] + at + 1])[:, -1]
+            assert_near(rows[at], whole, tolerance)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_greedy_and_beams_write_the_same_tokens(opened, name):
+    checkpoint, ids = opened(name), frozen(name, "ids")
+    prompt = [int(token) for token in ids[0]]
+    for kind, beams in (("greedy", 1), ("beam", 3)):
+        text = generate(checkpoint, prompt, beams)
+        expected = [int(token) for token in frozen(name, kind)[0]]
+        assert prompt + text == expected[: len(prompt) + len(text)]
+        assert len(prompt) + len(text) == len(expected) or text[-1] in checkpoint.config.special.eos
+
+
+def generate(checkpoint, prompt, beams):
+    decoder = model.CachedDecoder(core(checkpoint), dtype="float64")
+    settings = model.SamplingConfig(limit=12, eos=checkpoint.config.special.eos)
+    if beams == 1:
+        return [int(token) for token in model.generate(decoder, prompt, settings).ids]
+    return [int(token) for token in model.beam_search(decoder, prompt, settings, beams)[0].ids]
