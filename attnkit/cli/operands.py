@@ -13,7 +13,8 @@ import numpy as np
 from attnkit.cli.options import COMMA, Load, Option
 from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
-from attnkit.formats.streams import decode_text, exists, is_missing
+from attnkit.formats.json_text import parse_json
+from attnkit.formats.streams import decode_text, exists, is_missing, name_errors
 from attnkit.inputs.operands import load_attended, select_tensor
 from attnkit.records import Array, Record, Tensor, join_names
 
@@ -139,6 +140,7 @@ def load_operand(
               attended -> a record with only x, and the mask that belongs to it;
               memory -> the same of the record's `memory`, unless NAME is another one;
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
+              messages -> a list of {role, content}; template -> a text;
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
               means -> {LAYER.heads: (H, K)}, the means over all tokens of a stream
               targets -> words or ids as they are written, or a record with x the ids of a file
@@ -171,8 +173,8 @@ def load_operand(
             from attnkit.inputs import image_processor
 
             content = image_processor.decode_image(source)
-        elif load in ("words", "tokenizer"):
-            content = parse_vocabulary(read_text(source), source.name, load)
+        elif load in OF_TEXT:
+            content = parse_text(read_text(source), source.name, load)
         else:
             content = select_content(
                 list(read(source, bfloat16, lone_is_x=False, maps=load == "tensors")), name, source.name, load
@@ -333,9 +335,9 @@ def select_ids(record: Record, name: str, file: str) -> Record:
 
 def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
     """The content of an operand that is the result of the stage before."""
-    if load in ("words", "tokenizer"):
+    if load in OF_TEXT:
         text = "".join(f"{item}\n" for item in piped if isinstance(item, str))
-        return parse_vocabulary(text, "<stdin>", load)
+        return parse_text(text, "<stdin>", load)
     return select_content([item for item in piped if isinstance(item, Record)], path.partition(":")[2], "<stdin>", load)
 
 
@@ -350,10 +352,17 @@ def read_text(source: Source) -> str:
     return decode_text(bytes(source.read_all()), source.name)
 
 
-def parse_vocabulary(text: str, name: str, load: Load) -> Any:
-    """Parse the text of a file of words, or of a tokenizer."""
+OF_TEXT = ("words", "tokenizer", "messages", "template")  # kinds of content of a file of text
+
+
+def parse_text(text: str, name: str, load: Load) -> Any:
+    """Parse the text of a file of words, of a tokenizer, or of a chat."""
     if load == "words":
         return parse_words(text, name)
+    if load == "messages":
+        return parse_messages(text, name)
+    if load == "template":
+        return text
     from attnkit.tokenizers.huggingface import parse_tokenizer_json
 
     return parse_tokenizer_json(text, name)
@@ -390,6 +399,39 @@ def parse_words(text: str, name: str) -> list[str]:
     return words
 
 
+def parse_messages(text: str, name: str) -> list[dict[str, Any]]:
+    """Parse the messages of a chat: a JSON object on each line, or a JSON list.
+
+    >>> parse_messages('{"role": "user", "content": "Hi"}\\n', "chat.jsonl")
+    [{'role': 'user', 'content': 'Hi'}]
+    """
+    messages: list[dict[str, Any]]
+    with name_errors(name):
+        if text.lstrip()[:1] == "[":
+            messages = parse_json(text.encode())
+        else:
+            lines = enumerate(text.split("\n"), 1)
+            messages = [parse_json(line.encode(), (number, 1)) for number, line in lines if line.strip()]
+        if not messages:
+            raise DataError("no messages")
+        for number, message in enumerate(messages, 1):
+            if not is_message(message):
+                expected = 'expected {"role": …, "content": …}, each a text'
+                raise DataError(f"message {number} is not one of a chat ({expected})")
+    return messages
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value is a message of a chat: a role, and a text or parts.
+
+    >>> is_message({"role": "user", "content": "Hi"}), is_message({"role": "user", "content": 1}), is_message("Hi")
+    (True, False, False)
+    """
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str) or not value["role"]:
+        return False
+    return value.get("content") is None or isinstance(value["content"], str | list)
+
+
 def array_to_record(value: Any, name: str) -> Record:
     """Convert an array, a tensor, a number or a list to a record with x."""
     if isinstance(value, Tensor):
@@ -422,8 +464,14 @@ CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
     "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
     "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
+    "messages": (lambda value: is_chat(value), "a list of dicts with role and content"),
     "lines": (lambda value: bool(value) and all(map(is_text_list, value)), "a list of lines, or of lists of lines"),
 }
+
+
+def is_chat(value: Any) -> bool:
+    """Decide whether a value is a list of messages."""
+    return isinstance(value, list | tuple) and bool(value) and all(map(is_message, value))
 
 
 def is_text_list(value: Any) -> bool:

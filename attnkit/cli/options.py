@@ -22,7 +22,7 @@ from attnkit.records import Array, Record
 typer_main: Any = typer.main
 Load = Literal[
     "tensor", "tensors", "attended", "memory", "index", "words", "tokenizer", "model", "image",
-    "patches", "means", "ids", "targets", "lines",
+    "patches", "means", "ids", "targets", "lines", "messages", "template",
 ]  # fmt: skip
 PLAIN = re.compile(r"[\w./-]+")  # names that a shell takes as they are: no other is offered
 COMMA = re.compile(r",(?![^\[\]]*\])")  # outside brackets

@@ -30,6 +30,8 @@ FILE_TYPES: Mapping[str, str] = {
     "means": "Mapping[str, Tensor | Array] | Record | Path",
     "words": "Sequence[str] | Path",
     "lines": "Sequence[str] | Sequence[Sequence[str]] | Path",
+    "messages": "Sequence[Mapping[str, Any]] | Path",
+    "template": "Path",
     "tokenizer": "Tokenizer | Path",
     "model": "Checkpoint | Path",
 }

@@ -119,6 +119,11 @@ OPTIONS: Mapping[str, str] = {
     "--temperature": "temp tau",
     "--max-tokens": "max_new_tokens max_length max_len n_tokens num_tokens n_predict max_gen_len gen_len "
     "max_completion_tokens tokens_to_generate max_target_length max_output_tokens max_steps",
+    "decode --chat": "apply_chat_template chat_mode conversation instruct chatml",
+    "decode --system": "system_prompt system_message sys_prompt",
+    "decode --messages": "history turns dialog dialogue",
+    "decode --variable": "chat_template_kwargs template_kwargs enable_thinking reasoning_effort jinja_args",
+    "decode --template": "chat_template chat_template_file jinja",
     "decode --top-k": "k topk",
     "decode --top-p": "p nucleus nucleus_p",
     "--beam": "num_beams n_beams beam_size beam_width beam_search",

@@ -218,6 +218,8 @@ def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
     parameters = call.parameters
     if parameters["cache_in"] is not None and parameters["ids"] is None:
         return not has_texts(call)  # a text continues the cache
+    if parameters["messages"] is not None:
+        return not has_texts(call)  # a text is the next message
     if has_encoder and parameters["memory"] is None and parameters["cache_in"] is None:
         return False  # ids are the start of the target
     return needs_no_input(parameters)
@@ -226,7 +228,7 @@ def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
 def check_prompt_sources(call: Stage, alone: bool) -> None:
     """Refuse standard input that is read twice, or text beside flags of a prompt."""
     parameters = call.parameters
-    if not alone and any(map(is_stdin, (parameters["ids"], parameters["cache_in"]))) and not call.operands:
+    if not alone and any(map(is_stdin, map(parameters.get, ("ids", "cache_in", "messages")))) and not call.operands:
         raise UsageError("only one operand can be '-' (standard input)")
     if alone and has_texts(call):
         flag = next(name for name in ("ids", "image", "memory", "cache_in") if parameters[name] is not None)
@@ -237,7 +239,8 @@ def needs_no_input(parameters: Mapping[str, Any]) -> bool:
     """Decide whether flags alone give the prompt, so that nothing else is read."""
     files = [parameters[name] for name in ("ids", "image", "memory")]
     return parameters["model_"] is not None and (
-        parameters["cache_in"] is not None or any(file is not None and not str(file).startswith(":") for file in files)
+        any(parameters[name] is not None for name in ("cache_in", "messages"))
+        or any(file is not None and not str(file).startswith(":") for file in files)
     )
 
 

@@ -20,6 +20,7 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError, counted
 from attnkit.generation.options import (
     CANDIDATES,
     CHECK_TOLERANCE,
+    Chat,
     GenerationOptions,
     Inspection,
     Search,
@@ -351,7 +352,8 @@ SEARCH = Search._fields
 GENERATION = ("memory", "score", "max_tokens", "repetition_penalty", *SEARCH, "stop", "cache_in", "cache_out")
 AGGREGATIONS = ("none", "simple", "first", "average", "max")  # how tokens are joined to entities
 LABELLING = ("pair", "question", "aggregate")
-NEEDS_MODEL = ("ids", "image", "batch", *LABELLING, *GENERATION, *Inspection._fields, "tokenizer", "layer")
+CHOICE = (*SEARCH, *Sampling._fields, "score", "max_tokens", "repetition_penalty", "stop", "cache_out")
+NEEDS_MODEL = ("chat", "ids", "image", "batch", *LABELLING, *GENERATION, *Inspection._fields, "tokenizer", "layer")
 EXCLUSIVE = [
     *(("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), ("pair", "question")),
     *(("beam", name) for name in (*Sampling._fields, "cache_out", "top")),
@@ -360,11 +362,14 @@ EXCLUSIVE = [
     *(("grad", name) for name in ("patch", "ablate", "cache_in")),
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
+    *(("chat", name) for name in ("ids", "image", "memory", "cache_in", "layer", *LABELLING)),
+    *(("emit=prompt", name) for name in (*CHOICE, *Inspection._fields, "steps", "top", "dtype")),
 ]
 REQUIRES = [
     *((flag, "model") for flag in NEEDS_MODEL),
     *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"), ("mean", "ablate")),
     *(("grad", "score"), ("grad_only", "grad"), ("check", "grad"), ("attribute", "score")),
+    *((name, "chat") for name in (*Chat._fields, "emit=prompt")),
 ]
 
 
@@ -378,6 +383,7 @@ def requests_tensors(stage: Stage) -> bool:
 @tool(
     sections={
         "Model and input": "model_ layer ids pair image memory tokenizer batch lines",
+        "Chat": "chat system messages variable template",
         "Labels": "question aggregate",
         "Hidden states without a model": "table params vocab",
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
@@ -407,7 +413,7 @@ def requests_tensors(stage: Stage) -> bool:
     record_defaults=lambda parameters: (
         {"seed": parameters["seed"] or 0} if any(parameters[name] is not None for name in Sampling._fields) else {}
     ),
-    gives=lambda stage: "text" if stage.parameters["emit"] == "text" else "record",
+    gives=lambda stage: "text" if stage.parameters["emit"] in ("text", "prompt") else "record",
     tables_aside=lambda parameters: bool(parameters["steps"]) and parameters["model_"] is None,
     adds=requests_tensors,
 )
@@ -446,7 +452,7 @@ def decode(
         typer.Option(
             min=0,
             help="generate at most N tokens; some models force the end token as the last one (not with --cache-out); "
-            "0: only score the prompt [default: 40; for an encoder-decoder model 256]",
+            "0: only score the prompt [default: 40; for an encoder-decoder model and --chat 256]",
         ),
     ] = None,
     score: Annotated[
@@ -511,6 +517,33 @@ def decode(
     tokenizer: Annotated[
         Tokenizer | None, options.file("tokenizer", "tokenizer.json that replaces the tokenizer of the model")
     ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            help="answer TEXT, the message of a user, which the chat template of the model makes a prompt; the text of "
+            "the result is the answer alone"
+        ),
+    ] = False,
+    system: Annotated[str | None, typer.Option(help="first message of the chat, of the role system")] = None,
+    messages: Annotated[
+        list[Mapping[str, Any]] | None,
+        options.file(
+            "messages",
+            'earlier messages of the chat: JSON lines {"role": …, "content": …}; without TEXT the whole chat, whose '
+            "last message is continued if its role is assistant",
+        ),
+    ] = None,
+    variable: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="set a variable of the chat template, as enable_thinking=false; VALUE is JSON, else a text (may be "
+            "repeated)",
+        ),
+    ] = (),
+    template: Annotated[
+        str | None, options.file("template", "chat template (Jinja) that replaces the template of the model")
+    ] = None,
     trace: options.Trace = None,
     trace_only: options.TraceOnly = (),
     patch: options.Patch = None,
@@ -562,8 +595,11 @@ def decode(
         ),
     ] = None,
     emit: Annotated[
-        Literal["text", "ids", "logits", "probs"] | None,
-        typer.Option(help="text: print only the text; ids, logits, probs: return this tensor as x"),
+        Literal["text", "prompt", "ids", "logits", "probs"] | None,
+        typer.Option(
+            help="text: print only the text; prompt: print what --chat makes of its messages, and generate nothing; "
+            "ids, logits, probs: return this tensor as x"
+        ),
     ] = None,
     dtype: Annotated[
         str | None,
@@ -600,6 +636,7 @@ def decode(
       attnkit embed "The cat sat" --dim 8 | attnkit attend | attnkit decode --top 3
       attnkit decode --model DIR "Once upon a time" --max-tokens 40 --top-p 0.9
       attnkit encode --model DIR "je suis étudiant" | attnkit decode --model DIR --beam 4
+      attnkit decode --model DIR --chat "Who wrote Hamlet?" --system "Answer in one word."
       attnkit decode --model DIR "the [MASK] sat"
       attnkit decode --model DIR --question "who sat?" "the cat sat on the mat"
     """
@@ -622,7 +659,10 @@ def decode(
         cache_in=cache_in, cache_out=cache_out, dtype=dtype, sampling=sampling,
         search=Search(beam, best, length_penalty),
         inspection=Inspection(trace, trace_only, patch, ablate, mean, grad, grad_only, check, attribute),
+        chat=Chat(system, messages or (), variable, template) if chat else None,
     )  # fmt: skip
+    if config.encoder or not generates_text(config, layer):
+        refuse_options("a decoder that generates text", chat=chat)
     if generates_text(config, layer):
         from attnkit.generation.text_generation import run_decode  # a head alone does not need it
 

@@ -1,7 +1,7 @@
 """Options of text generation: what they are, which exclude or require each other."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit import formats, model
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from attnkit.inputs.detokenizer import Detokenizer
     from attnkit.inputs.operands import AttendedTensor
     from attnkit.interpret.tracer import Tracer
+    from attnkit.tokenizers.chat_template import Message
 
 CHECK_TOLERANCE = 1e-6  # the relative error of gradients above which their check fails
 CANDIDATES = 5  # of a choice, unless --top sets another number
-DEFAULT_TOKENS, DEFAULT_TRANSLATION_TOKENS = 40, 256  # of a text without an end of its own, of a translation
+DEFAULT_TOKENS, DEFAULT_ANSWER_TOKENS = 40, 256  # of a text without an end of its own, of a translation or an answer
 
 
 class Search(NamedTuple):
@@ -41,6 +42,15 @@ class Inspection(NamedTuple):
     grad_only: tuple[str, ...] = ()
     check: bool = False
     attribute: str | None = None
+
+
+class Chat(NamedTuple):
+    """The options of a chat: what TEXT follows, and how it is written."""
+
+    system: str | None = None
+    messages: "Sequence[Message]" = ()
+    variable: tuple[str, ...] = ()
+    template: str | None = None
 
 
 class GenerationOptions(NamedTuple):
@@ -68,6 +78,7 @@ class GenerationOptions(NamedTuple):
     sampling: Sampling = Sampling()
     search: Search = Search()
     inspection: Inspection = Inspection()
+    chat: Chat | None = None
 
     @property
     def candidates(self) -> int:
@@ -84,7 +95,7 @@ class GenerationOptions(NamedTuple):
             return self.max_tokens
         if asks_for_next_word(self.top, self.steps):
             return 1
-        return DEFAULT_TRANSLATION_TOKENS if self.model_.config.encoder else DEFAULT_TOKENS
+        return DEFAULT_ANSWER_TOKENS if self.model_.config.encoder or self.chat else DEFAULT_TOKENS
 
     @property
     def compute_dtype(self) -> str:

@@ -46,6 +46,7 @@ class Prompt(NamedTuple):
     columns  the columns of its tokens in the padded batch they came in, of `width` columns
     source_ids  the ids of the source, if the encoder of this model computed the memory
     source_states  of a recurrent model, the last state of each layer of the encoder, (1, P)
+    is_chat  whether the text is a rendered chat, so that the text after it is an answer by itself
     """
 
     ids: list[int]
@@ -58,6 +59,7 @@ class Prompt(NamedTuple):
     width: int = 0
     source_ids: list[int] | None = None
     source_states: tuple[model.State, ...] | None = None
+    is_chat: bool = False
 
 
 def make_prompts(
@@ -82,6 +84,7 @@ def make_prompts(
         return [make_prompt([], options)], False
     texts = list(source)
     prompts = [make_prompt(tokenize_prompt(text, options, detokenizer), options, text=text) for text in texts]
+    prompts = [prompt._replace(is_chat=options.chat is not None) for prompt in prompts]
     return prompts, options.batch or len(texts) > 1
 
 
@@ -141,7 +144,7 @@ def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokeni
         tokenizer = detokenizer.tokenizer or text_inputs.tokenizer_of(options.model_)
     except AttnkitError as error:
         raise type(error)(f"{error.problem}; --ids FILE takes ids instead of text", error.name) from None
-    source = text_inputs.ModelInput(text, tokenizer=tokenizer)
+    source = text_inputs.ModelInput(text, tokenizer=tokenizer, with_special=options.chat is None)
     ids: list[int] = text_inputs.read_known_texts(options.model_, "decoder", source).ids.tolist()
     first = options.model_.config.special.bos
     return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids

@@ -15,6 +15,7 @@ import numpy as np
 from attnkit import callbacks, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation import kv_cache_file
+from attnkit.generation.chat import render_chats
 from attnkit.generation.options import CANDIDATES, GenerationOptions, TextModel, check_options
 from attnkit.generation.prompts import (
     Prompt,
@@ -202,6 +203,8 @@ def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, pro
 
 
 def split_prompt(prompt: Prompt, ids: Sequence[int], detokenizer: Detokenizer) -> tuple[str, str]:
+    if prompt.is_chat:
+        return "", detokenizer.text(ids)
     before, whole = detokenizer.text(prompt.ids), detokenizer.text([*prompt.ids, *ids])
     size = common_prefix_length(before, whole)
     return whole[:size], whole[size:]
@@ -229,7 +232,8 @@ def stream_text(
     if on_text is None or decode is None or options.keeps_candidates or options.emit not in (None, "text"):
         return None
     decode_next = decode_incrementally(decode)
-    on_text("".join(decode_next(word) for word in prompt.ids[detokenizer.skipped :]), True)
+    if not prompt.is_chat:
+        on_text("".join(decode_next(word) for word in prompt.ids[detokenizer.skipped :]), True)
     held, is_stopped = "", False
 
     def stream_token(word: int | None) -> None:
@@ -296,6 +300,10 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     """Generate or score text after texts or ids, as a record or as text."""
     check_options(options)
     source = layers.ids_from_x(source) if isinstance(source, Record) else source
+    if options.chat is not None:
+        source = render_chats(source, options)
+        if options.emit == "prompt":
+            return "\n".join(source)
     core = layers.complete_model(options.model_)
     if not core.config.head:
         raise UsageError(f"this {core.config.family} model has no head: it maps tokens to vectors", "--model")
@@ -646,7 +654,9 @@ def generated_labels(
     if not detokenizer.can_decode:
         return labels
     parts = [split_prompt(prompt, text.ids, detokenizer) for prompt, text in pairs]
-    prompts = [before for before, _ in parts]
+    prompts = [
+        (prompt.text or "") if prompt.is_chat else before for (prompt, _), (before, _) in zip(pairs, parts, strict=True)
+    ]
     if any(prompts) or not text_model.core.config.encoder:  # a translation may have none
         labels["prompt"] = prompts
     return labels | {"text": [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]}

@@ -29,6 +29,7 @@ class ModelInput(NamedTuple):
     tokenizer  instead of the model's own
     batch      whether a single text is a batch too
     most       how many tokens a text may have, more are cut with a warning; None: any number
+    with_special  whether the tokenizer adds its special tokens to a text
     """
 
     texts: Sequence[str] | str | None = None
@@ -38,6 +39,7 @@ class ModelInput(NamedTuple):
     tokenizer: Tokenizer | None = None
     batch: bool = False
     most: int | None = None
+    with_special: bool = True
 
 
 class EncodedInputs(NamedTuple):
@@ -153,7 +155,7 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
     if source.ids is not None:
         return ids_to_inputs(source.ids, vocabulary_of(checkpoint, side, source.tokenizer, size), size)
     tokenizer = source.tokenizer or tokenizer_of(checkpoint, side)
-    encoded = encode_texts(source.texts, tokenizer, source.pair)
+    encoded = encode_texts(source.texts, tokenizer, source.pair, source.with_special)
     if source.most is not None:
         encoded = cut_texts(encoded, source, tokenizer)
     if target:
@@ -180,9 +182,11 @@ def read_known_texts(checkpoint: "Checkpoint", stack: str, source: ModelInput, t
     return inputs
 
 
-def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: str | None) -> list[Tokens]:
-    second = {} if pair is None else {"pair": pair}
-    encoded = [tokenizer.encode(text, **second) for text in require_unicode(texts)]
+def encode_texts(
+    texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: str | None, with_special: bool = True
+) -> list[Tokens]:
+    more: dict[str, Any] = ({} if pair is None else {"pair": pair}) | ({} if with_special else {"with_special": False})
+    encoded = [tokenizer.encode(text, **more) for text in require_unicode(texts)]
     if any(one.ids is None for one in encoded):
         raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
     return encoded

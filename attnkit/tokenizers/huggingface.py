@@ -248,9 +248,9 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
         set_bos_eos_template(tokenizer, settings, special)
     cleans_up = settings.get("clean_up_tokenization_spaces") is True and not is_bpe
 
-    def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None) -> Tokens:
+    def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None, with_special: bool = True) -> Tokens:
         with call_library("cannot tokenize the text", name):
-            encoding = tokenizer.encode(text, pair)
+            encoding = tokenizer.encode(text, pair, add_special_tokens=with_special)
             # not encoding.tokens, which for some ids has the text: an unknown character, a space before <mask>
             return Tokens([tokenizer.id_to_token(id) for id in encoding.ids], encoding.ids, encoding.type_ids)
 

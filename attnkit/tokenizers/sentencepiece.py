@@ -138,14 +138,14 @@ def build_tokenizer(
     unsplit = frozenset({tokens[id] for id in hidden} | {token.content for token in added}) - {""}
     cleans_up = folder.settings.get("clean_up_tokenization_spaces") is True
 
-    def encode(text: str, known: Sequence[str] = (), pair: str | None = None) -> Tokens:
+    def encode(text: str, known: Sequence[str] = (), pair: str | None = None, with_special: bool = True) -> Tokens:
         if pair is not None:
             raise UsageError("its tokenizer takes one text, not a pair", folder.path)
-        ids = [*before]
+        ids = [*before] if with_special else []
         with call_library("cannot tokenize the text", folder.path):
             for number, part in enumerate(split_at_tokens(text, unsplit)):
                 ids += [ids_by_token[part]] if number % 2 else split(part, number == 0) if part else []
-        ids += after
+        ids += after if with_special else []
         return Tokens([tokens[id] for id in ids], ids)
 
     def decode(ids: Sequence[int]) -> str:

@@ -45,7 +45,8 @@ class TokenPlaces(NamedTuple):
 class Tokenizer:
     """Functions from text to tokens and back.
 
-    encode           (text, vocabulary) -> Tokens; that of a published folder also takes pair=TEXT
+    encode           (text, vocabulary) -> Tokens; that of a published folder also takes pair=TEXT, and
+                     with_special=False for a text that already contains its special tokens
     list_vocabulary  () -> the tokens by id, called on first use; [] where the tokenizer has no vocabulary
     decode           ids -> text without special tokens; None where ids cannot be decoded
     special          ids of the special tokens it has: bos, eos, unk, sep, pad, cls, mask

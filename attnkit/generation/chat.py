@@ -1,0 +1,61 @@
+"""Make the prompts of a chat: messages, written by the chat template of a model."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from attnkit.errors import AttnkitWarning, UsageError
+from attnkit.generation.options import Chat, GenerationOptions
+from attnkit.inputs.text_inputs import require_unicode
+from attnkit.records import Record
+from attnkit.tokenizers.chat_template import ChatTemplates, Message, load_chat_templates, render_chat
+
+
+def render_chats(source: Sequence[str] | Record | None, options: GenerationOptions) -> list[str]:
+    """Render a prompt for each text, a message of the user after those of --messages.
+
+    Without a text the messages are the whole chat. Warn about messages that the template leaves out.
+    """
+    if isinstance(source, Record):
+        raise UsageError("needs TEXT or --messages FILE, got a record", "--chat")
+    chat = options.chat or Chat()
+    templates: ChatTemplates = options.model_.load_companion("chat", load_chat_templates)
+    if chat.system is not None and any(message["role"] == "system" for message in chat.messages):
+        raise UsageError("the messages of --messages have a system message already", "--system")
+    variables = parse_variables(chat.variable)
+    template, name = chat.template, "--template"
+    if template is None:
+        template, name = templates.select(variables.get("tools") is not None), templates.name
+    first: list[Message] = [{"role": "system", "content": text} for text in require_unicode(chat.system)]
+    last = [[{"role": "user", "content": text}] for text in require_unicode(source)] or [[]]
+    prompts = []
+    for message in last:
+        messages = [*first, *chat.messages, *message]
+        if not messages:
+            raise UsageError("no message; give TEXT or --messages FILE", "--chat")
+        rendered = render_chat(template, messages, {**templates.special, **variables}, name)
+        for role in rendered.ignored:
+            problem = f"the chat template leaves out a message of the role {role!r}"
+            warnings.warn(problem, AttnkitWarning, stacklevel=2)
+        prompts.append(rendered.text)
+    return prompts
+
+
+def parse_variables(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse NAME=VALUE, where VALUE is JSON or else a text.
+
+    >>> parse_variables(["enable_thinking=false", "date=26 Jul 2024"])
+    {'enable_thinking': False, 'date': '26 Jul 2024'}
+    """
+    import orjson
+
+    variables: dict[str, Any] = {}
+    for text in require_unicode(texts):
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier() or name == "messages":
+            raise UsageError(f"expected NAME=VALUE, got {text!r}", "--variable")
+        try:
+            variables[name] = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            variables[name] = value
+    return variables

@@ -1,0 +1,217 @@
+"""The program that renders a chat template, in a process of its own.
+
+A template is a program by whoever published the model. The sandbox of Jinja keeps it from files and from the
+internals of Python, and the limits of this process bound its time and memory.
+
+Standard input is a JSON object of what `render_messages` takes. Standard output is one too: what `render_messages` returns, or the
+`problem`. The file is run by its path and imports nothing of attnkit. What a template can use is what
+`apply_chat_template` of transformers 5.23 offers: utils/chat_template_utils.py.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+SECONDS = 5  # of computing
+MEMORY, MEMORY_FACTOR = 1 << 28, 64  # bytes, and for each byte of the input
+MOST, MOST_FACTOR = 1 << 20, 4  # characters of a prompt, and for each byte of the input
+DATE = "SOURCE_DATE_EPOCH"  # the variable that replaces the time, in seconds since 1970
+Messages = list[dict[str, Any]]  # messages
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of the same part of a message
+TAG = "<CONTINUE> "  # written after the text of a message that is continued; some templates strip its space
+
+
+class GenerationTag(Extension):  # type: ignore[misc]
+    """`{% generation %}…{% endgeneration %}`, which marks what the model has written."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("write"), [], [], body).set_lineno(line)
+
+    def write(self, caller: Macro) -> str:
+        return str(caller())
+
+
+class Values(Namespace):  # type: ignore[misc]
+    """The `namespace` of Jinja without names that begin with an underscore."""
+
+    def __init__(*args: Any, **values: Any) -> None:
+        self, *others = args
+        values = dict(*others, **values)
+        for name in values:
+            check_name(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        check_name(name)
+        super().__setitem__(name, value)
+
+
+def check_name(name: str) -> None:
+    if name.startswith("_"):
+        raise SecurityError(f"a namespace has no {name!r}, which begins with an underscore")
+
+
+class Dictionaries:
+    """The `dict` of templates: a function without the attributes of the class."""
+
+    def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*args, **values)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+def raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def strftime_now(pattern: str) -> str:
+    seconds = os.environ.get(DATE)
+    now = datetime.fromtimestamp(int(seconds), UTC) if seconds else datetime.now()
+    return now.strftime(pattern)
+
+
+def tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as Python writes it; the filter of Jinja would escape what HTML reserves."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def make_environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals |= {
+        "raise_exception": raise_exception,
+        "strftime_now": strftime_now,
+        "dict": Dictionaries(),
+        "namespace": Values,
+    }
+    return environment
+
+
+def render_messages(
+    template: str, messages: Messages, variables: Mapping[str, Any], continues: bool, most: int
+) -> dict[str, Any]:
+    """The `text` of a chat, and the roles without effect on it, `ignored`.
+
+    continues  whether the text ends in the last message, which is to be continued
+    most       characters that the text may have
+    """
+    program = make_environment().from_string(template)
+    defaults = {"tools": None, "documents": None, "add_generation_prompt": not continues}
+
+    def write(chat: Messages) -> str:
+        parts, size = [], 0
+        for part in program.generate(defaults | {**variables, "messages": chat}):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise ValueError(f"it writes more than {most:,} characters")
+        return "".join(parts)
+
+    chat = [alias_reasoning(message) for message in messages]
+    text = cut_at_tag(write(change_content(chat, -1, TAG))) if continues else write(chat)
+    suspects = {message["role"]: at for at, message in enumerate(chat) if may_be_ignored(message, text)}
+    changed = {role: try_to_write(write, change_content(chat, at, "x")) for role, at in suspects.items()}
+    return {"text": text, "ignored": [role for role, other in changed.items() if other == text]}
+
+
+def alias_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without empty values, with its reasoning under the names of templates.
+
+    >>> alias_reasoning({"role": "assistant", "reasoning": "2 + 2", "name": None})
+    {'thinking': '2 + 2', 'role': 'assistant', 'reasoning': '2 + 2', 'reasoning_content': '2 + 2'}
+    """
+    stated = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((stated[key] for key in REASONING if key in stated), None)
+    return stated if reasoning is None else {"thinking": reasoning, **stated, "reasoning_content": reasoning}
+
+
+def change_content(chat: Messages, at: int, addition: str) -> Messages:
+    """A chat with an addition after the text of one message."""
+    changed = [*chat]
+    changed[at] = {**chat[at], "content": chat[at]["content"] + addition}
+    return changed
+
+
+def cut_at_tag(text: str) -> str:
+    """Cut a text at the tag. If its space is stripped, so is the space before it.
+
+    >>> cut_at_tag("A: Well, <CONTINUE> <end>"), cut_at_tag("A: Well, <CONTINUE><end>")
+    ('A: Well, ', 'A: Well,')
+    """
+    at = text.rfind(TAG.strip())
+    if at < 0:
+        raise ValueError("it leaves out the last message, which is of the assistant and is to be continued")
+    return text[:at] if text.startswith(TAG, at) else text[:at].rstrip()
+
+
+def may_be_ignored(message: Mapping[str, Any], text: str) -> bool:
+    """Whether a text lacks the content of a message, as it is or changed."""
+    content = message.get("content")
+    return isinstance(content, str) and bool(content.strip()) and content.strip() not in text
+
+
+def try_to_write(write: Callable[[Messages], str], chat: Messages) -> str | None:
+    """The text of a chat; None if the template raises an error."""
+    try:
+        return write(chat)
+    except Exception:
+        return None
+
+
+def describe_failure(error: Exception) -> str:
+    """What a template has raised, in one line."""
+    if isinstance(error, MemoryError | RecursionError):
+        return "it needs too much memory" if isinstance(error, MemoryError) else "it calls itself without end"
+    place = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+    return place + (" ".join(str(error).split()) or type(error).__name__)
+
+
+def set_limit(kind: int, most: int) -> None:
+    """Lower a limit of this process; one that cannot be set stays as it is."""
+    _, hard = resource.getrlimit(kind)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def main() -> None:
+    """Render the request on standard input."""
+    request = sys.stdin.buffer.read()
+    set_limit(resource.RLIMIT_CORE, 0)
+    set_limit(resource.RLIMIT_CPU, SECONDS)
+    set_limit(resource.RLIMIT_AS, MEMORY + MEMORY_FACTOR * len(request))
+    try:
+        answer = render_messages(**json.loads(request), most=MOST + MOST_FACTOR * len(request))
+        output = json.dumps(answer, ensure_ascii=False).encode()
+    except Exception as error:
+        output = json.dumps({"problem": describe_failure(error)}).encode()
+    sys.stdout.buffer.write(output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Chat templates: how the messages of a chat become the prompt that a model has learned."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from attnkit.errors import DataError, FileError, UsageError, system_reason
+from attnkit.libraries import import_library
+from attnkit.tokenizers.files import SPECIAL_TOKENS, TokenizerFolder, token_content
+
+Message = Mapping[str, Any]  # role, content, and what else a template reads
+
+OLDEST_JINJA = (3, 1, 6)  # the sandbox of older versions has known holes
+RENDERER = os.path.join(os.path.dirname(__file__), "chat_renderer.py")
+TEMPLATE, LEGACY, MORE = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
+DEFAULT, WITH_TOOLS = "default", "tool_use"  # names of templates; the second one is for chats with tools
+NO_TEMPLATE = (
+    f"no chat template in the folder (looked for {TEMPLATE}, chat_template in tokenizer_config.json, {LEGACY})"
+)
+
+
+class ChatTemplates(NamedTuple):
+    """The chat templates of a model.
+
+    texts    name -> template
+    special  special tokens, which templates know as bos_token, eos_token, …
+    name     the file they are in, for errors
+    files    the files they were read from
+    """
+
+    texts: Mapping[str, str]
+    special: Mapping[str, str]
+    name: str
+    files: tuple[str, ...] = ()
+
+    def select(self, has_tools: bool) -> str:
+        """The template of a chat, with or without tools."""
+        if not self.texts:
+            raise DataError(f"{NO_TEMPLATE}; --template FILE is one", self.name)
+        name = WITH_TOOLS if has_tools and WITH_TOOLS in self.texts else DEFAULT
+        if name not in self.texts:
+            known = ", ".join(sorted(self.texts))
+            raise DataError(f"no chat template is the default ({known}); --template FILE is one", self.name)
+        return self.texts[name]
+
+
+class RenderedChat(NamedTuple):
+    """The prompt of a chat, and the roles whose messages have no effect on it."""
+
+    text: str
+    ignored: Sequence[str]
+
+
+def load_chat_templates(path: str, part: str) -> ChatTemplates:
+    """Read the chat templates of a folder, none if it has none, and its special tokens.
+
+    Files of templates replace those in tokenizer_config.json, as in transformers.
+    """
+    folder = TokenizerFolder(path)
+    special = {key: token_content(folder.settings.get(key)) for key in (f"{name}_token" for name in SPECIAL_TOKENS)}
+    texts = read_template_files(folder)
+    name = TEMPLATE
+    if not texts:
+        name, stated = "tokenizer_config.json", folder.settings.get("chat_template")
+        if stated is None:
+            stated = folder.read_json(LEGACY).get("chat_template")
+            name = name if stated is None else LEGACY
+        texts = {} if stated is None else parse_templates(stated, folder, name)
+    place = folder.file_path(name) if texts else path
+    return ChatTemplates(texts, {key: token for key, token in special.items() if token}, place, tuple(folder.files))
+
+
+def read_template_files(folder: TokenizerFolder) -> dict[str, str]:
+    """The templates of chat_template.jinja and of the folder additional_chat_templates."""
+    texts = {DEFAULT: folder.read_text(TEMPLATE)} if TEMPLATE in folder.names else {}
+    names = sorted(TokenizerFolder(folder.file_path(MORE)).names) if MORE in folder.names else []
+    for name in names:
+        if name.endswith(".jinja"):
+            texts[name.removesuffix(".jinja")] = folder.read_text(os.path.join(MORE, name))
+    return texts
+
+
+def parse_templates(stated: Any, folder: TokenizerFolder, file: str) -> dict[str, str]:
+    """The templates by name of a value of chat_template: a text, or a list of named texts."""
+    named = [{"name": DEFAULT, "template": stated}] if isinstance(stated, str) else stated
+    texts = {}
+    for one in named if isinstance(named, list) else [None]:
+        name, text = (one.get("name"), one.get("template")) if isinstance(one, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(text, str):
+            problem = "chat_template is neither a text nor a list of objects with a name and a template"
+            raise folder.error(problem, file)
+        texts[name] = text
+    return texts
+
+
+def render_chat(template: str, messages: Sequence[Message], variables: Mapping[str, Any], name: str) -> RenderedChat:
+    """Render a chat: the prompt of an answer, or of the rest of a last assistant message.
+
+    variables  what the template reads beside the messages: bos_token, enable_thinking, …
+    name       the file of the template, for errors
+
+    The template runs in a process of its own, with limits of time and memory. DataError states what it raises.
+    """
+    import subprocess
+
+    import orjson
+
+    check_jinja(name)
+    continues = messages[-1]["role"] == "assistant"
+    if continues and not isinstance(messages[-1].get("content"), str):
+        raise DataError("the last message is of the assistant and has no text to continue", "--messages")
+    request = {"template": template, "messages": messages, "variables": variables, "continues": continues}
+    command = [sys.executable, "-SP", RENDERER]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    try:
+        done = subprocess.run(command, input=orjson.dumps(request), capture_output=True, env=environment)
+    except OSError as error:
+        raise FileError(system_reason(error), command[0]) from None
+    answer = {"problem": describe_end(done.returncode)} if done.returncode else orjson.loads(done.stdout)
+    if "problem" in answer:
+        raise DataError(f"chat template: {answer['problem']}", name)
+    return RenderedChat(**answer)
+
+
+def check_jinja(name: str) -> None:
+    """Raise UsageError if Jinja is missing or too old to be safe."""
+    from importlib import metadata
+
+    try:
+        version = metadata.version("jinja2")
+    except metadata.PackageNotFoundError:
+        import_library("jinja2", "text", name)
+        raise
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:3]) < OLDEST_JINJA:
+        raise UsageError(f"needs jinja2 of at least 3.1.6, not {version}: pip install -U 'attnkit[text]'", name)
+
+
+def describe_end(code: int) -> str:
+    """Why the process of a template ended without an answer.
+
+    >>> describe_end(-signal.SIGXCPU), describe_end(-9)
+    ('it computes for more than 5 seconds', 'its process was ended by signal 9')
+    """
+    if code == -signal.SIGXCPU:
+        return "it computes for more than 5 seconds"
+    return f"its process was ended by signal {-code}" if code < 0 else f"its process ended with code {code}"
