@@ -3,7 +3,7 @@
 A template is a program by whoever published the model. The sandbox of Jinja keeps it from files and from the
 internals of Python, and the limits of this process bound its time and memory.
 
-Standard input is a JSON object of what `render_messages` takes. Standard output is one too: what `render_messages` returns, or the
+Standard input is a JSON object of what `render_messages` takes. Standard output is one too: what it returns, or the
 `problem`. The file is run by its path and imports nothing of attnkit. What a template can use is what
 `apply_chat_template` of transformers 5.23 offers: utils/chat_template_utils.py.
 """
