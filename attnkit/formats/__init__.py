@@ -8,6 +8,7 @@
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
     csv.py          tables of numbers, separated by commas, tabs or blanks, read only
     pytorch.py      files of torch.save, read only
+    gguf.py gguf_blocks.py   files of llama.cpp and their quantized tensors, read only
     pickle_reader.py that pickle, read without executing it
     json_text.py    JSON syntax: documents of a stream, errors with their place
     zip.py          the ZIP container of npz, written, and read from front to back
@@ -39,7 +40,7 @@ FORMATS = ("json", "npy", "npz", "safetensors")
 STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back
 SUFFIXES = {".json": "json", ".jsonl": "json", ".ndjson": "json"} | {f".{name}": name for name in FORMATS[1:]}
 
-WRITTEN_AS = {"pytorch": "npz", "csv": "json"}
+WRITTEN_AS = {"pytorch": "npz", "gguf": "npz", "csv": "json"}
 
 # The first bytes of JSON, and of texts likely meant as JSON, whose parser names the first error.
 JSON_STARTS = b" \t\r\n{[\"-0123456789+'/#"
@@ -54,7 +55,6 @@ SIGNATURES = {
     b"\xfd7zXZ": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"%PDF": "PDF",
-    b"GGUF": "GGUF",
     b"version https://git-lfs": "Git LFS pointer",
     b"<": "HTML or XML",
 }
@@ -69,7 +69,7 @@ class Stream:
     """The records of one source, in order, each read when the iteration reaches it.
 
     source  the format of the source
-    format  the format that results are written in; another one for a PyTorch file or a table, which hold less
+    format  the format that results are written in; another one for a PyTorch or GGUF file or a table, which hold less
     """
 
     def __init__(self, source: str, records: Iterator[Record]) -> None:
@@ -186,6 +186,8 @@ def _sniff(source: Source) -> str:
     if start in (b"PK\x03\x04", b"PK\x05\x06"):
         name = source.peek(30 + int.from_bytes(source.peek(30)[26:28], "little"))[30:]
         return "pytorch" if b"/" in name and not name.endswith(b".npy") else "npz"  # torch.save names a folder
+    if start == b"GGUF":
+        return "gguf"
     if start == PYTORCH_START[:4] and source.peek(len(PYTORCH_START)) == PYTORCH_START:
         return "pytorch"
     if min(start) > 5:  # the length of a header has a smaller byte

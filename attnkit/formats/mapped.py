@@ -4,7 +4,8 @@ import contextlib
 import mmap
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,13 @@ class Mapped(NamedTuple):
 
     entries  tensor name -> dtype and shape, in the order of the file
     read     reads the tensor of a name, in place where the file allows
+    packed   tensor name -> how its numbers are stored, where they are decoded to the dtype: Q4_K
     """
 
     name: str
     entries: dict[str, tuple[str, tuple[int, ...]]]
     read: Callable[[str], Array]
+    packed: Mapping[str, str] = MappingProxyType({})
 
     def tensor(self, name: str) -> Array:
         """Read the tensor of that name; errors name the file."""

@@ -37,11 +37,12 @@ import numpy as np
 
 from attnkit.cli.main import escaped
 from attnkit.errors import AttnkitError
-from attnkit.formats import FORMATS, Record, Source, encode, npz, pytorch, read, safetensors
+from attnkit.formats import FORMATS, Record, Source, encode, gguf, npz, pytorch, read, safetensors
 from attnkit.formats.json import normalize_nan
 from attnkit.formats.zip import ArchiveWriter
 from attnkit.records import Tensor
 from attnkit.tokenizers.auto import load_tokenizer
+from tests.gguf_files import pack_gguf
 
 
 def encode_archive(files):
@@ -586,6 +587,21 @@ def tokenizer_folders() -> dict[str, tuple[dict[str, bytes], list[str]]]:
     }
 
 
+def gguf_seeds() -> list[bytes]:
+    """Files with metadata of each type, plain and quantized tensors."""
+    pairs = {"general.architecture": "llama", "n": 7, "f": 0.5, "yes": True, "words": ["a", "bc"], "list": [1, 2, 3]}
+    blocks = {
+        "q": ("Q4_K", (2, 256), bytes(range(144)) * 2),
+        "m": ("MXFP4", (32,), bytes(17)),
+        "b": ("I8", (3,), b"abc"),
+    }
+    return [pack_gguf(pairs, blocks | {"x": np.eye(3)}), pack_gguf({}, {"x": np.ones(2)}, version=2)]
+
+
+def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
+    return rng.choice(BYTES)(rng, data)
+
+
 def readers(scratch: str) -> dict[str, Reader]:
     """Every reader by name; those that need a file or a folder keep it under `scratch`."""
     path = os.path.join(scratch, "file")
@@ -599,6 +615,8 @@ def readers(scratch: str) -> dict[str, Reader]:
         "safetensors": Reader(files["safetensors"], mutate_safetensors, check_tensors, 8),
         "pytorch": Reader(pytorch_files, mutate_pytorch, check_tensors, 8),
         "pytorch mapped": Reader(pytorch_files, mutate_pytorch, lambda data: check_mapped(pytorch, data, path), 4),
+        "gguf": Reader(gguf_seeds(), mutate_bytes, check_tensors, 8),
+        "gguf mapped": Reader(gguf_seeds(), mutate_bytes, lambda data: check_mapped(gguf, data, path), 4),
         "npz mapped": Reader(files["npz"], mutate_npz, lambda data: check_mapped(npz, data, path)),
         "safetensors mapped": Reader(
             files["safetensors"], mutate_safetensors, lambda data: check_mapped(safetensors, data, path)

@@ -4,10 +4,10 @@ import pytest
 
 from attnkit.errors import DataError
 from attnkit.formats import Source, read
-from tests.faults import bad_csv, bad_json, bad_npy, bad_npz, bad_pytorch, bad_safetensors
+from tests.faults import bad_csv, bad_gguf, bad_json, bad_npy, bad_npz, bad_pytorch, bad_safetensors
 
 TABLES = {"json": bad_json.BAD, "npy": bad_npy.BAD, "npz": bad_npz.BAD, "safetensors": bad_safetensors.BAD}
-TABLES |= {"pytorch": bad_pytorch.BAD, "csv": bad_csv.BAD}
+TABLES |= {"pytorch": bad_pytorch.BAD, "csv": bad_csv.BAD, "gguf": bad_gguf.BAD}
 CASES = {f"{format}: {name}": case for format, table in TABLES.items() for name, case in table.items()}
 
 

@@ -1,0 +1,314 @@
+"""GGUF files of llama.cpp (`.gguf`): metadata, then tensors, perhaps quantized in blocks.
+
+A tensor is decoded when it is accessed. Source: docs/gguf.md of ggml.
+"""
+
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError, FileError, counted
+from attnkit.formats.dtypes import byte_count, check_shape, dtype_of, from_bytes
+from attnkit.formats.gguf_blocks import BLOCK_TYPES, BlockType, byte_size, decode_blocks
+from attnkit.formats.mapped import Mapped, map_file
+from attnkit.formats.streams import Source, exists, name_errors, prefix_errors
+from attnkit.records import Array, Record
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+ALIGNMENT = "general.alignment"
+USUAL_ALIGNMENT, LARGEST_ALIGNMENT = 32, 1 << 16
+LONGEST_NAME = 1000
+LONGEST_KEY = (1 << 16) - 1
+MOST_DIMENSIONS = 4
+LEAST_ENTRY, LEAST_TENSOR = 13, 24  # bytes that an entry of the metadata and that of a tensor have at least
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
+BOOL, STRING, LIST = 7, 8, 9
+COUNT = struct.Struct("<Q")
+SPLIT = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
+
+
+class Entry(NamedTuple):
+    """The type and shape of a tensor, and the range of its bytes after the header."""
+
+    kind: BlockType
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def dtype(self) -> str:
+        return self.kind.dtype or "float32"
+
+
+class Strings(NamedTuple):
+    """A list of strings in the metadata, such as a vocabulary, decoded when it is read."""
+
+    data: memoryview
+    begin: int
+    size: int
+
+    def read(self) -> list[str]:
+        """The strings. DataError for one that is not UTF-8."""
+        at, texts = self.begin, []
+        for number in range(self.size):
+            end = at + COUNT.size + COUNT.unpack_from(self.data, at)[0]
+            texts.append(decode_text(bytes(self.data[at + COUNT.size : end]), f"string {number}"))
+            at = end
+        return texts
+
+
+class Header(NamedTuple):
+    """What a file holds before its numbers.
+
+    metadata  key -> a number, a text, a boolean, an array of numbers, or Strings
+    entries   tensor name -> Entry, in the order of the file
+    data      the numbers, as bytes
+    """
+
+    metadata: dict[str, Any]
+    entries: dict[str, Entry]
+    data: Array
+
+    def tensor(self, name: str) -> Array:
+        """Read a tensor: in place where it holds numbers of a dtype, else decoded to float32."""
+        with prefix_errors(f"tensor {name[:100]!r}"):
+            kind, shape, begin, end = self.entries[name]
+            data = self.data[begin:end]
+            if kind.dtype:
+                return from_bytes(data, dtype_of(kind.dtype), shape)
+            numbers = decode_blocks(data, kind).reshape(shape)
+            numbers.flags.writeable = False
+            return numbers
+
+
+class GgufFile(NamedTuple):
+    """A mapped file, or all parts of one that is split.
+
+    metadata  of the first part
+    parts     the mapped tensors of each
+    """
+
+    metadata: Mapping[str, Any]
+    parts: list[Mapped]
+
+
+def read(source: Source) -> Iterator[Record]:
+    """Yield the one record of a GGUF file, its tensors in the order of the file."""
+    with name_errors(source.name):
+        header = read_header(memoryview(source.read_all()))
+        if not header.entries:
+            raise DataError("no tensors in this GGUF file")
+        yield Record({name: header.tensor(name) for name in header.entries})
+
+
+def map_tensors(path: str) -> Mapped:
+    """Map the tensors of a GGUF file, each read when it is needed."""
+    return _map_part(path)[1]
+
+
+def open_gguf(path: str) -> GgufFile:
+    """Map a GGUF file; of the first part of a split one, all parts.
+
+    FileError if a part is missing; DataError if parts do not fit each other.
+    """
+    metadata, first = _map_part(path)
+    count = metadata.get("split.count", 1)
+    if count in (0, 1) and type(count) is int:
+        return GgufFile(metadata, [first])
+    split = SPLIT.fullmatch(os.path.basename(path))
+    if type(count) is not int or not split or int(split[3]) != count:
+        raise DataError(f"one of {str(count)[:20]} parts, but its name does not say so: -00001-of-0000N.gguf", path)
+    if int(split[2]) != 1:
+        beginning = f"{split[1]}-00001-of-{split[3]}.gguf"
+        raise DataError(f"part {int(split[2])} of {count}; name the first one, {beginning}", path)
+    parts, known = [first], set(first.entries)
+    for number in range(2, count + 1):
+        part = os.path.join(os.path.dirname(path), f"{split[1]}-{number:05}-of-{split[3]}.gguf")
+        if not exists(part):
+            raise FileError(f"no such file: part {number} of {count} of {path}", part)
+        inner, mapped = _map_part(part)
+        if inner.get("split.no") != number - 1 or inner.get("split.count") != count:
+            raise DataError(f"not part {number} of {count} of {path}", part)
+        if both := next((name for name in mapped.entries if name in known), ""):
+            raise DataError(f"tensor {both[:100]!r} occurs in an earlier part too", part)
+        known.update(mapped.entries)
+        parts.append(mapped)
+    total = metadata.get("split.tensors.count", len(known))
+    if total != len(known):
+        raise DataError(f"the parts have {len(known)} tensors (split.tensors.count is {str(total)[:20]})", path)
+    return GgufFile(metadata, parts)
+
+
+def is_gguf(path: str) -> bool:
+    """Whether a regular file begins as a GGUF file does."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _map_part(path: str) -> tuple[dict[str, Any], Mapped]:
+    with name_errors(path):
+        header = read_header(memoryview(map_file(path)))
+        entries = {name: (entry.dtype, entry.shape) for name, entry in header.entries.items()}
+        kinds = {name: entry.kind.name for name, entry in header.entries.items() if not entry.kind.dtype}
+        return header.metadata, Mapped(path, entries, header.tensor, kinds)
+
+
+def read_header(data: memoryview) -> Header:
+    """Read the metadata and where each tensor is. DataError for whatever does not fit.
+
+    >>> import struct
+    >>> file = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sIB", 1, b"n", 0, 7)
+    >>> read_header(memoryview(file)).metadata
+    {'n': 7}
+    """
+    reader = _Reader(data)
+    if bytes(data[:4]) != MAGIC:
+        raise DataError("not a GGUF file")
+    reader.at = 4
+    (version,) = reader.numbers("I")
+    if version not in VERSIONS:
+        is_swapped = int.from_bytes(version.to_bytes(4, "big"), "little") in VERSIONS
+        problem = "big-endian" if is_swapped else f"version {version}"
+        raise DataError(f"{problem} not supported (use little-endian files of version 2 or 3)")
+    tensors, pairs = reader.numbers("QQ")
+    metadata: dict[str, Any] = {}
+    with prefix_errors("metadata"):
+        reader.check_count(pairs, LEAST_ENTRY, "keys")
+        for _ in range(pairs):
+            key = reader.text("a key", LONGEST_KEY)
+            if key in metadata:
+                raise DataError(f"key {key[:100]!r} occurs twice")
+            with prefix_errors(f"key {key[:100]!r}"):
+                metadata[key] = reader.value()
+    alignment = metadata.get(ALIGNMENT, USUAL_ALIGNMENT)
+    is_power = type(alignment) is int and alignment > 0 and alignment & (alignment - 1) == 0
+    if not is_power or alignment > LARGEST_ALIGNMENT:
+        raise DataError(f"{ALIGNMENT} is {str(alignment)[:40]} (expected a power of two, at most {LARGEST_ALIGNMENT})")
+    reader.check_count(tensors, LEAST_TENSOR, "tensors")
+    entries: dict[str, Entry] = {}
+    for _ in range(tensors):
+        name = reader.text("the name of a tensor", LONGEST_NAME)
+        if name in entries:
+            raise DataError(f"tensor {name[:100]!r} occurs twice")
+        with prefix_errors(f"tensor {name[:100]!r}"):
+            entries[name] = reader.entry(alignment)
+    start = -(-reader.at // alignment) * alignment
+    numbers = np.frombuffer(data, np.uint8)[start:]
+    _check_ranges(entries, len(numbers), alignment)
+    return Header(metadata, entries, numbers)
+
+
+class _Reader:
+    """The bytes of a header, read from front to back."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data, self.at = data, 0
+
+    def numbers(self, kinds: str) -> tuple[Any, ...]:
+        """Numbers of the formats of struct, one after another."""
+        layout = struct.Struct(f"<{kinds}")
+        self.take(layout.size)
+        return layout.unpack_from(self.data, self.at - layout.size)
+
+    def take(self, size: int) -> memoryview:
+        if size > len(self.data) - self.at:
+            raise DataError(f"truncated: {size} bytes at {self.at}, {len(self.data) - self.at} are left")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def check_count(self, count: int, least: int, what: str) -> None:
+        """Raise DataError for more items than the bytes that are left can hold."""
+        left = len(self.data) - self.at
+        if count * least > left:
+            raise DataError(f"truncated: {count} {what}, {left} bytes are left")
+
+    def text(self, what: str, longest: int | None = None) -> str:
+        (size,) = self.numbers("Q")
+        if longest is not None and size > longest:
+            raise DataError(f"{what} of {size} bytes (limit {longest})")
+        return decode_text(bytes(self.take(size)), what)
+
+    def value(self) -> Any:
+        (kind,) = self.numbers("I")
+        if kind in NUMBERS:
+            return self.numbers(NUMBERS[kind])[0]
+        if kind == BOOL:
+            return bool(self.flags(1)[0])
+        if kind == STRING:
+            return self.text("a text")
+        if kind != LIST:
+            raise DataError(f"type {kind} is not known (expected 0 to 12)")
+        inner, count = self.numbers("IQ")
+        if inner == STRING:
+            return self.strings(count)
+        if inner == BOOL:
+            return self.flags(count).astype(bool)
+        if inner not in NUMBERS:
+            raise DataError("a list of lists is not supported" if inner == LIST else f"type {inner} is not known")
+        dtype = np.dtype(NUMBERS[inner]).newbyteorder("<")
+        return np.frombuffer(bytes(self.take(count * dtype.itemsize)), dtype)
+
+    def flags(self, count: int) -> Array:
+        flags = np.frombuffer(self.take(count), np.uint8)
+        if flags.size and flags.max() > 1:
+            raise DataError(f"boolean {flags.max()} (expected 0 or 1)")
+        return flags
+
+    def strings(self, count: int) -> Strings:
+        """A list of strings, of which only the lengths are read."""
+        self.check_count(count, COUNT.size, "strings")
+        at, size_at, end = self.at, COUNT.unpack_from, len(self.data)
+        try:
+            for _ in range(count):
+                at += 8 + size_at(self.data, at)[0]
+        except (struct.error, OverflowError):
+            at = end + 1
+        if at > end:
+            raise DataError(f"truncated: {count} strings do not end within the file")
+        strings, self.at = Strings(self.data, self.at, count), at
+        return strings
+
+    def entry(self, alignment: int) -> Entry:
+        (count,) = self.numbers("I")
+        if count > MOST_DIMENSIONS:
+            raise DataError(f"{count} dimensions (limit {MOST_DIMENSIONS})")
+        shape = check_shape(self.numbers(f"{count}Q")[::-1])  # the file has the fastest first
+        number, begin = self.numbers("IQ")
+        if number not in BLOCK_TYPES:
+            raise DataError(f"type {number} is not known (use {', '.join(one.name for one in BLOCK_TYPES.values())})")
+        kind = BLOCK_TYPES[number]
+        byte_count(shape, dtype_of(kind.dtype or "float32").itemsize)
+        if begin % alignment:
+            raise DataError(f"offset {begin} is not a multiple of {alignment}")
+        return Entry(kind, shape, begin, begin + byte_size(kind, shape))
+
+
+def decode_text(data: bytes, what: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{what} is not UTF-8 (byte {error.start})") from None
+
+
+def _check_ranges(entries: Mapping[str, Entry], size: int, alignment: int) -> None:
+    """Raise DataError for tensors that overlap or end after the file, and for bytes after the last."""
+    reached = 0
+    for name in sorted(entries, key=lambda name: entries[name][2:]):
+        _, _, begin, end = entries[name]
+        if begin < reached:
+            raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) overlap another tensor")
+        if end > size:
+            raise DataError(f"truncated: tensor {name[:100]!r} needs bytes up to {end}, the file has {size}")
+        reached = end
+    if size - reached >= alignment and entries:
+        raise DataError(f"{counted(size - reached, 'byte')} after the last tensor")

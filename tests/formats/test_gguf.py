@@ -1,0 +1,196 @@
+"""GGUF files: the numbers of blocks, worked by hand and as gguf decodes them; headers, split files, lazy reading."""
+
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attnkit.errors import DataError, FileError
+from attnkit.formats import Source, gguf, load, read
+from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
+from tests.faults.bad_gguf import WHOLE
+from tests.gguf_files import TYPE_NUMBERS, pack_gguf
+from tests.places import arrays
+
+FROZEN = arrays("gguf_blocks")
+
+
+def f16(value):
+    return np.array(value, "<f2").tobytes()
+
+
+# type -> its bytes by position, and numbers by index, worked by hand from the structures in ggml-common.h
+WORKED = {
+    # d 2; number 0 is the low half of byte 0, number 16 its high half, less 8
+    "Q4_0": ({0: f16(2), 2: [0x5F]}, {0: 14, 16: -6, 1: -16}),
+    # d 2, m 0.5
+    "Q4_1": ({0: f16(2), 2: f16(0.5), 4: [0x5F]}, {0: 30.5, 16: 10.5, 1: 0.5}),
+    # bit i of the four bytes is the fifth bit of number i
+    "Q5_0": ({0: f16(2), 2: [1, 0, 2, 0], 6: [0x5F, 0x70]}, {0: 30, 16: -22, 17: 14, 1: -32}),
+    "Q5_1": ({0: f16(2), 2: f16(0.5), 4: [1, 0, 2, 0], 8: [0x5F, 0x70]}, {0: 62.5, 16: 10.5, 17: 46.5, 1: 0.5}),
+    "Q8_0": ({0: f16(0.5), 2: [0xFF, 7]}, {0: -0.5, 1: 3.5, 31: 0}),
+    # part 3 has scale 5 and minimum 4, part 8 scale 2; 48 = bits 2 and 3 of byte 16 of the numbers, 128 = byte 32
+    "Q2_K": (
+        {3: [5 | 4 << 4], 8: [2], 32: [3 << 2], 48: [1], 80: f16(1), 82: f16(0.5)},
+        {48: 13, 49: -2, 16: 0, 128: 2},
+    ),
+    # scales of part 0: 37 − 32, of part 9: 30 − 32, of others: −32; a number without its third bit is less by 4
+    "Q3_K": (
+        {0: [1], 16: [1 << 4], 32: [3], 80: [2], 96: [5, 14 << 4], 104: [2, 1 << 4], 108: f16(2)},
+        {0: 30, 1: -40, 32: 256, 144: -8},
+    ),
+    # part 0: scale 3, minimum 1; part 5: scale 33 and minimum 18, whose upper bits are those of bytes 5 and 9
+    "Q4_K": (
+        {0: f16(2), 2: f16(0.5), 4: [3, 2 << 6], 8: [1, 1 << 6], 13: [1 | 2 << 4], 16: [7], 80: [9 << 4]},
+        {0: 41.5, 1: -0.5, 160: 585, 32: 0},
+    ),
+    # part 2: scale 2, minimum 3; number 64 is 5 and has bit 2 of the first high byte
+    "Q5_K": ({0: f16(1), 2: f16(1), 6: [2], 10: [3], 16: [1 << 2], 80: [5]}, {64: 39, 65: -3}),
+    # number 0: 9 + 2·16 − 32; number 97: 15 + 3·16 − 32, with the scale of part 6
+    "Q6_K": (
+        {0: [9], 33: [15 << 4], 128: [2, 3 << 6], 192: [256 - 4], 198: [2], 208: f16(0.5)},
+        {0: -18, 97: 31, 1: 64, 98: -32},
+    ),
+    "Q8_K": ({0: np.float32(0.25).tobytes(), 4: [256 - 8], 259: [127]}, {0: -2, 255: 31.75}),
+    "IQ4_NL": ({0: f16(1), 2: [0xF0]}, {0: -127, 16: 113, 1: -127}),
+    # part 3: scale 35 − 32; numbers 96 and 112 are the values 8 and 15 of the table
+    "IQ4_XS": ({0: f16(1), 2: [2 << 6], 5: [3 << 4], 56: [8 | 15 << 4]}, {96: 3, 97: -381, 112: 339}),
+    # 2 ** (128 − 127) times 1.0 and 6.0
+    "MXFP4": ({0: [128], 1: [0x72, 0x0A]}, {0: 2, 16: 12, 1: -2, 17: 0}),
+}
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_worked_blocks(name):
+    places, expected = WORKED[name]
+    kind = BLOCK_TYPES[TYPE_NUMBERS[name]]
+    block = np.zeros(kind.size, np.uint8)
+    for at, content in places.items():
+        block[at : at + len(content)] = [*content]
+    numbers = decode_blocks(block, kind)
+    assert numbers.shape == (kind.numbers,) and numbers.dtype == np.float32
+    assert {at: float(numbers[at]) for at in expected} == expected
+
+
+@pytest.mark.parametrize("name", [name for name in FROZEN if "." not in name])
+def test_blocks_are_decoded_to_the_bits_of_gguf(name):
+    blocks, expected = FROZEN[name], FROZEN[f"{name}.numbers"]
+    many = np.tile(blocks, (200, 1)).reshape(-1)  # more than is decoded at a time
+    numbers = decode_blocks(many, BLOCK_TYPES[TYPE_NUMBERS[name]])
+    assert numbers.tobytes() == np.tile(expected, (200, 1)).tobytes()
+
+
+def test_every_decoded_type_is_tested():
+    assert {kind.name for kind in BLOCK_TYPES.values() if kind.decode} == {*WORKED}
+    assert {name for name in FROZEN if "." not in name} == {*WORKED} - {"Q8_K"}  # which gguf does not decode
+
+
+def test_numbers_of_a_dtype_are_read_in_place(tmp_path):
+    values = np.arange(6).reshape(2, 3)
+    dtypes = {"F32": "f4", "F16": "f2", "F64": "f8", "BF16": ml_dtypes.bfloat16, "I8": "i1", "I16": "i2", "I32": "i4"}
+    dtypes |= {"I64": "i8"}
+    tensors = {name: (name, (2, 3), values.astype(dtype).tobytes()) for name, dtype in dtypes.items()}
+    path = tmp_path / "m.gguf"
+    path.write_bytes(pack_gguf({}, tensors))
+    mapped = gguf.map_tensors(str(path))
+    for name, dtype in dtypes.items():
+        array = mapped.tensor(name)
+        assert array.dtype == np.dtype(dtype) and np.array_equal(array.astype(int), values)
+        assert (array.dtype.name, array.shape) == mapped.entries[name] and not array.flags.writeable
+        assert not array.flags.owndata
+    assert mapped.packed == {}
+    assert {name: array.tolist() for name, array in load(str(path)).arrays().items()} == dict.fromkeys(
+        dtypes, values.tolist()
+    )
+
+
+def test_a_quantized_tensor_is_decoded_when_it_is_accessed(tmp_path):
+    blocks, numbers = FROZEN["Q4_K"], FROZEN["Q4_K.numbers"]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(pack_gguf({}, {"w": ("Q4_K", (3, 512), blocks.tobytes()), "o": ("IQ1_S", (256,), bytes(50))}))
+    mapped = gguf.map_tensors(str(path))
+    assert mapped.entries == {"w": ("float32", (3, 512)), "o": ("float32", (256,))}
+    assert mapped.packed == {"w": "Q4_K", "o": "IQ1_S"}
+    assert mapped.tensor("w").tobytes() == numbers.tobytes()
+    assert mapped.tensor("w") is not mapped.tensor("w")
+    with pytest.raises(DataError, match=r"m\.gguf: tensor 'o': type IQ1_S is not decoded"):
+        mapped.tensor("o")
+
+
+def test_metadata(tmp_path):
+    pairs = {
+        "u8": struct.pack("<IB", 0, 255),
+        "i8": struct.pack("<Ib", 1, -1),
+        "u16": struct.pack("<IH", 2, 65535),
+        "i16": struct.pack("<Ih", 3, -2),
+        "u32": 7,
+        "i32": -7,
+        "f32": 0.5,
+        "u64": struct.pack("<IQ", 10, 2**64 - 1),
+        "i64": struct.pack("<Iq", 11, -(2**63)),
+        "f64": struct.pack("<Id", 12, 0.1),
+        "yes": True,
+        "text": "é",
+        "words": ["a", "", "é"],
+        "scores": [0.5, -1.5],
+        "flags": [True, False],
+        "none": [],
+    }
+    for version in (2, 3):
+        path = tmp_path / "m.gguf"
+        path.write_bytes(pack_gguf(pairs, version=version))
+        found = dict(gguf.open_gguf(str(path)).metadata)
+        assert found.pop("words").read() == ["a", "", "é"] and found.pop("none").read() == []
+        assert found.pop("scores").tolist() == [0.5, -1.5] and found.pop("flags").tolist() == [True, False]
+        assert found == {
+            "u8": 255, "i8": -1, "u16": 65535, "i16": -2, "u32": 7, "i32": -7, "f32": 0.5, "u64": 2**64 - 1,
+            "i64": -(2**63), "f64": 0.1, "yes": True, "text": "é",
+        }  # fmt: skip
+
+
+def test_a_file_is_recognized_by_its_first_bytes_and_its_results_are_npz():
+    stream = read(Source.of(WHOLE))
+    assert (stream.source, stream.format) == ("gguf", "npz")
+    assert [record["x"].tolist() for record in stream] == [[1, 1]]
+
+
+def test_other_alignments():
+    file = pack_gguf({"general.alignment": 128}, {"a": np.ones(3), "b": np.full(2, 2.0)}, alignment=128)
+    [record] = read(Source.of(file))
+    assert (record["a"].tolist(), record["b"].tolist()) == ([1, 1, 1], [2, 2])
+
+
+def write_parts(folder, **changes):
+    """A file of two parts; changes: keys of the second one."""
+    shared = {"split.count": 2, "split.tensors.count": 2}
+    first, second = folder / "m-00001-of-00002.gguf", folder / "m-00002-of-00002.gguf"
+    first.write_bytes(pack_gguf({"general.name": "two", "split.no": 0} | shared, {"a": np.ones(2)}))
+    pairs = {"split.no": 1} | shared | {key.replace("_", "."): value for key, value in changes.items()}
+    second.write_bytes(pack_gguf(pairs, {"b": np.zeros(3)}))
+    return first, second
+
+
+def test_a_split_file(tmp_path):
+    first, second = write_parts(tmp_path)
+    opened = gguf.open_gguf(str(first))
+    assert opened.metadata["general.name"] == "two"
+    assert [[*part.entries] for part in opened.parts] == [["a"], ["b"]]
+    with pytest.raises(DataError, match=r"part 2 of 2; name the first one, m-00001-of-00002\.gguf"):
+        gguf.open_gguf(str(second))
+
+
+def test_parts_that_do_not_fit(tmp_path):
+    first, second = write_parts(tmp_path, split_no=0)
+    with pytest.raises(DataError, match=f"^{second}: not part 2 of 2 of {first}"):
+        gguf.open_gguf(str(first))
+    write_parts(tmp_path)
+    second.write_bytes(pack_gguf({"split.no": 1, "split.count": 2}, {"a": np.ones(2)}))
+    with pytest.raises(DataError, match="tensor 'a' occurs in an earlier part too"):
+        gguf.open_gguf(str(first))
+    second.unlink()
+    with pytest.raises(FileError, match=f"^{second}: no such file: part 2 of 2"):
+        gguf.open_gguf(str(first))
+    renamed = first.rename(tmp_path / "m.gguf")
+    with pytest.raises(DataError, match="one of 2 parts, but its name does not say so"):
+        gguf.open_gguf(str(renamed))
