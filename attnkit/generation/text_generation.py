@@ -146,7 +146,8 @@ def search_beams(
     options, detokenizer = text_model.options, text_model.detokenizer
 
     def text(beam: GeneratedText) -> str:
-        return detokenizer.text([*prompt.ids, *beam.ids]) or " ".join(detokenizer.token_strings(beam.ids))
+        whole = "".join(split_prompt(prompt, beam.ids, detokenizer))
+        return whole or " ".join(detokenizer.token_strings(beam.ids))
 
     def render(info: BeamsInfo, style: display.Style) -> display.TextTable:
         from attnkit import display

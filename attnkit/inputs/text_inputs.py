@@ -185,11 +185,10 @@ def read_known_texts(checkpoint: "Checkpoint", stack: str, source: ModelInput, t
 def encode_texts(
     texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: str | None, with_special: bool = True
 ) -> list[Tokens]:
-    more: dict[str, Any] = ({} if pair is None else {"pair": pair}) | ({} if with_special else {"with_special": False})
-    encoded = [tokenizer.encode(text, **more) for text in require_unicode(texts)]
-    if any(one.ids is None for one in encoded):
+    if tokenizer.list_vocabulary is list:
         raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
-    return encoded
+    more: dict[str, Any] = ({} if pair is None else {"pair": pair}) | ({} if with_special else {"with_special": False})
+    return [tokenizer.encode(text, **more) for text in require_unicode(texts)]
 
 
 def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer, vocabulary: Collection[str] = ()) -> int:

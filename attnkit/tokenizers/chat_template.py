@@ -113,10 +113,14 @@ def render_chat(template: str, messages: Sequence[Message], variables: Mapping[s
     if continues and not isinstance(messages[-1].get("content"), str):
         raise DataError("the last message is of the assistant and has no text to continue", "--messages")
     request = {"template": template, "messages": messages, "variables": variables, "continues": continues}
+    try:
+        data = orjson.dumps(request)
+    except orjson.JSONEncodeError as error:
+        raise DataError(f"messages and variables that are not JSON: {error}", "--chat") from None
     command = [sys.executable, "-SP", RENDERER]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     try:
-        done = subprocess.run(command, input=orjson.dumps(request), capture_output=True, env=environment)
+        done = subprocess.run(command, input=data, capture_output=True, env=environment)
     except OSError as error:
         raise FileError(system_reason(error), command[0]) from None
     answer = {"problem": describe_end(done.returncode)} if done.returncode else orjson.loads(done.stdout)

@@ -9,7 +9,7 @@ import pytest
 import attnkit
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from tests.places import DATA, MODELS
-from tests.process import bash, run
+from tests.process import bash, on_a_terminal, run
 
 # the messages as they are, a line each; the llama below begins them with its start token
 PLAIN = "{% for m in messages %}{{ m.content | trim }}{{ '\\n' if not loop.last }}{% endfor %}"
@@ -39,6 +39,13 @@ def test_the_answer_is_what_the_prompt_is_continued_by(story):
     assert answer.labels["prompt"] == ["One day\nOnce upon a time"]
     assert answer.labels["prompt"][0] + answer.labels["text"][0] == whole.labels["text"][0]
     assert attnkit.decode("Once upon a time", model=story, chat=True, max_tokens=2, emit="text") == " there was"
+
+
+def test_a_terminal_shows_the_answer_alone(story, tmp_path):
+    line = f"attnkit decode --model {story} --chat 'Once upon a time' --max-tokens 3"
+    assert on_a_terminal(line, tmp_path) == " there was a\n"
+    steps = on_a_terminal(f"{line} --beam 2 --steps", tmp_path)
+    assert "was" in steps and "Once" not in steps
 
 
 def test_special_tokens_in_the_prompt_are_whole_and_not_added_again(llama, tmp_path):
@@ -111,6 +118,7 @@ def test_a_message_that_the_template_leaves_out_is_named(story, tmp_path):
 
 
 FAULTS = [
+    (["--chat", "Hi", "--tokenizer", "words", "--template", "users.jinja"], 2, "words: a model takes a tokenizer that"),
     (["--system", "a", "Hi"], 2, "--system: needs --chat"),
     (["--emit", "prompt", "Hi"], 2, "--emit prompt: needs --chat"),
     (["--chat", "--ids", "-"], 2, "--chat: cannot be combined with --ids"),
@@ -131,6 +139,7 @@ def test_faults(arguments, code, problem, story, tmp_path):
     for name, text in {
         "bad.jsonl": '{"role": "user", "content": "a"}\nb\n',
         "empty.jsonl": "",
+        "users.jinja": "{{ messages[0].content }}",
         "roles.jsonl": '{"content": "a"}\n',
         "system.jsonl": '{"role": "system", "content": "a"}\n',
         "raise.jinja": "{{ raise_exception('unknown role: ' + messages[0].role) }}",

@@ -112,6 +112,7 @@ def problem(template, messages=QUESTION, **variables):
 
 
 class TestHostile:
+    @pytest.mark.linux
     def test_memory_has_a_limit(self):
         assert problem("{{ 'a' * 10000000000 }}") == "it needs too much memory"
         doubled = "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
@@ -163,6 +164,17 @@ class TestHostile:
             render_chat("", [*QUESTION, {"role": "assistant", "tool_calls": []}], {}, "t.jinja")
         answer = {"role": "assistant", "content": "well"}
         assert problem("{{ messages[0].content }}", [*QUESTION, answer]).startswith("it leaves out the last message")
+
+    def test_messages_that_are_not_json(self):
+        deep = QUESTION
+        for _ in range(300):
+            deep = [deep]
+        with pytest.raises(
+            DataError, match="--chat: messages and variables that are not JSON: Recursion limit reached"
+        ):
+            render_chat("", [{"role": "user", "content": deep}], {}, "t.jinja")
+        with pytest.raises(DataError, match="--chat: messages and variables that are not JSON: "):
+            render_chat("", [{"role": "user", "content": "\ud800"}], {}, "t.jinja")
 
     def test_roles_without_effect(self):
         template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content | upper }}{% endif %}{% endfor %}"
