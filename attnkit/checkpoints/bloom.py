@@ -1,11 +1,13 @@
 """BLOOM: a pre-norm decoder with ALiBi, a norm of the embeddings, and fused projections by head."""
 
+from dataclasses import replace
+
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
-KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="")
+KEYS = StackKeys(layers="n_layer", hidden="")
 LAYER, WORDS = "h.{n}", "word_embeddings.weight"
 
 
@@ -16,7 +18,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "bloom",
         width,
-        decoder=raw.get_stack(KEYS, hidden=4 * width, causal=True, final_norm=True),
+        decoder=raw.get_stack(replace(KEYS, heads=_heads(raw)), hidden=4 * width, causal=True, final_norm=True),
         eps=raw.get_float("layer_norm_epsilon", 1e-5),
         norm_first=True,
         activation="gelu-tanh",
@@ -32,10 +34,15 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.embed": embedding_table(WORDS),
         "decoder.embed_norm": norm("word_embeddings_layernorm"),
         "decoder.{n}.norm1": norm(f"{LAYER}.input_layernorm"),
-        "decoder.{n}.self": map_fused("qkv", f"{fused}.weight", f"{fused}.bias", groups=raw.get_int("n_head"))
+        "decoder.{n}.self": map_fused("qkv", f"{fused}.weight", f"{fused}.bias", groups=raw.get_int(_heads(raw)))
         | map_linear(f"{LAYER}.self_attention", wo="dense"),
         "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm"),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="dense_h_to_4h", w2="dense_4h_to_h"),
         "decoder.norm": norm("ln_f"),
         "head": tied_head(WORDS if is_tied else "lm_head.weight"),
     }
+
+
+def _heads(raw: ConfigReader) -> str:
+    """The key of the number of heads, which has two names."""
+    return "n_head" if raw.has("n_head") else "num_attention_heads"

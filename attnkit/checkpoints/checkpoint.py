@@ -13,6 +13,7 @@ import numpy as np
 
 from attnkit import formats
 from attnkit.checkpoints.config_reader import LARGEST, ConfigReader, read_json_object
+from attnkit.checkpoints.harmless_keys import refuse_unread
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_layers, open_weights
 from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.formats.streams import exists, name_errors
@@ -333,7 +334,7 @@ def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
     values = read_json_object(path).items()
     tokens: Mapping[str, Any] = {key: value for key, value in values if value is not None and TOKEN_KEY.search(key)}
     ConfigReader(tokens, path).get_special_tokens()
-    return ConfigReader({**reader.values, **tokens}, reader.name)
+    return reader.replaced({**reader.values.plain, **tokens})
 
 
 def _open_marian(folder: str) -> Checkpoint:
@@ -345,23 +346,33 @@ def _open_marian(folder: str) -> Checkpoint:
         raise FileError(f"no {CONFIG} in this folder, nor a {MARIAN_FILE} of Marian{hint}", folder)
     weights, reader = open_marian(path)
     config, params = read_model(_import_module("marian_native"), reader, weights)
-    return Checkpoint(folder, config, reader.values, params, [path])
+    return Checkpoint(folder, config, reader.values.plain, params, [path])
 
 
 def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
     """Read the configuration of a model and match its parameters. DataError if they do not fit each other."""
     weights.prefixes, stored = family.PREFIXES, len(weights.entries)
     for key in LAYER_COUNTS:  # before any tensor of a layer is looked up
-        count = reader.values.get(key)
+        count = reader.values.plain.get(key)
         if isinstance(count, int) and count > max(stored, FEW):
             raise reader.error(f"{key} {count}, and only {stored} tensors are stored")
-    config = family.read_config(reader, weights)
+    config, layers = read_family(family, reader, weights)
     start, vocab = config.special.start, config.decoder.vocab if config.decoder else 0
     if start is not None and vocab and start >= vocab:
         raise reader.error(f"decoder_start_token_id {start} is outside the vocabulary of {vocab}")
-    params = Parameters(config, weights, expand_layers(config, family.map_layers(reader)))
+    return config, Parameters(config, weights, expand_layers(config, layers))
+
+
+def read_family(family: Family, reader: ConfigReader, weights: Weights, strict: bool = True) -> tuple[Config, Layers]:
+    """Read a configuration and map its layers.
+
+    DataError, if strict, names a key that may change a number and is not read.
+    """
+    config, layers = family.read_config(reader, weights), family.map_layers(reader)
+    if strict:
+        refuse_unread(reader, f"family {config.family}")
     _check_positions(reader, config)
-    return config, params
+    return config, layers
 
 
 def _check_positions(reader: ConfigReader, config: Config) -> None:
@@ -371,8 +382,11 @@ def _check_positions(reader: ConfigReader, config: Config) -> None:
         with name_errors(reader.name):
             width = positions.rotary_dim or config.stack(config.stacks[-1]).head_dim
             for rope in (positions.rope, *filter(None, [positions.local_rope])):
+                fields = ConfigReader(rope, "")
                 for length in (1, LARGEST):
-                    rope_frequencies(width, rope, length)
+                    rope_frequencies(width, fields.values, length)
+                fields.ignore("max_position_embeddings", "original_max_position_embeddings")  # added to every rotation
+                refuse_unread(fields, f"rope_type {rope.get('rope_type')}")
     if positions.relative == "t5":
         for name in config.stacks:
             exact = positions.buckets // (2 if config.stack(name).causal else 4)

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,10 +32,51 @@ class StackKeys:
     head_dim: str = ""
 
 
+class NotedValues(Mapping[str, Any]):
+    """The values of an object, which note the key of each value that is read.
+
+    plain  the object itself, which is read without a note
+    reads  the keys read so far; of an object inside another as rope_parameters.factor, for which `path` is
+           "rope_parameters."
+
+    >>> values = NotedValues({"n_embd": 8, "n_head": 2}, {})
+    >>> values.get("n_embd"), values.get("n_inner"), [*values.reads]
+    (8, None, ['n_embd', 'n_inner'])
+    """
+
+    def __init__(self, plain: Mapping[str, Any], reads: dict[str, None], path: str = "") -> None:
+        self.plain = plain
+        self.reads = reads
+        self.path = path
+
+    def __getitem__(self, key: str) -> Any:
+        self.reads[self.path + key] = None
+        return self.plain[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.plain)
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def unread(self) -> Iterator[tuple[str, Any]]:
+        """Yield the keys that were not read, with their values."""
+        return _find_unread(self.plain, self.reads, self.path)
+
+
+def _find_unread(values: Mapping[str, Any], reads: Mapping[str, None], path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        inner = f"{path}{key}."
+        if isinstance(value, dict) and any(read.startswith(inner) for read in reads):
+            yield from _find_unread(value, reads, inner)
+        elif path + key not in reads:
+            yield path + key, value
+
+
 class ConfigReader:
     """The values of a configuration by key. A null counts as absent.
 
-    values  the parsed object
+    values  the parsed object, which notes what is read of it
     name    the file, for errors
 
     >>> ConfigReader({"n_embd": 8}, "config.json").get_int("n_embd")
@@ -43,7 +84,7 @@ class ConfigReader:
     """
 
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
-        self.values = values
+        self.values = values if isinstance(values, NotedValues) else NotedValues(values, {})
         self.name = name
 
     def error(self, problem: str) -> DataError:
@@ -96,11 +137,27 @@ class ConfigReader:
         return table[value]
 
     def get_dict(self, key: str) -> dict[str, Any]:
-        """An object, or {} if it is absent."""
-        value = self._get(key, {}, "an object")
-        if not isinstance(value, dict):
-            raise self._type_error(key, value, "an object")
-        return value
+        """An object as a whole, or {} if it is absent."""
+        self.ignore(key)
+        return self._get_object(key)
+
+    def get_object(self, key: str) -> "ConfigReader":
+        """The reader of an object, of {} if it is absent, whose keys are noted one by one."""
+        plain = self._get_object(key)
+        return ConfigReader(NotedValues(plain, self.values.reads, f"{self.values.path}{key}."), self.name)
+
+    def replaced(self, values: Mapping[str, Any]) -> "ConfigReader":
+        """The reader of other values in place of these: what is read of them counts as read here.
+
+        >>> raw = ConfigReader({"type": "su", "factor": 2.0}, "config.json")
+        >>> raw.replaced({**raw.values.plain, "type": "longrope"}).get_str("type"), [*raw.values.unread()]
+        ('longrope', [('factor', 2.0)])
+        """
+        return ConfigReader(NotedValues(values, self.values.reads, self.values.path), self.name)
+
+    def ignore(self, *keys: str) -> None:
+        """Count keys as read that change nothing in this model."""
+        self.values.reads.update(dict.fromkeys(self.values.path + key for key in keys))
 
     def get_size(self, key: str) -> tuple[int, int]:
         """Height and width, from a list of two integers or from one for both."""
@@ -181,6 +238,12 @@ class ConfigReader:
             forced_eos=self.get_token_id("forced_eos_token_id"),
             banned=tuple(banned),
         )
+
+    def _get_object(self, key: str) -> dict[str, Any]:
+        value = self.values.plain.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise self._type_error(key, value, "an object")
+        return value or {}
 
     def _get_size(self, key: str, default: int | None) -> int:
         return self.get_int(key, default) if key or default is None else default

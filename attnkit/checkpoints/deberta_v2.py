@@ -30,6 +30,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raise raw.error(f"conv_kernel_size {raw.get_int('conv_kernel_size')} is not supported: no convolution")
     if raw.get_int("embedding_size", raw.get_int("hidden_size")) != raw.get_int("hidden_size"):
         raise raw.error(f"embedding_size {raw.get_int('embedding_size')} other than hidden_size is not supported")
+    raw.ignore("pooler_hidden_size")  # the shape of pooler.dense
     newer = f"{NEWER}.dense.weight"
     return read_encoder(
         raw,

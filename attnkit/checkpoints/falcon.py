@@ -27,6 +27,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     positions = PositionConfig("rotary", size=size, rope=llama.read_rotation(raw, size, 10000.0))
     if raw.get_bool("alibi", False):
         positions = PositionConfig(relative="alibi", rounds_bias=True)
+    raw.ignore("num_kv_heads", "multi_query", "parallel_attn", "num_ln_in_parallel_attn")  # of other generations
     return Config(
         "falcon",
         width,

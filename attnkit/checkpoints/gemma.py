@@ -21,6 +21,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def read_gemma(raw: ConfigReader, stored: Weights, *, activation: str, size: int = 8192, **choices: Any) -> Config:
     """The configuration of a Gemma; choices: fields of Config."""
+    raw.ignore("hidden_act")  # where hidden_activation is read
     if raw.get_bool("use_bidirectional_attention", False):
         raise raw.error("use_bidirectional_attention is supported for gemma3_text alone")
     scale = sqrt(raw.get_int("hidden_size"))

@@ -6,12 +6,14 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
 PREFIXES = ("language_model.model.", "model.language_model.")
+TIED = "tie_word_embeddings"
 TEXT = {  # what files leave out
     "model_type": "gemma3_text",
     "vocab_size": 262208,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
 }
+IMAGES = ("vision_config", "boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image")
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -23,5 +25,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _text(raw: ConfigReader) -> ConfigReader:
-    tokens = {key: value for key, value in raw.values.items() if key.endswith("_token_id")}
-    return ConfigReader({**TEXT, **tokens, **raw.get_dict("text_config")}, raw.name)
+    text = raw.get_object("text_config")
+    tokens = {key: value for key, value in raw.values.plain.items() if key.endswith("_token_id") or key == TIED}
+    raw.ignore(*tokens, *IMAGES)
+    return text.replaced({**TEXT, **tokens, **text.values.plain})

@@ -15,7 +15,7 @@ PREFIXES = llama.PREFIXES
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     is_encoder = raw.get_bool("use_bidirectional_attention", False)
-    one_way = ConfigReader({**raw.values, "use_bidirectional_attention": None}, raw.name)
+    one_way = raw.replaced({**raw.values.plain, "use_bidirectional_attention": None})
     config = gemma2.read_sandwich(one_way, stored, caps=(0.0, 0.0), size=131072, qk_norm="head")
     kinds = llama.every(raw.get_int("sliding_window_pattern", 6), config.stack("decoder").layers)
     config = llama.limit_layers(raw, config, kinds, window=4096)

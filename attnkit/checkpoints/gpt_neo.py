@@ -15,6 +15,7 @@ LAYER = "h.{n}"
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width = raw.get_int("hidden_size")
+    raw.ignore("attention_layers")  # attention_types layer by layer
     stack = raw.get_stack(KEYS, hidden=4 * width, causal=True, final_norm=True)
     window, kinds = raw.get_int("window_size", 256), _read_kinds(raw, stack.layers)
     windows = tuple(window - 1 if kind == "local" else -1 for kind in kinds)

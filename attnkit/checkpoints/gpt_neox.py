@@ -14,6 +14,7 @@ LAYER, WORDS = "layers.{n}", "embed_in.weight"
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     size = raw.get_int("max_position_embeddings", 2048)
+    raw.ignore("partial_rotary_factor")  # rotary_pct again
     theta = raw.get_float("rotary_emb_base", 10000.0)
     config = Config(
         "gpt_neox",

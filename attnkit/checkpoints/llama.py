@@ -136,11 +136,10 @@ def read_rotation(raw: ConfigReader, size: int, theta: float, kind: str = "") ->
 
     theta  where the file has none; kind: of the layers, where there is an object for each kind
     """
-    newer = raw.get_dict("rope_parameters")
-    if kind in newer:
-        newer = ConfigReader(newer, raw.name).get_dict(kind)
-    older = {**raw.get_dict("rope_scaling"), "rope_theta": raw.values.get("rope_theta")}
-    return read_rope(raw, newer or older, size, raw.get_float("rope_theta", theta))
+    rope = raw.get_object("rope_parameters")
+    rope = rope.get_object(kind) if kind and rope.has(kind) else rope
+    rope = rope if rope.values else raw.get_object("rope_scaling")
+    return read_rope(raw, rope.values, size, raw.get_float("rope_theta", theta))
 
 
 def read_rope(raw: ConfigReader, rope: Mapping[str, Any], size: int, theta: float) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def read_rope(raw: ConfigReader, rope: Mapping[str, Any], size: int, theta: floa
     if kind not in ROPE_TYPES:
         raise raw.error(f"rope_type {kind[:40]!r} is not supported (use {', '.join(ROPE_TYPES)})")
     theta = inner.get_float("rope_theta", theta)
-    others = {key: value for key, value in rope.items() if value is not None and key not in ("type", PARTIAL)}
+    others = {key: rope[key] for key in rope if key not in ("type", PARTIAL) and rope[key] is not None}
     if raw.has("original_max_position_embeddings"):
         others["original_max_position_embeddings"] = raw.get_int("original_max_position_embeddings")
     return {"max_position_embeddings": size, **others, "rope_type": kind, "rope_theta": theta}
@@ -161,8 +160,7 @@ def rotate_partly(raw: ConfigReader, config: Config, default: float = 1.0, key: 
 
     default  the part where the file has no key for it
     """
-    rope = ConfigReader(raw.get_dict("rope_parameters"), raw.name)
-    part = rope.get_float(PARTIAL, raw.get_float(key, default))
+    part = raw.get_object("rope_parameters").get_float(PARTIAL, raw.get_float(key, default))
     width = int(config.stack("decoder").head_dim * part)
     if not 2 <= width <= config.stack("decoder").head_dim:
         raise raw.error(f"{PARTIAL} {part:g} rotates {width} features of {config.stack('decoder').head_dim}")

@@ -34,6 +34,7 @@ LAYERS: Layers = {
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width, source = raw.get_int("d_model"), raw.get_int("vocab_size")
     target = raw.get_int("decoder_vocab_size", source)
+    raw.ignore("num_hidden_layers")  # encoder_layers again
     return Config(
         "marian",
         width,

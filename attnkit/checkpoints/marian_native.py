@@ -99,8 +99,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    ties_all, ties_source = raw.get_bool("tied-embeddings-all", False), raw.get_bool("tied-embeddings-src", False)
-    if not (ties_all or raw.get_bool("tied-embeddings", False)):
+    ties_all, ties_source, ties_target = (raw.get_bool(f"tied-embeddings{end}", False) for end in ("-all", "-src", ""))
+    if not (ties_all or ties_target):
         raise raw.error("an output layer of its own (neither tied-embeddings nor tied-embeddings-all) is not supported")
     source, target = ("Wemb", "Wemb") if ties_all or ties_source else ("encoder_Wemb", "decoder_Wemb")
     return {

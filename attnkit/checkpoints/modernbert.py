@@ -26,6 +26,7 @@ POOLINGS = {"cls": "first", "mean": "mean"}  # of a head of whole texts
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     size, has_head = raw.get_int("max_position_embeddings", 8192), stored.has("head.dense.weight")
+    raw.ignore("layer_norm_eps")  # norm_eps is what the model reads
     stack = raw.get_stack(StackKeys(), final_norm=True)
     config = Config(
         "modernbert",
@@ -90,5 +91,6 @@ def _read_windows(raw: ConfigReader, layers: int) -> tuple[int, ...]:
 
 
 def _read_rope(raw: ConfigReader, size: int, kind: str, theta: float) -> dict[str, Any]:
-    rope = ConfigReader(raw.get_dict("rope_parameters"), raw.name).get_dict(kind) or raw.get_dict("rope_scaling")
-    return read_rope(raw, rope, size, theta)
+    rope = raw.get_object("rope_parameters").get_object(kind)
+    rope = rope if rope.values else raw.get_object("rope_scaling")
+    return read_rope(raw, rope.values, size, theta)

@@ -12,6 +12,7 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu-tanh", "silu": "silu", "swish": "si
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width = raw.get_int("n_embd")
+    raw.ignore("n_ctx")  # n_positions again
     return Config(
         "openai-gpt",
         width,

@@ -53,4 +53,4 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _has_final_norm(raw: ConfigReader) -> bool:
-    return raw.get_bool("do_layer_norm_before", True) and not raw.get_bool("_remove_final_layer_norm", False)
+    return not raw.get_bool("_remove_final_layer_norm", False) and raw.get_bool("do_layer_norm_before", True)

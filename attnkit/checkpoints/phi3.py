@@ -30,11 +30,11 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 def _renamed(raw: ConfigReader) -> ConfigReader:
     """The configuration with today's name for the rotation of older files, su or yarn."""
-    values = dict(raw.values)
+    values = dict(raw.values.plain)
     for key in ("rope_scaling", "rope_parameters"):
         rope = raw.get_dict(key)
         for name in ("type", "rope_type"):
             if rope.get(name) in ("su", "yarn"):
                 values[key] = rope = {**rope, name: "longrope"}
     values.setdefault("original_max_position_embeddings", 4096)
-    return ConfigReader(values, raw.name)
+    return raw.replaced(values)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints.checkpoint import Checkpoint, import_family, read_model
+from attnkit.checkpoints.checkpoint import Checkpoint, import_family, read_family, read_model
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import TensorSpec, Weights, expand_layers, single_file
 from attnkit.formats.dtypes import name_of
@@ -46,10 +46,11 @@ class _AllTensors(Weights):
         return next((name for name in names if name not in OPTIONAL), None)
 
 
-def published_tensors(raw: Mapping[str, Any], name: str = "config.json") -> PublishedTensors:
+def published_tensors(raw: Mapping[str, Any], name: str = "config.json", strict: bool = True) -> PublishedTensors:
     """The tensors of the model of a configuration. DataError names what is wrong.
 
-    raw   the values of config.json, whose path is `name`
+    raw     the values of config.json, whose path is `name`
+    strict  whether a key is wrong that may change a number and is not read
 
     >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
     >>> table = published_tensors(raw)
@@ -58,8 +59,8 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json") -> Publ
     """
     reader = ConfigReader(raw, name)
     family = import_family(reader)
-    config = family.read_config(reader, _AllTensors(name, [], {}))
-    specs = expand_layers(config, family.map_layers(reader))
+    config, layers = read_family(family, reader, _AllTensors(name, [], {}), strict)
+    specs = expand_layers(config, layers)
     prefix = "" if reader.get_str("model_type") in FAMILIES_WITHOUT_PREFIX else family.PREFIXES[0]
     shapes: dict[str, tuple[int, ...]] = {}
     parameters: dict[str, tuple[str, ...]] = {}

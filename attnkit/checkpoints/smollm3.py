@@ -12,6 +12,7 @@ PREFIXES = llama.PREFIXES
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     config = llama.read_config(raw, stored, theta=2e6, size=32768, tied=True)
+    raw.ignore("max_window_layers")  # layer_types states the windows
     layers, every = config.stack("decoder").layers, raw.get_int("no_rope_layer_interval", 4)
     is_rotated = raw.values.get("no_rope_layers") or [int((number + 1) % every != 0) for number in range(layers)]
     if not isinstance(is_rotated, list) or len(is_rotated) != layers or not all(one in (0, 1) for one in is_rotated):

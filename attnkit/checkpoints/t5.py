@@ -13,6 +13,7 @@ KEYS = StackKeys("num_layers", "num_heads", "d_ff", "d_model", head_dim="d_kv")
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width, has_decoder = raw.get_int("d_model"), raw.get_bool("is_encoder_decoder", True)
+    raw.ignore("n_positions", "dense_act_fn", "is_gated_act")  # there is no limit; feed_forward_proj states the others
     encoder = raw.get_stack(KEYS, head_dim=64, final_norm=True)
     depth = raw.get_int("num_decoder_layers", encoder.layers)
     decoder = replace(encoder, layers=depth, causal=True, cross=True)

@@ -17,6 +17,7 @@ PREFIXES = ("transformer.", "model.")
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width, vocab = raw.get_int("d_model"), raw.get_int("vocab_size", 0, least=0)
+    raw.ignore("max_position_embeddings")  # sines and cosines have no limit
     return Config(
         "transformer",
         width,

@@ -24,7 +24,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     patches = _read_patches(raw)
     grid = (patches.height // patches.patch_height) * (patches.width // patches.patch_width)
     has_pooler = stored.has("pooler.dense.weight")
-    if has_pooler and (raw.get_int("pooler_output_size", width), raw.get_str("pooler_act", "tanh")) != (width, "tanh"):
+    raw.ignore("tie_word_embeddings")  # there are no words
+    if (raw.get_int("pooler_output_size", width), raw.get_str("pooler_act", "tanh")) != (width, "tanh") and has_pooler:
         raise raw.error(f"a pooler other than tanh of size {width} is not supported")
     return Config(
         "vit",

@@ -249,7 +249,8 @@ WRONG = {
     "tensor 'encoder.rnn.weight_ih_l0' (input of encoder.0.rnn) has shape (15, 4) (expected (20, 4))": {
         "encoder_cell": "lstm", "bridge": "none"},
     "tensor 'attention.query.weight' (wa of decoder.cross) has shape (6, 5) (expected (5, 5))": {"attention_size": 5},
-    "no tensor 'attention.weight' (w of decoder.cross)": {"attention": "general", "attention_query": "previous"},
+    "no tensor 'attention.weight' (w of decoder.cross)": {
+        "attention": "general", "attention_query": "previous", "attention_size": None},
     "hidden_size is '0' (expected a whole number from 1 on)": {"hidden_size": 0},
 }  # fmt: skip
 

@@ -44,6 +44,8 @@ LLAMA = TOKENS | {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+ALL_HEADS = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+OLDER = {key: value for key, value in ALL_HEADS.items() if key != "intermediate_size"}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 5000.0}
 LONG = {
     "rope_type": "longrope",
@@ -124,8 +126,8 @@ MODELS = {
         "stablelm",
         LLAMA | {"hidden_size": 48, "use_parallel_residual": True, "qk_layernorm": True},
     ),
-    "gpt_neox": ("gpt_neox", LLAMA | {"hidden_size": 48, "rotary_pct": 0.5, "rotary_emb_base": 500}),
-    "gpt_neox-serial": ("gpt_neox", LLAMA | {"hidden_size": 48, "use_parallel_residual": False}),
+    "gpt_neox": ("gpt_neox", ALL_HEADS | {"hidden_size": 48, "rotary_pct": 0.5, "rotary_emb_base": 500}),
+    "gpt_neox-serial": ("gpt_neox", ALL_HEADS | {"hidden_size": 48, "use_parallel_residual": False}),
     "gpt_neo": (
         "gpt_neo",
         TOKENS
@@ -143,19 +145,19 @@ MODELS = {
         "gptj",
         TOKENS | {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 3, "n_head": 3, "rotary_dim": 4, "n_positions": 64},
     ),
-    "falcon-7b": ("falcon", LLAMA | {"multi_query": True}),
-    "falcon-40b": ("falcon", LLAMA | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-7b": ("falcon", OLDER | {"multi_query": True}),
+    "falcon-40b": ("falcon", OLDER | {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon-11b": (
         "falcon",
-        LLAMA | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+        OLDER | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
     ),
     "falcon-rw": (
         "falcon",
-        LLAMA | {"multi_query": False, "parallel_attn": False, "alibi": True, "bias": True},
+        OLDER | {"multi_query": False, "parallel_attn": False, "alibi": True, "bias": True},
     ),
     "bloom": ("bloom", TOKENS | {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 3, "n_head": 6}),
-    "opt": ("opt", LLAMA | {"ffn_dim": 37}),
-    "opt-350m": ("opt", LLAMA | {"ffn_dim": 37, "word_embed_proj_dim": 15, "do_layer_norm_before": False}),
+    "opt": ("opt", OLDER | {"ffn_dim": 37}),
+    "opt-350m": ("opt", OLDER | {"ffn_dim": 37, "word_embed_proj_dim": 15, "do_layer_norm_before": False}),
 }
 
 

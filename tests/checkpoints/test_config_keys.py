@@ -1,0 +1,204 @@
+"""The keys of config.json: each that may change a number is read, or refused by its name.
+
+The full configurations of transformers, and how they were made: tests/references/make_configs.py.
+"""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnkit import model
+from attnkit.checkpoints import FAMILIES, Checkpoint, open_checkpoint
+from attnkit.checkpoints.harmless_keys import HARMLESS, is_harmless
+from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
+from attnkit.errors import AttnkitError, DataError
+from attnkit.model import RecurrentConfig
+from tests.drawing import draw_tensors
+from tests.places import MODELS, REFERENCES
+from tests.process import run
+
+FULL = json.loads((REFERENCES / "configs.json").read_text())
+DRAWN = json.loads((REFERENCES / "decoders.json").read_text())
+FOLDERS = sorted(path.parent.name for path in MODELS.glob("*/config.json"))
+SMALL = {
+    "model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "num_hidden_layers": 1,
+    "vocab_size": 9, "max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def read(raw: dict[str, Any]) -> Checkpoint:
+    """The model of a configuration, with weights drawn by their names."""
+    shapes = published_tensors(raw).shapes
+    return assemble_checkpoint(raw, draw_tensors(raw["model_type"], shapes))
+
+
+@pytest.mark.parametrize("name", [name for name in FULL if name.split()[0] in FAMILIES])
+def test_full_configurations_of_transformers_are_read(name: str) -> None:
+    table = published_tensors(FULL[name])
+    assert table.config.family == {"gemma3": "gemma3_text"}.get(name.split()[0], name.split()[0])
+
+
+def test_every_family_of_transformers_is_among_them() -> None:
+    assert {*FAMILIES} - {name.split()[0] for name in FULL} == {"lstm", "seq2seq", "transformer"}
+    assert {name.split()[1] for name in FULL} == {"4.40.2", "4.56.2", "5.23.0"}
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, *DRAWN])
+def test_an_unknown_key_is_refused_in_every_model(name: str) -> None:
+    raw = DRAWN[name]["config"] if name in DRAWN else json.loads((MODELS / name / "config.json").read_text())
+    published_tensors(raw)
+    with pytest.raises(DataError, match=r"^config\.json: clip_everything 0\.5 is not supported by family \S+; delete"):
+        published_tensors(raw | {"clip_everything": 0.5})
+
+
+@pytest.mark.parametrize(("changes", "problem"), [
+    ({"attention_multiplier": 0.22}, "attention_multiplier 0.22 is not supported by family llama; delete the key if it "
+     "changes no number"),
+    ({"num_key_values_heads": 1}, "num_key_values_heads 1 is not supported by family llama; did you mean "
+     "num_key_value_heads?"),
+    ({"quantization_config": {"bits": 4}}, 'quantization_config {"bits": 4} is not supported by family llama; delete'),
+    ({"is_decoder": True}, "is_decoder true is not supported"),
+    ({"attn_logit_softcapping": 50}, "attn_logit_softcapping 50 is not supported"),
+    ({"sliding_window": 4096}, "sliding_window 4096 is not supported"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
+    ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+     "rope_parameters.partial_rotary_factor 0.5 is not supported by family llama"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 8}},
+     "beta_fast 8 is not supported by rope_type linear"),
+    ({"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "factor 2.0 is not supported by rope_type default"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e4}},
+     'rope_scaling {"type": "linear", "factor": 2.0} is not'),
+])  # fmt: skip
+def test_a_key_that_may_change_a_number_is_named(changes: dict[str, Any], problem: str) -> None:
+    read(SMALL)
+    with pytest.raises(DataError, match=re.escape(problem)):
+        read(SMALL | changes)
+
+
+@pytest.mark.parametrize("changes", [
+    {"attention_dropout": 0.1, "hidden_dropout": 0.3}, {"initializer_range": 1.0}, {"use_cache": True},
+    {"torch_dtype": "bfloat16", "dtype": "float32"}, {"architectures": ["LlamaForCausalLM"], "auto_map": {"x": "y"}},
+    {"_name_or_path": "x", "transformers_version": "9"}, {"id2label": {"0": "a"}, "label2id": {"a": 0}},
+    {"do_sample": True, "temperature": 0.6, "top_k": 5}, {"pretraining_tp": 2}, {"is_decoder": False},
+    {"attn_logit_softcapping": None, "anything": None, "empty": [], "none": {}, "no": ""}, {"partial_rotary_factor": 1},
+    {"rope_scaling": {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16, "finetuned": True}},
+    {"transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}},
+])  # fmt: skip
+def test_a_harmless_key_passes(changes: dict[str, Any]) -> None:
+    read(SMALL | changes)
+
+
+def test_zero_and_false_are_different_values() -> None:
+    assert is_harmless("is_decoder", False) and not is_harmless("is_decoder", 0)
+    assert is_harmless("gap_size", 0) and not is_harmless("gap_size", False)
+
+
+def test_the_process_names_the_key(tmp_path: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL | {"residual_multiplier": 0.5}))
+    (tmp_path / "model.safetensors").write_bytes((MODELS / "llama" / "model.safetensors").read_bytes())
+    code, out, err = run("show", str(tmp_path))
+    problem = "residual_multiplier 0.5 is not supported by family llama; delete the key if it changes no number"
+    assert (code, out, err) == (3, b"", f"attnkit show: {tmp_path}/config.json: {problem}\n")
+
+
+# every number of a configuration changed
+
+LIMITS = {"max_position_embeddings", "n_positions"}  # of the length of texts
+INERT = {  # what another key of the same file decides, as in transformers: model or family -> keys
+    "deberta-v2": {"legacy", "pooler_hidden_size"},  # of heads that the models do not have
+    "falcon-7b": {"num_kv_heads"},
+    "falcon-11b": {"multi_query", "parallel_attn"},
+    "falcon-40b": {"multi_query", "parallel_attn"},
+    "falcon-rw": {"num_kv_heads", "rope_theta", "max_position_embeddings"},
+    "gemma3_text": {"sliding_window_pattern"},
+    "gpt2": {"n_ctx"},
+    "gpt_neox-serial": {"rope_theta"},  # one pair of features, which turns by 1 whatever it is
+    "llama": {"rope_theta"},
+    "marian": {"num_hidden_layers"},
+    "modernbert": {"layer_norm_eps"},
+    "olmo3": {"original_max_position_embeddings"},  # two pairs of features, scaled alike
+    "openai-gpt": {"n_ctx"},
+    "opt-350m": {"_remove_final_layer_norm"},
+    "phi3": {"partial_rotary_factor", "original_max_position_embeddings"},
+    "qwen3": {"max_window_layers", "use_sliding_window"},
+    "smollm3": {"no_rope_layer_interval", "use_sliding_window"},
+    "stablelm": {"rope_theta"},  # as gpt_neox-serial
+    "t5": {"n_positions"},
+}
+
+
+def numbers(values: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The places of all numbers and booleans of an object."""
+    places = []
+    for key, value in values.items():
+        if isinstance(value, dict) and key not in ("id2label", "label2id", "task_specific_params"):
+            places += numbers(value, (*path, key))
+        elif isinstance(value, bool | int | float):
+            places.append((*path, key))
+    return places
+
+
+def changed(values: dict[str, Any], place: tuple[str, ...], times: int) -> dict[str, Any]:
+    """The object with the number at a place replaced by another, the boolean by its opposite."""
+    key, *rest = place
+    value = values[key]
+    if rest:
+        return {**values, key: changed(value, tuple(rest), times)}
+    return {**values, key: not value if isinstance(value, bool) else value * times + 3}
+
+
+def outputs(checkpoint: Checkpoint) -> list[np.ndarray]:
+    """The states of every stack and the logits of a model, for fixed inputs."""
+    config, core = checkpoint.config, model.Model(checkpoint.config, checkpoint.params)
+    rng = np.random.default_rng(3)
+    memory, states, found = None, None, []
+    for stack in config.stacks:
+        ids: Any = rng.integers(3, 9, (1, 23))
+        if config.patches:
+            ids = rng.random((1, 3, config.patches.height, config.patches.width))
+        elif not config.stack(stack).vocab:
+            ids = rng.random((1, 23, config.width))
+        context = model.Context(memory=memory, source_states=states)
+        x = model.run(core, config.plan(stack), ids, context)
+        memory, states = x, context.last_states() if isinstance(config, RecurrentConfig) else None
+        found.append(x)
+    return [*found, model.head_logits(core, x)] if config.head else found
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, *DRAWN])
+def test_a_changed_number_changes_the_model_or_is_refused(name: str) -> None:
+    raw = DRAWN[name]["config"] if name in DRAWN else json.loads((MODELS / name / "config.json").read_text())
+    if name in DRAWN:
+        tensors = draw_tensors(raw["model_type"], DRAWN[name]["shapes"])
+    else:
+        weights = open_checkpoint(str(MODELS / name)).params.weights
+        tensors = {key: weights.tensor(key) for key in weights.entries}
+    before = assemble_checkpoint(raw, tensors)
+    expected = outputs(before)
+    for place in numbers(raw):
+        key, inert = place[-1], INERT.get(name, set()) | INERT.get(raw["model_type"], set())
+        is_special = key in SPECIAL
+        if key in inert or (HARMLESS.get(key, ()) is None and not is_special):
+            continue
+        changes = (changed(raw, place, times) for times in (2, 9))
+        assert any(differs(before, expected, one, tensors, key in LIMITS or is_special) for one in changes), place
+
+
+SPECIAL = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id"}
+
+
+def differs(
+    before: Checkpoint, expected: list[np.ndarray], raw: dict[str, Any], tensors: dict[str, Any], is_limit: bool
+) -> bool:
+    """Whether another configuration is refused, or computes other numbers (or has another limit)."""
+    try:
+        after = assemble_checkpoint(raw, tensors)
+        if is_limit:
+            return after.config != before.config
+        actual = outputs(after)
+    except AttnkitError:
+        return True
+    return len(actual) != len(expected) or not all(map(np.array_equal, actual, expected))

@@ -1,0 +1,38 @@
+"""The config.json of every family as versions of transformers write it in full, frozen.
+
+    python tests/references/make_configs.py
+
+in an environment with transformers 4.40.2, then 4.56.2, then 5.23.0 (no torch is needed). Each run adds to configs.json
+what `to_dict()` of the version gives for the usual configuration of each family that the version knows, one in a line.
+"""
+
+import json
+import os
+import pathlib
+
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+import transformers
+
+PATH = pathlib.Path(__file__).parent / "configs.json"
+FAMILIES = (
+    "albert bert bloom camembert cohere cohere2 deberta-v2 deepseek_v2 deepseek_v3 distilbert electra falcon "
+    "gemma gemma2 gemma3 gemma3_text gpt2 gpt_neo gpt_neox gpt_oss gptj granite llama marian mistral mixtral "
+    "modernbert mpnet olmo olmo2 olmo3 olmoe openai-gpt opt phi phi3 qwen2 qwen3 qwen3_moe roberta smollm3 "
+    "stablelm t5 vit xlm-roberta"
+)
+
+
+def main() -> None:
+    table = json.loads(PATH.read_text()) if PATH.exists() else {}
+    for family in FAMILIES.split():
+        try:
+            values = transformers.AutoConfig.for_model(family).to_dict()
+        except ValueError:  # a family that came later
+            continue
+        table[f"{family} {transformers.__version__}"] = json.loads(json.dumps(values, default=str))
+    lines = (f"{json.dumps(name)}: {json.dumps(table[name])}" for name in sorted(table))
+    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
