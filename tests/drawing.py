@@ -1,9 +1,14 @@
-"""Weights that are drawn by the names of their tensors, so that no file has to hold them."""
+"""Models whose weights are drawn by the names of their tensors, so that no file has to hold them."""
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
+
+REFERENCES = Path(__file__).parent / "references"
 
 
 def draw_tensor(name: str, shape: Sequence[int], center: float) -> np.ndarray:
@@ -20,3 +25,19 @@ def draw_tensors(family: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, 
     """Draw all tensors of a model, by their published names."""
     center = 0.0 if family.startswith("gemma") else 1.0  # whose norms multiply by 1 + weight
     return {name: draw_tensor(name, shape, center) for name, shape in shapes.items()}
+
+
+def drawn_models() -> dict[str, dict]:
+    """The configurations, and the shapes of the tensors, of all drawn models by name."""
+    return json.loads((REFERENCES / "decoders.json").read_text())
+
+
+def write_model(name: str, folder: Path, dtype: type = np.float32, **changes) -> Path:
+    """Write the folder of a model, with keys of config.json changed; `...` removes one."""
+    model = drawn_models()[name]
+    config = {key: value for key, value in (model["config"] | changes).items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = draw_tensors(config["model_type"], model["shapes"])
+    arrays = {key: one.astype(dtype) for key, one in tensors.items()}
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    return folder

@@ -251,8 +251,8 @@ def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
         record.inputs.append(x)
         record.saved.append(saved)
         record.names.append([])
-        saved = x if step.saves_residual else saved
-        x = model.run(scored.core, [step], x, context, saved=saved)
+        y = model.run(scored.core, [step], x, context, saved=saved)
+        x, saved = y, x if step.changes_saved else saved
     return record._replace(inputs=[*record.inputs, x], saved=[*record.saved, saved])
 
 
@@ -282,8 +282,8 @@ def run_patches(scored: Scored, base: SweepBase, patches: Sequence[Patch], value
         step = scored.steps[number]
         rows, rows_saved = [], []
         if len(x):
-            saved = x if step.saves_residual else saved
-            rows, rows_saved = [model.run(scored.core, [step], x, context, saved=saved)], [saved]
+            rows = [model.run(scored.core, [step], x, context, saved=saved)]
+            rows_saved = [x if step.changes_saved else saved]
         for _, group in groupby((one for one in patches if one.step == number), key=lambda one: one.name):
             new = [*group]
             rows.append(apply_patches(scored, base, new, values, context))
@@ -303,9 +303,7 @@ def apply_patches(
 
     if name == base.names[number][-1]:
         return put(np.repeat(base.inputs[number + 1][:, start:], len(patches), axis=0))
-    x, saved = (
-        np.repeat(one[:, start:], len(patches), axis=0) for one in (base.inputs[number], base.saved[number + 1])
-    )
+    x, saved = (np.repeat(one[:, start:], len(patches), axis=0) for one in (base.inputs[number], base.saved[number]))
     hooked = replace(context, hook=lambda one: put if one == name else None)
     return model.run(scored.core, [scored.steps[number]], x, hooked, saved=saved)
 

@@ -18,13 +18,14 @@ from attnkit import model
 from attnkit.errors import UsageError
 from attnkit.model import masks, pooling, transformer
 from attnkit.model.activations import ACTIVATIONS
-from attnkit.model.attention import merge_heads, view_heads
+from attnkit.model.attention import merge_heads, normalize_heads, view_heads
 from attnkit.model.config import AttentionRules
+from attnkit.model.dense_attention import add_sinks
 from attnkit.model.dtypes import Array, quiet, rounded
 from attnkit.model.intermediates import STEPS
 from attnkit.model.relative import relative_scores
 from attnkit.model.rotary import rope_frequencies, rotary_angles, rotate
-from attnkit.model.softmax import softmax
+from attnkit.model.softmax import log_sum_exp, softmax
 
 QUICK_GELU = "quick-gelu"  # x · σ(1.702 x), which no family of attnkit has
 COLUMNS = 1 << 12  # of a weight that are converted at a time
@@ -143,7 +144,7 @@ class Graph:
         """The blocks by STACK.NUMBER whose sub-layers all have a norm and a residual."""
         found: dict[str, LayerBlock] = {}
         config = self.core.config
-        for stack in config.stacks:
+        for stack in () if config.norm_output or config.parallel else config.stacks:
             for number in range(config.stack(stack).layers):
                 name = f"{stack}.{number}"
                 steps = [step.layer for step in model.layer_steps(config, stack, number)]
@@ -359,12 +360,16 @@ def _split_wrong(around: Around, x: Array) -> Array:
 def _heads(around: Around, x: Array) -> Array:
     """Split into heads, and rotate: (B, T, H*K) -> (B, H, T, K)."""
     count = around.option("heads")
-    if around.option("splits") == "no transposing":
+    if around.option("splits") == "before":
+        y = x
+    elif around.option("splits") == "no transposing":
         y = x.reshape(x.shape[0], count, x.shape[1], -1)
     elif around.option("splits") == "heads last":
         y = np.moveaxis(x.reshape(*x.shape[:-1], -1, count), -1, 1)
     else:
         y = view_heads(x, count)
+    if clip := around.option("clip", 0.0):
+        y = np.clip(y, -clip, clip)
     for _ in range(around.option("times", 0)):
         y = _rotate(around, y)
     return np.ascontiguousarray(y)
@@ -425,6 +430,10 @@ def _mask(around: Around, x: Array, *pair: Array) -> Array:
 def _relative_bias(around: Around, rules: AttentionRules, queries: int, pair: Sequence[Array]) -> Array:
     """What relative positions add to scores: (H, T, S) or (B, H, T, S)."""
     core = around.graph.core
+    if rules.relative == "alibi":
+        padding = around.option("padding")
+        mask = None if padding is None else padding[:, None]
+        return around.convert(transformer.alibi(core.config, rules, queries, mask))
     if not pair:
         buckets = transformer.position_buckets(core.config, rules.stack, 0, queries)
         return around.convert(model.t5_bias(buckets, core.params[f"{rules.stack}.bias"]["table"]))
@@ -440,8 +449,21 @@ def _relative_bias(around: Around, rules: AttentionRules, queries: int, pair: Se
 
 
 def _softmax(around: Around, x: Array) -> Array:
-    axis = around.option("axis", -1)
-    return np.moveaxis(softmax(np.ascontiguousarray(np.moveaxis(x, axis, -1))), -1, axis)
+    axis, sinks = around.option("axis", -1), around.parameter("sinks")
+    weights = np.moveaxis(softmax(np.ascontiguousarray(np.moveaxis(x, axis, -1))), -1, axis)
+    if sinks is None:
+        return weights
+    share, _ = add_sinks(log_sum_exp(x), sinks)
+    result: Array = weights * share[..., None].astype(x.dtype)
+    return result
+
+
+def _norm_heads(around: Around, x: Array) -> Array:
+    """Norm of projected queries or keys: (B, T, H*K) -> (B, H, T, K)."""
+    gamma, beta = around.option("names")
+    return normalize_heads(
+        x, around.parameter(gamma), around.parameter(beta), around.option("heads"), around.option("norm")
+    )
 
 
 def _mix(around: Around, weights: Array, v: Array) -> Array:
@@ -478,7 +500,7 @@ def _pooler(around: Around, x: Array) -> Array:
 
 def _logits(around: Around, x: Array) -> Array:
     """Logits of states (B, T, D), or of one vector of each text."""
-    y = around.linear(x * np.asarray(around.option("factor", 1.0), x.dtype), *around.option("names"))
+    y = _cap(around, around.linear(x * np.asarray(around.option("factor", 1.0), x.dtype), *around.option("names")))
     return y[:, 0] if around.option("is_pooled") else y
 
 
@@ -496,6 +518,7 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "norm": _norm,
     "linear": _linear,
     "split wrong": _split_wrong,
+    "norm of heads": _norm_heads,
     "heads": _heads,
     "scores": _scores,
     "cap": _cap,
@@ -550,6 +573,8 @@ def _build(core: model.Model, inputs: Inputs) -> Built:
         batch, tokens = _sizes(core, inputs, stack)
         x = saved = f"{stack}.ids" if stack == "decoder" and config.encoder else "ids"
         for step in config.plan(stack):
+            if step.reads_saved:
+                x, saved = saved, x
             before = x
             saved = x if step.saves_residual else saved
             place = Place(core, inputs, step, x, memory, batch, tokens)
@@ -558,7 +583,8 @@ def _build(core: model.Model, inputs: Inputs) -> Built:
             x = stages[-1].site
             if step.adds_residual:
                 added = saved if step.adds_residual == "saved" else before
-                yield Stage(f"{step.layer}.residual", "add", (x, added), place.states(config.width))
+                options = {} if step.scale == 1 else {"factor": step.scale}
+                yield Stage(f"{step.layer}.residual", "add", (x, added), place.states(config.width), options=options)
                 x = f"{step.layer}.residual"
         memory = x
     yield from _build_head(core, inputs, memory)
@@ -618,11 +644,17 @@ def _build_attention(place: Place) -> Built:
         shape = (place.batch, rows, count * rules.head_dim)
         parameters = (f"w{letter}", f"b{letter}")
         yield Stage(projected, "linear", (read,), shape, layer, {"names": parameters, "heads": count})
-        options: dict[str, Any] = {"heads": count}
+        options: dict[str, Any] = {"heads": count, "clip": rules.clip}
+        split = (place.batch, count, rows, rules.head_dim)
+        if rules.norm and letter != "v":
+            norm = {"names": (f"gamma_{letter}", f"beta_{letter}"), "heads": count, "norm": rules.norm}
+            yield Stage(f"{layer}.{letter}_normed", "norm of heads", (projected,), split, layer, norm)
+            projected = f"{layer}.{letter}_normed"
+            options["splits"] = "before"
         if rules.rotation:
             options |= {"rope": rules.rope, "width": rules.rotary_dim, "interleaved": rules.interleaved}
             options |= {"where": place.positions(), "times": int(letter != "v")}
-        yield Stage(f"{layer}.{letter}", "heads", (projected,), (place.batch, count, rows, rules.head_dim), "", options)
+        yield Stage(f"{layer}.{letter}", "heads", (projected,), split, "", options)
     padding = inputs.of(core.config.stacks[0] if rules.is_cross else rules.stack, core.config)[1]
     padding = None if padding is None or padding.all() else padding
     names = ("q", "k", "v", *STEPS[3:], "joined", "output")  # scores to heads between them
@@ -632,9 +664,9 @@ def _build_attention(place: Place) -> Built:
     square, each = (place.batch, rules.heads, place.tokens, keys), (place.batch, rules.heads, place.tokens)
     yield Stage(scores, "scores", (q, k), square, options=grouped)
     yield Stage(scaled, "scale", (scores,), square, options={"factor": rules.factor, "rules": rules})
-    yield Stage(capped, "cap", (scaled,), square)
+    yield Stage(capped, "cap", (scaled,), square, options={"softcap": rules.softcap})
     yield Stage(masked, "mask", (capped, *pair), square, layer, {"rules": rules, "padding": padding})
-    yield Stage(weights, "softmax", (masked,), square)
+    yield Stage(weights, "softmax", (masked,), square, layer)
     yield Stage(heads, "mix", (weights, v), (*each, rules.head_dim), options=grouped)
     yield Stage(joined, "join", (heads,), place.states(rules.heads * rules.head_dim))
     yield Stage(output, "linear", (joined,), place.states(place.width()), layer, {"names": ("wo", "bo")})
@@ -692,6 +724,7 @@ def _build_head(core: model.Model, inputs: Inputs, x: str) -> Built:
             yield _norm_stage(config, "head.norm", x, (*rows, inner))
             x = "head.norm"
     options = {"names": ("w", "b"), "factor": config.logit_scale, "is_pooled": config.is_head_pooled}
+    options |= {"softcap": config.logit_softcap}
     yield Stage("logits", "logits", (x,), (batch, outer) if config.is_head_pooled else (*rows, outer), "head", options)
 
 

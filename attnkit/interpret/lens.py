@@ -225,6 +225,8 @@ def attribute_logit(
     is needed.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
+    if core.config.logit_softcap:
+        raise UsageError(f"the logits of this {core.config.family} model are capped: parts do not add up", "--direct")
     if core.config.transform:
         problem = f"the head of this {core.config.family} model is not linear: parts do not add up to its logits"
         raise UsageError(problem, "--direct")
@@ -265,22 +267,35 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
     at  the index of the token: of its text in a batch, and of its position
     """
     parts: Parts = {}
+    branch: Parts = {}  # of the result of a sub-layer, which a norm passes before it is added
     state, width = "", 0  # the name of the state that the parts add up to, and its width
+
+    def normalize(parts: Parts, state: str, layer: str, params: Mapping[str, Array]) -> Parts:
+        x = read_token(record, state, at, (width,))
+        passed = normalize_parts(np.stack([*parts.values()]), x, params, core.config.norm, core.config.eps)
+        beta = {f"{layer}.beta": params["beta"].astype(np.float64)} if "beta" in params else {}
+        return dict(zip(parts, passed, strict=True)) | beta
+
     for step in core.config.plan(stack):
         params = core.params.get(step.layer, {})
-        if step.op == "ffn" or (step.op == "attend" and by == "layer"):
-            parts[step.layer] = read_token(record, f"{step.layer}.output", at, (core.config.width,))
-        elif step.op == "attend":
-            shape = core.config.stack(stack).heads, core.config.stack(stack).head_dim
-            heads = read_token(record, f"{step.layer}.heads", at, shape)
-            each = (heads[:, None] @ params["wo"].reshape(*shape, -1))[:, 0]  # (H, 1, V) @ (H, V, D) -> (H, D)
-            parts |= {f"{step.layer}:{head}": part for head, part in enumerate(each)}
-            parts |= {f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {}
-        elif step.op == "layernorm" and not step.saves_residual:
-            x = read_token(record, state, at, (width,))
-            passed = normalize_parts(np.stack([*parts.values()]), x, params, core.config.norm, core.config.eps)
-            parts = dict(zip(parts, passed, strict=True))
-            parts |= {f"{step.layer}.beta": params["beta"].astype(np.float64)} if "beta" in params else {}
+        if step.op in ("ffn", "attend"):
+            if step.op == "ffn" or by == "layer":
+                branch = {step.layer: read_token(record, f"{step.layer}.output", at, (core.config.width,))}
+            else:
+                shape = core.config.stack(stack).heads, core.config.stack(stack).head_dim
+                heads = read_token(record, f"{step.layer}.heads", at, shape)
+                each = (heads[:, None] @ params["wo"].reshape(*shape, -1))[:, 0]  # (H, 1, V) @ (H, V, D) -> (H, D)
+                branch = {f"{step.layer}:{head}": part for head, part in enumerate(each)}
+                branch |= {f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {}
+            if not step.adds_residual:
+                continue
+            parts |= {name: step.scale * part for name, part in branch.items()}
+        elif step.op == "layernorm" and step.adds_residual:
+            layer = next(iter(branch)).partition(":")[0].removesuffix(".bo")
+            branch = normalize(branch, f"{layer}.output", step.layer, params)
+            parts |= {name: step.scale * part for name, part in branch.items()}
+        elif step.op == "layernorm" and not step.changes_saved:
+            parts = normalize(parts, state, step.layer, params)
         elif step.op == "linear":
             width = params["w"].shape[1]
             parts = {name: part @ params["w"] for name, part in parts.items()}
@@ -289,7 +304,7 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
             width = width or params["table"].shape[1]
             before = read_token(record, state, at, (width,)) if state else 0
             parts[step.layer] = read_token(record, step.layer, at, (width,)) - before
-        if not step.saves_residual:
+        if not step.changes_saved:
             state = result_name(step)
     return parts
 

@@ -325,7 +325,7 @@ def multi_head_attention(
     queries and keys it may hold gamma_q, gamma_k, beta_q and beta_k; `sinks` (H,) are those of the options. A query of
     rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. The result has the
     entries of `attention`, then the output; `summary`, `keep`, `hook` and `changes`: see `attention`. The hook also
-    receives q_normed and k_normed.
+    receives q_normed and k_normed, which the result contains too.
     Source: Attention Is All You Need, section 3.2.2. DataError if shapes do not match, UsageError for impossible
     head counts.
 
@@ -341,9 +341,11 @@ def multi_head_attention(
         steps = attention(query, key, value, options, **request)
         return steps | {"output": steps["heads"]}
     result, dtype = output_dtype(query), working(query, key, value, *params.values())
-    q, k, v, past = project_heads(query, key, value, params, options, dtype, hook)
+    normed: dict[str, Array] = {}
+    q, k, v, past = project_heads(query, key, value, params, options, dtype, hook, normed)
     options = with_relative_scores(with_sinks(options, params), q, k, hook)
-    steps = attention(q, k, v, options, past=past, **request)
+    steps = {name: x for name, x in normed.items() if keep is None or name in keep}
+    steps |= attention(q, k, v, options, past=past, **request)
     names, merged = ("heads", "wo", "bo"), merge_heads(steps["heads"])
     output = linear(merged, params.get("wo"), params.get("bo"), names=names, products=options.products)
     steps["output"] = apply_hook(hook, "output", output)
@@ -385,12 +387,14 @@ def project_heads(
     options: MultiHeadOptions,
     dtype: DType,
     hook: Hook = no_hook,
+    normed: dict[str, Array] | None = None,
 ) -> tuple[Array, Array, Array, int]:
-    """Project queries, keys and values, split them into heads, and rotate them.
+    """Project queries, keys and values, normalize them, split them into heads, and rotate them.
 
     query (..., T, D), key (..., S, D), value (..., S, D) -> (..., H, T, K), (..., G, S, K), (..., G, S, V), one number
 
-    DataError if shapes do not match, UsageError for impossible head counts.
+    `normed` receives q_normed and k_normed, if there is a norm of queries and keys. DataError if shapes do not match,
+    UsageError for impossible head counts.
 
     >>> x = np.ones((3, 4))
     >>> q, k, v, past = project_heads(x, x, x, {}, MultiHeadOptions(heads=2, past=1), x.dtype)
@@ -417,6 +421,8 @@ def project_heads(
         else:
             split = normalize_heads(x, params.get(f"gamma_{letter}"), params.get(f"beta_{letter}"), count, options.norm)
             split = apply_hook(hook, f"{letter}_normed", split)
+            if normed is not None:
+                normed[f"{letter}_normed"] = split
         split = clip(split)
         return split if rotary is None else rotate(split, *rotary, interleaved=options.interleaved)
 

@@ -363,6 +363,11 @@ class Step(NamedTuple):
     reads_saved: bool = False
     scale: float = 1.0
 
+    @property
+    def changes_saved(self) -> bool:
+        """Whether what was before this step is what later residuals add."""
+        return self.saves_residual or self.reads_saved
+
 
 def find_attention_rules(config: Config, layer: str) -> AttentionRules:
     """The rules of a layer of attention: heads, scale, window and positions.

@@ -32,6 +32,8 @@ STATS, TOP, ROWS = "--weights stats", "--weights topk:K", "--weights rows:I,J"
 # tool -> its intermediates by name
 INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
     "attend": {
+        "q_normed": Intermediate((*QUERIES, "head_dim"), "norm of x W_Q", is_step=False),
+        "k_normed": Intermediate(("head", "key", "head_dim"), "norm of x W_K", is_step=False),
         "relative": Intermediate(PAIRS, option="", is_step=False),
         "q": Intermediate((*QUERIES, "head_dim")),
         "k": Intermediate(("head", "key", "head_dim")),

@@ -9,6 +9,7 @@ from attnkit.debugger.stages import CycleError, Graph, Inputs, Known
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.model import transformer
+from tests.drawing import drawn_models, write_model
 from tests.places import folder
 
 TEXT = [
@@ -19,8 +20,10 @@ TEXT = [
 ]  # fmt: skip
 
 
-def load(name):
-    return layers.complete_model(open_checkpoint(folder(name)))
+def load(name, tmp_path=None):
+    """A reference model, or a drawn one in a new folder."""
+    place = folder(name) if name in TEXT or tmp_path is None else str(write_model(name, tmp_path))
+    return layers.complete_model(open_checkpoint(place))
 
 
 def make_inputs(core, padded=True):
@@ -69,9 +72,9 @@ def check_all_stages(core, inputs):
             assert np.abs(result[finite] - expected[finite]).max(initial=0) <= 1e-6 * largest, site
 
 
-@pytest.mark.parametrize("name", TEXT)
-def test_stages_compute_a_padded_batch_as_the_model_does(name):
-    core = load(name)
+@pytest.mark.parametrize("name", [*TEXT, *drawn_models()])
+def test_stages_compute_a_padded_batch_as_the_model_does(name, tmp_path):
+    core = load(name, tmp_path)
     check_all_stages(core, make_inputs(core))
 
 

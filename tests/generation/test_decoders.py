@@ -3,29 +3,18 @@
 What the numbers are, and how they were made: tests/references/make_decoders.py.
 """
 
-import json
-
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from tests.drawing import draw_tensors
-from tests.places import REFERENCES, arrays
+from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from tests.drawing import drawn_models, write_model
+from tests.places import arrays
 
-TABLE = json.loads((REFERENCES / "decoders.json").read_text())
+TABLE = drawn_models()
 EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
 EXACTNESS = {"bloom": 1e-8}  # whose GELU has a constant of eight digits in transformers
-
-
-def write_model(name, folder, dtype=np.float32, **changes):
-    """Write the folder of a model, with keys of config.json changed; `...` removes one."""
-    config = {key: value for key, value in (TABLE[name]["config"] | changes).items() if value is not ...}
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = {key: one.astype(dtype) for key, one in draw_tensors(config["model_type"], TABLE[name]["shapes"]).items()}
-    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +117,48 @@ def generate(checkpoint, prompt, beams):
     if beams == 1:
         return [int(token) for token in model.generate(decoder, prompt, settings).ids]
     return [int(token) for token in model.beam_search(decoder, prompt, settings, beams)[0].ids]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_gradients_are_those_of_differences(opened, name):
+    """The derivative of a sum of logits along a random direction of all parameters, and its difference quotient."""
+    checkpoint, ids = opened(name), frozen(name, "ids")[:, :7]
+    rng = np.random.default_rng(0)
+    params = {layer: dict(checkpoint.params[layer]) for layer in checkpoint.params}
+    factors = rng.standard_normal((1, 7, checkpoint.config.decoder.vocab))
+    whole = model.Model(checkpoint.config, params)
+    inputs = {"decoder": StackInputs(ids)}
+    output, recorded = run_model(whole, inputs, dtype="float64")
+    gradients = model_backward(whole, recorded, factors).params
+    shared = {}  # tied parameters move together
+    directions = {
+        layer: {
+            key: shared.setdefault(address(array), rng.standard_normal(array.size).reshape(array.shape))
+            for key, array in parameters.items()
+        }
+        for layer, parameters in params.items()
+    }
+
+    def loss(step):
+        moved = {
+            layer: {key: array + step * reshaped(directions[layer][key], array) for key, array in one.items()}
+            for layer, one in params.items()
+        }
+        return float((factors * run_model(model.Model(checkpoint.config, moved), inputs, dtype="float64")[0]).sum())
+
+    along, counted = 0.0, set()
+    for layer, parameters in gradients.items():
+        for key, gradient in parameters.items():
+            if (place := address(params[layer][key])) not in counted:
+                counted.add(place)
+                along += float((gradient * reshaped(directions[layer][key], gradient)).sum())
+    assert abs((loss(1e-6) - loss(-1e-6)) / 2e-6 - along) <= 1e-6 * max(abs(along), np.abs(output).max())
+
+
+def address(array):
+    return array.__array_interface__["data"][0], array.size
+
+
+def reshaped(direction, array):
+    """A direction in the shape of a parameter, which may be the transpose of a tied one."""
+    return direction if direction.shape == array.shape else direction.T

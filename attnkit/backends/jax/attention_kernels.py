@@ -27,6 +27,8 @@ class Rules(NamedTuple):
     mask       boolean, True = may attend, broadcastable to (..., H, T, S)
     bias       added to the scores, broadcastable to (..., H, T, S)
     distances  (L, H) added to the scores by key − query, with distance 0 in row L // 2
+    softcap    c: scores become c tanh(s/c); 0 is off
+    sinks      (H,) a score of each head for no key, as in AttentionOptions
     rounding   the dtype that scores and weights are rounded to, "" for none
     has_infinite  whether values may not be finite: values of weight 0 then add nothing
     """
@@ -39,6 +41,7 @@ class Rules(NamedTuple):
     bias: JaxArray | None = None
     distances: JaxArray | None = None
     softcap: float = 0.0
+    sinks: JaxArray | None = None
     rounding: str = ""
     has_infinite: bool = False
 
@@ -111,14 +114,27 @@ def dense_with_lse(
     i, j = jnp.arange(q.shape[-2]), jnp.arange(k.shape[-2])
     scores = see("scores", wide(score(q, k)))
     scaled = see("scaled", scores * rules.scale)
-    capped = see("capped", rules.softcap * jnp.tanh(scaled / rules.softcap) if rules.softcap else scaled)
+    capped = see("capped", cap(scaled, rules))
     masked = see("masked", mask_scores(capped, rules, i, j, rules.mask))
     rounded = masked.astype(rules.rounding).astype(masked.dtype) if rules.rounding else masked
     weights, lse = softmax(rounded)
+    if rules.sinks is not None:
+        share, lse = add_sinks(lse, rules.sinks)
+        weights = weights * share[..., None].astype(weights.dtype)
     weights = weights.astype(rules.rounding).astype(weights.dtype) if rules.rounding else weights
     weights = see("weights", weights)
     values = weighted_values if rules.has_infinite else product
     return see("heads", values(weights.astype(v.dtype), v)), lse
+
+
+def cap(scores: JaxArray, rules: Rules) -> JaxArray:
+    return rules.softcap * jnp.tanh(scores / rules.softcap) if rules.softcap else scores
+
+
+def add_sinks(lse: JaxArray, sinks: JaxArray) -> tuple[JaxArray, JaxArray]:
+    """The share of the keys beside a sink, and the log-sum-exp with it: see model/dense_attention.py."""
+    total = jnp.logaddexp(lse, sinks[:, None].astype(lse.dtype))
+    return jnp.exp(lse - total), total
 
 
 def score_function(name: str, params: Mapping[str, JaxArray]) -> Callable[[JaxArray, JaxArray], JaxArray]:
@@ -157,6 +173,8 @@ def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: Se
     is_cudnn = has_cudnn(q, rules, is_plain, keys)
     if not is_cudnn and q.shape[-3] * queries * keys >= MANY and rules.bias is None:
         return block_attention(q, k, v, rules)[0].astype(q.dtype)
+    if rules.softcap or rules.sinks is not None:
+        return dense_attention(q, k, v, rules)
     if q.dtype.itemsize == 8 or (q.dtype == jnp.float16 and jax.default_backend() == "cpu"):
         return dense_attention(q, k, v, rules)
     i, j = jnp.arange(queries), jnp.arange(keys)
@@ -184,7 +202,8 @@ def has_cudnn(q: JaxArray, rules: Rules, is_plain: bool, keys: int) -> bool:
 
     A mask it takes as an array of all scores of a head, so not where these are many.
     """
-    if q.dtype.itemsize != 2 or rules.distances is not None or jax.default_backend() != "gpu":
+    is_capped = rules.softcap or rules.sinks is not None
+    if q.dtype.itemsize != 2 or rules.distances is not None or is_capped or jax.default_backend() != "gpu":
         return False
     capability = getattr(jax.local_devices()[0], "compute_capability", "")
     is_known = capability.partition(".")[0].isdigit() and float(capability) >= LEAST_CUDNN
@@ -218,7 +237,7 @@ def part_attention(
     if mask is not None:
         mask = mask if mask.shape[-1] == 1 else mask[..., j]
         mask = mask if mask.shape[-2] == 1 else mask[..., i, :]
-    scores = mask_scores(wide(dot(q, k)) * rules.scale, rules, i, j, mask)
+    scores = mask_scores(cap(wide(dot(q, k)) * rules.scale, rules), rules, i, j, mask)
     weights, lse = softmax(scores)
     return wide(product(weights.astype(v.dtype), v)), lse
 
@@ -257,7 +276,17 @@ def block_attention(
         return parts
 
     heads, lse = jax.lax.map(over_keys, jnp.arange(0, q.shape[-2], rows))  # (blocks, ..., rows, V)
-    return jnp.moveaxis(heads, 0, -3).reshape(*q.shape[:-1], -1), jnp.moveaxis(lse, 0, -2).reshape(q.shape[:-1])
+    return with_sinks(
+        jnp.moveaxis(heads, 0, -3).reshape(*q.shape[:-1], -1), jnp.moveaxis(lse, 0, -2).reshape(q.shape[:-1]), rules
+    )
+
+
+def with_sinks(heads: JaxArray, lse: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
+    """Heads and log-sum-exps of all keys with the sinks of the rules, if there are any."""
+    if rules.sinks is None:
+        return heads, lse
+    share, lse = add_sinks(lse, rules.sinks)
+    return heads * share[..., None].astype(heads.dtype), lse
 
 
 def ring_attention(mesh: Mesh, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
@@ -275,6 +304,7 @@ def ring_attention(mesh: Mesh, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rul
     spec = PartitionSpec("data", "model", "seq", None)
     arrays = {name: getattr(rules, name) for name in ("mask", "distances") if getattr(rules, name) is not None}
     specs = {"mask": PartitionSpec("data", None, None, None), "distances": PartitionSpec(None, "model")}
+    rules, sinks = rules._replace(sinks=None), rules.sinks
 
     def turn(q: JaxArray, k: JaxArray, v: JaxArray, arrays: dict[str, JaxArray]) -> tuple[JaxArray, JaxArray]:
         own, me, parts = rules._replace(**arrays), jax.lax.axis_index("seq"), []
@@ -294,5 +324,5 @@ def ring_attention(mesh: Mesh, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rul
         out_specs=(spec, PartitionSpec("data", "model", "seq")),
         check_vma=False,
     )
-    result: tuple[JaxArray, JaxArray] = mapped(q, k, v, arrays)
-    return result
+    heads, lse = mapped(q, k, v, arrays)
+    return with_sinks(heads, lse, rules._replace(sinks=sinks))

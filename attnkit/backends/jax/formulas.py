@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from attnkit.model.config import Config
+from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.patch_embedding import bicubic_weights
 from attnkit.model.pooling import last_tokens, mean_pool
 
@@ -102,12 +103,27 @@ def feed_forward(
     return see("output", linear(inner, params.get("w2"), params.get("b2")))
 
 
-def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray) -> JaxArray:
-    """Rotate pairs (i, i + R/2) of the first R features: see model/rotary.py.
+def normalize_heads(x: JaxArray, params: Params, letter: str, heads: int, norm: QueryKeyNorm) -> JaxArray:
+    """Normalize projected queries or keys: see model/attention.py. (..., T, H*K) -> (..., T, H*K)"""
+    rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, -1)
+    y = standardize(wide(rows), norm.kind == "layer", norm.eps)
+    if f"gamma_{letter}" in params:
+        y = y * params[f"gamma_{letter}"].reshape(-1, rows.shape[-1])
+    if f"beta_{letter}" in params:
+        y = y + params[f"beta_{letter}"].reshape(-1, rows.shape[-1])
+    return y.reshape(x.shape).astype(x.dtype)
+
+
+def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray, interleaved: bool = False) -> JaxArray:
+    """Rotate pairs of the first R features: see model/rotary.py.
 
     x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
     """
     half = cos.shape[-1]
+    if interleaved:
+        first, second, rest = wide(x[..., : 2 * half : 2]), wide(x[..., 1 : 2 * half : 2]), x[..., 2 * half :]
+        pairs = jnp.stack([cos * first - sin * second, sin * first + cos * second], axis=-1)
+        return jnp.concatenate([pairs.reshape(*x.shape[:-1], 2 * half).astype(x.dtype), rest], axis=-1)
     left, right, rest = wide(x[..., :half]), wide(x[..., half : 2 * half]), x[..., 2 * half :]
     turned = [cos * left - sin * right, sin * left + cos * right]
     return jnp.concatenate([*(part.astype(x.dtype) for part in turned), rest], axis=-1)
@@ -144,6 +160,8 @@ def head_logits(
     x = wide(x) if is_single else x
     rows = jnp.matmul(x, head["w"], preferred_element_type=wide(x).dtype)
     rows = rows + head["b"] if "b" in head else rows
+    if config.logit_softcap:
+        rows = config.logit_softcap * jnp.tanh(rows / config.logit_softcap)
     return see("logits", rows[..., 0, :] if config.is_head_pooled else rows)
 
 

@@ -20,6 +20,7 @@ from attnkit.model.recurrent_model import order_tokens
 from attnkit.model.relative import distance_rows
 from attnkit.model.transformer import (
     absolute_positions,
+    alibi,
     attention_source,
     changed_grid,
     check_size,
@@ -232,6 +233,9 @@ def relative_arrays(
             key = rules.rotation
             if key and rules.stack == name and key not in arrays:
                 arrays[key] = tuple(fill(x, -2, width) for x in rotation(rules, tokens, context))
+    if positions.relative == "alibi":
+        rules = config.attention_rules[f"{name}.0.self"]
+        arrays["alibi"] = fill(alibi(config, rules, context.past + tokens, context.mask), -1, keys)
     if positions.relative == "t5":
         options = {"buckets": positions.buckets, "max_distance": positions.max_distance}
         distances = np.arange(1 - keys, keys)

@@ -34,7 +34,9 @@ def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iter
     parts: tuple[str, ...] = ()
     if step.op == "attend":
         has_relative = config.positions.relative == "disentangled" and step.layer.endswith(".self")
-        parts = (*("relative",) * has_relative, *STEPS, *summary_names(summary), "output")
+        has_norm = config.attention_rules[step.layer].norm is not None
+        normed = ("q_normed", "k_normed") * has_norm
+        parts = (*normed, *("relative",) * has_relative, *STEPS, *summary_names(summary), "output")
     elif step.op == "ffn":
         parts = (*names_of("ffn")[: 4 if is_gated else 2], "output")
     else:

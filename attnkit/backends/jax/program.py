@@ -16,6 +16,7 @@ from attnkit.backends.jax.formulas import (
     interpolate_positions,
     linear,
     normalize,
+    normalize_heads,
     rotate,
     wide,
 )
@@ -25,16 +26,18 @@ from attnkit.model.attention import merge_heads, view_heads
 from attnkit.model.config import AttentionRules, Step, parse_layer_name
 from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.scores import SCORES
-from attnkit.model.transformer import changed_grid
+from attnkit.model.transformer import changed_grid, scaled
 
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
     """Apply steps: ids (..., T), x (..., T, D) or an image -> (..., T, D)."""
     saved = x
     for step in steps:
+        if step.reads_saved:
+            x, saved = saved, x
         before = x
         saved = x if step.saves_residual else saved
-        x = run.drop(step.layer, OPERATORS[step.op](run, step.layer, x))
+        x = scaled(run.drop(step.layer, OPERATORS[step.op](run, step.layer, x)), step.scale)
         if step.adds_residual == "concat":
             x = run.see(f"{step.layer}.concat", jnp.concatenate([x, before], axis=-1))
         elif step.adds_residual:
@@ -73,18 +76,25 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     is_cross = attention.is_cross
     rotary: Pair | None = run.inputs[attention.rotation] if attention.rotation else None
     source = run.inputs["memory"] if is_cross and layer not in run.caches else x
-    q = view_heads(run.linear(x, params.get("wq"), params.get("bq")), attention.heads)
+
+    def project(x: JaxArray, letter: str) -> JaxArray:
+        count = attention.heads if letter == "q" else attention.kv_heads
+        y = run.linear(x, params.get(f"w{letter}"), params.get(f"b{letter}"))
+        if attention.norm and letter != "v":
+            y = normalize_heads(y, params, letter, count, attention.norm)
+            split = see(f"{letter}_normed", view_heads(y, count))
+        else:
+            split = view_heads(y, count)
+        split = jnp.clip(split, -attention.clip, attention.clip) if attention.clip else split
+        return split if rotary is None or letter == "v" else rotate(split, *rotary, attention.interleaved)
+
     if is_cross and layer in run.caches:
         k, v = run.caches[layer]
     else:
-        k, v = (
-            view_heads(run.linear(source, params.get(f"w{one}"), params.get(f"b{one}")), attention.kv_heads)
-            for one in "kv"
-        )
-        k = k if rotary is None else rotate(k, *rotary)
+        k, v = (project(source, letter) for letter in "kv")
         stored = store(run, layer, k, v)
         k, v = (k, v) if run.is_start else stored
-    q = q if rotary is None else rotate(q, *rotary)
+    q = project(x, "q")
     rules = make_rules(run, layer, attention, q, k)
     q, k, v = see("q", q), see("k", k), see("v", v)
     if SCORES[config.score].parameters:
@@ -122,7 +132,12 @@ def make_rules(run: Pass, layer: str, attention: AttentionRules, q: JaxArray, k:
         offset=0 if run.is_start else inputs.get("past", 0),
         mask=inputs.get("mask"),
         bias=inputs.get("bias"),
+        softcap=attention.softcap,
+        sinks=run.params[layer].get("sinks"),
     )
+    if attention.relative == "alibi":
+        alibi = inputs["alibi"][..., : k.shape[-2]]
+        return rules._replace(bias=alibi if rules.bias is None else alibi + rules.bias)
     if attention.relative == "t5":
         return rules._replace(distances=run.params[f"{attention.stack}.bias"]["table"][inputs["buckets"]])
     if attention.relative == "disentangled":

@@ -17,7 +17,7 @@ from attnkit.backends.jax.attention_kernels import (
     ring_attention,
     score_function,
 )
-from attnkit.backends.jax.formulas import JaxArray, linear, normalize, rotate, wide
+from attnkit.backends.jax.formulas import JaxArray, linear, normalize, normalize_heads, rotate, wide
 from attnkit.backends.jax.inputs import fill, mask_arrays, round_up
 from attnkit.backends.jax.mesh import put
 from attnkit.backends.jax.passes import precision
@@ -31,6 +31,7 @@ from attnkit.model.attention import (
     merge_heads,
     prepend_past,
     view_heads,
+    with_sinks,
 )
 from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.config import Config
@@ -63,10 +64,12 @@ def attend_record(
     dtype, result = engine.compute or own.name, output_dtype(inputs[0])
     with precision(dtype):
         arrays = [jnp.asarray(np.asarray(x, own), dtype) for x in inputs]
-        is_split = inputs[0].ndim == 4
+        is_split, normed = inputs[0].ndim == 4, dict[str, JaxArray]()
         if not is_split:
-            arrays = project(arrays, params, options, inputs)
+            arrays = project(arrays, params, options, inputs, normed)
+            options = with_sinks(options, params)
         steps = attend_heads(engine, arrays, options, own, summary, keep)
+        steps = {name: x for name, x in normed.items() if name in keep} | steps
         output = steps["heads"]
         if not is_split:
             weights = {name: jnp.asarray(params[name], dtype) for name in ("wo", "bo") if name in params}
@@ -80,9 +83,16 @@ def attend_record(
 
 
 def project(
-    arrays: list[JaxArray], params: Mapping[str, Array], options: MultiHeadOptions, inputs: tuple[Array, ...]
+    arrays: list[JaxArray],
+    params: Mapping[str, Array],
+    options: MultiHeadOptions,
+    inputs: tuple[Array, ...],
+    normed: dict[str, JaxArray],
 ) -> list[JaxArray]:
-    """Project, split into heads and rotate; errors are those of `project_heads`."""
+    """Project, normalize, split into heads and rotate; errors are those of `project_heads`.
+
+    normed  receives queries and keys after their norm
+    """
     heads, rotary = options.heads, options.rotary
     groups = heads if options.kv_heads is None else options.kv_heads
     if heads < 1 or groups < 1 or heads % groups:
@@ -92,14 +102,20 @@ def project(
         names = ("x" if source is inputs[0] else name, f"w{letter}", f"b{letter}")
         check_linear(source, params, names)
         weights = [None if params.get(one) is None else jnp.asarray(params[one], x.dtype) for one in names[1:]]
-        parts.append(linear(x, *weights))
+        y = linear(x, *weights)
+        if options.norm and letter != "v":
+            own = {one: jnp.asarray(array, x.dtype) for one, array in params.items() if one.endswith(f"_{letter}")}
+            count = heads if letter == "q" else groups
+            y = normalize_heads(y, own, letter, count, options.norm)
+            normed[f"{letter}_normed"] = view_heads(y, count)
+        parts.append(jnp.clip(y, -options.clip, options.clip) if options.clip else y)
     has_dots = options.score in ("scaled-dot", "dot")
     check_shapes(*parts, trailing=2, same_width=heads == groups and has_dots)
     split = [view_heads(x, count) for x, count in zip(parts, (heads, groups, groups), strict=True)]
     if rotary is None:
         return split
     cos, sin = (jnp.asarray(x, wide(split[0]).dtype) for x in rotary)
-    return [rotate(split[0], cos, sin), rotate(split[1], cos, sin), split[2]]
+    return [*(rotate(x, cos, sin, options.interleaved) for x in split[:2]), split[2]]
 
 
 def check_linear(x: Any, params: Mapping[str, Array], names: tuple[str, str, str]) -> None:
@@ -215,6 +231,7 @@ def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, *, has_infin
         mask=jnp.asarray(arrays["mask"]) if "mask" in arrays else None,
         bias=jnp.asarray(sum(biases), wide(q).dtype) if biases else None,
         softcap=options.softcap,
+        sinks=None if options.sinks is None else jnp.asarray(options.sinks, wide(q).dtype),
         rounding=options.softmax_dtype or "",
         has_infinite=has_infinite,
     )

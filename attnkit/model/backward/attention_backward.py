@@ -14,10 +14,12 @@ from attnkit.model.attention import (
     find_score,
     merge_heads,
     multi_head_attention,
+    normalize_heads,
     prepend_past,
     project_heads,
     view_heads,
     with_relative_scores,
+    with_sinks,
 )
 from attnkit.model.checks import check_gradient, check_shapes
 from attnkit.model.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
@@ -26,6 +28,7 @@ from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, projection_backward, sum_to_shape
+from attnkit.model.norms import QueryKeyNorm, layer_norm_vjp, rms_norm_vjp
 from attnkit.model.relative import relative_scores_backward
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Gradients, dot, identity, product_backward
@@ -142,10 +145,14 @@ def attention_forward(
     result, (q, k, v) = output_dtype(q), (np.asarray(x, dtype) for x in (q, k, v))
     keys, values, resolved = prepend_past(q, k, v, options, params)
     left, right = score.project(q, keys, params)
-    if 0 < math.prod(q.shape[:-1]) * keys.shape[-2] <= KEPT and np.isfinite(values).all():
+    is_small = 0 < math.prod(q.shape[:-1]) * keys.shape[-2] <= KEPT
+    if is_small and resolved.sinks is None and np.isfinite(values).all():
         name, (heads, other) = "weights", fused_attention(left, right, values, resolved)
     else:
         name, (heads, other) = "lse", tiled_attention(left, right, values, resolved)
+    if resolved.sinks is not None:
+        share, other = dense_attention.add_sinks(other, resolved.sinks)
+        heads = heads * share[..., None].astype(heads.dtype)
     return {"heads": heads.astype(result, copy=False), name: other}
 
 
@@ -298,7 +305,8 @@ def multi_head_attention_vjp(
         if query.ndim < 4:
             dtype = working(query, key, value, *params.values())
             q, k, v, _ = project_heads(query, key, value, params, options, dtype)
-        saved = {"q": q, "k": k, "v": v, **attention_forward(q, k, v, with_relative_scores(options, q, k))}
+        whole = with_relative_scores(with_sinks(options, params), q, k)
+        saved = {"q": q, "k": k, "v": v, **attention_forward(q, k, v, whole)}
         output = saved["heads"]
         if query.ndim < 4:
             output = linear(merge_heads(output), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
@@ -313,19 +321,89 @@ def multi_head_attention_vjp(
             dheads, weights = projection_backward(dy, heads, params, "o")
             dheads = view_heads(dheads, options.heads)
         backward = attention_backward if options.relative is None else _relative_attention_backward
-        gradients = backward(dheads, saved["q"], saved["k"], saved["v"], options, saved=saved, hook=hook)
+        joined = with_sinks(options, params)
+        if "sinks" in params:
+            weights["sinks"] = sinks_backward(dheads, params["sinks"], saved)
+        gradients = backward(dheads, saved["q"], saved["k"], saved["v"], joined, saved=saved, hook=hook)
         for letter, name, x in (("q", "query", query), ("k", "key", key), ("v", "value", value)):
             gradient = gradients.pop(letter)
             if query.ndim < 4:
                 if options.rotary is not None and letter != "v":
                     cos, sin = options.rotary
-                    gradient = rotate(gradient, cos, -sin)
+                    gradient = rotate(gradient, cos, -sin, interleaved=options.interleaved)
+                if options.norm or options.clip:
+                    gradient, parts = _undo_norm(gradient, x, params, letter, options, hook)
+                    weights |= parts
                 gradient, parts = projection_backward(merge_heads(gradient), x, params, letter)
                 weights |= parts
             gradients[name] = gradient
         return gradients, {name: weights[name] for name in params}
 
     return output, pullback
+
+
+def _undo_norm(
+    grad_output: Array, x: Array, params: Mapping[str, Array], letter: str, options: MultiHeadOptions, hook: Hook
+) -> tuple[Array, Gradients]:
+    """Undo the bound and the norm of queries, keys or values, whose projection is computed again.
+
+    grad_output (..., H, T, K), x (..., T, D) -> (..., H, T, K), {"gamma_q": …}
+    """
+    heads = grad_output.shape[-3]
+    projected = linear(cast(x, grad_output.dtype), params.get(f"w{letter}"), params.get(f"b{letter}"))
+    if options.norm is None or letter == "v":
+        return _undo_clip(grad_output, view_heads(projected, heads), options.clip), {}
+    names = (f"gamma_{letter}", f"beta_{letter}")
+    y, pullback = normalize_heads_vjp(projected, params.get(names[0]), params.get(names[1]), heads, options.norm)
+    gradient = apply_hook(hook, f"{letter}_normed", _undo_clip(grad_output, y, options.clip))
+    dx, *parts = pullback(gradient)
+    return view_heads(dx, heads), {name: part for name, part in zip(names, parts, strict=True) if part is not None}
+
+
+def _undo_clip(grad_output: Array, x: Array, clip: float) -> Array:
+    return np.where(np.abs(x) <= clip, grad_output, 0) if clip else grad_output
+
+
+def normalize_heads_vjp(
+    x: Array, gamma: Array | None, beta: Array | None, heads: int, norm: QueryKeyNorm
+) -> tuple[Array, Callable[[Array], tuple[Array, Array | None, Array | None]]]:
+    """A norm of queries or keys, and the function from its gradient to the others.
+
+    x (..., T, H*K), gamma and beta (K,) or (H*K,) -> (..., H, T, K), and (..., H, T, K) -> (..., T, H*K), gamma, beta
+
+    >>> x, norm = np.array([[1.0, 7.0]]), QueryKeyNorm("rms", 1e-5, "head")
+    >>> dx, dgamma, _ = normalize_heads_vjp(x, np.ones(2), None, 1, norm)[1](np.array([[[1.0, 0.0]]]))
+    >>> dx.round(4).tolist(), dgamma.round(4).tolist()  # as rms_norm_vjp
+    ([[0.196, -0.028]], [0.2, 0.0])
+    """
+    rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, -1)
+    normalized, pullback = (rms_norm_vjp if norm.kind == "rms" else layer_norm_vjp)(rows, eps=norm.eps)
+    scale = None if gamma is None else cast(gamma, rows.dtype).reshape(-1, rows.shape[-1])
+
+    def undo(grad_output: Array) -> tuple[Array, Array | None, Array | None]:
+        dy = merge_heads(grad_output).reshape(rows.shape)
+        one = (1, rows.shape[-1]) if norm.scope != "heads" else (heads, rows.shape[-1])
+        dgamma = None if gamma is None else sum_to_shape(dy * normalized, one).reshape(gamma.shape)
+        dbeta = None if beta is None else sum_to_shape(dy, one).reshape(beta.shape)
+        dx = pullback(dy if scale is None else dy * scale).x
+        return dx.reshape(x.shape), dgamma, dbeta
+
+    return normalize_heads(x, gamma, beta, heads, norm), undo
+
+
+def sinks_backward(grad_output: Array, sinks: Array, saved: Mapping[str, Array]) -> Array:
+    """Gradient of sinks: minus the weight of each times dO · O, over all queries.
+
+    grad_output (..., H, T, V), sinks (H,), saved heads (..., H, T, V) and lse (..., H, T) -> (H,)
+
+    >>> saved = {"heads": np.array([[[3.0]]]), "lse": np.array([[np.log(4.0)]])}
+    >>> sinks_backward(np.array([[[2.0]]]), np.zeros(1), saved).round(4).tolist()  # a weight of 1/4
+    [-1.5]
+    """
+    weights = np.exp(sinks[:, None] - saved["lse"])
+    along = (grad_output * saved["heads"]).sum(axis=-1)
+    gradient: Array = -(weights * along).sum(axis=-1)
+    return sum_to_shape(gradient, sinks.shape).astype(sinks.dtype)
 
 
 def _relative_attention_backward(

@@ -3,7 +3,7 @@
 `run_recorded` is `transformer.run` with a tape: for every step the function from the gradient of its result to the
 gradient of its input. `run_backward` reads the tape from its end:
 
-    y = x + f(x)        dx = dy + f′ᵀ dy        the residual of a step
+    y = x + c f(x)      dx = dy + c f′ᵀ dy      the residual of a step, whose factor c is 1 in most models
     y = f(x)            dx = f′ᵀ dy             every other step
 
 so the gradient of a residual is the sum of the gradients of its branch and of its sum. Gradients of parameters are
@@ -39,6 +39,7 @@ from attnkit.model.transformer import (
     changed_grid,
     position_buckets,
     run,
+    scaled,
     segments,
 )
 
@@ -103,6 +104,7 @@ def run_backward(model: Model, tape: Tape, grad_output: Array, reverse: Reverse)
             dy, gradient = np.split(both, [both.shape[-1] - x.shape[-1]], axis=-1)
         elif step.adds_residual:
             dy = gradient = apply_hook(reverse.hook, f"{step.layer}.residual", gradient)
+        dy = scaled(dy, step.scale)
         if tape.dropout and step.layer in tape.dropped:
             dy = dropout(dy, **tape.dropout._asdict(), place=step.layer)  # its own adjoint
         dx = undo(dy, reverse)
@@ -113,6 +115,8 @@ def run_backward(model: Model, tape: Tape, grad_output: Array, reverse: Reverse)
         if step.saves_residual and waiting is not None:
             dx, waiting = dx + waiting, None
         gradient = dx
+        if step.reads_saved:
+            gradient, waiting = np.zeros_like(dx) if waiting is None else waiting, dx
     for name, bias in reverse.biases.items():
         buckets = position_buckets(model.config, name, 0, bias.shape[-2])
         reverse.add(f"{name}.bias", {"table": t5_bias_backward(bias, buckets, model.config.positions.buckets)})
@@ -149,8 +153,7 @@ def _embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Ar
         if "types" in params:
             kinds = np.broadcast_to(segments(x, context), np.shape(x))
             reverse.add(layer, {"types": embed_backward(dy, kinds, len(params["types"]))})
-        if config.embed_scale != 1:
-            dy = dy * np.asarray(config.embed_scale, dy.dtype)
+        dy = scaled(dy, config.embed_scale)
         reverse.add(layer, {"table": embed_backward(dy, x, len(params["table"]))})
         return dy
 
@@ -193,7 +196,7 @@ def _attend_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
         inputs, gradients = pullback(dy, scoped(reverse.hook, layer))
         reverse.add(layer, gradients | {name: inputs[name] for name in options.get("score_params", {})})
         add_relative_gradients(model.config, layer, inputs, reverse)
-        if "bias" in inputs:
+        if "bias" in inputs and model.config.positions.relative == "t5":
             known = reverse.biases.get(stack)
             reverse.biases[stack] = inputs["bias"] if known is None else known + inputs["bias"]
         both: Array = inputs["key"] + inputs["value"]

@@ -18,6 +18,7 @@ from attnkit.model.kernels.threads import single_blas
 from attnkit.model.linear import linear
 from attnkit.model.output_head import head_logits, pool_first, pool_head, real_places
 from attnkit.model.pooling import concat_pool_backward, first_token, first_token_backward, mean_pool_backward
+from attnkit.model.transformer import scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +147,12 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, 
         last = apply_activation(activation, hidden)
         if config.head_norm:
             last, undo_norm = normalize_vjp(model, "head.norm", last)
-    scale, dy = np.asarray(config.logit_scale, last.dtype), apply_hook(hook, "logits", grad_output)
-    dx = (
-        undo_projection(model, "head", dy[..., None, :] if config.is_head_pooled else dy, last * scale, reverse) * scale
-    )
+    dy, states_of_head = apply_hook(hook, "logits", grad_output), scaled(last, config.logit_scale)
+    dy = dy[..., None, :] if config.is_head_pooled else dy
+    if config.logit_softcap:
+        raw = linear(states_of_head, model.params["head"]["w"], model.params["head"].get("b"))
+        dy = dy * (1 - np.square(np.tanh(raw / config.logit_softcap)))
+    dx = scaled(undo_projection(model, "head", dy, states_of_head, reverse), config.logit_scale)
     if config.transform:
         dx = undo_norm(dx, reverse) if undo_norm else dx
         dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
