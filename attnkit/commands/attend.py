@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 NAMES = kept_names("attend")  # what --keep and --emit accept
-GROUPS = {"present": ("present_key", "present_value"), "all": NAMES}  # --keep takes them too
+RESIDUAL = "residual"  # what --keep adds for a norm after the sub-layer
+COMPUTED = tuple(name for name in NAMES if name != RESIDUAL)
+GROUPS = {"present": ("present_key", "present_value"), "all": COMPUTED}  # --keep takes them too
 # what has no effect on weights that are given
 COMPUTES_WEIGHTS = (
     "query", "key", "past_key", "past_value", "kv_heads", "model", "seed", "mask", "causal", "align", "window",
@@ -158,8 +160,10 @@ def attend(
     concat: Annotated[
         bool, typer.Option(help="concatenate the result and the input, [result; x] (Luong et al. 2015, equation 5)")
     ] = False,
-    emit: Annotated[str | None, options.choice(NAMES, "return this intermediate as x")] = None,
-    keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", (*NAMES, *GROUPS))] = (),
+    emit: Annotated[str | None, options.choice(COMPUTED, "return this intermediate as x")] = None,
+    keep: Annotated[
+        tuple[str, ...], options.names("add these intermediates, or the input as `residual`", (*NAMES, *GROUPS))
+    ] = (),
     weights: options.Weights = None,
     partial: Annotated[
         bool,
@@ -211,7 +215,7 @@ def attend(
     )  # fmt: skip
     callbacks.current().on_parameters(prepared.parameters())
     inputs, settings, projections = prepared
-    keep = keep if explain is None else NAMES
+    keep = keep if explain is None else COMPUTED
     names = expand_groups(keep)
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
@@ -225,11 +229,13 @@ def attend(
 
     formulas = name_formulas(result, projections, settings)
     output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
-    output = add_residuals(output, inputs.record if residual else None, add)
+    output = add_residuals(output, inputs.record if residual else None, add, layers.residual_scale(model_))
     output = put_beside(output, inputs.record) if concat else output
     tensors = describe(result, formulas, inputs.key_axis, past_key is not None)
     output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, query is not None)
     additions = select_intermediates(tensors, requested, keep)
+    if RESIDUAL in keep:
+        additions[RESIDUAL] = replace(inputs.record.tensor("x"), formula="x")
     if partial:  # with the parameters that merge needs for the output
         additions |= {"lse": tensors["lse"]}
         additions |= {
@@ -254,7 +260,7 @@ def describe_weighted(
         raise UsageError(f"given weights have no {other[0]} (expected {', '.join(WEIGHTED)})", "--keep")
     callbacks.current().on_parameters(weighted.projections)
     tensors = weighted.describe(record)
-    output = add_residuals(tensors.pop("x"), record if residual else None, add)
+    output = add_residuals(tensors.pop("x"), record if residual else None, add, 1.0)
     names = WEIGHTED if steps or "all" in keep else keep
     if not names:
         output = replace(output, formula=output.formula.replace("heads side by side", "weights V"))
@@ -315,7 +321,10 @@ def describe(
     return {name: Tensor(x, (*lead, *axes[name]), formula=formulas.get(name, "")) for name, x in result.items()}
 
 
-def add_residuals(output: Tensor, record: Record | None, add: Record | None) -> Tensor:
+def add_residuals(output: Tensor, record: Record | None, add: Record | None, scale: float) -> Tensor:
+    """Add the input or another tensor to a factor times the output."""
+    if scale != 1 and (record is not None or add is not None):
+        output = Tensor(nn.scaled(output.array, scale), formula=f"{scale:g} ({output.formula})")
     for addend, name in ((record, "input"), (add, "residual")):
         if addend is not None:
             output = Tensor(nn.add(output.array, addend["x"]), formula=f"{output.formula} + {name}")

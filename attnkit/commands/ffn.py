@@ -1,6 +1,7 @@
 """attnkit ffn: the position-wise feed-forward network."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.layers import find_ffn_weights
-from attnkit.model.intermediates import step_names
+from attnkit.model.intermediates import kept_names, step_names
 from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def ffn(
     add: options.Add = None,
     keep: Annotated[
         tuple[str, ...],
-        options.names("add these intermediates to the record; linear and gated: with --gated", (*INTERMEDIATES, "all")),
+        options.names(
+            "add these intermediates to the record, or the input as `residual`; linear and gated: with --gated",
+            (*kept_names("ffn"), "all"),
+        ),
     ] = (),
     steps: options.Steps = False,
 ) -> Record:
@@ -78,16 +82,21 @@ def ffn(
     callbacks.current().on_parameters(weights)
     if missing := sorted({"linear", "gated"} & {*keep}) if "w3" not in weights else ():
         raise UsageError(f"a network without a gate has no {' and no '.join(missing)}", "--keep")
-    names = None if steps or "all" in keep else keep
+    names = None if steps or "all" in keep else [name for name in keep if name != "residual"]
     products = layers.products_of(model_, layer)
     arrays = model.feed_forward(x, weights, activation=activation, keep=names, products=products)
     formulas = ffn_formulas(weights, activation)
     output, formula = arrays.pop("output"), formulas["output"]
+    scale = layers.residual_scale(model_)
+    if scale != 1 and (residual or add is not None):
+        output, formula = model.scaled(output, scale), f"{scale:g} ({formula})"
     for addend, name in ((x if residual else None, "input"), (None if add is None else add["x"], "residual")):
         if addend is not None:
             output, formula = model.add(output, addend), f"{formula} + {name}"
     hidden_axes = (*record.axes_of("x")[:-1], "hidden")
     tensors = {name: Tensor(array, hidden_axes, formula=formulas[name]) for name, array in arrays.items()}
+    if "residual" in keep:
+        tensors["residual"] = replace(record.tensor("x"), formula="x")
     tensors["x"] = Tensor(output, record.tensor("x").axes_like(output.shape), formula=formula)
     present = [name for name in INTERMEDIATES if name in record]
     earlier = [name for name in present if (record.tensors[name].axes or ())[-1:] == ("hidden",)]

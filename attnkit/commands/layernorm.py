@@ -36,6 +36,8 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
     rules=Constraints(
         exclusive=[
             *(("model", flag) for flag in ("gamma", "beta", "axis")),
+            ("branch", "add"),
+            ("branch", "add_after"),
             ("kind=rms", "beta"),
             ("kind=batch", "axis"),
         ],
@@ -67,6 +69,13 @@ def layernorm(
     model_: options.Model = None,
     layer: options.Layer = None,
     add: Annotated[Record | None, options.file("tensor", "add FILE to x, then normalize the sum")] = None,
+    add_after: Annotated[
+        Record | None, options.file("tensor", "add FILE to the result; after a norm of a sub-layer's result :residual")
+    ] = None,
+    branch: Annotated[
+        Record | None,
+        options.file("tensor", "normalize FILE instead of x, and keep x as residual; in a parallel block :residual"),
+    ] = None,
     keep: Annotated[
         tuple[str, ...],
         options.names(
@@ -81,13 +90,17 @@ def layernorm(
 
     y = (x − mean) / √(var + ε) · γ + β with the population variance. --kind rms does not subtract the mean; --kind
     batch normalizes each feature over all other axes. `--keep residual` keeps the input of the normalization; in
-    the pre-norm order, `attend --add :residual` adds it to the output of the sub-layer. With --model and --layer,
-    kind, ε, γ and β come from the model.
+    the pre-norm order, `attend --add :residual` adds it to the output of the sub-layer. Where the result of a
+    sub-layer is normalized, --add-after adds what `attend --keep residual` kept. With --model and --layer, kind, ε, γ
+    and β come from the model.
 
     \b
     Example:
       echo '[[2, 4, 6, 8]]' | attnkit layernorm --keep mean,inverse_std
     """
+    before = record
+    if branch is not None:
+        record = record.with_tensors({"x": branch.tensors["x"]})
     x = record["x"] if add is None else model.add(record["x"], add["x"])
     scale, shift = (None if one is None else one["x"] for one in (gamma, beta))
     if model_ is not None:
@@ -114,7 +127,15 @@ def layernorm(
         scaling, formula = describe_scaling(x, axes, norm, scale, shift, centred(source, kind))
         computed |= scaling
     selection = select_intermediates(computed, requested, keep, kind)
-    return record.with_tensors({"x": Tensor(normalized.y, axes, formula=formula), **selection})
+    if branch is not None:
+        selection["residual"] = before.tensors["x"]
+    result = normalized.y
+    if add_after is not None:
+        scale_after = layers.residual_scale(model_)
+        result = model.add(model.scaled(result, scale_after), add_after["x"])
+        formula = f"{scale_after:g} ({formula})" * (scale_after != 1) or formula
+        formula += " + FILE"
+    return record.with_tensors({"x": Tensor(result, axes, formula=formula), **selection})
 
 
 def select_intermediates(

@@ -220,7 +220,7 @@ def add_model_positions(
 ) -> Record:
     """Add the positions of a model to x, unless they act inside attention."""
     layer, x = layers.find_layer(checkpoint, layer, "posenc"), record["x"]
-    width = checkpoint.config.embed_width or checkpoint.config.width
+    width = checkpoint.config.result_width(layer)
     if x.ndim < 2 or x.shape[-1] != width:
         family = checkpoint.config.family
         raise DataError(f"x {x.shape}: the positions of this {family} model are for (T, {width}) or (B, T, {width})")

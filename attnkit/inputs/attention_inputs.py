@@ -236,7 +236,11 @@ def merge_layer_options(
         scale=layer["scale"] if options.scale is None else options.scale,
         causal=options.causal or layer.get("causal", False),
         window=layer.get("window", options.window) if options.window == (-1, -1) else options.window,
+        softcap=options.softcap or layer["softcap"],
+        norm=layer["norm"],
+        clip=layer["clip"],
         rotary=layer.get("rotary"),
+        interleaved=layer["interleaved"],
         relative=layer.get("relative"),
     )
 

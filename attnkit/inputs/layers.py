@@ -92,6 +92,11 @@ def find_ffn_weights(
     return {name: array for name, array in params.items() if name in FFN}, activation
 
 
+def residual_scale(checkpoint: "Checkpoint | None") -> float:
+    """The factor on the result of a sub-layer before a residual is added."""
+    return 1.0 if checkpoint is None else checkpoint.config.residual_scale
+
+
 def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> Products:
     """How a layer multiplies in the whole model."""
     is_fixed = checkpoint is not None and layer is not None and checkpoint.config.fixes_shapes(layer)

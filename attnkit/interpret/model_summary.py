@@ -436,8 +436,10 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
     if step.op not in ("embed", "posenc") or stack != config.stacks[0]:
         words += ["--layer", step.layer]
     words += ["--memory", MEMORY] if needs_memory(config, step) else []
-    words += RESIDUALS.get(step.adds_residual, [])
+    after = ["--add-after", ":residual"] if step.op == "layernorm" and step.adds_residual else None
+    words += after or RESIDUALS.get(step.adds_residual, [])
     words += ["--keep", "residual"] if step.saves_residual else []
+    words += ["--branch", ":residual"] if step.reads_saved else []
     operand = "" if step.op != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
     return shlex.join(words) + operand
 

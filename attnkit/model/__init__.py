@@ -30,7 +30,7 @@ from attnkit.model.positions import (
 )
 from attnkit.model.rotary import ROPE_TYPES, angles, rope_frequencies, rotary_angles, rotate
 from attnkit.model.patch_embedding import interpolate_positions, normalize_pixels, extract_patches
-from attnkit.model.linear import add, linear, random_weight
+from attnkit.model.linear import add, linear, random_weight, scaled
 from attnkit.model.masks import (
     to_additive,
     to_boolean,

@@ -170,6 +170,15 @@ def to_column_major(weight: Array) -> Array:
     return columns.T
 
 
+def scaled(x: Array, factor: float) -> Array:
+    """x times a factor in the dtype of x; x itself if the factor is 1.
+
+    >>> scaled(np.array([3.0], np.float32), 0.5)
+    array([1.5], dtype=float32)
+    """
+    return x if factor == 1 else x * np.asarray(factor, x.dtype)
+
+
 def add(x: Array, y: Array) -> Array:
     """Residual connection x + y, in the dtype of x.
 

@@ -7,10 +7,10 @@ from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import FIXED, PLAIN, Products
-from attnkit.model.linear import linear
+from attnkit.model.linear import linear, scaled
 from attnkit.model.pooling import concat_pool, first_token, mean_pool
 from attnkit.model.sampling import logits, probabilities
-from attnkit.model.transformer import normalize, scaled
+from attnkit.model.transformer import normalize
 
 
 def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:

@@ -20,7 +20,7 @@ from attnkit.model.embedding import embed
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import apply_hook, scoped
 from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
-from attnkit.model.linear import add, linear
+from attnkit.model.linear import add, linear, scaled
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
 from attnkit.model.positions import (
@@ -84,15 +84,6 @@ def run(
             finite = False
             context.on_non_finite(step.layer)
     return x
-
-
-def scaled(x: Array, factor: float) -> Array:
-    """x times a factor in the dtype of x; x itself if the factor is 1.
-
-    >>> scaled(np.array([3.0], np.float32), 0.5)
-    array([1.5], dtype=float32)
-    """
-    return x if factor == 1 else x * np.asarray(factor, x.dtype)
 
 
 def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Array:

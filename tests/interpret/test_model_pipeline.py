@@ -15,7 +15,8 @@ from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record, Tensor
 from tests import process
-from tests.places import MODELS, frozen
+from tests.drawing import drawn_models, write_model
+from tests.places import MODELS, arrays, frozen
 
 NAMES = ("bert", "bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-dynamic", "mistral",
          "qwen2", "t5", "t5-gated", "marian", "marian-native", "vit", "transformer", "transformer-prenorm",
@@ -86,6 +87,29 @@ def test_every_part_of_every_model_is_its_pipeline(name, tmp_path):
             np.testing.assert_array_equal(ran(pieces(name, f"{stack}.{number}", path, tmp_path))["x"], before)
         memory = last
         formats.save(Record({"x": last}), str(tmp_path / "memory.npz"))
+
+
+@pytest.mark.parametrize("name", drawn_models())
+def test_every_layer_of_a_drawn_model_is_its_pipeline(name, tmp_path):
+    """The bits of a layer of each kind, and of the whole from its ids to its logits."""
+    opened = open_checkpoint(str(write_model(name, tmp_path)))
+    config, kept, path = opened.config, {}, str(tmp_path / "input.npz")
+    ids = arrays("decoders")[f"{name}/ids"][0]
+    core = layers.core_model(opened)
+    context = model.Context(hook=lambda where: lambda array: kept.setdefault(where, array))
+    last = model.run(core, config.plan("decoder"), ids, context)
+    whole = model.head_logits(core, last)
+    ends = [model.layer_steps(config, "decoder", number)[-1] for number in range(config.decoder.layers)]
+    states = [kept[f"{end.layer}.residual" if end.adds_residual else end.layer] for end in ends]
+    for number in (1, 2):
+        formats.save(Record({"x": states[number - 1]}), path)
+        line = shell_pipeline(config, str(tmp_path), f"decoder.{number}").replace("\\\n", "")
+        tool, flags = line.split(" --", 1)
+        np.testing.assert_array_equal(ran(f"{tool} {path} --{flags}")["x"], states[number])
+    formats.save(Record({"x": ids}), path)
+    line = shell_pipeline(config, str(tmp_path), "all").replace("\\\n", "").replace('"TEXT"', f"--ids {path}")
+    top = ran(line.replace("attnkit decode", "attnkit decode --top 1 --emit logits"))
+    np.testing.assert_array_equal(top["x"], whole)
 
 
 @pytest.mark.slow

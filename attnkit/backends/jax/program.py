@@ -24,9 +24,10 @@ from attnkit.backends.jax.passes import Pair, Pass
 from attnkit.backends.jax.recurrence import attend_and_recur, recur
 from attnkit.model.attention import merge_heads, view_heads
 from attnkit.model.config import AttentionRules, Step, parse_layer_name
+from attnkit.model.linear import scaled
 from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.scores import SCORES
-from attnkit.model.transformer import changed_grid, scaled
+from attnkit.model.transformer import changed_grid
 
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:

@@ -15,10 +15,9 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.threads import single_blas
-from attnkit.model.linear import linear
+from attnkit.model.linear import linear, scaled
 from attnkit.model.output_head import head_logits, pool_first, pool_head, real_places
 from attnkit.model.pooling import concat_pool_backward, first_token, first_token_backward, mean_pool_backward
-from attnkit.model.transformer import scaled
 
 
 @dataclass(frozen=True, eq=False)

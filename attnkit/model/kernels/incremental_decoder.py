@@ -17,10 +17,11 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache, StateCache
+from attnkit.model.linear import scaled
 from attnkit.model.output_head import head_logits
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.rotary import has_same_rotation, rotate
-from attnkit.model.transformer import relative_positions, run, scaled
+from attnkit.model.transformer import relative_positions, run
 
 Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), positions of the token by kind of layer -> (B, D)
 Parameters = Mapping[str, Array]
