@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 NAMES = kept_names("attend")  # what --keep and --emit accept
 RESIDUAL = "residual"  # what --keep adds for a norm after the sub-layer
-COMPUTED = tuple(name for name in NAMES if name != RESIDUAL)
-GROUPS = {"present": ("present_key", "present_value"), "all": COMPUTED}  # --keep takes them too
+GROUPS = {"present": ("present_key", "present_value"), "all": NAMES}  # --keep takes them too
 # what has no effect on weights that are given
 COMPUTES_WEIGHTS = (
     "query", "key", "past_key", "past_value", "kv_heads", "model", "seed", "mask", "causal", "align", "window",
@@ -160,9 +159,10 @@ def attend(
     concat: Annotated[
         bool, typer.Option(help="concatenate the result and the input, [result; x] (Luong et al. 2015, equation 5)")
     ] = False,
-    emit: Annotated[str | None, options.choice(COMPUTED, "return this intermediate as x")] = None,
+    emit: Annotated[str | None, options.choice(NAMES, "return this intermediate as x")] = None,
     keep: Annotated[
-        tuple[str, ...], options.names("add these intermediates, or the input as `residual`", (*NAMES, *GROUPS))
+        tuple[str, ...],
+        options.names("add these intermediates, or the input as `residual`", (*NAMES, RESIDUAL, *GROUPS)),
     ] = (),
     weights: options.Weights = None,
     partial: Annotated[
@@ -215,7 +215,7 @@ def attend(
     )  # fmt: skip
     callbacks.current().on_parameters(prepared.parameters())
     inputs, settings, projections = prepared
-    keep = keep if explain is None else COMPUTED
+    keep = keep if explain is None else NAMES
     names = expand_groups(keep)
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))

@@ -13,7 +13,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.layers import find_ffn_weights
-from attnkit.model.intermediates import kept_names, step_names
+from attnkit.model.intermediates import step_names
 from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def ffn(
         tuple[str, ...],
         options.names(
             "add these intermediates to the record, or the input as `residual`; linear and gated: with --gated",
-            (*kept_names("ffn"), "all"),
+            (*INTERMEDIATES, "residual", "all"),
         ),
     ] = (),
     steps: options.Steps = False,

@@ -60,7 +60,6 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
         "weights.rows": Intermediate(
             ("head", "row", "key"), "softmax over the keys, for some queries", ROWS, is_step=False
         ),
-        "residual": Intermediate(None, "x", is_step=False),
     },
     "layernorm": {
         "mean": Intermediate(None),
@@ -76,7 +75,6 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
         "activated": Intermediate(HIDDEN),
         "linear": Intermediate(HIDDEN),
         "gated": Intermediate(HIDDEN, "activated · linear"),
-        "residual": Intermediate(None, "x", is_step=False),
     },
     "rnn": {
         "input_gate": Intermediate(HIDDEN),

@@ -27,7 +27,7 @@ from attnkit.model.embedding import embed_backward
 from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.kernels.products import PLAIN
-from attnkit.model.linear import as_rows, sum_to_shape
+from attnkit.model.linear import as_rows, scaled, sum_to_shape
 from attnkit.model.norms import layer_norm_vjp, rms_norm_vjp
 from attnkit.model.patch_embedding import extract_patches, extract_patches_backward, interpolate_positions_backward
 from attnkit.model.positions import add_positions_backward, t5_bias_backward
@@ -39,7 +39,6 @@ from attnkit.model.transformer import (
     changed_grid,
     position_buckets,
     run,
-    scaled,
     segments,
 )
 
