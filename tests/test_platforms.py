@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit.formats import Sink, Source, dtypes, open_source, read, streams
+from attnkit.formats import Sink, Source, memory, open_source, read, streams
 from attnkit.interpret.comparison import compare_tensors, subtract_integers
 from attnkit.records import Record
 from tests.places import ROOT
@@ -143,7 +143,7 @@ def test_memory_of_unknown_size_is_no_limit(problem, monkeypatch):
         return problem
 
     monkeypatch.setattr(os, "sysconf", sysconf)
-    assert dtypes.physical_memory() == sys.maxsize
+    assert memory.physical_memory() == sys.maxsize
 
 
 def test_no_call_reads_more_than_the_system_allows(tmp_path, monkeypatch):

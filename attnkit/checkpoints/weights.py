@@ -7,7 +7,7 @@ layer, from 0; in published ones `{k}` for that number counted from 1.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,6 +54,14 @@ class Weights:
 
     def tensor(self, name: str) -> Array:
         return self._mapped[name].tensor(name)
+
+    def rows(self, name: str, index: Any) -> Array:
+        """The rows of a tensor that an index selects."""
+        return np.asarray(self._mapped[name].tensor(name)[index])
+
+    def is_in_place(self, name: str) -> bool:
+        """Whether the tensor is a view of its file in float32 or float64."""
+        return self.entries[name][0] in ("float32", "float64") and name not in self._mapped[name].packed
 
 
 def open_weights(folder: str) -> Weights:
@@ -230,6 +238,14 @@ class TensorSpec:
         one = tensor if self.entry is None else tensor[self.entry[0]]
         whole = one.reshape(self._whole_shape(shape))
         return self.share.select(whole if self.transposed or len(shape) < 2 else whole.T, shape[-1])
+
+    def is_matrix(self, shape: tuple[int, ...]) -> bool:
+        """Whether a parameter of a shape is a published matrix as it is, or transposed.
+
+        >>> TensorSpec(("table",)).is_matrix((5, 2)), TensorSpec(("table",), padding_row=0.0).is_matrix((5, 2))
+        (True, False)
+        """
+        return len(shape) == 2 and self == TensorSpec(self.names, self.transposed)
 
     def pad_row(self, tensor: Array) -> Array:
         """The tensor with its padding row, or as it is.

@@ -3,6 +3,7 @@
     streams.py      byte sources, read once from front to back
     atomic.py       sinks: standard output, devices, files that are replaced as a whole
     mapped.py       files mapped into memory, such as the weights of a model
+    memory.py       the memory that the machine has, and that its limits leave
     dtypes.py       the supported dtypes and shapes, and conversion between dtypes
     metadata.py     axes, labels and history as JSON
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
@@ -27,12 +28,12 @@ from attnkit.errors import DataError, UsageError
 from attnkit.formats.atomic import Sink, write_all, write_together
 from attnkit.formats.dtypes import (
     cast_array,
-    check_memory,
     first_non_finite,
     to_contiguous,
     unsupported_dtype,
 )
 from attnkit.formats.mapped import release_pages
+from attnkit.formats.memory import available_memory, check_memory
 from attnkit.formats.streams import Buffer, Source, name_errors, open_source, regular_files_only
 from attnkit.records import Record, Tensor
 

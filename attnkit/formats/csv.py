@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, counted
-from attnkit.formats.dtypes import check_memory
+from attnkit.formats.memory import check_memory
 from attnkit.formats.streams import Source, name_errors
 from attnkit.records import Array, Labels, Record, Tensor, default_axes, is_axis_name
 

@@ -1,15 +1,14 @@
 """The dtypes and shapes that files may hold, and conversion between dtypes."""
 
 import math
-import os
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from attnkit.errors import DataError, format_bytes
+from attnkit.errors import DataError
+from attnkit.formats.memory import check_memory
 from attnkit.records import Array
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -89,18 +88,6 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
     return count
 
 
-def check_memory(count: int, subject: str, name: str = "") -> None:
-    """Raise DataError for something that needs more memory than the machine has.
-
-    >>> check_memory(10**18, "a table (V, D)", "--dim")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    attnkit.errors.DataError: --dim: a table (V, D) needs 1000.0 PB, more than this machine's memory (...
-    """
-    if count > (memory := physical_memory()):
-        needed, there = format_bytes(count), format_bytes(memory)
-        raise DataError(f"{subject} needs {needed}, more than this machine's memory ({there})", name)
-
-
 def check_empty(shape: tuple[int, ...]) -> None:
     """Raise DataError for an empty shape whose other dimensions are huge.
 
@@ -111,15 +98,6 @@ def check_empty(shape: tuple[int, ...]) -> None:
     """
     if 0 in shape and math.prod(size or 1 for size in shape) > LARGEST_EMPTY:
         raise DataError(f"shape {str(shape)[:80]} too large for no elements (limit {LARGEST_EMPTY} without its zeros)")
-
-
-def physical_memory() -> int:
-    """The memory of this machine in bytes, unlimited if the system does not say."""
-    try:
-        pages = os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        pages = -1
-    return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else sys.maxsize
 
 
 def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool = False) -> Array:

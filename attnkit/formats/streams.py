@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from attnkit.errors import AttnkitError, DataError, FileError, counted, format_bytes, system_reason
-from attnkit.formats.dtypes import physical_memory
+from attnkit.formats.memory import physical_memory
 from attnkit.records import Array
 
 Buffer = bytes | bytearray | memoryview

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from attnkit.model.config import Config, Step
 from attnkit.model.dtypes import Array
@@ -65,6 +65,17 @@ class Model(NamedTuple):
     config: Config
     params: Params
     engine: Engine | None = None
+
+    @property
+    def keeps_layers(self) -> bool:
+        """Whether parameters stay in memory, so that what is made of them may too."""
+        return getattr(self.params, "keeps_layers", True)
+
+    def part(self, layer: str, name: str) -> Any:
+        """A parameter to read parts of: an array, or what gives its parts as arrays; None if the layer lacks it."""
+        if self.keeps_layers:
+            return self.params[layer].get(name)
+        return cast(Any, self.params).part(layer, name)
 
 
 @dataclass

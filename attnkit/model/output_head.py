@@ -1,16 +1,21 @@
 """The head of a model: hidden states to logits of words or of classes."""
 
+from typing import Any
+
 import numpy as np
 
 from attnkit.model.activations import ACTIVATIONS, sigmoid
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.products import FIXED, PLAIN, Products
+from attnkit.model.kernels.products import FIXED, LANES, PLAIN, Products
+from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, scaled
 from attnkit.model.pooling import concat_pool, first_token, mean_pool
 from attnkit.model.sampling import logits, probabilities
 from attnkit.model.transformer import normalize
+
+LARGEST = 1 << 22  # numbers of a weight that are multiplied at once
 
 
 def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
@@ -30,11 +35,22 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None
         x = apply_hook(hook, "head.dense", dense)
         if config.head_norm:
             x = apply_hook(hook, "head.norm", normalize(model, "head.norm", x).y)
-    head = params["head"]
-    rows = logits(scaled(x, config.logit_scale), head["w"], head.get("b"), products)
+    rows = _multiply(scaled(x, config.logit_scale), model.part("head", "w"), model.part("head", "b"), products)
     if config.logit_softcap:
         rows = config.logit_softcap * np.tanh(rows / config.logit_softcap)
     return apply_hook(hook, "logits", rows[..., 0, :] if config.is_head_pooled else rows)
+
+
+def _multiply(x: Array, weight: Any, bias: Array | None, products: Products) -> Array:
+    """Logits of a head, of so many words at a time that no large part of a weight must be converted at once."""
+    words = weight.shape[1]
+    each = max(LARGEST // max(len(weight), 1) // LANES, 1) * LANES
+    if words <= each:
+        return logits(x, weight[:, :], bias, products)
+    rows = np.empty((*x.shape[:-1], words), working(x, weight))
+    for part in split_range(0, words, each):
+        rows[..., part] = logits(x, weight[:, part], None if bias is None else bias[part], products)
+    return rows
 
 
 @quiet

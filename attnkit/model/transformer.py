@@ -91,15 +91,17 @@ def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Arra
 
     ids (..., T), or an image (..., C, height, width) -> (..., T, D)
     """
-    config, params = model.config, model.params[layer]
+    config = model.config
     if config.patches:
-        x, context.grid = embed_patches(config, params, ids.astype(context.dtype or ids.dtype, copy=False))
+        image = ids.astype(context.dtype or ids.dtype, copy=False)
+        x, context.grid = embed_patches(config, model.params[layer], image)
     else:
-        x = embed(ids, params["table"])
+        x = embed(ids, model.part(layer, "table"))
         x = x.astype(context.dtype or x.dtype, copy=False)
         x = scaled(x, config.embed_scale)
-        if "types" in params:
-            x = add(x, embed(segments(ids, context), params["types"]))
+        types = model.part(layer, "types")
+        if types is not None:
+            x = add(x, embed(segments(ids, context), types))
     return apply_hook(context.hook, layer, x)
 
 

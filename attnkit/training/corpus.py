@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import AttnkitNote, DataError, counted, shortened
-from attnkit.formats.dtypes import check_memory
+from attnkit.formats.memory import check_memory
 from attnkit.model import Array
 from attnkit.model.config import Config
 from attnkit.tokenizers import Tokenizer

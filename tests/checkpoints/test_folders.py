@@ -120,6 +120,15 @@ def test_every_bfloat16_widens_exactly():
     assert np.array_equal(wide.view(np.uint32), every.astype(np.uint32) << 16)
 
 
+def test_every_float16_widens_exactly():
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    expected, wide = every.astype(np.float32), as_float(np.stack([every, every[::-1]]))
+    assert np.array_equal(wide[0].view(np.uint32), expected.view(np.uint32))
+    finite = np.isfinite(expected)
+    blocks = as_float(np.repeat(every[finite], 3))
+    assert blocks.view(np.uint32).tolist() == np.repeat(expected[finite], 3).view(np.uint32).tolist()
+
+
 def test_no_folder(tmp_path, tensors):
     assert isinstance(fault(tmp_path / "missing"), FileError)
     assert fault(tmp_path / "missing").problem.startswith("no such folder; a model is a local folder as published")

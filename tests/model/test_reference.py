@@ -283,7 +283,5 @@ def test_a_decoder_that_reads_token_by_token(core):
     expected = reference.layer_norm(expected, **core.params["decoder.norm"])
     steps, cache = core.config.plan("decoder"), model.KVCache()
     plain = [model.run(core, steps, x[:, t : t + 1], model.Context(memory=memory, cache=cache)) for t in range(3)]
-    fast = compile_decode_step(
-        core.config, core.params, steps, cache
-    )  # goes on from the keys and values of the first three
+    fast = compile_decode_step(core, steps, cache)  # goes on from the keys and values of the first three
     same(np.concatenate([*plain, *(fast(x[:, t], {})[:, None] for t in range(3, 6))], axis=1), expected)

@@ -68,8 +68,7 @@ class CachedDecoder:
     def _fast_step(self, tokens: Array, context: Context) -> Array:
         """Last hidden states (B, 1, D) of one token (B, 1)."""
         if self._layers is None or self._layers[0] is not self.cache:
-            layers = compile_decode_step(self.model.config, self.model.params, self.steps[self._first :], self.cache)
-            self._layers = self.cache, layers
+            self._layers = self.cache, compile_decode_step(self.model, self.steps[self._first :], self.cache)
         x = run(self.model, self.steps[: self._first], tokens, context)
         context.on_step(self.steps[self._first])
         shared: dict[str, Mapping[str, Any]] = {}
@@ -103,13 +102,15 @@ def keeps_cache(config: Config, before: int, after: int) -> bool:
     return all(has_same_rotation(rope, before, after) for rope in ropes)
 
 
-def compile_decode_step(config: Config, params: Mapping[str, Parameters], steps: list[Step], cache: KVCache) -> Layer:
+def compile_decode_step(model: Model, steps: list[Step], cache: KVCache) -> Layer:
     """Compile the steps of layers to one function of one token in each row.
 
     The cache must hold the earlier tokens, and the keys and values of the memory. `shared` is what
-    `relative_positions` returns for the token, rotary or bias, by `AttentionRules.shared_key`.
+    `relative_positions` returns for the token, rotary or bias, by `AttentionRules.shared_key`. A layer whose
+    parameters do not stay in memory is compiled anew for each token.
     """
-    operators = [(step, _compile_step(config, params, step, cache)) for step in steps]
+    compile_one = _compile_step if model.keeps_layers else _compile_later
+    operators = [(step, compile_one(model, step, cache)) for step in steps]
 
     @quiet
     def decode_step(x: Array, shared: Mapping[str, Any]) -> Array:
@@ -126,8 +127,12 @@ def compile_decode_step(config: Config, params: Mapping[str, Parameters], steps:
     return decode_step
 
 
-def _compile_step(config: Config, params: Mapping[str, Parameters], step: Step, cache: KVCache) -> Layer:
-    layer_params = params.get(step.layer, {})
+def _compile_later(model: Model, step: Step, cache: KVCache) -> Layer:
+    return lambda x, shared: _compile_step(model, step, cache)(x, shared)
+
+
+def _compile_step(model: Model, step: Step, cache: KVCache) -> Layer:
+    config, layer_params = model.config, model.params.get(step.layer, {})
     if step.op == "layernorm":
         return _norm(config, layer_params)
     if step.op == "ffn":
