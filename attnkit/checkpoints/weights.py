@@ -57,7 +57,7 @@ class Weights:
 
     def rows(self, name: str, index: Any) -> Array:
         """The rows of a tensor that an index selects."""
-        return np.asarray(self._mapped[name].tensor(name)[index])
+        return self._mapped[name].rows(name, index)
 
     def is_in_place(self, name: str) -> bool:
         """Whether the tensor is a view of its file in float32 or float64."""

@@ -85,6 +85,15 @@ class Header(NamedTuple):
             numbers.flags.writeable = False
             return numbers
 
+    def rows(self, name: str, index: Any) -> Array:
+        """Read the rows of a tensor that an index selects; no others are decoded."""
+        kind, shape, begin, end = self.entries[name]
+        if kind.dtype or len(shape) < 2:  # a row is whole blocks
+            return np.asarray(self.tensor(name)[index])
+        with prefix_errors(f"tensor {name[:100]!r}"):
+            blocks = self.data[begin:end].reshape(shape[0], -1)[index]
+            return decode_blocks(np.ascontiguousarray(blocks).reshape(-1), kind).reshape(*blocks.shape[:-1], *shape[1:])
+
 
 class GgufFile(NamedTuple):
     """A mapped file, or all parts of one that is split.
@@ -160,7 +169,7 @@ def _map_part(path: str) -> tuple[dict[str, Any], Mapped]:
         header = read_header(memoryview(map_file(path)))
         entries = {name: (entry.dtype, entry.shape) for name, entry in header.entries.items()}
         kinds = {name: entry.kind.name for name, entry in header.entries.items() if not entry.kind.dtype}
-        return header.metadata, Mapped(path, entries, header.tensor, kinds)
+        return header.metadata, Mapped(path, entries, header.tensor, kinds, header.rows)
 
 
 def read_header(data: memoryview) -> Header:

@@ -20,20 +20,27 @@ _sizes: dict[str, int] = {}  # the size of each file when it was mapped
 class Mapped(NamedTuple):
     """The tensors of a mapped file, each read when it is needed.
 
-    entries  tensor name -> dtype and shape, in the order of the file
-    read     reads the tensor of a name, in place where the file allows
-    packed   tensor name -> how its numbers are stored, where they are decoded to the dtype: Q4_K
+    entries    tensor name -> dtype and shape, in the order of the file
+    read       reads the tensor of a name, in place where the file allows
+    packed     tensor name -> how its numbers are stored, where they are decoded to the dtype: Q4_K
+    read_rows  reads the rows of a tensor that an index selects, where that takes less than the tensor
     """
 
     name: str
     entries: dict[str, tuple[str, tuple[int, ...]]]
     read: Callable[[str], Array]
     packed: Mapping[str, str] = MappingProxyType({})
+    read_rows: Callable[[str, Any], Array] | None = None
 
     def tensor(self, name: str) -> Array:
         """Read the tensor of that name; errors name the file."""
         with name_errors(self.name):
             return self.read(name)
+
+    def rows(self, name: str, index: Any) -> Array:
+        """Read the rows of a tensor that an index selects: a number, a slice or an array of numbers."""
+        with name_errors(self.name):
+            return np.asarray(self.read_rows(name, index) if self.read_rows else self.read(name)[index])
 
 
 def map_file(path: str) -> mmap.mmap:

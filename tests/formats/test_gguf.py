@@ -114,6 +114,9 @@ def test_a_quantized_tensor_is_decoded_when_it_is_accessed(tmp_path):
     assert mapped.packed == {"w": "Q4_K", "o": "IQ1_S"}
     assert mapped.tensor("w").tobytes() == numbers.tobytes()
     assert mapped.tensor("w") is not mapped.tensor("w")
+    for index in (1, slice(1, 3), np.array([[2, 0], [0, 2]])):
+        assert mapped.rows("w", index).tobytes() == numbers.reshape(3, 512)[index].tobytes()
+        assert mapped.rows("w", index).shape == numbers.reshape(3, 512)[index].shape
     with pytest.raises(DataError, match=r"m\.gguf: tensor 'o': type IQ1_S is not decoded"):
         mapped.tensor("o")
 
