@@ -1,4 +1,4 @@
-"""Checkpoints: published model folders read as a configuration and parameters.
+"""Checkpoints: published models read as a configuration and parameters.
 
 checkpoint.py       `open_checkpoint`: a folder to a `Checkpoint`, by the `model_type` in its config.json; its
                     `Parameters`: layer -> {parameter: array}, each layer converted on first use
@@ -11,6 +11,7 @@ bert.py gpt2.py …   one file for each `model_type`: its choices, and its tenso
 label_heads.py      the heads of text encoders that give labels: of a text, of tokens, answers
 sentence_modules.py the files of sentence-transformers: pooling, dense layers, prompts
 marian_native.py    model.npz, the file that Marian itself writes
+gguf.py             a GGUF file of llama.cpp as a configuration and tensors under their published names
 
 A family defines PREFIXES (that published names may or may not have), `read_config(raw, stored) -> Config` and
 `map_layers(raw) -> Layers`: the Protocol `Family` in checkpoint.py. gpt2.py is a short, complete example. The names of

@@ -17,6 +17,7 @@ from attnkit.checkpoints.config_reader import LARGEST, ConfigReader, read_json_o
 from attnkit.checkpoints.harmless_keys import refuse_unread
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_layers, open_weights
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, FileError, format_bytes
+from attnkit.formats.gguf import is_gguf
 from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config
 from attnkit.model.dtypes import FLOATS, Array
@@ -381,10 +382,12 @@ class Family(Protocol):
 
 
 def open_checkpoint(folder: str) -> Checkpoint:
-    """Open the model in a folder: check the shape of every tensor, read none yet.
+    """Open the model in a folder or in a GGUF file: check the shape of every tensor, read none yet.
 
     FileError if a file is missing; DataError names the file and what is wrong in it.
     """
+    if is_gguf(folder):
+        return _open_gguf(folder)
     if not os.path.isdir(folder):
         above = os.path.dirname(folder)
         hint = f"; did you mean {above}?" if is_model(above) else f"; {WHAT_A_MODEL_IS}"
@@ -444,6 +447,14 @@ def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
     tokens: Mapping[str, Any] = {key: value for key, value in values if value is not None and TOKEN_KEY.search(key)}
     ConfigReader(tokens, path).get_special_tokens()
     return reader.replaced({**reader.values.plain, **tokens})
+
+
+def _open_gguf(path: str) -> Checkpoint:
+    from attnkit.checkpoints.gguf import open_model
+
+    reader, weights = open_model(path)
+    config, params = read_model(import_family(reader), reader, weights)
+    return Checkpoint(path, config, reader.values.plain, params, weights.files)
 
 
 def _open_marian(folder: str) -> Checkpoint:

@@ -1,0 +1,620 @@
+"""A GGUF file as a model: its metadata as a config.json, its tensors under their published names.
+
+llama.cpp renames tensors and changes some. ARCHITECTURES says for each architecture which family it is, what its names
+and keys are, and how to undo the changes; the reader of the family then reads the file as it does a folder.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.checkpoints.config_reader import ConfigReader, is_finite
+from attnkit.checkpoints.weights import Weights
+from attnkit.errors import DataError
+from attnkit.formats.gguf import GgufFile, open_gguf
+from attnkit.formats.mapped import Mapped
+from attnkit.formats.streams import name_errors
+from attnkit.model.dtypes import Array
+
+Values = dict[str, Any]
+Undo = Callable[[Array, Mapping[str, Any]], Array]
+
+BLOCK = re.compile(r"blk\.([0-9]{1,6})\.")
+SUFFIX = re.compile(r"\.(weight|bias)$")
+TOKENS = {
+    "bos_token_id": "tokenizer.ggml.bos_token_id",
+    "pad_token_id": "tokenizer.ggml.padding_token_id",
+}
+ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+HARMLESS = (
+    "vocab_size", "context_length", "feed_forward_length", "rope.dimension_count", "rope.scaling.finetuned",
+    "tensor_data_layout", "attention.causal", "attention.max_alibi_bias", "pooling_type",
+)  # fmt: skip
+
+
+class Change(NamedTuple):
+    """What llama.cpp does to a tensor.
+
+    undo   array of the file, values of config.json -> the published array
+    shape  shape in the file -> the published one
+    """
+
+    undo: Undo
+    shape: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
+
+
+class Architecture(NamedTuple):
+    """An architecture of llama.cpp.
+
+    model_type  the family
+    names       name in the file, without .weight -> published name; {n} is the number of a layer
+    keys        key of config.json -> key of the metadata, after the name of the architecture
+    fixed       values of config.json that the architecture implies
+    changes     name in the file -> what llama.cpp does to the tensor
+    infer       what tells more values, from other keys and the tensors
+    instead     a tensor -> names in place of others, in a file that has it
+    """
+
+    model_type: str
+    names: Mapping[str, str]
+    keys: Mapping[str, str]
+    fixed: Mapping[str, Any] = {}
+    changes: Mapping[str, Change] = {}
+    infer: tuple[Callable[["ModelFile"], Values], ...] = ()
+    instead: Mapping[str, Mapping[str, str]] = {}
+
+    def names_of(self, file: "ModelFile") -> Mapping[str, str]:
+        """The names that apply to a file."""
+        found = [names for name, names in self.instead.items() if name in file.entries]
+        return reduce(lambda names, more: {**names, **more}, found, self.names)
+
+
+class ModelFile:
+    """The metadata of a file and the shapes of its tensors, as `infer` reads them.
+
+    architecture  the name of the architecture
+    entries       tensor name -> dtype and shape
+    used          the keys that have been read
+    """
+
+    def __init__(self, opened: GgufFile) -> None:
+        self.name = opened.parts[0].name
+        self.metadata, self.parts = opened.metadata, opened.parts
+        self.entries = {name: entry for part in opened.parts for name, entry in part.entries.items()}
+        architecture = opened.metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise DataError("no general.architecture: not the file of a model", self.name)
+        self.architecture = architecture
+        self.used: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key after the name of the architecture, as config.json would hold it."""
+        self.used.add(key)
+        return json_value(self.metadata.get(f"{self.architecture}.{key}", default))
+
+    def get_int(self, key: str, default: int = 0) -> int:
+        value = self.get(key, default)
+        if type(value) is not int:
+            raise DataError(f"{self.architecture}.{key} is {str(value)[:40]!r} (expected a whole number)", self.name)
+        return value
+
+    def numbers(self, name: str) -> list[float]:
+        """The numbers of a small tensor."""
+        [part] = [part for part in self.parts if name in part.entries]
+        return [json_value(float(number)) for number in part.tensor(name).astype(np.float32).ravel()]
+
+    def head_dim(self) -> int:
+        """The width of a head. DataError if the file does not say."""
+        if (own := self.get_int("attention.key_length")) > 0:
+            return own
+        width, heads = self.get_int("embedding_length"), self.get_int("attention.head_count")
+        if heads < 1 or width < 1 or width % heads:
+            problem = f"embedding_length {width} is not divisible by attention.head_count {heads}"
+            raise DataError(problem, self.name)
+        return width // heads
+
+
+def json_value(value: Any) -> Any:
+    """A value of the metadata as JSON would hold it: of equal numbers one, of float32 the shortest decimal.
+
+    >>> json_value(np.float32(1e-6).item()), json_value(np.array([8, 8])), json_value(np.array([8, 4]))
+    (1e-06, 8, [8, 4])
+    """
+    if isinstance(value, np.ndarray):
+        items = [json_value(item) for item in value.tolist()]
+        return items[0] if items and items.count(items[0]) == len(items) else items
+    return float(str(np.float32(value))) if isinstance(value, float) and np.float32(value) == value else value
+
+
+def unrotate(heads: str, array: Array, values: Mapping[str, Any]) -> Array:
+    """Undo the order of rows that makes the two halves of a head neighbours.
+
+    >>> unrotate("heads", np.arange(8), {"heads": 2})
+    array([0, 2, 1, 3, 4, 6, 5, 7])
+    """
+    count = values.get(heads) or values["num_attention_heads"]
+    with_heads = array.reshape(count, -1, 2, *array.shape[1:])
+    return with_heads.swapaxes(1, 2).reshape(array.shape)
+
+
+def by_head(heads: str, groups: str, array: Array, values: Mapping[str, Any]) -> Array:
+    """Rows of all queries, keys and values, in the order of groups of heads that share a key and a value.
+
+    >>> by_head("heads", "groups", np.arange(8), {"heads": 4, "groups": 2})
+    array([0, 1, 4, 6, 2, 3, 5, 7])
+    """
+    count, shared = values[heads], values.get(groups, 1)
+    each = len(array) // (count + 2 * shared)
+    q, k, v = np.split(array, [count * each, (count + shared) * each])
+    grouped = [part.reshape(shared, -1, *array.shape[1:]) for part in (q, k, v)]
+    return np.concatenate(grouped, axis=1).reshape(array.shape)
+
+
+TRANSPOSED = Change(lambda array, values: array.T, lambda shape: shape[::-1])
+LESS_ONE = Change(lambda array, values: array - array.dtype.type(1))
+UNROTATED = {
+    "blk.{n}.attn_q": Change(partial(unrotate, "num_attention_heads")),
+    "blk.{n}.attn_k": Change(partial(unrotate, "num_key_value_heads")),
+}
+
+KEYS = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "max_position_embeddings": "context_length",
+}
+ROTARY = {**KEYS, "head_dim": "attention.key_length", "rope_theta": "rope.freq_base"}
+RMS = {**ROTARY, "rms_norm_eps": "attention.layer_norm_rms_epsilon"}
+LAYER_NORM = {**ROTARY, "layer_norm_eps": "attention.layer_norm_epsilon"}
+WINDOW = {"sliding_window": "attention.sliding_window"}
+CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
+
+WORDS, HEAD = "token_embd.weight", "output.weight"
+BODY = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+SANDWICH = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+def name_blocks(names: Mapping[str, str], prefix: str, stored: str = "blk.{n}", **changes: str) -> dict[str, str]:
+    """Names of the tensors of a layer, with some changed.
+
+    >>> name_blocks({"attn_q": "self_attn.q_proj"}, "model.layers.{n}")
+    {'blk.{n}.attn_q': 'model.layers.{n}.self_attn.q_proj'}
+    """
+    return {f"{stored}.{name}": f"{prefix}.{published}" for name, published in {**names, **changes}.items()}
+
+
+def name_llama(**changes: str) -> dict[str, str]:
+    return BODY | name_blocks(LAYER, "model.layers.{n}", **changes)
+
+
+def infer_head(file: ModelFile) -> Values:
+    """A head that predicts words: the table of embeddings, unless the file has another."""
+    return {"architectures": ["ForCausalLM"], "tie_word_embeddings": HEAD not in file.entries}
+
+
+def infer_biases(file: ModelFile) -> Values:
+    return {
+        "attention_bias": "blk.0.attn_q.bias" in file.entries,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.entries,
+    }
+
+
+def infer_rotation(file: ModelFile) -> Values:
+    """The scaling of the rotation, by keys or by tensors of divisors of the frequencies."""
+    kind, factor = file.get("rope.scaling.type", "none"), file.get("rope.scaling.factor")
+    original, attention = (file.get(f"rope.scaling.{key}") for key in ("original_context_length", "attn_factor"))
+    extent = file.get_int("context_length")
+    short, long = ("rope_factors_short.weight", "rope_factors_long.weight")
+    if "rope_freqs.weight" in file.entries:  # divisors for every length, as of Llama 3.1
+        divisors = file.numbers("rope_freqs.weight")
+        rope = {"short_factor": divisors, "long_factor": divisors, "attention_factor": 1.0}
+        return {"rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": extent, **rope}}
+    if short in file.entries and long in file.entries:
+        rope = {"short_factor": file.numbers(short), "long_factor": file.numbers(long)}
+        rope |= {"original_max_position_embeddings": original or extent}
+        return {"rope_scaling": {"rope_type": "longrope", **rope, "attention_factor": attention or 1.0}}
+    if kind == "none" or not factor:
+        return {}
+    rope = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        rope |= {"original_max_position_embeddings": original} if original else {}
+        betas = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
+        rope |= {key: value for key, name in betas.items() if (value := file.get(f"rope.scaling.{name}"))}
+        if attention and is_finite(factor) and is_finite(attention) and factor > 0:
+            rope["attention_factor"] = attention * (1 + 0.1 * math.log(factor))
+    return {"rope_scaling": rope}
+
+
+def infer_whole_rotation(file: ModelFile) -> Values:
+    """Nothing; DataError if only a part of each head is rotated, which the family does not."""
+    if (count := file.get_int("rope.dimension_count", file.head_dim())) != file.head_dim():
+        problem = f"rope.dimension_count is {count} (expected the width of a head, {file.head_dim()})"
+        raise DataError(problem, file.name)
+    return {}
+
+
+def infer_part(key: str, file: ModelFile) -> Values:
+    """The part of each head that is rotated."""
+    count, width = file.get_int("rope.dimension_count"), file.head_dim()
+    # the part is multiplied by the width and rounded down: the next float above keeps the count
+    return {key: min(math.nextafter(count / width, 2.0), 1.0)} if count else {}
+
+
+def infer_query_scale(layers: int, file: ModelFile) -> Values:
+    """The number whose root scores are divided by: of the model with so many layers, the largest, width by heads."""
+    width, heads = file.get_int("embedding_length"), file.get_int("attention.head_count")
+    is_largest = file.get_int("block_count") == layers and heads > 0
+    return {"query_pre_attn_scalar": width // heads if is_largest else file.head_dim()}
+
+
+def infer_stablelm(file: ModelFile) -> Values:
+    """What the tensors say. The key use_parallel_residual is true in files of either kind, and llama.cpp ignores it."""
+    file.get("use_parallel_residual")
+    return {
+        "use_parallel_residual": "blk.0.ffn_norm.weight" not in file.entries,
+        "use_qkv_bias": "blk.0.attn_q.bias" in file.entries,
+        "qk_layernorm": "blk.0.attn_q_norm.weight" in file.entries,
+    }
+
+
+def infer_cohere(file: ModelFile) -> Values:
+    return {"use_qk_norm": "blk.0.attn_q_norm.weight" in file.entries}
+
+
+def infer_falcon(file: ModelFile) -> Values:
+    """The generation: one key and value for all heads, or groups of heads, with two norms or one."""
+    shared, has_two = file.get_int("attention.head_count_kv", 1), FALCON_NORM in file.entries
+    groups = {
+        "new_decoder_architecture": True,
+        "num_kv_heads": shared,
+        "num_ln_in_parallel_attn": 2 if has_two else 1,
+    }
+    of_heads = groups if has_two or shared > 1 else {"multi_query": True}
+    return {**of_heads, "bias": "blk.0.attn_output.bias" in file.entries}
+
+
+def infer_clip(file: ModelFile) -> Values:
+    """The limit of queries, keys and values. DataError for an epsilon that OLMo does not have."""
+    if (eps := file.get("attention.layer_norm_epsilon", OLMO_EPS)) != OLMO_EPS:
+        raise DataError(f"attention.layer_norm_epsilon is {eps} (expected {OLMO_EPS})", file.name)
+    return {"clip_qkv": clip} if (clip := file.get("attention.clamp_kqv")) else {}
+
+
+def infer_windows(file: ModelFile) -> Values:
+    """OLMo 3 is OLMo 2 with windows to llama.cpp."""
+    window = file.get("attention.sliding_window")
+    return {"model_type": "olmo3", "sliding_window": window} if window else {}
+
+
+def infer_t5(file: ModelFile) -> Values:
+    """The activation, which is that of the first models unless there are gates."""
+    decoder, eps = file.get("decoder_block_count"), file.get("attention.layer_norm_rms_epsilon")
+    return {
+        "feed_forward_proj": "gated-gelu" if T5_GATE in file.entries else "relu",
+        "layer_norm_epsilon": file.get("attention.layer_norm_epsilon", eps),
+        "is_encoder_decoder": file.architecture == "t5",
+        **({"num_decoder_layers": decoder} if decoder else {}),
+    }
+
+
+def infer_bert(file: ModelFile) -> Values:
+    types = file.entries.get("token_types.weight", ("", (0,)))[1]
+    return {"type_vocab_size": types[0]}
+
+
+def name_t5() -> dict[str, str]:
+    attention = {"attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_o": "o"}
+    inner = {f"attn_{key}": f"layer.0.SelfAttention.{key}" for key in attention.values()}
+    inner |= {"attn_norm": "layer.0.layer_norm", "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias"}
+    cross = {f"cross_{name}": f"layer.1.EncDecAttention.{key}" for name, key in attention.items()}
+    cross |= {"cross_attn_norm": "layer.1.layer_norm"}
+    names = {"token_embd": "shared", "output": "lm_head"}
+    for short, stack, number, others in (("enc", "encoder", 1, {}), ("dec", "decoder", 2, cross)):
+        ffn = {"ffn_norm": f"layer.{number}.layer_norm"}
+        dense = {"ffn_gate": "wi_0", "ffn_up": "wi", "ffn_down": "wo"}
+        ffn |= {name: f"layer.{number}.DenseReluDense.{key}" for name, key in dense.items()}
+        names |= name_blocks({**inner, **others, **ffn}, f"{stack}.block.{{n}}", f"{short}.blk.{{n}}")
+        names[f"{short}.output_norm"] = f"{stack}.final_layer_norm"
+    return names
+
+
+T5_GATE, FALCON_NORM = "enc.blk.0.ffn_gate.weight", "blk.0.attn_norm_2.weight"
+T5_GATED = {
+    "enc": "encoder.block.{n}.layer.1.DenseReluDense.wi_1",
+    "dec": "decoder.block.{n}.layer.2.DenseReluDense.wi_1",
+}
+OLMO_EPS = 1e-5
+OLMO = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+PHI = {"attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
+GPT2 = {
+    "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+}  # fmt: skip
+FUSED = {
+    "attn_norm": "input_layernorm", "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense", "ffn_norm": "post_attention_layernorm", "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}  # fmt: skip
+NEOX = {"attn_qkv": "attention.query_key_value", "attn_output": "attention.dense"}
+BERT = {
+    "attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
+    "attn_output": "attention.output.dense", "attn_output_norm": "attention.output.LayerNorm",
+    "ffn_up": "intermediate.dense", "ffn_down": "output.dense", "layer_output_norm": "output.LayerNorm",
+}  # fmt: skip
+GEMMA_NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm")
+GEMMA = {f"blk.{{n}}.{name}": LESS_ONE for name in GEMMA_NORMS} | {"output_norm": LESS_ONE}
+BIASED, PLAIN = (infer_head, infer_biases, infer_rotation), (infer_head, infer_rotation, infer_whole_rotation)
+
+ARCHITECTURES = {
+    "llama": Architecture("llama", name_llama(), RMS, changes=UNROTATED, infer=(*BIASED, infer_whole_rotation)),
+    "qwen2": Architecture("qwen2", name_llama(), RMS, infer=PLAIN),
+    "qwen3": Architecture("qwen3", name_llama(), RMS, infer=(*BIASED, infer_whole_rotation)),
+    "smollm3": Architecture("smollm3", name_llama(), RMS, changes=UNROTATED, infer=(*BIASED, infer_whole_rotation)),
+    "granite": Architecture(
+        "granite",
+        name_llama(),
+        {
+            **RMS,
+            "attention_multiplier": "attention.scale",
+            "embedding_multiplier": "embedding_scale",
+            "residual_multiplier": "residual_scale",
+            "logits_scaling": "logit_scale",
+        },
+        changes=UNROTATED,
+        infer=(*BIASED, infer_whole_rotation),
+    ),
+    "gemma": Architecture("gemma", name_llama(), RMS, changes=GEMMA, infer=PLAIN),
+    "gemma2": Architecture(
+        "gemma2",
+        name_llama(**SANDWICH),
+        {**RMS, **WINDOW, **CAPS},
+        changes=GEMMA,
+        infer=(*PLAIN, partial(infer_query_scale, 46)),
+    ),
+    "gemma3": Architecture(
+        "gemma3_text",
+        name_llama(**SANDWICH),
+        {**RMS, **WINDOW, **CAPS, "rope_local_base_freq": "rope.freq_base_swa"},
+        changes=GEMMA,
+        infer=(*PLAIN, partial(infer_query_scale, 62)),
+    ),
+    "olmo": Architecture("olmo", name_llama(), ROTARY, changes=UNROTATED, infer=(*PLAIN, infer_clip)),
+    "olmo2": Architecture("olmo2", name_llama(**OLMO), RMS, infer=(*BIASED, infer_whole_rotation, infer_windows)),
+    "phi2": Architecture(
+        "phi",
+        {**name_llama(**PHI), "output_norm": "model.final_layernorm"},
+        LAYER_NORM,
+        infer=(infer_head, infer_rotation, partial(infer_part, "partial_rotary_factor")),
+    ),
+    "phi3": Architecture(
+        "phi3",
+        name_llama(attn_qkv="self_attn.qkv_proj", ffn_up="mlp.gate_up_proj"),
+        {**RMS, **WINDOW, "original_max_position_embeddings": "rope.scaling.original_context_length"},
+        infer=(infer_head, infer_rotation, partial(infer_part, "partial_rotary_factor")),
+    ),
+    "stablelm": Architecture(
+        "stablelm",
+        name_llama(attn_q_norm="self_attn.q_layernorm.norms.{h}", attn_k_norm="self_attn.k_layernorm.norms.{h}"),
+        LAYER_NORM,
+        infer=(infer_head, infer_stablelm, partial(infer_part, "partial_rotary_factor")),
+    ),
+    "command-r": Architecture(
+        "cohere",
+        name_llama(),
+        {**LAYER_NORM, "logit_scale": "logit_scale"},
+        infer=(infer_head, infer_biases, infer_rotation, infer_whole_rotation, infer_cohere),
+    ),
+    "cohere2": Architecture(
+        "cohere2",
+        name_llama(),
+        {**LAYER_NORM, **WINDOW, "logit_scale": "logit_scale"},
+        infer=(*BIASED, infer_whole_rotation),
+    ),
+    "gptneox": Architecture(
+        "gpt_neox",
+        {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"}
+        | name_blocks({**FUSED, **NEOX}, "gpt_neox.layers.{n}"),
+        {**LAYER_NORM, "use_parallel_residual": "use_parallel_residual"},
+        changes={"blk.{n}.attn_qkv": Change(partial(by_head, "num_attention_heads", "num_attention_heads"))},
+        infer=(infer_head, infer_rotation, partial(infer_part, "rotary_pct")),
+    ),
+    "falcon": Architecture(
+        "falcon",
+        {"token_embd": "transformer.word_embeddings", "output_norm": "transformer.ln_f", "output": "lm_head"}
+        | name_blocks(FUSED, "transformer.h.{n}", attn_norm_2="ln_attn"),
+        {
+            "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+            "num_attention_heads": "attention.head_count", "max_position_embeddings": "context_length",
+            "ffn_hidden_size": "feed_forward_length", "rope_theta": "rope.freq_base",
+            "layer_norm_epsilon": "attention.layer_norm_epsilon",
+        },
+        changes={"blk.{n}.attn_qkv": Change(partial(by_head, "num_attention_heads", "num_kv_heads"))},
+        infer=(*PLAIN, infer_falcon),
+        instead={FALCON_NORM: {"blk.{n}.attn_norm": "transformer.h.{n}.ln_mlp"}},
+    ),
+    "bloom": Architecture(
+        "bloom",
+        {"token_embd": "word_embeddings", "token_embd_norm": "word_embeddings_layernorm", "output_norm": "ln_f",
+         "output": "lm_head"}
+        | name_blocks(FUSED, "h.{n}"),
+        {"hidden_size": "embedding_length", "n_layer": "block_count", "n_head": "attention.head_count",
+         "layer_norm_epsilon": "attention.layer_norm_epsilon"},
+        changes={"blk.{n}.attn_qkv": Change(partial(by_head, "n_head", "n_head"))},
+        infer=(infer_head,),
+    ),
+    "gpt2": Architecture(
+        "gpt2",
+        {"token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f", "output": "lm_head"}
+        | name_blocks(GPT2, "h.{n}"),
+        {"n_embd": "embedding_length", "n_layer": "block_count", "n_head": "attention.head_count",
+         "n_inner": "feed_forward_length", "n_positions": "context_length",
+         "layer_norm_epsilon": "attention.layer_norm_epsilon"},
+        changes={f"blk.{{n}}.{name}": TRANSPOSED for name in ("attn_qkv", "attn_output", "ffn_up", "ffn_down")},
+        infer=(infer_head,),
+    ),
+    "bert": Architecture(
+        "bert",
+        {"token_embd": "embeddings.word_embeddings", "token_types": "embeddings.token_type_embeddings",
+         "position_embd": "embeddings.position_embeddings", "token_embd_norm": "embeddings.LayerNorm"}
+        | name_blocks(BERT, "encoder.layer.{n}"),
+        {**KEYS, "layer_norm_eps": "attention.layer_norm_epsilon"},
+        infer=(infer_bert,),
+    ),
+    "t5": Architecture(
+        "t5",
+        name_t5(),
+        {
+            "d_model": "embedding_length", "num_layers": "block_count", "d_ff": "feed_forward_length",
+            "num_heads": "attention.head_count", "d_kv": "attention.key_length",
+            "layer_norm_epsilon": "attention.layer_norm_rms_epsilon", "n_positions": "context_length",
+            "relative_attention_num_buckets": "attention.relative_buckets_count",
+            "decoder_start_token_id": "decoder_start_token_id",
+        },
+        infer=(infer_head, infer_t5),
+        instead={T5_GATE: {f"{short}.blk.{{n}}.ffn_up": name for short, name in T5_GATED.items()}},
+    ),
+}  # fmt: skip
+ARCHITECTURES["t5encoder"] = ARCHITECTURES["t5"]
+
+
+def open_model(path: str) -> tuple[ConfigReader, Weights]:
+    """The configuration and the tensors of a GGUF file, as the reader of its family expects them.
+
+    DataError for an architecture that is not known, or for keys that are not read and may change a number.
+    """
+    file = ModelFile(open_gguf(path))
+    architecture = ARCHITECTURES.get(file.architecture)
+    if architecture is None:
+        known = ", ".join(ARCHITECTURES)
+        raise DataError(f"architecture {file.architecture[:40]!r} is not known (expected {known})", path)
+    with name_errors(path):
+        values = infer_values(file, architecture)
+        return ConfigReader(values, path), name_tensors(file, architecture, values)
+
+
+def infer_values(file: ModelFile, architecture: Architecture) -> Values:
+    """The values of config.json that a file and its architecture say."""
+    values: Values = {"model_type": architecture.model_type, **architecture.fixed}
+    if WORDS not in file.entries or len(file.entries[WORDS][1]) != 2:
+        raise DataError(f"no table of embeddings {WORDS!r}")
+    values["vocab_size"] = file.entries[WORDS][1][0]
+    for key, name in architecture.keys.items():
+        if (value := file.get(name)) is not None:
+            values[key] = value
+    for infer in architecture.infer:
+        values |= infer(file)
+    values |= {key: file.metadata[name] for key, name in TOKENS.items() if name in file.metadata}
+    if ends := [file.metadata[name] for name in ENDS if name in file.metadata]:
+        values["eos_token_id"] = [*dict.fromkeys(ends)]
+    refuse_unread_keys(file)
+    return values
+
+
+def refuse_unread_keys(file: ModelFile) -> None:
+    """Raise DataError for a key of the architecture that is not read and may change a number."""
+    begin, value_length = f"{file.architecture}.", file.get("attention.value_length")
+    if value_length is not None and value_length != file.head_dim():
+        raise DataError(f"{begin}attention.value_length is {value_length} (expected {file.head_dim()}, as of keys)")
+    for key, value in file.metadata.items():
+        name = key.removeprefix(begin)
+        is_known = name == key or name in file.used or name in HARMLESS
+        is_off = isinstance(value, bool | int | float) and not value
+        if not is_known and not is_off:
+            raise DataError(f"{key[:100]} is not supported, and may change what the model computes")
+
+
+class Restored(NamedTuple):
+    """The tensor in the file that a published one is made of.
+
+    change  what llama.cpp did to it
+    row     the row of it that it is, where the file has several tensors as one
+    """
+
+    name: str
+    change: Change | None = None
+    row: int | None = None
+
+    def entry(self, part: Mapped) -> tuple[str, tuple[int, ...]]:
+        """The dtype and the published shape."""
+        dtype, shape = part.entries[self.name]
+        shape = shape if self.row is None else shape[1:]
+        return dtype, self.change.shape(shape) if self.change else shape
+
+    def read(self, part: Mapped, values: Mapping[str, Any]) -> Array:
+        """The published tensor."""
+        array = part.tensor(self.name)
+        array = array if self.row is None else array[self.row]
+        if self.change is None:
+            return array
+        try:
+            return self.change.undo(array, values)
+        except (ValueError, ZeroDivisionError):
+            raise DataError(f"tensor {self.name!r}: shape {array.shape} does not fit the heads of the model") from None
+
+
+def name_tensors(file: ModelFile, architecture: Architecture, values: Values) -> Weights:
+    """The tensors under their published names, each changed back when it is read."""
+    mapped: dict[str, Mapped] = {}
+    names = architecture.names_of(file)
+    for part in file.parts:
+        found = (find_published(file, architecture, names, name) for name in part.entries if name not in ROPE_FACTORS)
+        restored = {published: one for many in found for published, one in many.items()}
+        entries = {name: one.entry(part) for name, one in restored.items()}
+        packed = {name: part.packed[one.name] for name, one in restored.items() if one.name in part.packed}
+        read, read_rows = (partial(function, part, restored, values) for function in (restore_tensor, restore_rows))
+        mapped |= dict.fromkeys(restored, Mapped(part.name, entries, read, packed, read_rows))
+    return Weights(file.name, [part.name for part in file.parts], mapped)
+
+
+def find_published(
+    file: ModelFile, architecture: Architecture, names: Mapping[str, str], name: str
+) -> dict[str, Restored]:
+    """The published tensors that one in the file is, by name; one of an unknown name is itself."""
+    suffix, number = SUFFIX.search(name), BLOCK.search(name)
+    pattern = BLOCK.sub("blk.{n}.", SUFFIX.sub("", name))
+    published = names.get(pattern)
+    if published is None:
+        return {name: Restored(name)}
+    published = published.replace("{n}", number[1] if number else "") + (suffix[0] if suffix else "")
+    if "{h}" not in published:
+        return {published: Restored(name, architecture.changes.get(pattern))}
+    rows = file.entries[name][1][:1]
+    if not rows or rows[0] > file.get_int("attention.head_count"):
+        raise DataError(f"tensor {name[:100]!r} has shape {file.entries[name][1]} (expected a row for each head)")
+    return {published.replace("{h}", str(row)): Restored(name, row=row) for row in range(rows[0])}
+
+
+def restore_tensor(part: Mapped, restored: Mapping[str, Restored], values: Mapping[str, Any], name: str) -> Array:
+    return restored[name].read(part, values)
+
+
+def restore_rows(
+    part: Mapped, restored: Mapping[str, Restored], values: Mapping[str, Any], name: str, index: Any
+) -> Array:
+    """The rows of a published tensor that an index selects; no others are decoded, where rows are as in the file."""
+    one = restored[name]
+    return part.rows(one.name, index) if one.change is None and one.row is None else one.read(part, values)[index]

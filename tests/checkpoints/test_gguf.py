@@ -1,0 +1,140 @@
+"""GGUF files as models: what llama.cpp changes is undone, and the family reads what it reads from the folder."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from attnkit import model
+from attnkit.checkpoints import open_checkpoint
+from attnkit.errors import DataError
+from attnkit.formats import gguf
+from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
+from tests.gguf_files import TYPE_NUMBERS
+from tests.gguf_models import ARCHITECTURES, READ_BY_TRANSFORMERS, convert, load_tiny, quantize_rows
+from tests.places import arrays
+
+
+def open_both(name, folder):
+    """The checkpoints of a tiny model's folder and of its GGUF file."""
+    config, tensors = load_tiny(name)
+    (folder / "config.json").write_text(json.dumps(config))
+    safetensors.numpy.save_file(
+        {key: np.ascontiguousarray(one) for key, one in tensors.items()}, folder / "model.safetensors"
+    )
+    (folder / "m.gguf").write_bytes(convert(name))
+    return open_checkpoint(str(folder)), open_checkpoint(str(folder / "m.gguf"))
+
+
+def plain(config):
+    """A configuration without its rotation, tokens, the length of contexts and the head of BERT, as a dict."""
+    values = dataclasses.asdict(
+        dataclasses.replace(config, head=False, transform=False) if config.family == "bert" else config
+    )
+    for key in ("rope", "local_rope", "size"):
+        values["positions"].pop(key)
+    return {key: value for key, value in values.items() if key not in ("special", "family")}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_parameters_are_those_of_the_folder_to_the_bit(name, tmp_path):
+    folder, file = open_both(name, tmp_path)
+    assert plain(file.config) == plain(folder.config)
+    assert file.params.unused() == []
+    assert [*file.params] == [layer for layer in folder.params if not (name == "bert-mlm" and "head" in layer)]
+    for layer in file.params:
+        assert [*file.params[layer]] == [*folder.params[layer]]
+        for key, array in folder.params[layer].items():
+            found = file.params[layer][key]
+            assert np.array_equal(found, array), f"{layer}.{key}"
+
+
+def logits(checkpoint, ids):
+    """Logits of ids (1, T), which an encoder reads too if there is one."""
+    core, memory = model.Model(checkpoint.config, checkpoint.params), None
+    if checkpoint.config.encoder:
+        memory = model.run(core, checkpoint.config.plan("encoder"), ids, model.Context())
+    x = model.run(core, checkpoint.config.plan("decoder"), ids, model.Context(memory=memory))
+    return model.head_logits(core, x)
+
+
+def assert_near(found, expected):
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "bert-mlm"])
+def test_logits_are_those_of_the_folder(name, tmp_path):
+    folder, file = open_both(name, tmp_path)
+    ids = np.random.default_rng(1).integers(3, 50, (1, 40))  # beyond the original contexts of scaled rotations
+    assert_near(logits(file, ids), logits(folder, ids))
+
+
+@pytest.mark.parametrize("name", READ_BY_TRANSFORMERS)
+def test_logits_are_those_of_transformers_of_the_same_file(name, tmp_path):
+    (tmp_path / "m.gguf").write_bytes(convert(name))
+    frozen = arrays("gguf_models")
+    assert_near(logits(open_checkpoint(str(tmp_path / "m.gguf")), frozen[f"{name}.ids"]), frozen[f"{name}.logits"])
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_quantized_matrices_are_decoded_and_then_changed_back(kind, tmp_path):
+    rounded = {}
+
+    def quantize(name, array):
+        packed = quantize_rows(name, array, kind)
+        if isinstance(packed, tuple):
+            numbers = decode_blocks(np.frombuffer(packed[2], np.uint8), BLOCK_TYPES[TYPE_NUMBERS[kind]])
+            rounded[name] = numbers.reshape(array.shape)
+        return packed
+
+    (tmp_path / "m.gguf").write_bytes(convert("wide", quantize=quantize))
+    checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
+    assert {"blk.1.attn_q.weight", "blk.0.ffn_down.weight", "token_embd.weight"} <= {*rounded}
+    by_head = rounded["blk.1.attn_q.weight"].reshape(4, 8, 2, 64)
+    expected = np.concatenate([by_head[:, :, 0], by_head[:, :, 1]], axis=1).reshape(64, 64)
+    assert np.array_equal(checkpoint.params["decoder.1.self"]["wq"], expected.T)
+    assert np.array_equal(checkpoint.params["decoder.0.ffn"]["w2"], rounded["blk.0.ffn_down.weight"].T)
+    assert np.array_equal(checkpoint.params["decoder.embed"]["table"], rounded["token_embd.weight"])
+
+
+def test_no_tensor_is_read_before_it_is_needed(tmp_path, monkeypatch):
+    (tmp_path / "m.gguf").write_bytes(convert("wide", quantize=lambda name, array: quantize_rows(name, array, "Q8_0")))
+    counts = []
+    monkeypatch.setattr(gguf, "decode_blocks", lambda data, kind: counts.append(data.size) or decode_blocks(data, kind))
+    checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
+    assert counts == []
+    checkpoint.params["decoder.1.self"]
+    assert len(counts) == 4  # q, k, v and the output
+
+
+FAULTS = {
+    "another architecture": ("llama", {"general.architecture": "mamba"}, "architecture 'mamba' is not known"),
+    "no architecture": ("llama", {"general.architecture": ...}, "no general.architecture: not the file of a model"),
+    "a key that is not read": ("llama", {"llama.attention.scale": 0.5}, "llama.attention.scale is not supported"),
+    "no layers": ("llama", {"llama.block_count": ...}, "num_hidden_layers is missing"),
+    "too many layers": ("llama", {"llama.block_count": 3}, "no tensor 'layers.2."),
+    "layers without end": ("llama", {"llama.block_count": 2**31}, "num_hidden_layers 2147483648, and only"),
+    "no heads": ("llama", {"llama.attention.head_count": 0}, "num_attention_heads is '0'"),
+    "heads that do not divide": ("llama", {"llama.attention.head_count": 5}, "not divisible"),
+    "heads a text": ("llama", {"llama.attention.head_count": "4"}, "num_attention_heads is '4'"),
+    "heads by layer": ("llama", {"llama.attention.head_count_kv": [2, 1]}, "num_key_value_heads is '[2, 1]'"),
+    "part of a head": ("llama", {"llama.rope.dimension_count": 4}, "rope.dimension_count is 4 (expected the width"),
+    "another width of values": ("llama", {"llama.attention.value_length": 4}, "value_length is 4 (expected 8"),
+    "unknown scaling": ("llama", {"llama.rope.scaling.type": "su", "llama.rope.scaling.factor": 2.0}, "rope_type 'su'"),
+    "factor nan": ("llama", {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float("nan")}, "factor"),
+    "token id a text": ("llama", {"tokenizer.ggml.eos_token_id": "2"}, "eos_token_id"),
+    "width 0": ("phi3", {"phi3.embedding_length": 0}, "embedding_length 0"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_files_that_are_no_model(name, tmp_path):
+    model_name, changes, problem = FAULTS[name]
+    (tmp_path / "m.gguf").write_bytes(convert(model_name, changes))
+    with pytest.raises(DataError) as caught:
+        checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
+        [checkpoint.params[layer] for layer in checkpoint.params]
+    assert str(caught.value).startswith(f"{tmp_path}/m.gguf: ") and problem in str(caught.value), caught.value

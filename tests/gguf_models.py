@@ -1,0 +1,272 @@
+"""The tiny models of the references as GGUF files, converted as llama.cpp converts published models.
+
+What convert_hf_to_gguf.py does to names, numbers and keys is done here in its direction; the package undoes it. The
+names are those of the package gguf, frozen by tests/references/make_gguf_names.py.
+"""
+
+import json
+import re
+
+import numpy as np
+
+from attnkit.formats import safetensors
+from tests.drawing import draw_tensors
+from tests.gguf_files import pack_gguf
+from tests.places import MODELS, REFERENCES
+
+# model of the references -> architecture
+ARCHITECTURES = {
+    "wide": "llama", "llama": "llama",
+    "llama-linear": "llama", "llama-yarn": "llama", "llama3": "llama", "mistral": "llama",
+    "qwen2": "qwen2", "gpt2": "gpt2", "bert-mlm": "bert", "t5": "t5", "t5-gated": "t5", "qwen3": "qwen3",
+    "gemma": "gemma", "gemma2": "gemma2", "gemma3": "gemma3", "olmo": "olmo", "olmo2": "olmo2", "olmo3": "olmo2",
+    "smollm3": "smollm3", "granite": "granite", "phi": "phi2", "phi3": "phi3", "phi3-long": "phi3",
+    "cohere": "command-r", "cohere-norms": "command-r", "cohere2": "cohere2", "stablelm": "stablelm",
+    "stablelm-parallel": "stablelm", "gpt_neox": "gptneox", "gpt_neox-serial": "gptneox", "falcon-7b": "falcon",
+    "falcon-40b": "falcon", "falcon-11b": "falcon", "bloom": "bloom",
+}  # fmt: skip
+PREFIXES = {"bloom": "transformer.", "bert": "bert."}  # which its converter removes from names
+PERMUTED = ("llama", "olmo", "granite", "smollm3")
+# keys of config.json as the converter reads them; what a GGUF file cannot say is as llama.cpp has it
+CHANGES = {
+    "mistral": {"sliding_window": None},
+    "qwen2": {"use_sliding_window": False},
+    "gemma2": {"query_pre_attn_scalar": 10},
+    "gemma3": {"query_pre_attn_scalar": 10, "sliding_window_pattern": 6, "layer_types": None},
+    "smollm3": {"no_rope_layers": None, "no_rope_layer_interval": 4},
+    "olmo3": {
+        "rope_parameters": None,
+        "rope_theta": 5000.0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    },
+    "t5-gated": {"relative_attention_max_distance": 128},
+}
+
+
+# a Llama whose rows are whole blocks of 32 numbers
+WIDE = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 67, "hidden_size": 64,
+    "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def wide_shapes(config):
+    width, hidden, words = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    rows = {"q": width, "k": width // 2, "v": width // 2, "o": width}
+    shapes = {
+        "model.embed_tokens.weight": (words, width),
+        "model.norm.weight": (width,),
+        "lm_head.weight": (words, width),
+    }
+    for number in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{number}"
+        shapes |= {f"{layer}.self_attn.{letter}_proj.weight": (count, width) for letter, count in rows.items()}
+        shapes |= {f"{layer}.mlp.{name}_proj.weight": (hidden, width) for name in ("gate", "up")}
+        shapes |= {f"{layer}.mlp.down_proj.weight": (width, hidden)}
+        norms = "input_layernorm", "post_attention_layernorm"
+        shapes |= {f"{layer}.{name}.weight": (width,) for name in norms}
+    return shapes
+
+
+def load_tiny(model):
+    """The config.json and the tensors of a model of the references, as a GGUF file can say them."""
+    decoders = json.loads((REFERENCES / "decoders.json").read_text())
+    if model == "wide":
+        config, tensors = WIDE, draw_tensors("llama", wide_shapes(WIDE))
+    elif model in decoders:
+        config = decoders[model]["config"]
+        tensors = draw_tensors(config["model_type"], decoders[model]["shapes"])
+    else:
+        config = json.loads((MODELS / model / "config.json").read_text())
+        mapped = safetensors.map_tensors(str(MODELS / model / "model.safetensors"))
+        tensors = {name: mapped.tensor(name) for name in mapped.entries}
+    return config | CHANGES.get(model, {}), {name: array.astype(np.float32) for name, array in tensors.items()}
+
+
+def convert(model, changes=(), quantize=None):
+    """The bytes of a model as a GGUF file.
+
+    changes   keys of the metadata that are added or replaced; `...` removes one
+    quantize  (name, array) -> the array, or a packed tensor
+    """
+    config, tensors = load_tiny(model)
+    metadata, stored = convert_metadata(model, config), convert_tensors(model, config, tensors)
+    stored |= rope_tensors(config)
+    if quantize:
+        stored = {name: quantize(name, array) for name, array in stored.items()}
+    return pack_gguf({key: value for key, value in (metadata | dict(changes)).items() if value is not ...}, stored)
+
+
+def permute(array, heads):
+    """Make the two halves of each head neighbours: LlamaModel.permute."""
+    return array.reshape(heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+def convert_tensors(model, config, tensors):
+    architecture = ARCHITECTURES[model]
+    names = json.loads((REFERENCES / "gguf_names.json").read_text())[architecture]
+    heads = config.get("num_attention_heads") or config.get("n_head") or config.get("num_heads")
+    groups = config.get("num_key_value_heads") or heads
+    stored, norms = {}, {}
+    for name, array in tensors.items():
+        bare, _, suffix = name.removeprefix(PREFIXES.get(architecture, "")).rpartition(".")
+        if found := re.match(r"(.*layernorm)\.norms\.([0-9]+)", bare):  # StableLM: one tensor of all heads
+            norms.setdefault(rename(found[1], names) + f".{suffix}", {})[int(found[2])] = array
+            continue
+        key = rename(bare, names)
+        if key is None:
+            continue  # a head that llama.cpp leaves out
+        if architecture in PERMUTED and re.search(r"\.[qk]_proj$", bare):
+            array = permute(array, heads if ".q_proj" in bare else groups)
+        if architecture.startswith("gemma") and bare.endswith("norm"):
+            array = array + np.float32(1)
+        if architecture == "gpt2" and re.search(r"\.c_(attn|proj|fc)$", bare):
+            array = array.T
+        if architecture in ("bloom", "gptneox") and "query_key_value" in bare:
+            parts = array.reshape(heads, 3, -1, *array.shape[1:])  # of each head, q, k and v
+            array = np.concatenate([parts[:, at].reshape(-1, *array.shape[1:]) for at in range(3)])
+        if architecture == "falcon" and "query_key_value" in bare:
+            shared = config["num_kv_heads"] if config["new_decoder_architecture"] else 1
+            width = config["hidden_size"] // heads
+            parts = array.reshape(shared, heads // shared + 2, width, -1)
+            cut = [parts[:, :-2], parts[:, [-2]], parts[:, [-1]]]
+            array = np.concatenate([one.reshape(-1, array.shape[1]) for one in cut])
+        stored[f"{key}.{suffix}"] = array
+    return stored | {key: np.stack([rows[at] for at in sorted(rows)]) for key, rows in norms.items()}
+
+
+def rename(bare, names):
+    number = re.search(r"\.([0-9]+)\.", f".{bare}.")
+    pattern = re.sub(r"\.[0-9]+\.", ".{n}.", f".{bare}.", count=1)[1:-1]
+    stored = names.get(pattern)
+    return stored and stored.replace("{n}", number[1] if number else "")
+
+
+def rope_of(config):
+    """The rotation of the layers with full attention, in one object."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = rope.get("full_attention", rope)
+    return {"rope_theta": config.get("rope_theta", 10000.0), **rope}
+
+
+def rope_tensors(config):
+    """The divisors of frequencies that llama.cpp computes once, or copies."""
+    rope, width = rope_of(config), config.get("head_dim") or 0
+    if rope.get("rope_type") == "llama3":  # LlamaModel.generate_extra_tensors
+        frequencies = 1 / rope["rope_theta"] ** (np.arange(0, width, 2) / width)
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        original, factors = rope["original_max_position_embeddings"], []
+        for wavelength in 2 * np.pi / frequencies:
+            smooth = (original / wavelength - low) / (high - low)
+            if wavelength < original / high:
+                factors.append(1.0)
+            elif wavelength > original / low:
+                factors.append(rope["factor"])
+            else:
+                factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+        return {"rope_freqs.weight": np.array(factors, np.float32)}
+    if rope.get("rope_type") == "longrope":
+        names = {"rope_factors_long.weight": "long_factor", "rope_factors_short.weight": "short_factor"}
+        return {name: np.array(rope[key], np.float32) for name, key in names.items()}
+    return {}
+
+
+def convert_metadata(model, config):  # noqa: C901 - a line for each kind of model
+    """The keys that a converter writes, with values of the types it writes."""
+    architecture, kind = ARCHITECTURES[model], config["model_type"]
+    width = config.get("hidden_size") or config.get("n_embd") or config.get("d_model")
+    heads = config.get("num_attention_heads") or config.get("n_head") or config.get("num_heads")
+    rope, has_rope = rope_of(config), kind not in ("gpt2", "bert", "t5", "bloom")
+    head_dim = config.get("head_dim") or width // heads
+    keys = {
+        "context_length": config.get("max_position_embeddings") or config.get("n_positions") or 2048,
+        "embedding_length": width,
+        "block_count": config.get("num_hidden_layers") or config.get("n_layer") or config.get("num_layers"),
+        "feed_forward_length": config.get("intermediate_size") or config.get("d_ff") or 4 * width,
+        "attention.head_count": heads,
+        "attention.head_count_kv": config.get("num_key_value_heads"),
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps"),
+        "attention.layer_norm_epsilon": config.get("layer_norm_eps") or config.get("layer_norm_epsilon"),
+        "attention.key_length": config.get("head_dim"),
+        "attention.value_length": config.get("head_dim"),
+        "rope.freq_base": float(rope["rope_theta"]) if has_rope else None,
+        "rope.dimension_count": head_dim if has_rope else None,
+        "vocab_size": config.get("vocab_size"),
+    }
+    part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if kind in ("phi", "phi3", "stablelm", "gpt_neox"):
+        keys["rope.dimension_count"] = int(head_dim * (part or 1.0))
+    if kind in ("gemma2", "gemma3_text", "cohere2", "olmo3", "phi3"):
+        keys["attention.sliding_window"] = config["sliding_window"]
+    if rope.get("rope_type") in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": float(rope["factor"])}
+        keys["rope.scaling.original_context_length"] = rope.get("original_max_position_embeddings")
+    if kind == "gemma2":
+        caps = "attn_logit_softcapping", "final_logit_softcapping"
+        keys |= {name: config[name] for name in caps}
+    if kind == "gemma3_text":
+        keys["rope.freq_base_swa"] = float(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    if kind == "olmo":
+        keys |= {"attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": config["clip_qkv"]}
+    if kind == "granite":
+        keys |= {
+            "attention.scale": config["attention_multiplier"],
+            "embedding_scale": config["embedding_multiplier"],
+            "residual_scale": config["residual_multiplier"],
+            "logit_scale": config["logits_scaling"],
+        }
+    if kind in ("cohere", "cohere2"):
+        keys["logit_scale"] = config["logit_scale"]
+    if kind in ("gpt_neox", "stablelm"):
+        keys["use_parallel_residual"] = config["use_parallel_residual"]
+    if kind == "falcon":
+        keys |= {"attention.head_count_kv": config["num_kv_heads"] if config["new_decoder_architecture"] else 1}
+        keys |= {"tensor_data_layout": "jploski", "feed_forward_length": config["ffn_hidden_size"]}
+    if kind == "phi3":
+        original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+        keys["rope.scaling.original_context_length"] = original or config["max_position_embeddings"]
+        if rope.get("rope_type") == "longrope":
+            growth = config["max_position_embeddings"] / original
+            keys["rope.scaling.attn_factor"] = float(np.sqrt(1 + np.log(growth) / np.log(original)))
+    if kind == "bert":
+        keys |= {"attention.causal": False, "pooling_type": 1}
+    if kind == "t5":
+        eps, decoder = config["layer_norm_epsilon"], config.get("num_decoder_layers")
+        keys |= {
+            "attention.key_length": config["d_kv"],
+            "attention.value_length": config["d_kv"],
+            "attention.layer_norm_epsilon": eps,
+            "attention.layer_norm_rms_epsilon": eps,
+            "attention.relative_buckets_count": config["relative_attention_num_buckets"],
+            "decoder_start_token_id": config["decoder_start_token_id"],
+            **({"decoder_block_count": decoder} if decoder else {}),
+        }
+    tokens = {
+        "bos": config.get("bos_token_id"),
+        "eos": config.get("eos_token_id"),
+        "padding": config.get("pad_token_id"),
+    }
+    metadata = {"general.architecture": architecture, "general.name": model}
+    metadata |= {f"{architecture}.{key}": value for key, value in keys.items() if value is not None}
+    return metadata | {f"tokenizer.ggml.{key}_token_id": value for key, value in tokens.items() if value is not None}
+
+
+READ_BY_TRANSFORMERS = ("llama", "qwen2", "stablelm", "falcon-7b", "bloom")
+
+
+def quantize_rows(name, array, kind):
+    """Round a matrix to Q8_0 or Q4_0 as ggml does, if its rows are whole blocks."""
+    if array.ndim < 2 or array.shape[-1] % 32:
+        return array
+    blocks = array.reshape(-1, 32).astype(np.float32)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)
+    scales = np.abs(largest) / np.float32(127) if kind == "Q8_0" else largest / np.float32(-8)
+    scaled = blocks / np.where(scales == 0, 1, scales)
+    if kind == "Q8_0":
+        numbers = (np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))).astype(np.int8).view(np.uint8)
+    else:
+        halves = np.trunc(scaled + np.float32(8.5)).clip(0, 15).astype(np.uint8).reshape(-1, 2, 16)
+        numbers = halves[:, 0] | halves[:, 1] << 4
+    packed = np.concatenate([scales.astype("<f2").view(np.uint8), numbers], axis=1)
+    return kind, array.shape, packed.tobytes()
