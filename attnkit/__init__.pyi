@@ -495,6 +495,7 @@ def show(
     name: Sequence[str] | str = (),
     slice: str = "",
     pipeline: str | None = None,
+    facts: bool = False,
     rows: bool = False,
     heatmap: bool = False,
     heads: bool = False,

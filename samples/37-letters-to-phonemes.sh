@@ -15,7 +15,7 @@ print(*found.submodule_search_locations) if found else sys.exit("no g2p-en here:
 package=$(python3 -c "$where")
 python3 data/make_g2p.py "$package" "$dir/weights.npz" "$dir/g2p"
 attnkit show "$dir/weights.npz" -q -o "$dir/g2p/model.safetensors"
-attnkit show "$dir/g2p" | sed -n "/^family/,/^tokens/ p"
+attnkit show "$dir/g2p" --facts | sed "1,/^──/d; \$d"
 
 echo
 for word in activationist zyzzyva attnkit; do

@@ -295,15 +295,23 @@ class Checkpoint:
     config  the choices of the model
     raw     config.json as parsed
     params  layer -> {parameter: array}
+    keys    the keys that its family read, and whether config.json has each
     """
 
     def __init__(
-        self, folder: str, config: Config, raw: Mapping[str, Any], params: Parameters, files: Sequence[str]
+        self,
+        folder: str,
+        config: Config,
+        raw: Mapping[str, Any],
+        params: Parameters,
+        files: Sequence[str],
+        keys: Mapping[str, bool] | None = None,
     ) -> None:
         self.folder = folder
         self.config = config
         self.raw = raw
         self.params = params
+        self.keys = keys or {}
         self._files = list(files)
         self._companions: dict[str, Any] = {}
 
@@ -407,7 +415,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
         reader, files = _override_tokens(reader, generation), [path, generation]
     weights = open_weights(folder)
     config, params = read_model(family, reader, weights)
-    return Checkpoint(folder, config, raw, params, [*files, *weights.files])
+    return Checkpoint(folder, config, raw, params, [*files, *weights.files], reader.values.stated())
 
 
 def hint_at_folder(folder: str) -> str:
@@ -466,7 +474,7 @@ def _open_marian(folder: str) -> Checkpoint:
         raise FileError(f"no {CONFIG} in this folder, nor a {MARIAN_FILE} of Marian{hint}", folder)
     weights, reader = open_marian(path)
     config, params = read_model(_import_module("marian_native"), reader, weights)
-    return Checkpoint(folder, config, reader.values.plain, params, [path])
+    return Checkpoint(folder, config, reader.values.plain, params, [path], reader.values.stated())
 
 
 def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:

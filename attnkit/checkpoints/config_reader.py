@@ -36,21 +36,21 @@ class NotedValues(Mapping[str, Any]):
     """The values of an object, which note the key of each value that is read.
 
     plain  the object itself, which is read without a note
-    reads  the keys read so far; of an object inside another as rope_parameters.factor, for which `path` is
-           "rope_parameters."
+    reads  the keys read so far, False for those that change nothing; of an object inside another as
+           rope_parameters.factor, for which `path` is "rope_parameters."
 
     >>> values = NotedValues({"n_embd": 8, "n_head": 2}, {})
-    >>> values.get("n_embd"), values.get("n_inner"), [*values.reads]
-    (8, None, ['n_embd', 'n_inner'])
+    >>> values.get("n_embd"), values.get("n_inner"), values.reads
+    (8, None, {'n_embd': True, 'n_inner': True})
     """
 
-    def __init__(self, plain: Mapping[str, Any], reads: dict[str, None], path: str = "") -> None:
+    def __init__(self, plain: Mapping[str, Any], reads: dict[str, bool], path: str = "") -> None:
         self.plain = plain
         self.reads = reads
         self.path = path
 
     def __getitem__(self, key: str) -> Any:
-        self.reads[self.path + key] = None
+        self.reads[self.path + key] = True
         return self.plain[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -59,12 +59,27 @@ class NotedValues(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.plain)
 
+    def stated(self) -> dict[str, bool]:
+        """The keys read that count, and whether the object has each with a value other than null.
+
+        >>> values = NotedValues({"n_embd": 8}, {"n_embd": True, "n_inner": True, "rope.theta": True, "n_ctx": False})
+        >>> values.stated()
+        {'n_embd': True, 'n_inner': False, 'rope.theta': False}
+        """
+        return {read: _find_value(self.plain, read) is not None for read, counts in self.reads.items() if counts}
+
     def unread(self) -> Iterator[tuple[str, Any]]:
         """Yield the keys that were not read, with their values."""
         return _find_unread(self.plain, self.reads, self.path)
 
 
-def _find_unread(values: Mapping[str, Any], reads: Mapping[str, None], path: str) -> Iterator[tuple[str, Any]]:
+def _find_value(values: Mapping[str, Any], path: str) -> Any:
+    first, _, rest = path.partition(".")
+    value = values.get(first)
+    return _find_value(value, rest) if rest and isinstance(value, dict) else None if rest else value
+
+
+def _find_unread(values: Mapping[str, Any], reads: Mapping[str, bool], path: str) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         inner = f"{path}{key}."
         if isinstance(value, dict) and any(read.startswith(inner) for read in reads):
@@ -138,7 +153,7 @@ class ConfigReader:
 
     def get_dict(self, key: str) -> dict[str, Any]:
         """An object as a whole, or {} if it is absent."""
-        self.ignore(key)
+        self.values.reads[self.values.path + key] = True
         return self._get_object(key)
 
     def get_object(self, key: str) -> "ConfigReader":
@@ -157,7 +172,8 @@ class ConfigReader:
 
     def ignore(self, *keys: str) -> None:
         """Count keys as read that change nothing in this model."""
-        self.values.reads.update(dict.fromkeys(self.values.path + key for key in keys))
+        for key in keys:
+            self.values.reads.setdefault(self.values.path + key, False)
 
     def get_size(self, key: str) -> tuple[int, int]:
         """Height and width, from a list of two integers or from one for both."""

@@ -112,4 +112,4 @@ def assemble_checkpoint(
     entries = {key: (name_of(array.dtype), array.shape) for key, array in tensors.items()}
     weights = single_file(Mapped(name, entries, tensors.__getitem__))
     config, params = read_model(import_family(reader), reader, weights)
-    return Checkpoint(name, config, raw, params, files)
+    return Checkpoint(name, config, raw, params, files, reader.values.stated())

@@ -84,7 +84,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     parameters = {name: values.pop(name, default) for name, default in chosen.defaults.items()}
     extra = {name: values.pop(name, None) for name in chosen.extra}
     try:
-        if chosen.operand == INPUT and len(operands) > 1:
+        if chosen.operand == INPUT and len(operands) > 1 and not chosen.takes_pair(operands):
             raise UsageError(f"expected one INPUT, got {len(operands)}: {' '.join(operands)}")
         chosen.constraints.check(parameters | extra, chosen.defaults)
     except UsageError as error:

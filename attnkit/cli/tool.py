@@ -107,6 +107,7 @@ class Tool:
     views           how its results are shown
     status          (record, stage) -> exit code
     extra           options that only reader and views use, no parameters; without: those of all tools that it lacks
+    takes_pair      (operands) -> whether it reads these too, where there is more than one INPUT
     needs_no_input  (parameters) -> whether it reads no input
     record_defaults (parameters) -> the defaults that the history must show: the seed in use
     check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
@@ -129,6 +130,7 @@ class Tool:
     status: "Callable[[Record, Stage], int]" = lambda record, stage: 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    takes_pair: Callable[[Sequence[str]], bool] = lambda operands: False
     needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
     record_defaults: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
     check_finite: Callable[[Parameters], bool] = lambda parameters: True

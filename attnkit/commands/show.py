@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,9 @@ from attnkit.interpret.tensor_statistics import row_statistics
 from attnkit.records import Record
 
 if TYPE_CHECKING:
+    from attnkit.display.cells import Cells
     from attnkit.display.figures import FigureOptions, Section
+    from attnkit.interpret.model_sheet import FactSheet
 
 CURVE = "training.jsonl"  # the reports of a run, in the folder of train
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
@@ -39,6 +42,8 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
         if stage.parameters["name"]:
             raise UsageError("cannot be combined with --only, which chooses tensors too", "--name")
         stage.parameters["name"] = only
+    if len(stage.operands) > 1:
+        return Records(None, iter([read_pair(stage)]))
     folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
     pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
     if not folder:
@@ -50,8 +55,9 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
             return Records(None, iter([read_losses(stage.operands[0])]))
         return read_records(stage, upstream)
     flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_flag_set(stage, flag)]
-    if pipeline is not None and name:
-        raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
+    for flag in ("pipeline", "facts"):
+        if name and is_flag_set(stage, flag):
+            raise UsageError(f"cannot be combined with DIR:{name}", flag_name(flag))
     if not (name or names) and {"--heatmap", "--heads", "--curves", "--slice"} & {*flags}:
         raise UsageError(f"more than one tensor: choose one with --name NAME, or {folder}:NAME", flags[-1])
     from attnkit.interpret import model_summary
@@ -60,6 +66,23 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
     stage.files.loaded["folder"] = checkpoint
     tensors = model_summary.checkpoint_record(checkpoint, name, names).tensors
     return Records(None, iter([CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names))]))
+
+
+def are_folders(operands: Sequence[str]) -> bool:
+    """Whether two operands are folders, whose models are set side by side."""
+    return len(operands) == 2 and all(map(os.path.isdir, operands))
+
+
+def read_pair(stage: Stage) -> "FactSheet":
+    """Compare the facts of the models in two folders."""
+    set_flags = [flag for flag in (*views.VIEW_FLAGS, *stage.parameters) if is_flag_set(stage, flag)]
+    if set_flags:
+        raise UsageError("cannot be combined with two models, of which it shows what differs", flag_name(set_flags[0]))
+    from attnkit.interpret.model_sheet import compare_models
+
+    models = [operands.load_operand(folder, "model")[0] for folder in stage.operands]
+    stage.files.loaded |= dict(zip(("folder", "other"), models, strict=True))
+    return compare_models(*models)
 
 
 def split_folder(operand: str) -> tuple[str, str]:
@@ -80,13 +103,36 @@ def is_flag_set(stage: Stage, flag: str) -> bool:
 
 def render_input(record: Record, stage: Stage, style: display.Style) -> str:
     """Render a folder as its model and layers, other records in the selected view."""
+    if sheet := as_sheet(record):
+        from attnkit.interpret.model_sheet import draw_sheet
+
+        return draw_sheet(sheet, style)
     if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(stage, "stats"):
         return draw_losses(record, stage, style) + views.render(record, stage, style)
     from attnkit.interpret import model_summary
 
     if is_flag_set(stage, "list"):
         return model_summary.tensor_rows(record.checkpoint, style, fold=False)
-    return model_summary.model_facts(record.checkpoint, style)
+    return model_summary.draw_model(record.checkpoint, style)
+
+
+def as_sheet(record: Record) -> "FactSheet | None":
+    """The facts of models, None for other records."""
+    if type(record) is Record:
+        return None
+    from attnkit.interpret.model_sheet import FactSheet
+
+    return record if isinstance(record, FactSheet) else None
+
+
+def list_input(record: Record, stage: Stage) -> "Cells":
+    """The facts of models as a table, or what other records show."""
+    if sheet := as_sheet(record):
+        from attnkit.display.cells import Cells
+
+        heads, *rows = sheet.cells()
+        return Cells(heads, rows)
+    return views.view_cells(record, stage)
 
 
 def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
@@ -103,7 +149,7 @@ def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
 def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw a folder as its model and layers in text, other records as requested."""
     is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in stage.common
-    if is_model and not is_flag_set(stage, "stats"):
+    if as_sheet(record) or (is_model and not is_flag_set(stage, "stats")):
         return [figures.text_section(render_input(record, stage, figures.text_style(stage)))]
     if views.are_losses(record) and not views.requested_view(stage):
         from attnkit.display.figures import curves_section
@@ -114,7 +160,8 @@ def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") ->
 
 @tool(
     sections={
-        "Tensors": "name slice pipeline rows",
+        "Tensors": "name slice rows",
+        "Models": "facts pipeline",
         "Views": "heatmap heads curves stats list",
         "Figures": "numbers no_numbers range cmap",
     },
@@ -124,10 +171,12 @@ def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") ->
             ("numbers", "no_numbers"),
             *(("pipeline", flag) for flag in ("name", "slice", "rows", *views.VIEWS)),
             *(("rows", flag) for flag in ("heads", "stats", "list")),
+            *(("facts", flag) for flag in ("name", "slice", "rows", "pipeline", *views.VIEWS)),
         ]
     ),
     reader=read_input,
-    views=ResultViews(table=render_input, figure=draw_input, cells=views.view_cells),
+    takes_pair=are_folders,
+    views=ResultViews(table=render_input, figure=draw_input, cells=list_input),
     derived=views.derived,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
     shows_table=True,
@@ -148,6 +197,10 @@ def show(
             help="print the shell pipeline of a part of the model: encoder.3, encoder.3.self, encoder, head, or all",
         ),
     ] = None,
+    facts: Annotated[
+        bool,
+        typer.Option(help="print the facts of a model alone, each with the key of config.json that states it"),
+    ] = False,
     rows: Annotated[
         bool,
         typer.Option(help="show the norm, mean, deviation, minimum and maximum of each row instead of its numbers"),
@@ -176,6 +229,12 @@ def show(
         checkpoint = record.checkpoint
         is_pooled = sentence_modules(checkpoint).is_pooled
         return model_summary.shell_pipeline(checkpoint.config, checkpoint.folder, pipeline, is_pooled)
+    if facts:
+        if not isinstance(record, CheckpointRecord):
+            raise UsageError("needs the folder of a model: attnkit show DIR --facts", "--facts")
+        from attnkit.interpret.model_sheet import describe_model
+
+        return describe_model(record.checkpoint)
     selection = views.select(record, name, slice)
     if rows:
         return row_statistics(selection)

@@ -1,7 +1,6 @@
 """Summarize a checkpoint folder: configuration, stored tensors, layers."""
 
 import fnmatch
-import os
 import re
 import shlex
 from collections import Counter
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnkit import display, model
 from attnkit.display import Style
-from attnkit.errors import DataError, UsageError, counted, format_bytes, suggest
-from attnkit.model import Config, PositionConfig, RecurrentConfig, SpecialTokens, Step
+from attnkit.errors import DataError, UsageError, counted, suggest
+from attnkit.interpret.model_sheet import describe_model, draw_sheet, runs
+from attnkit.model import Config, Step
 from attnkit.model.parameters import parameter_axes, tool_of
-from attnkit.records import Record, Tensor, is_pattern, join_names
+from attnkit.records import Record, Tensor, is_pattern
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 What = TypeVar("What", bound=Hashable)
 NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]*)(?![0-9])")
-MOST = 8  # words in a row
 
 UNFOLDED = ("channel", "patch row", "patch column")  # as published weights of patches are
 
@@ -114,9 +113,9 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
     return axes_of
 
 
-def model_facts(checkpoint: "Checkpoint", style: Style) -> str:
+def draw_model(checkpoint: "Checkpoint", style: Style) -> str:
     """Render the model, its stored tensors and its layers, equal ones in one row."""
-    heading = display.property_list(checkpoint.folder, facts(checkpoint), style)
+    heading = draw_sheet(describe_model(checkpoint), style)
     named = {layer: (tool_of(layer), list_parameters(checkpoint, layer)) for layer in checkpoint.layers()}
     cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
     last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
@@ -170,202 +169,6 @@ def alike(named: Mapping[str, What]) -> Iterator[tuple[str, What, int]]:
         for first, last in runs(sorted(numbers)):
             number = "" if first < 0 else str(first) if first == last else f"{first}…{last}"
             yield f"{before}{number}{after}", value, last - first + 1
-
-
-def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last of every run of consecutive whole numbers.
-
-    >>> list(runs([0, 1, 2, 5]))
-    [(0, 2), (5, 5)]
-    """
-    starts = [at for at, number in enumerate(numbers) if at == 0 or numbers[at - 1] != number - 1]
-    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
-        yield numbers[start], numbers[end - 1]
-
-
-def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
-    """The facts of a model as names and texts."""
-    config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unused()
-    files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
-    size = format_bytes(sum(map(os.path.getsize, files)))
-    dtypes = Counter(dtype for dtype, _ in stored.values()).most_common()
-    rows = {
-        "family": config.family,
-        "parameters": f"{checkpoint.parameter_count:,}",
-        "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
-        "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",
-        "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
-        **(recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)),
-        "classes": named(config.classes),
-        "tokens": tokens_text(config.special),
-        "scale": join_parts(
-            "" if config.scale is None else f"scores × {config.scale:g}",
-            "scores / number of the layer" * config.scale_by_layer,
-            "" if config.embed_scale == 1 else f"embeddings × {config.embed_scale:g}",
-            "" if config.logit_scale == 1 else f"hidden states × {config.logit_scale:g} before the head",
-        ),
-    }
-    return [(name, parts) for name, parts in rows.items() if parts]
-
-
-def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
-    config, cut = checkpoint.config, checkpoint.config.patches
-    is_gated = any("w3" in names for names in checkpoint.params.specs.values())
-    sizes = f"{cut.height} × {cut.width}, patches of {cut.patch_height} × {cut.patch_width}" if cut else ""
-    return {
-        **{name: stack_text(config, name) for name in config.stacks},
-        "norm": join_parts(
-            "RMS" if config.norm == "rms" else "layer",
-            "before each sub-layer (pre-norm)" if config.norm_first else "after each residual (post-norm)",
-            f"eps {config.eps:g}",
-            "one of the embeddings" * config.embed_norm,
-            "one at the end" * any(config.stack(name).final_norm for name in config.stacks),
-        ),
-        "activation": config.activation + ", gated" * is_gated,
-        "positions": positions_text(config.positions),
-        "segments": f"{config.types} kinds" if config.types else "",
-        "image": f"{cut.channels} channels of {sizes}" if cut else "",
-    }
-
-
-def join_parts(*parts: str) -> str:
-    return ", ".join(filter(None, parts))
-
-
-def stack_text(config: Config, name: str) -> str:
-    stack = config.stack(name)
-    shared = f", {stack.kv_heads} of keys and values" if stack.kv_heads != stack.heads else ""
-    return join_parts(
-        f"{counted(stack.layers, 'layer')}, width {config.width:,}",
-        f"{counted(stack.heads, 'head')} of {stack.head_dim}{shared}",
-        f"hidden width {stack.hidden:,}",
-        f"vocabulary {stack.vocab:,}" if stack.vocab else "",
-        f"embeddings of width {config.embed_width:,}, projected" if config.embed_width else "",
-        "causal" if stack.causal else "",
-        "attends to the memory" if stack.cross else "",
-        windows_text(stack.windows, stack.causal),
-    )
-
-
-def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
-    """Describe how many keys before and after a query the layers attend to.
-
-    >>> windows_text((5, 5)), windows_text((-1, 5)), windows_text(())
-    ('a window of 5 keys before the query', 'a window of 5 keys before the query in layer 1', '')
-    """
-    sides = "before the query" if is_causal else "before the query and after it"
-    parts = []
-    for size in dict.fromkeys(size for size in windows if size >= 0):
-        layers = [at for at, one in enumerate(windows) if one == size]
-        places = ", ".join(f"{a}…{b}" if b > a else f"{a}" for a, b in runs(layers))
-        where = f" in {'layers' if len(layers) > 1 else 'layer'} {places}" if len(layers) < len(windows) else ""
-        parts.append(f"a window of {size:,} keys {sides}{where}")
-    return ", ".join(parts)
-
-
-def positions_text(positions: PositionConfig) -> str:
-    """The kind of positions and their number.
-
-    >>> positions_text(PositionConfig("learned", size=1024))
-    'learned, at most 1,024'
-    """
-    order = "sines before cosines" if positions.layout == "halves" else "sine and cosine in turn"
-    rope = [f"{key} {number_text(value)}" for key, value in positions.rope.items() if key != "max_position_embeddings"]
-    local = positions.local_rope.get("rope_theta")
-    rope += [f"with a window rope_theta {number_text(local)}"] if local else []
-    kinds = {"sinusoidal": f"sinusoidal, {order}, base {positions.base:g}", "rotary": ", ".join(["rotary", *rope])}
-    relative = {
-        "t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}",
-        "disentangled": f"disentangled ({', '.join(positions.terms)}), {2 * positions.buckets} distances",
-    }
-    added = kinds.get(positions.kind, positions.kind) + (f", at most {positions.longest:,}" if positions.size else "")
-    parts = [added] if positions.kind != "none" or not positions.relative else []
-    return "; ".join([*parts, *filter(None, [relative.get(positions.relative)])])
-
-
-def number_text(value: object) -> str:
-    """A published value in a few digits.
-
-    >>> number_text(500000.0), number_text("yarn"), number_text([1.0, 2.5])
-    ('500000', 'yarn', '1 2.5')
-    """
-    if isinstance(value, list):
-        return named(tuple(map(number_text, value)), between=" ")
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def tokens_text(special: SpecialTokens) -> str:
-    """The ids of special tokens.
-
-    >>> tokens_text(SpecialTokens(eos=(2,), bos=1))
-    'begin 1, end 2'
-    """
-    parts = {
-        "begin": special.bos,
-        "end": " ".join(map(str, special.eos)) or None,
-        "padding": special.pad,
-        "decoding starts with": special.start,
-        "first is always": special.forced_bos,
-        "last is always": special.forced_eos,
-        "never": " ".join(map(str, special.banned)) or None,
-    }
-    return ", ".join(f"{name} {ids}" for name, ids in parts.items() if ids is not None)
-
-
-def named(words: tuple[str, ...], between: str = ", ") -> str:
-    """The first few of some words, and how many there are.
-
-    >>> named(tuple("abcdefghij")), named(("cat",))
-    ('a, b, c, d, e, f, g, h … (10 in all)', 'cat')
-    """
-    return between.join(words[:MOST]) + (f" … ({len(words)} in all)" if len(words) > MOST else "")
-
-
-CELL_NAMES = {
-    "tanh": "tanh cells",
-    "relu": "ReLU cells",
-    "gru": "GRU cells, reset gate after the product",
-    "gru-reset-before": "GRU cells, reset gate before the product",
-    "lstm": "LSTM cells",
-}
-BRIDGES = {
-    "none": "zeros",
-    "identity": "the last states of the encoder",
-    "tanh": "tanh(the last states of the encoder · W + b)",
-}
-
-
-def recurrent_facts(config: RecurrentConfig) -> dict[str, str]:
-    """The facts of a recurrent model by name, "" for what it does not have.
-
-    >>> from attnkit.model.recurrent_config import RecurrentStack
-    >>> decoder = RecurrentStack(1, 1, 4, 1, 4, vocab=9, embedding=3, widths=(4,))
-    >>> recurrent_facts(RecurrentConfig("lstm", 4, decoder=decoder))["decoder"]
-    '1 layer of LSTM cells, width 4, embeddings of 3, vocabulary 9'
-    """
-    rows = {}
-    for name in config.stacks:
-        stack = config.recurrent_stack(name)
-        is_even = len(set(stack.widths)) == 1
-        rows[name] = join_parts(
-            f"{counted(stack.layers, 'layer')} of {CELL_NAMES[stack.cell]}",
-            f"width {stack.widths[0]:,}" if is_even else "widths " + ", ".join(f"{one:,}" for one in stack.widths),
-            "both directions" * stack.is_bidirectional,
-            f"embeddings of {stack.embedding:,}",
-            f"vocabulary {stack.vocab:,}",
-        )
-    decoding, attention, read = config.decoding, "", "[state]"
-    if decoding.score != "none":
-        score = f"additive of width {decoding.score_width:,}" if decoding.score == "additive" else decoding.score
-        state = "before" if decoding.asks_before else "after"
-        attention = f"{score}, with the state {state} the token" + ", input feeding" * decoding.input_feeding
-        read = "[context; state]"
-    read = "[state before; embedding; context]" if decoding.asks_before else read
-    return rows | {
-        "attention": attention,
-        "readout": f"tanh({read} W + b), width {config.width:,}" if decoding.readout_width else "",
-        "bridge": f"the decoder begins with {BRIDGES[decoding.bridge]}" if config.encoder else "",
-    }
 
 
 OUTPUT_HEAD = Step("decode", "head")

@@ -162,7 +162,7 @@ def used(folder: str, family: str, has_text: bool) -> None:
     from attnkit.interpret import model_summary
 
     checkpoint = open_checkpoint(folder)
-    model_summary.model_facts(checkpoint, display.Style())
+    model_summary.draw_model(checkpoint, display.Style())
     config = checkpoint.config
     if family == "vit":
         attnkit.encode(None, model=folder, image=str(MODELS / "vit.png"))

@@ -72,7 +72,7 @@ def test_show_takes_what_a_tool_takes():
 def test_a_model_is_shown_as_its_text():
     folder = pathlib.Path(__file__).parents[2] / "samples" / "data" / "story"
     shown = attnkit.show(folder)
-    assert "family      gpt2" in str(shown) and "<pre" in shown._repr_html_()
+    assert "model_type" in str(shown) and "<pre" in shown._repr_html_()
     assert str(attnkit.show(folder, pipeline="decoder.0")).startswith("attnkit ")
 
 

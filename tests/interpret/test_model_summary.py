@@ -13,7 +13,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.weights import open_weights
 from attnkit.cli import pipeline
 from attnkit.display import Style
-from attnkit.interpret import model_summary
+from attnkit.interpret import model_sheet, model_summary
 from attnkit.model import Config, SpecialTokens, StackConfig
 from attnkit.records import Record
 from tests.places import MODELS
@@ -22,17 +22,20 @@ from tests.process import bash, run
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
 ENV = {"NO_COLOR": "1", "COLUMNS": "80"}
 SAID = {
-    "bert": ["family      bert", "layer, after each residual (post-norm), eps 1e-12", "segments    2 kinds"],
-    "gpt2": ["decoder     2 layers, width 16, 4 heads of 4, hidden width 64, vocabulary 300", "end 299", "causal"],
-    "gpt2-scaled": ["in 3 files", "scores / number of the layer"],
-    "llama": ["4 heads of 8, 2 of keys and values", "RMS, before each sub-layer (pre-norm)", "silu, gated"],
-    "llama3": ["rope_type llama3", "factor 8", "at most 512"],
-    "mistral": ["a window of 5 keys before the query"],
-    "qwen2": ["before the query in layer"],
-    "marian-half": ["dtype       float16", "embeddings × 4", "never 92", "attends to the memory"],
-    "marian-native": ["in model.npz"],
-    "t5": ["scores × 1, hidden states × 0.25 before the head", "a bias on the scores: 32 buckets"],
-    "vit": ["3 channels of 32 × 32, patches of 8 × 8", "cat, dog, river, machine, book"],
+    "bert": ["family model_type bert", "after residuals (post-norm)", "1e-12", "segments type_vocab_size 2 kinds"],
+    "gpt2": ["layers n_layer 2", "width n_embd 16", "head width – 4", "hidden width n_inner (default) 64", "end 299"],
+    "gpt2-scaled": ["in 3 files", "divided by the number of the layer"],
+    "llama": ["heads num_attention_heads 4", "key/value heads num_key_value_heads 2", "norm – RMS", "gate – gated"],
+    "llama3": ["scaling rope_type llama3, factor 8", "longest text max_position_embeddings 512"],
+    "llama-linear": ["dtype – bfloat16", "scaling rope_type linear, factor"],
+    "mistral": ["windows sliding_window a window of 5 keys"],
+    "qwen2": ["in layer", "biases – q k v"],
+    "marian-half": ["dtype – float16", "embedding factor scale_embedding 4", "never 92", "stacks – encoder, decoder"],
+    "marian-native": ["in model.npz", "layers enc-depth 2"],
+    "t5": ["score scale – 1", "logit factor scale_decoder_outputs (default) 0.25", "relative_attention_num_buckets 32"],
+    "vit": ["image image_size 3 channels of 32 × 32", "patches patch_size 8 × 8", "classes id2label cat, dog, river,"],
+    "modernbert": ["norm eps norm_eps", "window theta local_rope_theta 10000", "layer, without biases"],
+    "seq2seq-luong": ["attention attention general", "head tie_word_embeddings"],
 }
 
 
@@ -51,8 +54,8 @@ def shell(script, folder, **more):
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_overview(name):
     checkpoint = open_checkpoint(str(MODELS / name))
-    seen = model_summary.model_facts(checkpoint, Style())
-    assert max(map(len, seen.splitlines())) <= 80 and len(seen.splitlines()) < 120
+    seen = model_summary.draw_model(checkpoint, Style())
+    assert max(map(len, seen.splitlines())) <= 80 and len(seen.splitlines()) < 140
     for said in [f"{checkpoint.parameter_count:,}", *SAID.get(name, [])]:
         assert said in " ".join(seen.split()) or said in seen
     for layer in checkpoint.layers():
@@ -76,7 +79,7 @@ def last_layer(checkpoint, layer):
 @pytest.mark.parametrize("look", [Style(20), Style(40, unicode=False), Style(200, color=True)])
 def test_the_overview_fits_every_terminal(look):
     for name in FOLDERS:
-        seen = re.sub(r"\x1b\[[0-9]*m", "", model_summary.model_facts(open_checkpoint(str(MODELS / name)), look))
+        seen = re.sub(r"\x1b\[[0-9]*m", "", model_summary.draw_model(open_checkpoint(str(MODELS / name)), look))
         assert max(map(len, seen.splitlines())) <= look.width
         assert look.unicode or seen.isascii()
 
@@ -245,8 +248,8 @@ def test_windows_of_some_layers():
         decoder=StackConfig(4, 1, 4, 1, 2, causal=True, windows=(-1, 5, 5, -1)),
         special=SpecialTokens(banned=(1, 2)),
     )
-    assert "a window of 5 keys before the query in layers 1…2" in model_summary.stack_text(config, "decoder")
-    assert model_summary.tokens_text(config.special) == "never 1 2"
+    assert model_sheet.stack_facts(config)["windows"] == "a window of 5 keys before the query in layers 1…2"
+    assert model_sheet.tokens_text(config.special) == "never 1 2"
 
 
 @pytest.mark.slow
@@ -300,7 +303,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name, settings, added", OPTIONS.values(), ids=OPTIONS)
 def test_every_layer_and_its_pipeline_of_every_option(name, settings, added, tmp_path):
     checkpoint = widened(name, tmp_path, settings, added)
-    assert model_summary.model_facts(checkpoint, Style()) and list(model_summary.checkpoint_record(checkpoint))
+    assert model_summary.draw_model(checkpoint, Style()) and list(model_summary.checkpoint_record(checkpoint))
     for layer in checkpoint.layers():
         parameters = checkpoint.params[layer]
         if parameters:
@@ -320,3 +323,39 @@ def test_the_biases_of_a_gated_network_in_its_pipeline(tmp_path):
     np.testing.assert_array_equal(record["x"], whole["x"])
     plain = attnkit.encode(Record({"ids": ids}), model=str(MODELS / "llama"))
     assert not np.array_equal(whole["x"], plain["x"])
+
+
+# facts of models
+
+
+def facts_of(name):
+    return {fact.name: fact for fact in model_sheet.model_facts(open_checkpoint(str(MODELS / name)))}
+
+
+def test_a_fact_names_its_key_and_whether_the_file_has_it():
+    facts = facts_of("llama")
+    assert facts["key/value heads"] == ("key/value heads", "2", "num_key_value_heads", True)
+    assert facts["norm eps"] == ("norm eps", "1e-05", "rms_norm_eps", True)
+    assert facts["norm"].source == "–" and facts["gate"].value == "gated"
+    assert facts_of("gpt2")["hidden width"].source == "n_inner (default)"
+    assert facts_of("llama3")["theta"] == ("theta", "500000", "rope_scaling.rope_theta", True)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_key_that_a_family_reads_is_that_of_a_fact(name):
+    keys = {key.rpartition(".")[2] for key in open_checkpoint(str(MODELS / name)).keys}
+    named = {key for words in model_sheet.KEYS.values() for key in words.split()}
+    known = {"architectures", "num_labels", "is_decoder", "is_encoder_decoder", "add_cross_attention"}
+    assert {key for key in keys - named - known if not key.endswith(("_token_id", "_ids")) and "-" not in key} <= OTHERS
+
+
+OTHERS = {  # keys without a fact of their own: of fields of another fact, of names of tensors, and refused values
+    "rope_parameters", "rope_scaling", "factor", "original_max_position_embeddings", "low_freq_factor",
+    "high_freq_factor", "full_attention", "sliding_attention", "classifier_activation", "classifier_bias",
+    "decoder_bias", "sentence_transformers", "sbert_ce_default_activation_function", "pooler_act", "pooler_output_size",
+    "conv_kernel_size", "legacy", "norm_rel_ebd", "pooler_hidden_act", "position_biased_input", "share_att_key",
+    "inner_group_num", "num_hidden_groups", "n_ctx", "share_encoder_decoder_embeddings", "global_attn_every_n_layers",
+    "cell", "encoder_cell", "decoder_cell", "attention_query", "attention_size", "bidirectional", "input_feeding",
+    "readout_size", "decoder_embedding_size", "decoder_hidden_size", "max_window_layers", "use_sliding_window",
+    "layer_types", "num_layers",
+}  # fmt: skip

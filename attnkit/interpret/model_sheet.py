@@ -1,0 +1,529 @@
+"""The facts of a model, each with the key of config.json that states it, and what differs between two models."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table
+from attnkit.errors import counted, format_bytes
+from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
+from attnkit.records import Record, Tensor, join_names
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+
+MOST = 8  # words in a row
+DEFAULT, FIXED = " (default)", "–"
+LEGEND = f"{DEFAULT.strip()}: not in config.json; {FIXED}: implied by model_type, or seen in the tensors"
+# fact -> the keys that state it in one family or another
+KEYS = {
+    "family": "model_type",
+    "layers": "num_hidden_layers n_layer n_layers num_layers encoder_layers num_encoder_layers enc-depth "
+    "decoder_layers num_decoder_layers dec-depth",
+    "width": "hidden_size n_embd d_model dim n_embed dim-emb",
+    "heads": "num_attention_heads n_head n_heads num_heads nhead encoder_attention_heads decoder_attention_heads "
+    "transformer-heads",
+    "key/value heads": "num_key_value_heads num_kv_heads multi_query",
+    "head width": "head_dim d_kv",
+    "hidden width": "intermediate_size n_inner hidden_dim ffn_dim d_ff encoder_ffn_dim decoder_ffn_dim dim_feedforward "
+    "ffn_hidden_size transformer-dim-ffn transformer-decoder-dim-ffn",
+    "vocabulary": "vocab_size decoder_vocab_size dim-vocabs",
+    "windows": "sliding_window window_size local_attention",
+    "embedding width": "embedding_size word_embed_proj_dim",
+    "norm": "norm_bias layer_norm_elementwise_affine",
+    "norm eps": "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps",
+    "norm places": "norm_first do_layer_norm_before",
+    "sub-layers": "use_parallel_residual parallel_attn new_decoder_architecture",
+    "query-key norm": "qk_layernorm use_qk_norm",
+    "score scale": "query_pre_attn_scalar attention_multiplier scale_attn_weights",
+    "scores by layer": "scale_attn_by_inverse_layer_idx",
+    "score cap": "attn_logit_softcapping",
+    "q k v bound": "clip_qkv",
+    "embedding factor": "embedding_multiplier scale_embedding",
+    "residual factor": "residual_multiplier",
+    "logit factor": "logit_scale logits_scaling scale_decoder_outputs",
+    "logit cap": "final_logit_softcapping",
+    "activation": "hidden_act hidden_activation activation_function activation afn feed_forward_proj "
+    "transformer-ffn-activation",
+    "gate": "feed_forward_proj",
+    "biases": "attention_bias use_qkv_bias mlp_bias bias enable_bias qkv_bias",
+    "positions": "position_embedding_type alibi pos_att_type relative_attention",
+    "longest text": "max_position_embeddings n_positions",
+    "buckets": "relative_attention_num_buckets position_buckets",
+    "largest distance": "relative_attention_max_distance max_relative_positions",
+    "theta": "rope_theta global_rope_theta rotary_emb_base",
+    "scaling": "rope_type type",
+    "window theta": "rope_local_base_freq local_rope_theta rope_theta",
+    "window scaling": "rope_type type",
+    "rotated features": "partial_rotary_factor rotary_pct rotary_dim",
+    "unrotated layers": "no_rope_layers no_rope_layer_interval layer_types",
+    "segments": "type_vocab_size",
+    "image": "image_size num_channels",
+    "patches": "patch_size",
+    "head": "tie_word_embeddings tied-embeddings-all tied-embeddings",
+    "classes": "id2label",
+    "probabilities": "problem_type",
+    "pooling": "classifier_pooling",
+    "tokens": "eos_token_id bos_token_id pad_token_id decoder_start_token_id",
+    "encoder": "encoder_layers",
+    "decoder": "decoder_layers num_layers",
+    "attention": "attention",
+    "readout": "readout",
+    "bridge": "bridge",
+}
+
+
+class Fact(NamedTuple):
+    """A fact of a model: its value, and the key that states it.
+
+    is_stated  whether config.json has the key; otherwise `key` is "" or stands for a default
+    """
+
+    name: str
+    value: str
+    key: str = ""
+    is_stated: bool = False
+
+    @property
+    def source(self) -> str:
+        return (self.key.rpartition(".")[2] + DEFAULT * (not self.is_stated)) if self.key else FIXED
+
+
+def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
+    """The facts of a model in order."""
+    config = checkpoint.config
+    rows = {"family": config.family, **file_facts(checkpoint)}
+    rows |= recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)
+    rows |= {
+        "head": head_text(checkpoint),
+        "classes": named(config.classes),
+        "probabilities": config.label_function * bool(config.classes),
+        "pooling": config.pooling * config.is_head_pooled,
+        "tokens": tokens_text(config.special),
+    }
+    return [Fact(name, value, *find_key(checkpoint.keys, name)) for name, value in rows.items() if value]
+
+
+@dataclass(frozen=True, repr=False)
+class FactSheet(Record):
+    """The facts of one model, or of two side by side, as a record.
+
+    Tensors of booleans have the words as labels: `fact`, `value` and `key`, or `fact`, `a` and `b`. `stated` is true
+    for a fact that config.json states, `equal` for one that both models share.
+
+    models  the folder and the facts of each model
+    """
+
+    models: Mapping[str, Sequence[Fact]] = field(kw_only=True, compare=False)
+
+    def __repr__(self) -> str:
+        return draw_sheet(self, DEFAULT_STYLE)
+
+    def cells(self) -> list[list[str]]:
+        """The table: the facts of one model, or what differs between two."""
+        if len(self.models) == 1:
+            [facts] = self.models.values()
+            return [["fact", "config.json", "value"], *([fact.name, fact.source, fact.value] for fact in facts)]
+        shown = [*zip(*(self.labels[axis] for axis in ("fact", "a", "b")), self["equal"], strict=True)]
+        return [["fact", *self.models], *([name, a, b] for name, a, b, is_equal in shown if not is_equal)]
+
+
+def describe_model(checkpoint: "Checkpoint") -> FactSheet:
+    """The sheet of one model."""
+    facts = model_facts(checkpoint)
+    words: dict[str, Any] = {"fact": [fact.name for fact in facts], "value": [fact.value for fact in facts]}
+    words["key"] = [fact.key or FIXED for fact in facts]
+    tensors = {"stated": Tensor(np.array([fact.is_stated for fact in facts]), ("fact",))}
+    tensors |= {name: Tensor(np.ones(len(facts), bool), (name,)) for name in ("value", "key")}
+    return FactSheet(tensors, words, models={checkpoint.folder: facts})
+
+
+def compare_models(a: "Checkpoint", b: "Checkpoint") -> FactSheet:
+    """The sheet of two models, with "–" for a fact that one does not have."""
+    sides = [{fact.name: fact.value for fact in model_facts(one)} for one in (a, b)]
+    names = [*merge_order([*sides[0]], [*sides[1]])]
+    words: dict[str, Any] = {"fact": names, "a": [sides[0].get(name, FIXED) for name in names]}
+    words["b"] = [sides[1].get(name, FIXED) for name in names]
+    equal = np.array([one == other for one, other in zip(words["a"], words["b"], strict=True)])
+    tensors = {"equal": Tensor(equal, ("fact",))}
+    tensors |= {name: Tensor(np.array([text != FIXED for text in words[name]]), (name,)) for name in ("a", "b")}
+    folders = (a.folder, b.folder) if a.folder != b.folder else ("A", "B")
+    return FactSheet(tensors, words, models=dict(zip(folders, map(model_facts, (a, b)), strict=True)))
+
+
+def merge_order(first: Sequence[str], second: Sequence[str]) -> Iterator[str]:
+    """Yield the names of two lists once, each after those that come before it.
+
+    >>> [*merge_order(["width", "gate", "head"], ["width", "biases", "head"])]
+    ['width', 'gate', 'biases', 'head']
+    """
+    rest = [*second]
+    for name in first:
+        if name in rest:
+            at = rest.index(name)
+            yield from (one for one in rest[:at] if one not in first)
+            rest = rest[at + 1 :]
+        yield name
+    yield from (one for one in rest if one not in first)
+
+
+def draw_sheet(sheet: FactSheet, style: Style) -> str:
+    """Draw the facts as a table."""
+    heads, *rows = sheet.cells()
+    if len(sheet.models) == 1:
+        return format_table(TextTable(heads, rows, title=next(iter(sheet.models)), footer=LEGEND), style)
+    equal = counted(int(sheet["equal"].sum()), "fact") + " equal"
+    return format_table(TextTable(heads, rows, footer=equal), style) if rows else f"the same: {equal}"
+
+
+def find_key(keys: Mapping[str, bool], fact: str) -> tuple[str, bool]:
+    """The key that states a fact, and whether the file has it; "" if none was read.
+
+    keys  the keys that were read, and whether the file has each
+
+    >>> find_key({"n_embd": True, "n_inner": False}, "hidden width"), find_key({"n_embd": True}, "norm")
+    (('n_inner', False), ('', False))
+    """
+    stack = fact.partition(" ")[0] if fact.startswith(("encoder ", "decoder ")) else ""
+    other = {"encoder": "dec", "decoder": "enc"}.get(stack)
+    names = KEYS.get(fact.removeprefix(f"{stack} ") if stack else fact, "").split()
+    names = [name for name in names if not other or other not in name]
+    found = [key for name in names for key in keys if key.rpartition(".")[2] == name]
+    is_local = fact.startswith("window ")
+    found.sort(
+        key=lambda key: (not keys[key], stack[:3] not in key, is_local is not ("sliding" in key), "." not in key)
+    )
+    return (found[0], keys[found[0]]) if found else ("", False)
+
+
+def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
+    """What the files hold: parameters, bytes, tensors that are not read, dtypes."""
+    stored, unread = checkpoint.tensors(), checkpoint.params.unused()
+    files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
+    size = format_bytes(sum(map(os.path.getsize, files)))
+    dtypes = Counter(dtype for dtype, _ in stored.values()).most_common()
+    return {
+        "parameters": f"{checkpoint.parameter_count:,}",
+        "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
+        "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",
+        "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
+    }
+
+
+def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
+    """The architecture of a Transformer, "" for what it does not have."""
+    config, cut = checkpoint.config, checkpoint.config.patches
+    specs = checkpoint.params.specs
+    return {
+        "stacks": ", ".join(config.stacks) + ", causal" * all(config.stack(name).causal for name in config.stacks),
+        **stack_facts(config),
+        "embedding width": f"{config.embed_width:,}, projected" if config.embed_width else "",
+        "norm": norm_text(config, specs),
+        "norm places": norm_places(config),
+        "norm eps": f"{config.eps:g}",
+        "sub-layers": "parallel: both read the same input" * config.parallel,
+        "query-key norm": config.qk_norm and f"by {config.qk_norm}",
+        "score scale": scale_text(config),
+        "scores by layer": "divided by the number of the layer" * config.scale_by_layer,
+        "score cap": number_of(config.softcap, 0),
+        "q k v bound": number_of(config.clip, 0),
+        "embedding factor": number_of(config.embed_scale, 1),
+        "residual factor": number_of(config.residual_scale, 1),
+        "logit factor": number_of(config.logit_scale, 1),
+        "logit cap": number_of(config.logit_softcap, 0),
+        "activation": config.activation,
+        "gate": "gated" if any("w3" in names for names in specs.values()) else "",
+        "biases": biases_text(specs),
+        **position_facts(config),
+        "segments": f"{config.types} kinds" if config.types else "",
+        "image": f"{cut.channels} channels of {cut.height} × {cut.width}" if cut else "",
+        "patches": f"{cut.patch_height} × {cut.patch_width}" if cut else "",
+    }
+
+
+def stack_facts(config: Config) -> dict[str, str]:
+    """The sizes of the stacks: one fact for what all share, otherwise one for each.
+
+    >>> small = StackConfig(layers=2, heads=2, hidden=8, kv_heads=1, head_dim=4, causal=True)
+    >>> stack_facts(Config("llama", 8, decoder=small))["key/value heads"]
+    '1'
+    """
+    by_stack = {name: _sizes(config, config.stack(name)) for name in config.stacks}
+    rows = {}
+    for fact in next(iter(by_stack.values())):
+        values = {name: sizes[fact] for name, sizes in by_stack.items()}
+        if len({*values.values()}) == 1:
+            rows[fact] = next(iter(values.values()))
+        else:
+            rows |= {f"{name} {fact}": value for name, value in values.items()}
+    return rows
+
+
+def _sizes(config: Config, stack: StackConfig) -> dict[str, str]:
+    return {
+        "layers": str(stack.layers),
+        "width": f"{config.width:,}",
+        "heads": str(stack.heads),
+        "key/value heads": str(stack.kv_heads),
+        "head width": str(stack.head_dim),
+        "hidden width": f"{stack.hidden:,}",
+        "vocabulary": f"{stack.vocab:,}" if stack.vocab else "",
+        "windows": windows_text(stack.windows, stack.causal),
+    }
+
+
+def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
+    """Describe how many keys before and after a query the layers attend to.
+
+    >>> windows_text((5, 5)), windows_text((-1, 5)), windows_text(())
+    ('a window of 5 keys before the query', 'a window of 5 keys before the query in layer 1', '')
+    """
+    sides = "before the query" if is_causal else "before the query and after it"
+    parts = []
+    for size in dict.fromkeys(size for size in windows if size >= 0):
+        layers = [at for at, one in enumerate(windows) if one == size]
+        where = f" in {layers_text(layers)}" if len(layers) < len(windows) else ""
+        parts.append(f"a window of {size:,} keys {sides}{where}")
+    return ", ".join(parts)
+
+
+def layers_text(layers: Sequence[int]) -> str:
+    """Numbers of layers, those that follow each other as one.
+
+    >>> layers_text([0, 1, 2, 5]), layers_text([3])
+    ('layers 0…2, 5', 'layer 3')
+    """
+    places = ", ".join(f"{a}…{b}" if b > a else f"{a}" for a, b in runs(layers))
+    return f"{'layers' if len(layers) > 1 else 'layer'} {places}"
+
+
+def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of every run of consecutive whole numbers.
+
+    >>> list(runs([0, 1, 2, 5]))
+    [(0, 2), (5, 5)]
+    """
+    starts = [at for at, number in enumerate(numbers) if at == 0 or numbers[at - 1] != number - 1]
+    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+        yield numbers[start], numbers[end - 1]
+
+
+def norm_text(config: Config, specs: Mapping[str, Mapping[str, Any]]) -> str:
+    kind = "RMS" if config.norm == "rms" else "layer"
+    names = {name for layer, named in specs.items() if "norm" in layer.rpartition(".")[2] for name in named}
+    if not names:
+        return f"{kind}, without parameters"
+    return f"{kind}, without biases" if config.norm == "layer" and "beta" not in names else kind
+
+
+def norm_places(config: Config) -> str:
+    """Where the norms are: before sub-layers, of their results, or after residuals.
+
+    >>> norm_places(Config("bert", 2)), norm_places(Config("gpt2", 2, norm_first=True))
+    ('after residuals (post-norm)', 'before sub-layers (pre-norm)')
+    """
+    places = {
+        (True, True): "before sub-layers, of their results",
+        (True, False): "before sub-layers (pre-norm)",
+        (False, True): "of results of sub-layers",
+        (False, False): "after residuals (post-norm)",
+    }[config.norm_first, config.norm_output]
+    has_last = any(config.stack(name).final_norm for name in config.stacks)
+    return places + ", of embeddings" * config.embed_norm + ", at the end" * has_last
+
+
+def scale_text(config: Config) -> str:
+    """The factor of the scores; of the usual one its formula.
+
+    >>> scale_text(Config("t5", 2, scale=1.0)), scale_text(Config("gpt2", 2))
+    ('1', '1/√(head width)')
+    """
+    if config.scale is None:
+        return "1/√(head width)" if config.score == "scaled-dot" else "1"
+    return f"{config.scale:g}"
+
+
+def number_of(value: float, neutral: float) -> str:
+    return "" if value == neutral else f"{value:g}"
+
+
+def biases_text(specs: Mapping[str, Mapping[str, Any]]) -> str:
+    """The parts of a layer that have biases, as q k v o, network; or none.
+
+    >>> biases_text({"decoder.0.self": {"wq": 0, "bq": 0}, "decoder.0.ffn": {"w1": 0}}), biases_text({})
+    ('q', 'none')
+    """
+    attention = {name for layer, named in specs.items() if layer.endswith((".self", ".cross")) for name in named}
+    network = {name for layer, named in specs.items() if layer.endswith(".ffn") for name in named}
+    letters = " ".join(letter for letter in "qkvo" if f"b{letter}" in attention)
+    return ", ".join(filter(None, [letters, "network" * bool({"b1", "b2"} & network)])) or "none"
+
+
+def position_facts(config: Config) -> dict[str, str]:
+    """The kind of positions, and its sizes.
+
+    >>> position_facts(Config("t5", 2))["positions"]
+    'none'
+    """
+    positions = config.positions
+    order = "sines before cosines" if positions.layout == "halves" else "sine and cosine in turn"
+    kinds = {
+        "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
+        "rotary": "rotary, " + ("neighbouring features" if positions.interleaved else "halves of a head"),
+    }
+    relative = {
+        "t5": "a bias on the scores by distance",
+        "alibi": "ALiBi" + ", rounded to bfloat16" * positions.rounds_bias,
+        "disentangled": f"disentangled ({', '.join(positions.terms)})",
+    }
+    kind = kinds.get(positions.kind, positions.kind)
+    parts = [kind] if positions.kind != "none" or not positions.relative else []
+    has_buckets = positions.relative in ("t5", "disentangled")
+    return {
+        "positions": "; ".join([*parts, *filter(None, [relative.get(positions.relative)])]),
+        "longest text": f"{positions.longest:,}" if positions.size and not config.patches else "",
+        **(rotation_facts(config) if positions.kind == "rotary" else {}),
+        "buckets": str(positions.buckets) if has_buckets else "",
+        "largest distance": str(positions.max_distance) if has_buckets and positions.max_distance else "",
+    }
+
+
+def rotation_facts(config: Config) -> dict[str, str]:
+    positions = config.positions
+    scaling, local = rotation_text(positions.rope), rotation_text(positions.local_rope)
+    width = config.stack(config.stacks[-1]).head_dim
+    is_partial = positions.rotary_dim not in (0, width)
+    theta, local_theta = (
+        number_text(rope.get("rope_theta", 10000.0)) for rope in (positions.rope, positions.local_rope)
+    )
+    return {
+        "theta": theta,
+        "scaling": scaling,
+        "window theta": local_theta * bool(positions.local_rope and local_theta != theta),
+        "window scaling": (local or "none") * bool(positions.local_rope and local != scaling),
+        "rotated features": f"{positions.rotary_dim} of {width}" if is_partial else "",
+        "unrotated layers": ", ".join(map(str, positions.unrotated)),
+    }
+
+
+def rotation_text(rope: Mapping[str, Any]) -> str:
+    """The scaling of a rotation with its fields, "" for none.
+
+    >>> rotation_text({"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}), rotation_text({"rope_theta": 1e4})
+    ('linear, factor 4', '')
+    """
+    known = ("rope_type", "rope_theta", "max_position_embeddings")
+    fields = ", ".join(f"{key} {number_text(value)}" for key, value in rope.items() if key not in known)
+    kind = rope.get("rope_type", "default")
+    return "" if kind == "default" else f"{kind}, {fields}"
+
+
+def number_text(value: object) -> str:
+    """A published value in a few digits.
+
+    >>> number_text(500000.0), number_text("yarn"), number_text([1.0, 2.5])
+    ('500000', 'yarn', '1 2.5')
+    """
+    if isinstance(value, list):
+        return named(tuple(map(number_text, value)), between=" ")
+    is_whole = isinstance(value, float) and value.is_integer() and value < 1e9
+    return f"{value:.0f}" if is_whole else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def head_text(checkpoint: "Checkpoint") -> str:
+    """Where the weights of the head are: the table of embeddings, or their own."""
+    config, params = checkpoint.config, checkpoint.params
+    if not config.head:
+        return "none"
+    find = params.weights.find
+    tables = [
+        find(specs["table"].names)
+        for layer, specs in params.specs.items()
+        if layer.endswith(".embed") and "table" in specs
+    ]
+    head = params.specs["head"]
+    is_tied = "w" in head and find(head["w"].names) in tables
+    return ("the table of embeddings (tied)" if is_tied else "weights of its own") + ", biased" * ("b" in head)
+
+
+def tokens_text(special: SpecialTokens) -> str:
+    """The ids of special tokens.
+
+    >>> tokens_text(SpecialTokens(eos=(2,), bos=1))
+    'begin 1, end 2'
+    """
+    parts = {
+        "begin": special.bos,
+        "end": " ".join(map(str, special.eos)) or None,
+        "padding": special.pad,
+        "decoding starts with": special.start,
+        "first is always": special.forced_bos,
+        "last is always": special.forced_eos,
+        "never": " ".join(map(str, special.banned)) or None,
+    }
+    return ", ".join(f"{name} {ids}" for name, ids in parts.items() if ids is not None)
+
+
+def join_parts(*words: str) -> str:
+    return ", ".join(filter(None, words))
+
+
+def named(words: tuple[str, ...], between: str = ", ") -> str:
+    """The first few of some words, and how many there are.
+
+    >>> named(tuple("abcdefghij")), named(("cat",))
+    ('a, b, c, d, e, f, g, h … (10 in all)', 'cat')
+    """
+    return between.join(words[:MOST]) + (f" … ({len(words)} in all)" if len(words) > MOST else "")
+
+
+CELL_NAMES = {
+    "tanh": "tanh cells",
+    "relu": "ReLU cells",
+    "gru": "GRU cells, reset gate after the product",
+    "gru-reset-before": "GRU cells, reset gate before the product",
+    "lstm": "LSTM cells",
+}
+BRIDGES = {
+    "none": "zeros",
+    "identity": "the last states of the encoder",
+    "tanh": "tanh(the last states of the encoder · W + b)",
+}
+
+
+def recurrent_facts(config: RecurrentConfig) -> dict[str, str]:
+    """The facts of a recurrent model by name, "" for what it does not have.
+
+    >>> from attnkit.model.recurrent_config import RecurrentStack
+    >>> decoder = RecurrentStack(1, 1, 4, 1, 4, vocab=9, embedding=3, widths=(4,))
+    >>> recurrent_facts(RecurrentConfig("lstm", 4, decoder=decoder))["decoder"]
+    '1 layer of LSTM cells, width 4, embeddings of 3, vocabulary 9'
+    """
+    rows = {}
+    for name in config.stacks:
+        stack = config.recurrent_stack(name)
+        is_even = len(set(stack.widths)) == 1
+        rows[name] = join_parts(
+            f"{counted(stack.layers, 'layer')} of {CELL_NAMES[stack.cell]}",
+            f"width {stack.widths[0]:,}" if is_even else "widths " + ", ".join(f"{one:,}" for one in stack.widths),
+            "both directions" * stack.is_bidirectional,
+            f"embeddings of {stack.embedding:,}",
+            f"vocabulary {stack.vocab:,}",
+        )
+    decoding, attention, read = config.decoding, "", "[state]"
+    if decoding.score != "none":
+        score = f"additive of width {decoding.score_width:,}" if decoding.score == "additive" else decoding.score
+        state = "before" if decoding.asks_before else "after"
+        attention = f"{score}, with the state {state} the token" + ", input feeding" * decoding.input_feeding
+        read = "[context; state]"
+    read = "[state before; embedding; context]" if decoding.asks_before else read
+    return rows | {
+        "attention": attention,
+        "readout": f"tanh({read} W + b), width {config.width:,}" if decoding.readout_width else "",
+        "bridge": f"the decoder begins with {BRIDGES[decoding.bridge]}" if config.encoder else "",
+    }
