@@ -15,7 +15,7 @@ from attnkit.model.pooling import concat_pool, first_token, mean_pool
 from attnkit.model.sampling import logits, probabilities
 from attnkit.model.transformer import normalize
 
-LARGEST = 1 << 22  # numbers of a weight that are multiplied at once
+LARGEST = 1 << 23  # numbers of a weight that are multiplied at once
 
 
 def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
