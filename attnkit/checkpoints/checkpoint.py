@@ -92,6 +92,17 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
             self._views[layer] = {name: self._view(layer, name) for name in self.specs[layer]}
         return self._views[layer]
 
+    def read(self, layer: str, name: str) -> Array:
+        """One parameter, which is not kept."""
+        spec = self.specs[layer][name]
+        stored = spec.pad_row(as_float(self._read(self._stored[layer][name])))
+        return spec.to_parameter(stored, self.config.parameter_shape(layer, name))
+
+    def source(self, layer: str, name: str) -> tuple[object, ...]:
+        """The stored tensors of a parameter, and which part of them it is: the same for tied parameters."""
+        spec = self.specs[layer][name]
+        return self._stored[layer][name], spec.share, spec.entry
+
     @cached_property
     def keeps_layers(self) -> bool:
         """Whether layers stay in memory once they are converted; otherwise only the one last used does.

@@ -1,4 +1,4 @@
-"""attnkit diff: compare two tensors, records or traces."""
+"""attnkit diff: compare two tensors, records, traces or models."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +10,10 @@ import typer
 
 from attnkit.cli import figures, options, views
 from attnkit.cli.constraints import Constraints
+from attnkit.cli.operands import load_operand
 from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews, Stage, make_item, named_files, tool
 from attnkit.display.cells import Cells
-from attnkit.errors import AttnkitError, DifferentError, UsageError, counted
+from attnkit.errors import AttnkitError, DifferentError, UsageError, counted, flag_name
 from attnkit.formats import Source
 from attnkit.inputs.operands import cast_x, select_tensor
 from attnkit.interpret.comparison import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # what compares dumps takes long to import, and two records d
     from attnkit.debugger.report import VerdictReport
     from attnkit.display import Style
     from attnkit.display.figures import FigureOptions, Section
+    from attnkit.interpret.weights_comparison import WeightsReport
 
 
 DUMPS = (".npz", ".safetensors", ".pt", ".pth", ".bin")  # files whose names are read without their tensors
@@ -53,12 +55,42 @@ class Port:
     text: str | None = None
 
 
+@dataclass(frozen=True)
+class ModelPair:
+    """Two models whose parameters are compared."""
+
+    a: "Checkpoint"
+    b: "Checkpoint"
+
+
 def read_pairs(stage: Stage, upstream: Records | None) -> Records:
+    if are_models(stage):
+        return Records(None, iter([open_models(stage)]))
     if is_port(stage):
         return Records(None, iter([open_port(stage, stage.operands)]))
     if len(stage.operands) != 2:
         raise UsageError(f"two files to compare, not {len(stage.operands)}: attnkit diff A B")
     return Records(None, pair_records(stage))
+
+
+def are_models(stage: Stage) -> bool:
+    """Whether the operands are the folders of two models."""
+    paths = stage.operands
+    if stage.parameters["model_"] is not None or len(paths) != 2 or not all(map(os.path.isdir, paths)):
+        return False
+    from attnkit.checkpoints.checkpoint import is_model
+
+    return all(map(is_model, paths))
+
+
+def open_models(stage: Stage) -> ModelPair:
+    """Open the models of two folders. UsageError for options of records or dumps."""
+    for name in ("heatmap", "all_", "map_", "only", "dtype"):
+        if stage.extra.get(name) or stage.parameters.get(name) or stage.common.get(name):
+            raise UsageError("cannot be combined with the folders of two models", flag_name(name.rstrip("_")))
+    models = [load_operand(path, "model")[0] for path in stage.operands]
+    stage.files.loaded |= dict(zip(("a", "b"), models, strict=True))
+    return ModelPair(*models)
 
 
 def is_port(stage: Stage) -> bool:
@@ -134,6 +166,8 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     """Read records, arrays or names of files from a caller in Python."""
     inputs = [one for one in inputs if one is not None]
     stage.operands = tuple(one for one in inputs if isinstance(one, str))
+    if are_models(stage):
+        return Records(None, iter([open_models(stage)]))
     if is_port(stage):
         return Records(None, iter([open_port(stage, inputs)]))
     if len(inputs) != 2:
@@ -207,6 +241,10 @@ def render_differences(report: Record, stage: Stage, style: "Style") -> str:
     """Write the report as a table, with heat maps of the differences on request."""
     if stage.common.get("quiet") and stage.common.get("output") in (None, "-"):
         return ""  # the exit code is the result
+    if changes := as_changes(report):
+        from attnkit.interpret.weights_comparison import draw_changes
+
+        return draw_changes(changes, style)
     if verdict := as_verdict(report):
         from attnkit.debugger.report import render_verdict
 
@@ -219,6 +257,11 @@ def draw_differences(report: Record, stage: Stage, figure_options: "FigureOption
     """Draw the report as a table, with heat maps of the differences on request."""
     from attnkit.display.figures import Section, Table, heatmap_section
 
+    if changes := as_changes(report):
+        from attnkit.interpret.weights_comparison import change_rows
+
+        cells = change_rows(changes, figures.text_style(stage).precision)
+        return [Section("parameters", [Table(cells, LEFT)] if cells else [], notes=[*changes.lines])]
     if verdict := as_verdict(report):
         from attnkit.debugger.report import left_columns, opening_lines, verdict_cells, verdict_lines
 
@@ -239,6 +282,15 @@ def spell_tokens(report: Record, spelling: str) -> DiffReport:
     return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
 
 
+def as_changes(report: Record) -> "WeightsReport | None":
+    """The report of a comparison of two models, None for one of records or dumps."""
+    if isinstance(report, DiffReport):
+        return None
+    from attnkit.interpret.weights_comparison import WeightsReport
+
+    return report if isinstance(report, WeightsReport) else None
+
+
 def as_verdict(report: Record) -> "VerdictReport | None":
     """The report of a comparison with a model, None for one of two records."""
     if isinstance(report, DiffReport):
@@ -257,6 +309,11 @@ def with_heatmap(report: Record, stage: Stage) -> Record:
 
 def list_differences(report: Record, stage: Stage) -> Cells:
     views.refuse_view(stage)
+    if changes := as_changes(report):
+        from attnkit.interpret.weights_comparison import FIGURES as CHANGES
+        from attnkit.interpret.weights_comparison import list_changes
+
+        return Cells(["tensor", "verdict", *CHANGES], list_changes(changes))
     if as_verdict(report):
         from attnkit.debugger.report import FIGURES, WORDS
 
@@ -308,12 +365,12 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
         inputs={"a": "TensorLike", "b": "TensorLike | None"},
         reader=read_values,
         options=("heatmap",),
-        result="DiffReport | VerdictReport",
+        result="DiffReport | VerdictReport | WeightsReport",
         present=with_heatmap,
     ),
 )
 def diff(
-    pair: Pair | Port,
+    pair: Pair | Port | ModelPair,
     *,
     rtol: Annotated[float, typer.Option(min=0, help="relative tolerance")] = 0.0,
     atol: Annotated[float, typer.Option(min=0, help="absolute tolerance")] = 0.0,
@@ -333,7 +390,7 @@ def diff(
     ] = None,
     match: Annotated[bool, typer.Option(help="pair tensors whose names say nothing by shape and value")] = False,
 ) -> Record:
-    """Compare two tensors, records or traces: exit code 0 when they are the same, 1 when they differ.
+    """Compare two tensors, records, traces or models: exit code 0 when they are the same, 1 when they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. The table has a line for each
     tensor: how many numbers differ, the largest |a − b| and its index, the largest |a − b| / |b| where b is not 0,
@@ -342,7 +399,9 @@ def diff(
     the first difference.
 
     An NPY file or FILE:NAME is a single tensor, which is compared with x of the other file. Two traces (from encode
-    --trace) are compared stage by stage, up to the first stage that differs, or, with --all, to the end.
+    --trace) are compared stage by stage, up to the first stage that differs, or, with --all, to the end. Of the folders
+    of two models the parameters are compared, those of all layers in one line (decoder.#.ffn.w1): the norm of the
+    change beside the norm, the layer with the largest relative change, and what only one of them has.
 
     With --model DIR the reference is computed: `diff --model DIR "a text" MINE` compares MINE, the dump of another
     implementation, with the model in every stage that MINE has, each computed from MINE's own inputs, and --why names
@@ -353,6 +412,10 @@ def diff(
     Example:
       attnkit embed "a b" --dim 4 -o a.npy --only x && attnkit layernorm a.npy -o b.npy && attnkit diff a.npy b.npy
     """
+    if isinstance(pair, ModelPair):
+        from attnkit.interpret.weights_comparison import compare_checkpoints
+
+        return compare_checkpoints(pair.a, pair.b, rtol, atol)
     if isinstance(pair, Port):
         from attnkit.debugger.compare import Request
 

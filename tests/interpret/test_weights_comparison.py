@@ -1,0 +1,167 @@
+"""Two checkpoints of one architecture compared: norms by hand, what only one has, one parameter at a time."""
+
+import json
+import math
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import attnkit
+from attnkit.checkpoints import Checkpoint, open_checkpoint
+from attnkit.checkpoints.publishing import published_tensors
+from attnkit.interpret.weights_comparison import WeightChange, WeightsReport, compare_checkpoints, measure_change
+from tests.places import MODELS
+from tests.process import run
+
+Tensors = dict[str, np.ndarray]
+
+
+def copied(name: str, folder: Path, change: Callable[[Tensors], None], **settings: object) -> Checkpoint:
+    """The folder of a model again, with changed tensors and settings."""
+    shutil.copytree(MODELS / name, folder)
+    tensors = {key: one.copy() for key, one in safetensors.numpy.load_file(folder / "model.safetensors").items()}
+    change(tensors)
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text()) | settings
+    (folder / "config.json").write_text(json.dumps(config))
+    return open_checkpoint(str(folder))
+
+
+def figures(report: WeightsReport, pattern: str) -> dict[str, float]:
+    at = report.labels["tensor"].index(pattern)
+    return {name: report[name][at].item() for name in ("layers", "changed", "change", "norm", "relative", "largest")}
+
+
+def verdicts(report: WeightsReport) -> dict[object, object]:
+    return dict(zip(report.labels["tensor"], report.labels["verdict"], strict=True))
+
+
+def test_norms_of_changes_by_hand(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors["model.layers.0.mlp.up_proj.weight"][0, :2] += (3, 4)
+        tensors["model.layers.1.mlp.up_proj.weight"][5, 5] += 12
+
+    a, b = open_checkpoint(str(MODELS / "llama")), copied("llama", tmp_path / "b", change)
+    report = compare_checkpoints(a, b)
+    norms = [float(np.linalg.norm(a.params[f"decoder.{n}.ffn"]["w3"].astype(np.float64))) for n in (0, 1)]
+    found = figures(report, "decoder.#.ffn.w3")
+    assert (found["layers"], found["changed"]) == (2, 2)
+    assert found["change"] == pytest.approx(13, rel=1e-6) and found["norm"] == pytest.approx(math.hypot(*norms))
+    assert found["relative"] == pytest.approx(13 / math.hypot(*norms), rel=1e-6)
+    assert found["largest"] == pytest.approx(12 / norms[1], rel=1e-6)
+    assert {name for name, verdict in verdicts(report).items() if verdict != "equal"} == {"decoder.#.ffn.w3"}
+    assert not report["same"]
+    assert "layers 0…1, most in 1" in repr(report)
+
+
+def test_a_fused_matrix_is_compared_by_its_parts(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors["transformer.h.1.attn.c_attn.weight"][:, 16:32] *= 2
+
+    report = compare_checkpoints(open_checkpoint(str(MODELS / "gpt2")), copied("gpt2", tmp_path / "b", change))
+    assert [name for name, verdict in verdicts(report).items() if verdict == "changed"] == ["decoder.#.self.wk"]
+    assert figures(report, "decoder.#.self.wk")["largest"] == pytest.approx(1, rel=1e-6)
+    assert "head.w" not in verdicts(report)  # the table of embeddings, compared once
+
+
+def test_what_only_one_has_and_other_shapes() -> None:
+    llama, qwen2 = (open_checkpoint(str(MODELS / name)) for name in ("llama", "qwen2"))
+    one, other = compare_checkpoints(llama, qwen2), compare_checkpoints(qwen2, llama)
+    assert verdicts(one)["decoder.#.self.bq"] == "only in B" and verdicts(other)["decoder.#.self.bq"] == "only in A"
+    assert verdicts(one)["decoder.embed.table"] == "shapes (330, 24) and (60, 24)"
+    assert math.isnan(figures(one, "decoder.#.self.bq")["change"])
+
+
+def test_layers_that_only_one_has(tmp_path: Path) -> None:
+    b = copied("llama", tmp_path / "b", lambda tensors: None, num_hidden_layers=1)
+    report = compare_checkpoints(open_checkpoint(str(MODELS / "llama")), b)
+    rows = [*zip(report.labels["tensor"], report.labels["verdict"], strict=True)]
+    assert ("decoder.#.ffn.w1", "equal") in rows and ("decoder.#.ffn.w1", "only in A") in rows
+    assert "only in A, layer 1" in repr(report) and "not compared, since no layer uses them" in repr(report)
+
+
+def test_equal_weights_of_other_configurations_are_not_the_same(tmp_path: Path) -> None:
+    a, b = open_checkpoint(str(MODELS / "llama")), copied("llama", tmp_path / "b", lambda tensors: None)
+    assert compare_checkpoints(a, b)["same"]
+    other = copied("llama", tmp_path / "c", lambda tensors: None, rms_norm_eps=0.5)
+    report = compare_checkpoints(a, other)
+    assert not report["same"] and report.lines[-1].startswith("the configurations differ: attnkit show ")
+
+
+@pytest.mark.parametrize(("x", "y", "expected"), [
+    ([np.nan, 1.0], [np.nan, 1.0], WeightChange("equal", 0.0, math.nan)),
+    ([np.inf, 1.0], [np.inf, 4.0], WeightChange("changed", 3.0, math.inf)),
+    ([0.0], [2.0], WeightChange("changed", 2.0, 0.0)),
+    ([], [], WeightChange("equal", 0.0, 0.0)),
+])  # fmt: skip
+def test_numbers_that_are_not_finite_and_none(x: list[float], y: list[float], expected: WeightChange) -> None:
+    found = measure_change(np.array(x), np.array(y))
+    assert found.verdict == expected.verdict
+    np.testing.assert_array_equal(found[1:], expected[1:])
+
+
+def test_the_change_beside_zeros_is_infinite() -> None:
+    assert (WeightChange("changed", 2.0, 0.0).relative, WeightChange("equal", 0.0, 0.0).relative) == (math.inf, 0.0)
+
+
+def test_blocks_of_a_large_tensor_add_up() -> None:
+    x = np.random.default_rng(0).standard_normal((500, 300))
+    y = x + 0.5
+    for left, right in ((x, y), (x.T, y.T), (x.T, np.ascontiguousarray(y.T))):
+        found = measure_change(left, right)
+        assert found.change == pytest.approx(0.5 * math.sqrt(x.size)) and found.norm == pytest.approx(np.linalg.norm(x))
+
+
+def test_tolerances(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors["model.norm.weight"] *= np.float32(1.01)
+
+    a, b = open_checkpoint(str(MODELS / "llama")), copied("llama", tmp_path / "b", change)
+    assert not compare_checkpoints(a, b, rtol=0.005)["same"] and compare_checkpoints(a, b, rtol=0.02)["same"]
+
+
+def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    raw = {"model_type": "gpt2", "n_embd": 256, "n_head": 2, "n_layer": 12, "n_positions": 8, "vocab_size": 9}
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(raw))
+        shapes = published_tensors(raw).shapes
+        tensors = {key: np.ones(shape, np.float16) for key, shape in shapes.items()}
+        safetensors.numpy.save_file(tensors, tmp_path / name / "model.safetensors")
+    a, b = (open_checkpoint(str(tmp_path / name)) for name in "ab")
+    tracemalloc.start()
+    assert compare_checkpoints(a, b)["same"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    largest = 256 * 1024
+    assert peak < 20 * largest < a.parameter_count  # two of float32, and their blocks in float64
+
+
+def test_the_process(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors["model.norm.weight"] += 1
+
+    copied("llama", tmp_path / "b", change)
+    same, other = str(MODELS / "llama"), str(tmp_path / "b")
+    assert run("diff", same, same) == (0, b"the same (21 parameters)\n", "")
+    code, out, _ = run("diff", same, other, "-f", "csv")
+    heads, *rows = out.decode().splitlines()
+    assert (code, heads) == (1, "tensor,verdict,layers,changed,change,norm,relative,largest")
+    assert [row.split(",")[:4] for row in rows if "changed" in row] == [["decoder.norm.gamma", "changed", "1", "1"]]
+    code, out, _ = run("diff", same, other, "-f", "json")
+    record = json.loads(out)
+    assert code == 1 and record["tensors"]["same"]["data"] is False and "changed" in record["labels"]["verdict"]
+    assert run("diff", same, other, "-q") == (1, b"", "")
+    assert run("diff", same, other, "--heatmap").code == run("diff", same, other, "--all").code == 2
+    assert run("diff", same, other, "--only", "head.w").code == 2
+    assert run("diff", same, str(tmp_path / "none")).code == 4
+
+
+def test_from_python(tmp_path: Path) -> None:
+    report = attnkit.diff(str(MODELS / "llama"), str(MODELS / "llama"))
+    assert isinstance(report, WeightsReport) and report["same"] and repr(report) == "the same (21 parameters)"
