@@ -6,12 +6,14 @@ names are those of the package gguf, frozen by tests/references/make_gguf_names.
 
 import json
 import re
+import struct
 
 import numpy as np
 
 from attnkit.formats import safetensors
+from attnkit.tokenizers.unigram import read_sentencepiece
 from tests.drawing import draw_tensors
-from tests.gguf_files import pack_gguf
+from tests.gguf_files import LIST, U8, pack_gguf
 from tests.places import MODELS, REFERENCES
 
 # model of the references -> architecture
@@ -270,3 +272,68 @@ def quantize_rows(name, array, kind):
         numbers = halves[:, 0] | halves[:, 1] << 4
     packed = np.concatenate([scales.astype("<f2").view(np.uint8), numbers], axis=1)
     return kind, array.shape, packed.tobytes()
+
+
+def tokenizer_keys(model):
+    """The keys of the tokenizer of a model of the references, as its converter writes them."""
+    return {f"tokenizer.ggml.{key}": value for key, value in TOKENIZERS[model](MODELS / model).items()}
+
+
+def byte_level_keys(folder):
+    document = json.loads((folder / "tokenizer.json").read_text())
+    tokens = document["model"]["vocab"] | {one["content"]: one["id"] for one in document["added_tokens"]}
+    names, added = sorted(tokens, key=tokens.get), {one["content"] for one in document["added_tokens"]}
+    merges = [one if isinstance(one, str) else " ".join(one) for one in document["model"]["merges"]]
+    kinds = [3 if name in added else 1 for name in names]
+    return {"model": "gpt2", "pre": "gpt-2", "tokens": names, "token_type": kinds, "merges": merges}
+
+
+def sentencepiece_keys(path, model):
+    stored = read_sentencepiece(path.read_bytes(), "m")
+    texts, scores, kinds = ([*part] for part in zip(*stored.pieces, strict=True))
+    keys = {"model": model, "tokens": texts, "scores": scores, "token_type": kinds, "unknown_token_id": stored.unknown}
+    return keys | ({"precompiled_charsmap": pack_bytes(stored.charsmap)} if stored.charsmap else {})
+
+
+def llama_keys(folder):
+    keys = sentencepiece_keys(folder / "tokenizer.model", "llama")
+    return {**keys, "bos_token_id": 1, "eos_token_id": 2, "add_bos_token": True, "add_eos_token": False}
+
+
+def t5_keys(folder):
+    keys = sentencepiece_keys(folder / "spiece.model", "t5")
+    blanks = 4
+    return {
+        **keys,
+        "tokens": keys["tokens"] + [f"[PAD{len(keys['tokens']) + at}]" for at in range(blanks)],
+        "scores": keys["scores"] + [-1000.0] * blanks,
+        "token_type": keys["token_type"] + [5] * blanks,
+        "eos_token_id": 1,
+        "padding_token_id": 0,
+        "add_space_prefix": True,
+        "remove_extra_whitespaces": True,
+    }
+
+
+def bert_keys(folder):
+    lines = (folder / "vocab.txt").read_text().splitlines()
+    special = "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"
+    kinds = [3 if line in special else 1 for line in lines]
+    bare = [line if line in special else line[2:] if line[:2] == "##" else f"▁{line}" for line in lines]
+    names = ("unknown", "seperator", "padding", "cls", "mask")
+    ids = {f"{name}_token_id": lines.index(token) for name, token in zip(names, special, strict=True)}
+    return {"model": "bert", "tokens": bare, "token_type": kinds} | ids
+
+
+def pack_bytes(content):
+    return struct.pack("<IIQ", LIST, U8, len(content)) + content
+
+
+TOKENIZERS = {"gpt2": byte_level_keys, "llama": llama_keys, "t5": t5_keys, "bert-mlm": bert_keys}
+
+
+SPLIT_TEXTS = (
+    "The cat's on HER mat. DON'T! I'LL we're", " two  spaces   three ", "Ünïcödé ﬁnd ½ Ⅷ", "1234567 and 3.14 v2x",
+    "new\nline\n\n end \r\n x", "tab\tx", "日本語とカナ 한국어", "😀👍🏽!?", "a_b-c/d\\e", "camelCaseWord HTTPServer",
+    "e\u0301 combining a\u0308", "",
+)  # fmt: skip

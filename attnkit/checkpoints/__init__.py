@@ -12,6 +12,7 @@ label_heads.py      the heads of text encoders that give labels: of a text, of t
 sentence_modules.py the files of sentence-transformers: pooling, dense layers, prompts
 marian_native.py    model.npz, the file that Marian itself writes
 gguf.py             a GGUF file of llama.cpp as a configuration and tensors under their published names
+gguf_tokenizer.py   the tokenizer inside a GGUF file as the files of a folder
 
 A family defines PREFIXES (that published names may or may not have), `read_config(raw, stored) -> Config` and
 `map_layers(raw) -> Layers`: the Protocol `Family` in checkpoint.py. gpt2.py is a short, complete example. The names of

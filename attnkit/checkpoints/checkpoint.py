@@ -23,6 +23,7 @@ from attnkit.model.config import Config
 from attnkit.model.dtypes import FLOATS, Array
 from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
+from attnkit.tokenizers.files import TokenizerFolder
 
 FAMILIES = ("albert", "bert", "bloom", "camembert", "cohere", "cohere2", "deberta-v2", "distilbert", "electra",
             "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gptj", "granite",
@@ -307,6 +308,8 @@ class Checkpoint:
     raw     config.json as parsed
     params  layer -> {parameter: array}
     keys    the keys that its family read, and whether config.json has each
+
+    tokenizer  the files of the tokenizer, where they are not in the folder
     """
 
     def __init__(
@@ -317,8 +320,10 @@ class Checkpoint:
         params: Parameters,
         files: Sequence[str],
         keys: Mapping[str, bool] | None = None,
+        tokenizer: TokenizerFolder | None = None,
     ) -> None:
         self.folder = folder
+        self._companion_folder = tokenizer or folder
         self.config = config
         self.raw = raw
         self.params = params
@@ -326,10 +331,10 @@ class Checkpoint:
         self._files = list(files)
         self._companions: dict[str, Any] = {}
 
-    def load_companion(self, name: str, load: Callable[[str, str], Any]) -> Any:
+    def load_companion(self, name: str, load: Callable[[Any, str], Any]) -> Any:
         """Load a part such as a tokenizer once, by `load(folder, name)`."""
         if name not in self._companions:
-            self._companions[name] = load(self.folder, name)
+            self._companions[name] = load(self._companion_folder, name)
             self._files = [*dict.fromkeys([*self._files, *self._companions[name].files])]
         return self._companions[name]
 
@@ -471,9 +476,9 @@ def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
 def _open_gguf(path: str) -> Checkpoint:
     from attnkit.checkpoints.gguf import open_model
 
-    reader, weights = open_model(path)
+    reader, weights, tokenizer = open_model(path)
     config, params = read_model(import_family(reader), reader, weights)
-    return Checkpoint(path, config, reader.values.plain, params, weights.files)
+    return Checkpoint(path, config, reader.values.plain, params, weights.files, reader.values.stated(), tokenizer)
 
 
 def _open_marian(folder: str) -> Checkpoint:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.checkpoints.config_reader import ConfigReader, is_finite
+from attnkit.checkpoints.gguf_tokenizer import GgufFolder
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import DataError
 from attnkit.formats.gguf import GgufFile, open_gguf
@@ -501,8 +502,8 @@ ARCHITECTURES = {
 ARCHITECTURES["t5encoder"] = ARCHITECTURES["t5"]
 
 
-def open_model(path: str) -> tuple[ConfigReader, Weights]:
-    """The configuration and the tensors of a GGUF file, as the reader of its family expects them.
+def open_model(path: str) -> tuple[ConfigReader, Weights, GgufFolder]:
+    """The configuration and the tensors of a GGUF file, as the reader of its family expects them, and its tokenizer.
 
     DataError for an architecture that is not known, or for keys that are not read and may change a number.
     """
@@ -513,7 +514,8 @@ def open_model(path: str) -> tuple[ConfigReader, Weights]:
         raise DataError(f"architecture {file.architecture[:40]!r} is not known (expected {known})", path)
     with name_errors(path):
         values = infer_values(file, architecture)
-        return ConfigReader(values, path), name_tensors(file, architecture, values)
+        weights = name_tensors(file, architecture, values)
+        return ConfigReader(values, path), weights, GgufFolder(path, file.metadata, weights.files)
 
 
 def infer_values(file: ModelFile, architecture: Architecture) -> Values:

@@ -11,6 +11,7 @@ from attnkit.errors import DataError
 from attnkit.formats.streams import exists
 from attnkit.model.activations import TORCH
 from attnkit.model.dtypes import Array
+from attnkit.tokenizers.files import TokenizerFolder
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 SETTINGS = tuple(  # the first of these; older folders have one with the name of their family
@@ -77,11 +78,13 @@ class SentenceModules:
         return any(isinstance(module, Pooling) for module in self.modules.values())
 
 
-def load_sentence_modules(folder: str, name: str = "") -> SentenceModules:
-    """Read modules.json and its files. A folder without it contains none.
+def load_sentence_modules(folder: str | TokenizerFolder, name: str = "") -> SentenceModules:
+    """Read modules.json and its files. A folder without it contains none, and so does a GGUF file.
 
     DataError for a module that is not known, one outside the folder, or weights that do not fit their configuration.
     """
+    if not isinstance(folder, str):
+        return SentenceModules()
     path = os.path.join(folder, MODULES)
     if not exists(path):
         return SentenceModules()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attnkit.errors import DataError
-from attnkit.tokenizers.files import TokenizerFolder
+from attnkit.tokenizers.files import TokenizerFolder, open_folder
 from attnkit.tokenizers.huggingface import load_bpe, load_tokenizer_json, load_wordpiece
 from attnkit.tokenizers.sentencepiece import load_llama, load_marian, load_t5, load_whitespace
 from attnkit.tokenizers.tokens import Tokenizer
@@ -27,7 +27,7 @@ class NoTokenizer(DataError):
     """A folder without a tokenizer."""
 
 
-def load_tokenizer(path: str, side: str = "source") -> Tokenizer:
+def load_tokenizer(place: str | TokenizerFolder, side: str = "source") -> Tokenizer:
     """Load the tokenizer of a folder by the files that it contains.
 
     side  "source" or "target" of a translation: which text `encode` and `decode` are for
@@ -35,14 +35,14 @@ def load_tokenizer(path: str, side: str = "source") -> Tokenizer:
     NoTokenizer where the folder has none of these files; DataError if one is malformed, or where a Marian has
     a vocabulary but no sentencepiece model to split text with.
     """
-    folder = TokenizerFolder(path, side)
+    folder = open_folder(place, side)
     vocabulary = folder.vocabulary_file  # first: files are recorded in the order they are read
     load = next((loader for files, loader in LOADERS.items() if folder.names.issuperset(files)), None)
     if load is None and vocabulary is not None:
         if folder.family == "marian":
-            raise DataError(f"no source.spm: {vocabulary} alone cannot split text into tokens", path)
+            raise DataError(f"no source.spm: {vocabulary} alone cannot split text into tokens", folder.path)
         load = load_whitespace
     if load is None:
         names = ", ".join(" with ".join(files) for files in LOADERS)
-        raise NoTokenizer(f"no tokenizer in the folder (looked for {names}, vocab.json, vocab.yml)", path)
+        raise NoTokenizer(f"no tokenizer in the folder (looked for {names}, vocab.json, vocab.yml)", folder.path)
     return replace(load(folder), files=tuple(folder.files))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, FileError, UsageError, system_reason
 from attnkit.libraries import import_library
-from attnkit.tokenizers.files import SPECIAL_TOKENS, TokenizerFolder, token_content
+from attnkit.tokenizers.files import SPECIAL_TOKENS, TokenizerFolder, open_folder, token_content
 
 Message = Mapping[str, Any]  # role, content, and what else a template reads
 
@@ -54,12 +54,12 @@ class RenderedChat(NamedTuple):
     ignored: Sequence[str]
 
 
-def load_chat_templates(path: str, part: str) -> ChatTemplates:
+def load_chat_templates(place: str | TokenizerFolder, part: str) -> ChatTemplates:
     """Read the chat templates of a folder, none if it has none, and its special tokens.
 
     Files of templates replace those in tokenizer_config.json, as in transformers.
     """
-    folder = TokenizerFolder(path)
+    folder = open_folder(place)
     special = {key: token_content(folder.settings.get(key)) for key in (f"{name}_token" for name in SPECIAL_TOKENS)}
     texts = read_template_files(folder)
     name = TEMPLATE
@@ -69,7 +69,7 @@ def load_chat_templates(path: str, part: str) -> ChatTemplates:
             stated = folder.read_json(LEGACY).get("chat_template")
             name = name if stated is None else LEGACY
         texts = {} if stated is None else parse_templates(stated, folder, name)
-    place = folder.file_path(name) if texts else path
+    place = folder.file_path(name) if texts else folder.path
     return ChatTemplates(texts, {key: token for key, token in special.items() if token}, place, tuple(folder.files))
 
 

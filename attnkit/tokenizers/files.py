@@ -247,6 +247,11 @@ class TokenizerFolder:
         return [added[id] for id in sorted(added)]
 
 
+def open_folder(place: str | TokenizerFolder, side: str = "source") -> TokenizerFolder:
+    """The folder at a path, or one that is open already."""
+    return TokenizerFolder(place, side) if isinstance(place, str) else place
+
+
 def check_content(content: bytes, name: str) -> bytes:
     refuse_lfs_pointer(content, name)
     if not content:

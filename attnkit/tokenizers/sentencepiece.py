@@ -78,11 +78,12 @@ def load_llama(folder: TokenizerFolder) -> Tokenizer:
     has_prefix, is_legacy = folder.get_bool("add_prefix_space", True), folder.get_bool("legacy", False)
     with call_library("cannot tokenize a line end", folder.file_path("tokenizer.model")):
         line_end = model.encode("\n")
+    is_bare = bool(line_end) and not pieces[line_end[0]].startswith("▁")  # the model adds no space before a text
 
     def split(text: str, is_first: bool) -> Sequence[int]:
-        if has_prefix and (is_legacy or (is_first and not text.startswith((" ", "▁")))):
+        if is_bare or (has_prefix and (is_legacy or (is_first and not text.startswith((" ", "▁"))))):
             return list(model.encode(text))
-        # the model always adds a space before the text; a line end in front takes that space, and is removed with it
+        # the model adds a space before the text; a line end in front takes that space, and is removed with it
         return list(model.encode("\n" + text))[len(line_end) :]
 
     def join(pieces: list[str]) -> str:
