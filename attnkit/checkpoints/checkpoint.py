@@ -504,7 +504,9 @@ def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[
     start, vocab = config.special.start, config.decoder.vocab if config.decoder else 0
     if start is not None and vocab and start >= vocab:
         raise reader.error(f"decoder_start_token_id {start} is outside the vocabulary of {vocab}")
-    return config, Parameters(config, weights, expand_layers(config, layers))
+    params = Parameters(config, weights, expand_layers(config, layers))
+    _check_positions(reader, config)  # of sizes that the shapes of tensors have confirmed
+    return config, params
 
 
 def read_family(family: Family, reader: ConfigReader, weights: Weights, strict: bool = True) -> tuple[Config, Layers]:
@@ -515,7 +517,6 @@ def read_family(family: Family, reader: ConfigReader, weights: Weights, strict: 
     config, layers = family.read_config(reader, weights), family.map_layers(reader)
     if strict:
         refuse_unread(reader, f"family {config.family}")
-    _check_positions(reader, config)
     return config, layers
 
 

@@ -74,13 +74,15 @@ def read_pairs(stage: Stage, upstream: Records | None) -> Records:
 
 
 def are_models(stage: Stage) -> bool:
-    """Whether the operands are the folders of two models."""
+    """Whether the operands are the folders of two models, or GGUF files."""
     paths = stage.operands
-    if stage.parameters["model_"] is not None or len(paths) != 2 or not all(map(os.path.isdir, paths)):
+    if stage.parameters["model_"] is not None or len(paths) != 2:
+        return False
+    if not all(os.path.isdir(path) or path.endswith(".gguf") for path in paths):
         return False
     from attnkit.checkpoints.checkpoint import is_model
 
-    return all(map(is_model, paths))
+    return all(path.endswith(".gguf") or is_model(path) for path in paths)
 
 
 def open_models(stage: Stage) -> ModelPair:

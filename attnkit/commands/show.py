@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
     from attnkit.interpret.model_sheet import FactSheet
 
+GGUF = ".gguf"
 CURVE = "training.jsonl"  # the reports of a run, in the folder of train
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
 
@@ -46,6 +47,10 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
         return Records(None, iter([read_pair(stage)]))
     folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
     pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
+    if stage.parameters["facts"] and not name and (folder or (stage.operands and stage.operands[0].endswith(GGUF))):
+        checkpoint, _ = operands.load_operand(stage.operands[0], "model")
+        stage.files.loaded["folder"] = checkpoint
+        return Records(None, iter([CheckpointRecord({}, checkpoint=checkpoint, whole=True)]))
     if not folder:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
@@ -69,8 +74,8 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
 
 
 def are_folders(operands: Sequence[str]) -> bool:
-    """Whether two operands are folders, whose models are set side by side."""
-    return len(operands) == 2 and all(map(os.path.isdir, operands))
+    """Whether two operands are folders or GGUF files, whose models are set side by side."""
+    return len(operands) == 2 and all(os.path.isdir(path) or path.endswith(GGUF) for path in operands)
 
 
 def read_pair(stage: Stage) -> "FactSheet":
@@ -231,7 +236,7 @@ def show(
         return model_summary.shell_pipeline(checkpoint.config, checkpoint.folder, pipeline, is_pooled)
     if facts:
         if not isinstance(record, CheckpointRecord):
-            raise UsageError("needs the folder of a model: attnkit show DIR --facts", "--facts")
+            raise UsageError("needs the folder of a model, or its GGUF file: attnkit show DIR --facts", "--facts")
         from attnkit.interpret.model_sheet import describe_model
 
         return describe_model(record.checkpoint)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST = 8  # words in a row
 DEFAULT, FIXED = " (default)", "–"
-LEGEND = f"{DEFAULT.strip()}: not in config.json; {FIXED}: implied by model_type, or seen in the tensors"
+LEGEND = f"{DEFAULT.strip()}: not in the file; {FIXED}: implied by model_type, or seen in the tensors"
 # fact -> the keys that state it in one family or another
 KEYS = {
     "family": "model_type",
@@ -62,6 +62,7 @@ KEYS = {
     "window scaling": "rope_type type",
     "rotated features": "partial_rotary_factor rotary_pct rotary_dim",
     "unrotated layers": "no_rope_layers no_rope_layer_interval layer_types",
+    "experts": "num_experts num_local_experts n_routed_experts",
     "segments": "type_vocab_size",
     "image": "image_size num_channels",
     "patches": "patch_size",
@@ -128,7 +129,7 @@ class FactSheet(Record):
         """The table: the facts of one model, or what differs between two."""
         if len(self.models) == 1:
             [facts] = self.models.values()
-            return [["fact", "config.json", "value"], *([fact.name, fact.source, fact.value] for fact in facts)]
+            return [["fact", "key", "value"], *([fact.name, fact.source, fact.value] for fact in facts)]
         shown = [*zip(*(self.labels[axis] for axis in ("fact", "a", "b")), self["equal"], strict=True)]
         return [["fact", *self.models], *([name, a, b] for name, a, b, is_equal in shown if not is_equal)]
 

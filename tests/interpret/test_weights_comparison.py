@@ -15,6 +15,7 @@ import attnkit
 from attnkit.checkpoints import Checkpoint, open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.interpret.weights_comparison import WeightChange, WeightsReport, compare_checkpoints, measure_change
+from tests.gguf_models import convert, load_tiny
 from tests.places import MODELS
 from tests.process import run
 
@@ -160,6 +161,21 @@ def test_the_process(tmp_path: Path) -> None:
     assert run("diff", same, other, "--heatmap").code == run("diff", same, other, "--all").code == 2
     assert run("diff", same, other, "--only", "head.w").code == 2
     assert run("diff", same, str(tmp_path / "none")).code == 4
+
+
+def test_a_folder_and_its_gguf_file(tmp_path: Path) -> None:
+    config, tensors = load_tiny("llama")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    stored = {key: np.ascontiguousarray(one) for key, one in tensors.items()}
+    safetensors.numpy.save_file(stored, tmp_path / "model.safetensors")
+    (tmp_path / "m.gguf").write_bytes(convert("llama"))
+    folder, file = str(tmp_path), str(tmp_path / "m.gguf")
+    code, out, _ = run("diff", folder, file, "-f", "csv", "--rtol", "1e-6")
+    assert code in (0, 1) and {row.split(",")[1] for row in out.decode().splitlines()[1:]} == {"equal"}
+    code, out, err = run("show", folder, file)
+    assert code == 0 and "facts equal" in out.decode(), err
+    code, out, err = run("show", file, "--facts")
+    assert code == 0 and "layers" in out.decode(), err
 
 
 def test_from_python(tmp_path: Path) -> None:
