@@ -204,7 +204,7 @@ def ffn(
     layer: str | None = None,
     hidden: int | None = None,
     seed: int = 0,
-    activation: Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "sigmoid", "identity"] = "relu",
+    activation: Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "sigmoid", "identity"] = "relu",
     gated: bool = False,
     residual: bool = False,
     add: TensorLike | None = None,

@@ -26,10 +26,10 @@ from attnkit.model.rotary import rope_frequencies
 from attnkit.tokenizers.files import TokenizerFolder
 
 FAMILIES = ("albert", "bert", "bloom", "camembert", "cohere", "cohere2", "deberta-v2", "distilbert", "electra",
-            "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gptj", "granite",
-            "llama", "lstm", "marian", "mistral", "modernbert", "mpnet", "olmo", "olmo2", "olmo3", "openai-gpt",
-            "opt", "phi", "phi3", "qwen2", "qwen3", "roberta", "seq2seq", "smollm3", "stablelm", "t5", "transformer",
-            "vit", "xlm-roberta")  # fmt: skip
+            "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss", "gptj",
+            "granite", "llama", "lstm", "marian", "mistral", "mixtral", "modernbert", "mpnet", "olmo", "olmo2",
+            "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+            "roberta", "seq2seq", "smollm3", "stablelm", "t5", "transformer", "vit", "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"

@@ -32,8 +32,9 @@ ANY_VALUE = {  # what keys are about -> keys that pass with any value
         "embed_dropout embedding_dropout encoder_layerdrop ffn_dropout hidden_dropout hidden_dropout_prob layerdrop "
         "mlp_dropout pooler_dropout qa_dropout resid_dropout resid_pdrop seq_classif_dropout stable_embedding_dropout "
         "summary_first_dropout summary_last_dropout init_std initializer_cutoff_factor initializer_factor "
-        "initializer_range router_aux_loss_coef tf_legacy_loss sparse_prediction sparse_pred_ignore_index "
-        "repad_logits_with_grad predict_special_tokens encoder_stride transformer-depth-scaling"
+        "initializer_range router_aux_loss_coef router_jitter_noise tf_legacy_loss sparse_prediction "
+        "sparse_pred_ignore_index repad_logits_with_grad predict_special_tokens encoder_stride "
+        "transformer-depth-scaling"
     ),
     "heads that attnkit does not run, or that are not in the file": (
         "id2label label2id problem_type num_labels _num_labels sentence_transformers "

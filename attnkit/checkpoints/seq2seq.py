@@ -101,12 +101,13 @@ def read_decoding(raw: ConfigReader, decoder: RecurrentStack) -> DecoderConfig:
     if score != "none" and not asks_before and not has_readout:
         raise raw.error("readout 'none' leaves attention unused where attention_query is 'current' (use tanh)")
     width = decoder.output_width(-1)
+    score_width, readout_width = raw.get_int("attention_size", width), raw.get_int("readout_size", width)
     return DecoderConfig(
         score=score,
-        score_width=raw.get_int("attention_size", width) if score == "additive" else 0,
+        score_width=score_width if score == "additive" else 0,
         asks_before=asks_before and score != "none",
         input_feeding=input_feeding,
-        readout_width=raw.get_int("readout_size", width) if has_readout else 0,
+        readout_width=readout_width if has_readout else 0,
         bridge=raw.get_choice("bridge", BRIDGES, "identity"),
     )
 

@@ -1,7 +1,8 @@
 """The tensors of a folder, memory-mapped, and the parameters that they are mapped to.
 
-A family maps the names of layers to {parameter: TensorSpec}. In both names `{n}` is the number of a
-layer, from 0; in published ones `{k}` for that number counted from 1.
+A family maps the names of layers to {parameter: TensorSpec}. In both names `{n}` is the number of a layer, from 0; in
+published ones `{k}` for that number counted from 1, and `{e}` for the number of an expert. The router of a mixture of
+experts has the name `STACK.{n}.router` there, as other layers may have a plain `STACK.{n}.ffn`.
 """
 
 import os
@@ -163,7 +164,8 @@ class TensorSpec:
     names         published names of the tensor; the first one that is stored counts
     transposed    the published axes are (out, in)
     share         the part of the outputs that the parameter is
-    entry         (i, count): the i-th of so many entries along a first axis that the parameter lacks
+    stacked       number of tensors along a first axis that the parameter lacks, of which it is one; 0: there is none
+    entry         its number among them
     joined        number of tensors that are joined along the first axis, `{h}` in their names is their number; 0: one
     rows          number of rows of the published tensor, if the parameter is one vector of them; 0: it is as published
     offset        added to the published numbers
@@ -175,7 +177,8 @@ class TensorSpec:
     names: tuple[str, ...]
     transposed: bool = False
     share: Share = WHOLE
-    entry: tuple[int, int] | None = None
+    stacked: int = 0
+    entry: int = 0
     joined: int = 0
     rows: int = 0
     offset: float = 0.0
@@ -183,11 +186,14 @@ class TensorSpec:
     leading_ones: int = 0
     padding_row: float | None = None
 
-    def with_layer_number(self, number: int | None) -> "TensorSpec":
+    def with_numbers(self, number: int | None, expert: int | None) -> "TensorSpec":
+        """The spec of one layer, and of one of its experts."""
         if number is None:
             return self
-        names = (name.replace("{n}", str(number)).replace("{k}", str(number + 1)) for name in self.names)
-        return replace(self, names=tuple(names))
+        names = [name.replace("{n}", str(number)).replace("{k}", str(number + 1)) for name in self.names]
+        if expert is None:
+            return replace(self, names=tuple(names))
+        return replace(self, names=tuple(name.replace("{e}", str(expert)) for name in names), entry=expert)
 
     def joined_names(self) -> list[tuple[str, ...]]:
         """The names of each tensor that the parameter consists of.
@@ -208,7 +214,7 @@ class TensorSpec:
         rows, *others = self._whole_shape(shape)
         rows = rows if self.padding_row is None else rows - 1
         flat = (self.rows, rows // self.rows) if self.rows else (rows // (self.joined or 1), *others)
-        lead = (1,) * self.leading_ones + (() if self.entry is None else self.entry[1:])
+        lead = (1,) * self.leading_ones + (self.stacked,) * bool(self.stacked)
         return lead + (flat[:-1] + self.patch_shape if self.patch_shape else flat)
 
     def to_parameter(self, tensor: Array, shape: tuple[int, ...]) -> Array:
@@ -235,7 +241,7 @@ class TensorSpec:
 
     def _select(self, tensor: Array, shape: tuple[int, ...]) -> Array:
         """View the part of a tensor that is a parameter, outputs first."""
-        one = tensor if self.entry is None else tensor[self.entry[0]]
+        one = tensor[self.entry] if self.stacked else tensor
         whole = one.reshape(self._whole_shape(shape))
         return self.share.select(whole if self.transposed or len(shape) < 2 else whole.T, shape[-1])
 
@@ -354,7 +360,8 @@ def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorS
     for name in config.layer_names():
         stack, number, part = parse_layer_name(name)
         pattern = name if number is None else f"{stack}.{{n}}.{part}"
-        specs[name] = {
-            key: spec.with_layer_number(number) for key, spec in layers.get(name, layers.get(pattern, {})).items()
-        }
+        expert = int(name.rpartition(".")[2]) if part == "expert" else None
+        pattern = pattern.replace(".ffn", ".router") if config.mixture(name) else pattern
+        found = layers.get(name, layers.get(pattern, {}))
+        specs[name] = {key: spec.with_numbers(number, expert) for key, spec in found.items()}
     return specs

@@ -13,13 +13,15 @@ from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.layers import find_ffn_weights
-from attnkit.model.intermediates import step_names
+from attnkit.model.intermediates import INTERMEDIATES as ALL
+from attnkit.model.intermediates import kept_names, step_names
 from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 INTERMEDIATES = step_names("ffn")
+MIXED = tuple(name for name in kept_names("ffn") if name not in INTERMEDIATES)  # of a mixture of experts
 
 
 def _stated_by_params(weights: Mapping[str, Array], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,8 +61,9 @@ def ffn(
     keep: Annotated[
         tuple[str, ...],
         options.names(
-            "add these intermediates to the record, or the input as `residual`; linear and gated: with --gated",
-            (*INTERMEDIATES, "residual", "all"),
+            "add these intermediates to the record, or the input as `residual`; linear and gated: with --gated; "
+            "router, chosen and gates: of a mixture of experts",
+            (*kept_names("ffn"), "residual", "all"),
         ),
     ] = (),
     steps: options.Steps = False,
@@ -80,12 +83,21 @@ def ffn(
         x, params=params, model_=model_, layer=layer, hidden=hidden, seed=seed, activation=activation, gated=gated
     )
     callbacks.current().on_parameters(weights)
-    if missing := sorted({"linear", "gated"} & {*keep}) if "w3" not in weights else ():
-        raise UsageError(f"a network without a gate has no {' and no '.join(missing)}", "--keep")
+    mixture = None if model_ is None or layer is None else model_.config.mixture(layer)
+    absent = INTERMEDIATES if mixture else (*MIXED, *("linear", "gated") * ("w3" not in weights))
+    if missing := sorted({*absent} & {*keep}):
+        without = "experts" if {*MIXED} & {*missing} else "a gate"
+        what = "mixture of experts" if mixture else f"network without {without}"
+        raise UsageError(f"a {what} has no {' and no '.join(missing)}", "--keep")
     names = None if steps or "all" in keep else [name for name in keep if name != "residual"]
-    products = layers.products_of(model_, layer)
-    arrays = model.feed_forward(x, weights, activation=activation, keep=names, products=products)
-    formulas = ffn_formulas(weights, activation)
+    limit = 0.0 if model_ is None else model_.config.ffn_limit
+    options_: dict[str, Any] = {"activation": activation, "limit": limit, "keep": names}
+    options_["products"] = layers.products_of(model_, layer)
+    if model_ is not None and layer is not None and mixture:
+        arrays = model.mix_experts(x, model.layer_experts(layers.core_model(model_), layer), mixture, **options_)
+    else:
+        arrays = model.feed_forward(x, weights, **options_)
+    formulas = mixture_formulas() if mixture else ffn_formulas(weights, activation, limit)
     output, formula = arrays.pop("output"), formulas["output"]
     scale = layers.residual_scale(model_)
     if scale != 1 and (residual or add is not None):
@@ -93,8 +105,9 @@ def ffn(
     for addend, name in ((x if residual else None, "input"), (None if add is None else add["x"], "residual")):
         if addend is not None:
             output, formula = model.add(output, addend), f"{formula} + {name}"
-    hidden_axes = (*record.axes_of("x")[:-1], "hidden")
-    tensors = {name: Tensor(array, hidden_axes, formula=formulas[name]) for name, array in arrays.items()}
+    lead = record.axes_of("x")[:-1]
+    axes = {name: (*lead, (ALL["ffn"][name].axes or ("hidden",))[-1]) for name in arrays}
+    tensors = {name: Tensor(array, axes[name], formula=formulas[name]) for name, array in arrays.items()}
     if "residual" in keep:
         tensors["residual"] = replace(record.tensor("x"), formula="x")
     tensors["x"] = Tensor(output, record.tensor("x").axes_like(output.shape), formula=formula)
@@ -103,12 +116,16 @@ def ffn(
     return record.without(earlier).with_tensors(tensors)
 
 
-def ffn_formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:
+def mixture_formulas() -> dict[str, str]:
+    return {name: ALL["ffn"][name].formula for name in MIXED} | {"output": "Σ gates · experts"}
+
+
+def ffn_formulas(weights: Mapping[str, Array], activation: str, limit: float) -> dict[str, str]:
     first, second = (f" + b{digit}" * (name in weights) for name, digit in (("b1", "₁"), ("b2", "₂")))
     return {
         "hidden": "x W₁" + first,
-        "activated": f"{activation}(hidden)",
+        "activated": f"{activation}(min(hidden, {limit:g}))" if limit else f"{activation}(hidden)",
         "linear": "x W₃" + " + b₃" * ("b3" in weights),
-        "gated": "activated · linear",
+        "gated": f"activated · (1 + linear between −{limit:g} and {limit:g})" if limit else "activated · linear",
         "output": ("gated" if "w3" in weights else "activated") + " W₂" * ("w2" in weights) + second,
     }

@@ -22,6 +22,7 @@ from attnkit.model.attention import merge_heads, normalize_heads, view_heads
 from attnkit.model.config import AttentionRules
 from attnkit.model.dense_attention import add_sinks
 from attnkit.model.dtypes import Array, quiet, rounded
+from attnkit.model.experts import ExpertConfig, mix_experts, route
 from attnkit.model.intermediates import STEPS
 from attnkit.model.relative import relative_scores
 from attnkit.model.rotary import rope_frequencies, rotary_angles, rotate
@@ -224,7 +225,8 @@ class Graph:
         if form := stage.options.get("rounds_inputs"):
             arrays = [rounded(array, form).astype(array.dtype) for array in arrays]
         result = OPERATIONS[stage.operation](around, *arrays)
-        if form := stage.options.get("rounds", precision if precision in NARROW else ""):
+        form = stage.options.get("rounds", precision if precision in NARROW else "")
+        if form and result.dtype.kind == "f":
             result = rounded(result, form).astype(np.float64 if precision == "float64" else np.float32)
         return result
 
@@ -485,6 +487,35 @@ def _multiply(around: Around, x: Array, y: Array) -> Array:
     return x * y
 
 
+def _route(around: Around, logits: Array) -> Array:
+    """Which experts compute each token, or their gates: (B, T, E) -> (B, T, k)."""
+    mixture = around.config.mixture(around.stage.layer)
+    assert mixture is not None
+    routing = route(logits.reshape(-1, logits.shape[-1]), mixture, around.parameter("correction"))
+    part: Array = routing.chosen if around.option("part") == "chosen" else routing.gates
+    return part.reshape(*logits.shape[:-1], -1)
+
+
+def _experts(around: Around, x: Array, gates: Array, chosen: Array) -> Array:
+    """The chosen experts of each token by their gates, and the shared network: (B, T, D) -> (B, T, D)."""
+    core, mixture = around.graph.core, around.config.mixture(around.stage.layer)
+    assert mixture is not None
+    experts = transformer.layer_experts(core, around.stage.layer)
+
+    def convert(params: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: around.convert(array) for name, array in params.items()}
+
+    wide = experts._replace(
+        router=convert(experts.router),
+        expert=lambda number: convert(experts.expert(number)),
+        shared=None if experts.shared is None else convert(experts.shared),
+    )
+    given = {"chosen": chosen, "gates": gates}
+    hook: Any = lambda name: (lambda array: given[name]) if name in given else None  # noqa: E731
+    options: dict[str, Any] = {"activation": around.config.activation, "limit": around.config.ffn_limit}
+    return mix_experts(x, wide, mixture, keep=(), hook=hook, **options)["output"]
+
+
 def _pool(around: Around, x: Array) -> Array:
     """The vector that a head of whole texts reads: (B, T, D) -> (B, 1, P)."""
     kind, real = around.option("kind"), around.option("real")
@@ -528,6 +559,8 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "join": _join,
     "activate": _activate,
     "multiply": _multiply,
+    "route": _route,
+    "experts": _experts,
     "pool": _pool,
     "pooler": _pooler,
     "one row": _same,
@@ -674,6 +707,9 @@ def _build_attention(place: Place) -> Built:
 
 def _build_ffn(place: Place) -> Built:
     layer, config = place.step.layer, place.core.config
+    if mixture := config.mixture(layer):
+        yield from _build_mixture(place, mixture)
+        return
     is_gated = "w3" in place.core.params[layer]
     shape = place.states(config.stack(layer.partition(".")[0]).hidden)
     hidden, activated, linear, gated = (f"{layer}.{name}" for name in ("hidden", "activated", "linear", "gated"))
@@ -685,6 +721,17 @@ def _build_ffn(place: Place) -> Built:
         yield Stage(gated, "multiply", (activated, linear), shape)
     inner = gated if is_gated else activated
     yield Stage(f"{layer}.output", "linear", (inner,), place.states(place.width()), layer, {"names": ("w2", "b2")})
+
+
+def _build_mixture(place: Place, mixture: ExpertConfig) -> Built:
+    layer, sizes = place.step.layer, {"chosen": mixture.chosen, "gates": mixture.chosen}
+    router = f"{layer}.router"
+    names = {"names": ("router", "router_bias")}
+    yield Stage(router, "linear", (place.x,), place.states(mixture.count), layer, names)
+    for name, size in sizes.items():
+        yield Stage(f"{layer}.{name}", "route", (router,), place.states(size), layer, {"part": name})
+    reads = (place.x, f"{layer}.gates", f"{layer}.chosen")
+    yield Stage(f"{layer}.output", "experts", reads, place.states(place.width()), layer)
 
 
 _BUILDERS: dict[str, Callable[[Place], Built]] = {

@@ -293,6 +293,31 @@ def tanh(x: Array) -> Array:
     return y
 
 
+@quiet
+def quick_gelu(x: Array) -> Array:
+    """x · σ(1.702 x), which is near GELU (Hendrycks and Gimpel 2016, section 2).
+
+    x (...) -> (...)
+
+    >>> quick_gelu(np.array([0.0, 1.0])).round(4).tolist()
+    [0.0, 0.8458]
+    """
+    y: Array = x / (1 + np.exp(x * np.asarray(-1.702, x.dtype)))
+    return y
+
+
+@quiet
+def quick_gelu_with_slope(x: Array) -> tuple[Array, Array]:
+    """x · σ(1.702 x) and its derivative.
+
+    >>> [part.tolist() for part in quick_gelu_with_slope(np.array([0.0]))]
+    [[0.0], [0.5]]
+    """
+    share = sigmoid(x * np.asarray(1.702, x.dtype))
+    y = x * share
+    return y, share + y * (1 - share) * np.asarray(1.702, x.dtype)
+
+
 def identity(x: Array) -> Array:
     """x itself, with which the two linear maps of a network are one linear map.
 
@@ -345,6 +370,7 @@ ACTIVATIONS = {
     "gelu-tanh": Activation(
         gelu_tanh, gelu_tanh_with_slope, ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh")
     ),
+    "quick-gelu": Activation(quick_gelu, quick_gelu_with_slope, ("quick_gelu",)),
     "silu": Activation(silu, silu_with_slope, ("silu", "swish"), "SiLU"),
     "tanh": Activation(tanh, value_and_slope(tanh, lambda y: 1 - y * y), ("tanh",), "Tanh"),
     "sigmoid": Activation(sigmoid, value_and_slope(sigmoid, lambda y: y * (1 - y)), torch="Sigmoid"),

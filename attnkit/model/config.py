@@ -15,6 +15,8 @@ STACK.N.cross      the same, over the memory
 STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
 STACK.N.norm1 …    gamma, beta (D,): norms before or after sub-layers, in the order of the sub-layers they belong to
 STACK.N.output_norm1 …  the same, of the results of sub-layers before they are added
+STACK.N.ffn        of a mixture of experts: router (D, E), router_bias, correction (E,), shared_gate (D, 1)
+STACK.N.expert.K, STACK.N.shared  of it, its feed-forward networks: the parameters of ffn above, of other widths
 STACK.norm         gamma, beta (D,): a norm after the last layer
 pooler             w (D, D), b: tanh(x w + b) of the first token
 head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden states to logits; H is D unless given
@@ -28,6 +30,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
+from attnkit.model.experts import ExpertConfig
 from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.parameters import LAYERS, TOOLS
 
@@ -177,6 +180,8 @@ class Config:
     clip          bound of queries, keys and values; 0 is off
     score         the score function of queries and keys
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
+    experts       of mixtures of experts in place of feed-forward networks; None: there are none
+    ffn_limit     see `limit` of feed_forward; 0 is off
     softcap, logit_softcap   c: scores, or logits, become c tanh(s/c); 0 is off
     head_activation  after head.dense; "": as activation
     embed_width   of embeddings that a projection maps to width, before positions are added (projects_first) or after;
@@ -211,6 +216,8 @@ class Config:
     softcap: float = 0.0
     qk_norm: str = ""
     clip: float = 0.0
+    experts: ExpertConfig | None = None
+    ffn_limit: float = 0.0
     embed_width: int = 0
     projects_first: bool = False
     head_width: int = 0
@@ -291,10 +298,25 @@ class Config:
         """Names of all layers that may have parameters, in the order of a forward pass."""
         names = []
         for stack in self.stacks:
-            layers = [step.layer for step in self.plan(stack)]
+            layers = [name for step in self.plan(stack) for name in self.with_experts(step.layer)]
             names += _with_relative_positions(self.positions, stack, layers)
         transform = ["head.dense", *["head.norm"] * self.head_norm] if self.transform else []
         return names + ["pooler"] * self.pooler + transform + ["head"] * self.head
+
+    def mixture(self, layer: str) -> ExpertConfig | None:
+        """The experts of a layer; None if it is no mixture of experts."""
+        _, number, part = parse_layer_name(layer)
+        is_mixture = part == "ffn" and self.experts is not None and number not in self.experts.dense
+        return self.experts if is_mixture else None
+
+    def with_experts(self, layer: str) -> list[str]:
+        """A layer, and the networks of its experts."""
+        experts = self.mixture(layer)
+        if experts is None:
+            return [layer]
+        name = layer.removesuffix(".ffn")
+        numbered = [f"{name}.expert.{number}" for number in range(experts.count)]
+        return [layer, *numbered, *[f"{name}.shared"] * bool(experts.shared)]
 
     def parameter_shape(self, layer: str, name: str) -> tuple[int, ...]:
         """Shape of a parameter of a layer.
@@ -312,7 +334,9 @@ class Config:
             "model": self.result_width(layer) if part in EMBEDDING else self.width,
             "heads": stack.heads * stack.head_dim,
             "key heads": stack.kv_heads * stack.head_dim,
-            "hidden": stack.hidden,
+            "hidden": self._hidden_width(stack, part),
+            "expert": self.experts.count if self.experts else 0,
+            "one": 1,
             "vocab": stack.vocab,
             "segment": self.types,
             "pixel": patches.channels * patches.patch_height * patches.patch_width if patches else 0,
@@ -325,6 +349,10 @@ class Config:
             "key norm": stack.head_dim * (1 if self.qk_norm == "head" else stack.kv_heads),
         }
         return tuple(sizes[axis] for axis in LAYERS[part][name])
+
+    def _hidden_width(self, stack: StackConfig, part: str) -> int:
+        widths = {"expert": self.experts.hidden, "shared": self.experts.shared} if self.experts else {}
+        return widths.get(part, stack.hidden)
 
     def result_width(self, layer: str) -> int:
         """Width of what the step of a layer computes, without its residual."""
@@ -432,12 +460,12 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
 
 @cache
 def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
-    """Split a layer name into stack, number and part; "" and None for none.
+    """Split a layer name into stack, number and part; "" and None for none. The number of an expert is left out.
 
     >>> parse_layer_name("decoder.3.cross"), parse_layer_name("encoder.norm"), parse_layer_name("head.dense")
     (('decoder', 3, 'cross'), ('encoder', None, 'norm'), ('', None, 'head.dense'))
     """
-    match = re.fullmatch(r"(encoder|decoder)\.(?:([0-9]+)\.)?(\w+)", layer)
+    match = re.fullmatch(r"(encoder|decoder)\.(?:([0-9]+)\.)?(\w+)(?:\.[0-9]+)?", layer)
     if not match:
         return "", None, layer
     return match[1], None if match[2] is None else int(match[2]), match[3]

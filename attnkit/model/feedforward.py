@@ -19,6 +19,7 @@ def feed_forward(
     params: Mapping[str, Array],
     *,
     activation: str = "relu",
+    limit: float = 0.0,
     keep: Collection[str] | None = None,
     hook: Hook = no_hook,
     products: Products = PLAIN,
@@ -27,11 +28,12 @@ def feed_forward(
 
     x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> {"output": (..., D), ...}
 
-    If `params` contains w3, the activation is multiplied by x W3 + b3. The result holds hidden and activated, then
-    linear (x W3 + b3) and gated (activated times linear) if gated, then output. `keep` are the intermediates to return
-    beside the output [all]; `hook` may read and replace any of them; others are not held in memory. Without w2 the
-    output is what W2 would be applied to. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate.
-    DataError if shapes do not match, UsageError for an unknown activation.
+    If `params` contains w3, the activation is multiplied by x W3 + b3. With a `limit` c, as in gpt-oss, the activation
+    is that of min(hidden, c), and it is multiplied by 1 + (x W3 + b3) clipped to -c … c. The result holds hidden and
+    activated, then linear (x W3 + b3) and gated (activated times linear) if gated, then output. `keep` are the
+    intermediates to return beside the output [all]; `hook` may read and replace any of them; others are not held in
+    memory. Without w2 the output is what W2 would be applied to. Source: Attention Is All You Need, section 3.3;
+    Shazeer 2020 for the gate. DataError if shapes do not match, UsageError for an unknown activation.
 
     >>> one = np.array([[1.0]])
     >>> feed_forward(np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])})["output"].tolist()
@@ -46,11 +48,13 @@ def feed_forward(
     result, x = output_dtype(x), cast(x, working(*arrays))
     steps = {"hidden": apply_hook(hook, "hidden", linear(x, w1, b1, names=("x", "w1", "b1"), products=products))}
     in_place = not is_requested(keep, hook, "hidden")
-    inner = apply_hook(hook, "activated", apply_activation(activation, steps["hidden"], in_place=in_place))
+    bounded = np.minimum(steps["hidden"], limit) if limit else steps["hidden"]
+    inner = apply_hook(hook, "activated", apply_activation(activation, bounded, in_place=in_place))
     steps["activated"] = inner
     if w3 is not None:
         steps["linear"] = apply_hook(hook, "linear", linear(x, w3, b3, names=("x", "w3", "b3"), products=products))
-        gated = np.multiply(inner, steps["linear"], out=None if is_requested(keep, hook, "activated") else inner)
+        side = 1 + np.clip(steps["linear"], -limit, limit) if limit else steps["linear"]
+        gated = np.multiply(inner, side, out=None if is_requested(keep, hook, "activated") else inner)
         inner = steps["gated"] = apply_hook(hook, "gated", gated)
     steps["output"] = apply_hook(hook, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2"), products=products))
     returned = [name for name in steps if name == "output" or keep is None or name in keep]
@@ -61,7 +65,7 @@ FeedForwardPullback = Callable[..., tuple[Array, dict[str, Array]]]
 
 
 def feed_forward_vjp(
-    x: Array, params: Mapping[str, Array], *, activation: str = "relu", hook: Hook = no_hook
+    x: Array, params: Mapping[str, Array], *, activation: str = "relu", limit: float = 0.0, hook: Hook = no_hook
 ) -> tuple[Array, FeedForwardPullback]:
     """Feed-forward network, and the function from its gradient to the others.
 
@@ -81,10 +85,14 @@ def feed_forward_vjp(
     check_gate(params)
     wide, side = cast(x, working(x, *params.values())), None
     hidden = linear(wide, params["w1"], params.get("b1"), names=("x", "w1", "b1"))
-    activated, slope = activation_with_slope(activation, apply_hook(hook, "hidden", hidden))
+    hidden = apply_hook(hook, "hidden", hidden)
+    activated, slope = activation_with_slope(activation, np.minimum(hidden, limit) if limit else hidden)
+    slope = slope * (hidden <= limit) if limit else slope
     inner = activated = apply_hook(hook, "activated", activated)
     if "w3" in params:
         side = apply_hook(hook, "linear", linear(wide, params["w3"], params.get("b3"), names=("x", "w3", "b3")))
+        is_inside = np.abs(side) <= limit if limit else np.asarray(True)
+        side = 1 + np.clip(side, -limit, limit) if limit else side
         inner = apply_hook(hook, "gated", activated * side)
     output = apply_hook(hook, "output", linear(inner, params.get("w2"), params.get("b2"), names=("hidden", "w2", "b2")))
 
@@ -92,7 +100,8 @@ def feed_forward_vjp(
         dy, gradients = projection_backward(apply_hook(hook, "output", grad_output), inner, params, "2")
         if side is not None:
             dy = apply_hook(hook, "gated", dy)
-            dside, of_gate = projection_backward(apply_hook(hook, "linear", dy * activated), x, params, "3")
+            dlinear = apply_hook(hook, "linear", dy * activated * is_inside if limit else dy * activated)
+            dside, of_gate = projection_backward(dlinear, x, params, "3")
             dy, gradients = dy * side, gradients | of_gate
         dhidden = apply_hook(hook, "hidden", apply_hook(hook, "activated", dy) * slope)
         dx, of_first = projection_backward(dhidden, x, params, "1")

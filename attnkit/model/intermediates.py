@@ -75,6 +75,9 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
         "activated": Intermediate(HIDDEN),
         "linear": Intermediate(HIDDEN),
         "gated": Intermediate(HIDDEN, "activated · linear"),
+        "router": Intermediate(("token", "expert"), "x W_R", is_step=False),
+        "chosen": Intermediate(("token", "rank"), "the experts of the largest gates", is_step=False),
+        "gates": Intermediate(("token", "rank"), "the weights of the chosen experts", is_step=False),
     },
     "rnn": {
         "input_gate": Intermediate(HIDDEN),

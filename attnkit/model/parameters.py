@@ -13,7 +13,7 @@ TOOLS = {
     "embed": "embed",
     "positions": "posenc",
     **dict.fromkeys(("self", "cross", "bias", "relative"), "attend"),
-    **dict.fromkeys(("ffn", "readout", "bridge", "bridge_cell"), "ffn"),
+    **dict.fromkeys(("ffn", "expert", "shared", "readout", "bridge", "bridge_cell"), "ffn"),
     "projection": "linear",
     "rnn": "rnn",
     **dict.fromkeys(("norm", "embed_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"),
@@ -69,6 +69,12 @@ OWN: dict[str, dict[str, Axes]] = {
     "positions": {"table": ("position", "model")},
     "bias": {"table": ("bucket", "head")},
     "relative": {"table": ("distance", "model")},
+    "ffn": {
+        "router": ("model", "expert"),
+        "router_bias": ("expert",),
+        "correction": ("expert",),
+        "shared_gate": ("model", "one"),
+    },
     "projection": {"w": ("embedding", "model"), "b": ("model",)},
     "cross": {"w": ("model", "source model")},
     "head": {"w": ("model", "vocab"), "b": ("vocab",)},
@@ -89,7 +95,12 @@ def tool_of(layer: str) -> str:
 
 
 def last_part(layer: str) -> str:
-    return layer if layer in TOOLS else layer.rpartition(".")[2]
+    """The part of a layer in its stack, without the number of an expert.
+
+    >>> last_part("decoder.0.expert.3"), last_part("head.norm")
+    ('expert', 'head.norm')
+    """
+    return layer if layer in TOOLS else layer.rstrip("0123456789").rstrip(".").rpartition(".")[2]
 
 
 def is_layer_of(layer: str, tool: str) -> bool:

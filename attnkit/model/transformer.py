@@ -17,6 +17,7 @@ from attnkit.model.context import Context, Model, Params
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.dtypes import Array, output_dtype, quiet, rounded, working
 from attnkit.model.embedding import embed
+from attnkit.model.experts import Experts, mix_experts
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import apply_hook, scoped
 from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
@@ -341,8 +342,17 @@ def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
     params: Mapping[str, Any] = model.params[layer]
     hook = scoped(context.hook, layer)
     products = layer_products(model, layer, context)
-    activation = model.config.activation
-    return feed_forward(x, params, activation=activation, keep=(), hook=hook, products=products)["output"]
+    options: dict[str, Any] = {"activation": model.config.activation, "limit": model.config.ffn_limit}
+    options |= {"keep": (), "hook": hook, "products": products}
+    if mixture := model.config.mixture(layer):
+        return mix_experts(x, layer_experts(model, layer), mixture, **options)["output"]
+    return feed_forward(x, params, **options)["output"]
+
+
+def layer_experts(model: Model, layer: str) -> Experts:
+    """The router and the networks of a layer that is a mixture of experts."""
+    name, params = layer.removesuffix(".ffn"), model.params
+    return Experts(params[layer], lambda number: params[f"{name}.expert.{number}"], params.get(f"{name}.shared"))
 
 
 def _rnn(model: Model, layer: str, x: Array, context: Context) -> Array:

@@ -124,6 +124,8 @@ INERT = {  # what another key of the same file decides, as in transformers: mode
     "opt-350m": {"_remove_final_layer_norm"},
     "phi3": {"partial_rotary_factor", "original_max_position_embeddings"},
     "qwen3": {"max_window_layers", "use_sliding_window"},
+    "qwen2_moe": {"max_window_layers"},
+    "qwen3_moe": {"use_sliding_window"},
     "smollm3": {"no_rope_layer_interval", "use_sliding_window"},
     "stablelm": {"rope_theta"},  # as gpt_neox-serial
     "t5": {"n_positions"},

@@ -156,6 +156,52 @@ MODELS = {
         OLDER | {"multi_query": False, "parallel_attn": False, "alibi": True, "bias": True},
     ),
     "bloom": ("bloom", TOKENS | {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 3, "n_head": 6}),
+    "mixtral": ("mixtral", LLAMA | {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 6}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        LLAMA
+        | {
+            "head_dim": 10,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 11,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+        },
+    ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        LLAMA
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 11,
+            "shared_expert_intermediate_size": 13,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 3,
+        },
+    ),
+    "olmoe": ("olmoe", LLAMA | {"num_experts": 7, "num_experts_per_tok": 3, "clip_qkv": 0.9}),
+    "gpt_oss": (
+        "gpt_oss",
+        LLAMA
+        | {
+            "head_dim": 10,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": 5,
+            "swiglu_limit": 0.6,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "rope_theta": 50.0,
+                "truncate": False,
+            },
+        },
+    ),
     "opt": ("opt", OLDER | {"ffn_dim": 37}),
     "opt-350m": ("opt", OLDER | {"ffn_dim": 37, "word_embed_proj_dim": 15, "do_layer_norm_before": False}),
 }
@@ -209,6 +255,7 @@ def compute(folder: pathlib.Path, given: dict[str, np.ndarray], dtype: str) -> d
     has_alibi = json.loads((folder / "config.json").read_text()).get("alibi", False)
     options = {
         "attn_implementation": "sdpa" if has_alibi else "eager",
+        "experts_implementation": "eager",
         "dtype": getattr(torch, "float64" if dtype == "f64" else "float32"),
     }
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()

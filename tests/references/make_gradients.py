@@ -83,6 +83,7 @@ ACTIVATIONS = {
     "gelu": functional.gelu,
     "gelu-tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
+    "quick-gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "identity": lambda x: 1 * x,

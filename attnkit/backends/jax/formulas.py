@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from attnkit.model.config import Config
+from attnkit.model.experts import ExpertConfig
 from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.patch_embedding import bicubic_weights
 from attnkit.model.pooling import last_tokens, mean_pool
@@ -25,6 +26,7 @@ ACTIVATIONS: dict[str, Callable[[JaxArray], JaxArray]] = {
     "relu": jax.nn.relu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "gelu-tanh": jax.nn.gelu,
+    "quick-gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
     "sigmoid": jax.nn.sigmoid,
@@ -90,16 +92,22 @@ def normalize(config: Config, x: JaxArray, params: Params) -> JaxArray:
 
 
 def feed_forward(
-    x: JaxArray, params: Params, activation: str, see: See = see_nothing, linear: Linear = linear
+    x: JaxArray,
+    params: Params,
+    activation: str,
+    see: See = see_nothing,
+    linear: Linear = linear,
+    limit: float = 0.0,
 ) -> JaxArray:
     """activation(x W1 + b1) W2 + b2, gated by x W3 + b3 if given.
 
     x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> (..., D)
     """
     hidden = see("hidden", linear(x, params["w1"], params.get("b1")))
-    inner = see("activated", ACTIVATIONS[activation](hidden))
+    inner = see("activated", ACTIVATIONS[activation](jnp.minimum(hidden, limit) if limit else hidden))
     if "w3" in params:
-        inner = see("gated", inner * see("linear", linear(x, params["w3"], params.get("b3"))))
+        side = see("linear", linear(x, params["w3"], params.get("b3")))
+        inner = see("gated", inner * (1 + jnp.clip(side, -limit, limit) if limit else side))
     return see("output", linear(inner, params.get("w2"), params.get("b2")))
 
 
@@ -112,6 +120,23 @@ def normalize_heads(x: JaxArray, params: Params, letter: str, heads: int, norm: 
     if f"beta_{letter}" in params:
         y = y + params[f"beta_{letter}"].reshape(-1, rows.shape[-1])
     return y.reshape(x.shape).astype(x.dtype)
+
+
+def route(logits: JaxArray, config: ExpertConfig, correction: JaxArray | None) -> tuple[JaxArray, JaxArray]:
+    """The chosen experts of every token and their gates: see model/experts.py. (T, E) -> (T, k), (T, k)"""
+    logits = wide(logits)
+    scores = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}.get(config.score, lambda x: x)(logits)
+    choice = scores if correction is None else scores + correction
+    if config.groups > 1:
+        groups = choice.reshape(len(choice), config.groups, -1)
+        best = jax.lax.top_k(groups, config.group_best)[0].sum(axis=-1)
+        kept = jax.nn.one_hot(jax.lax.top_k(best, config.chosen_groups)[1], config.groups).sum(axis=1)
+        choice = jnp.where(kept[..., None] > 0, groups, -jnp.inf).reshape(choice.shape)
+    chosen = jax.lax.top_k(choice, config.chosen)[1]
+    gates = jnp.take_along_axis(scores, chosen, axis=-1)
+    gates = jax.nn.softmax(gates) if config.score == "chosen" else gates
+    gates = gates / (gates.sum(axis=-1, keepdims=True) + 1e-20) if config.renormalizes else gates
+    return chosen, gates * config.scale
 
 
 def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray, interleaved: bool = False) -> JaxArray:

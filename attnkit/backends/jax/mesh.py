@@ -117,7 +117,7 @@ def used_layers(config: Config, steps: Sequence[Step], params: Mapping[str, Any]
     names = []
     for step in steps:
         stack, number, part = parse_layer_name(step.layer)
-        names.append(step.layer)
+        names += config.with_experts(step.layer)
         if part == "rnn":
             own = (f"decoder.{number}.bridge", f"decoder.{number}.bridge_cell")
             whole = (name for name in config.layer_names() if name.startswith("decoder."))  # with attention inside

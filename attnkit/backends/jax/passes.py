@@ -18,6 +18,7 @@ from attnkit.model.config import Config, Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dense_attention import query_positions
 from attnkit.model.dtypes import Array, DType, cast, is_float, working
+from attnkit.model.experts import NAMES as MIXTURE
 from attnkit.model.hooks import no_hook, summary_names
 from attnkit.model.intermediates import STEPS
 from attnkit.model.intermediates import step_names as names_of
@@ -38,7 +39,8 @@ def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iter
         normed = ("q_normed", "k_normed") * has_norm
         parts = (*normed, *("relative",) * has_relative, *STEPS, *summary_names(summary), "output")
     elif step.op == "ffn":
-        parts = (*names_of("ffn")[: 4 if is_gated else 2], "output")
+        plain = names_of("ffn")[: 4 if is_gated else 2]
+        parts = (*(MIXTURE if config.mixture(step.layer) else plain), "output")
     else:
         yield step.layer
     yield from (f"{step.layer}.{part}" for part in (*parts, *("residual",) * bool(step.adds_residual)))

@@ -4,6 +4,7 @@ The steps are those of model/config.py, and what each computes is what model/tra
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from attnkit.backends.jax.formulas import (
     normalize,
     normalize_heads,
     rotate,
+    route,
     wide,
 )
 from attnkit.backends.jax.passes import Pair, Pass
@@ -174,6 +176,35 @@ def distance_scores(q: JaxArray, k: JaxArray, rows: JaxArray, places: JaxArray, 
     return total
 
 
+def transform(run: Pass, layer: str, x: JaxArray) -> JaxArray:
+    """The feed-forward network of a layer, or its mixture of experts: x (..., T, D) -> (..., T, D).
+
+    Every expert computes every token, of which the gates keep what it was chosen for.
+    """
+    config, params, see = run.config, run.params[layer], run.see_in(layer)
+    mixture, limit = config.mixture(layer), config.ffn_limit
+    if mixture is None:
+        return feed_forward(x, params, config.activation, see, run.linear, limit)
+    rows, lead, name = x.reshape(-1, x.shape[-1]), x.shape[:-1], layer.removesuffix(".ffn")
+
+    def by_token(part: str, array: JaxArray) -> JaxArray:
+        return see(part, array.reshape(*lead, -1)).reshape(array.shape)
+
+    logits = by_token("router", linear(rows, params["router"], params.get("router_bias")))
+    chosen, gates = route(logits, mixture, params.get("correction"))
+    chosen, gates = by_token("chosen", chosen), by_token("gates", gates.astype(x.dtype))
+    y = jnp.zeros_like(rows)
+    options: Any = {"activation": config.activation, "linear": run.linear, "limit": limit}
+    for number in range(mixture.count):
+        gate = jnp.where(chosen == number, gates, 0).sum(axis=-1, keepdims=True)
+        part = feed_forward(rows, run.params[f"{name}.expert.{number}"], **options)
+        y = y + jnp.where(gate == 0, 0, gate * part)
+    if mixture.shared:
+        part = feed_forward(rows, run.params[f"{name}.shared"], **options)
+        y = y + (part * jax.nn.sigmoid(rows @ params["shared_gate"]) if "shared_gate" in params else part)
+    return see("output", y.reshape(x.shape))
+
+
 Operator = Callable[[Pass, str, JaxArray], JaxArray]
 
 OPERATORS: dict[str, Operator] = {
@@ -181,9 +212,7 @@ OPERATORS: dict[str, Operator] = {
     "posenc": add_positions,
     "layernorm": lambda run, layer, x: run.see(layer, normalize(run.config, x, run.params.get(layer, {}))),
     "attend": attend_layer,
-    "ffn": lambda run, layer, x: feed_forward(
-        x, run.params[layer], run.config.activation, run.see_in(layer), run.linear
-    ),
+    "ffn": lambda run, layer, x: transform(run, layer, x),
     "linear": lambda run, layer, x: run.see(layer, run.linear(x, run.params[layer]["w"], run.params[layer].get("b"))),
     "rnn": lambda run, layer, x: (recur if parse_layer_name(layer)[1] is not None else attend_and_recur)(run, layer, x),
 }

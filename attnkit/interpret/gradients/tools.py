@@ -170,7 +170,7 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
         dx, beside = np.split(dx, [output.shape[-1]], axis=-1)
         into.add_input("x", beside)
     if emit is None:
-        undo_addends(call, dx, into)
+        dx = undo_addends(call, dx, into)
     else:
         outer[emit] = outer[emit] + dx if emit in outer else dx
     split_present(call, outer, into)
@@ -188,6 +188,8 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     gradients, weights = pullback(grad_output, hook)
     for name in collected:
         outer.pop(name, None)
+    if "residual" in outer:
+        into.add_input("x", outer.pop("residual"))
     add_operands(call, prepared, gradients, into)
     if checkpoint is not None:
         add_relative_gradients(checkpoint.config, inputs.layer, gradients, into.layers)
@@ -205,7 +207,7 @@ def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
     computed, heads = call.apply(weigh_values, call.before), call.values["heads"]
     projections = computed.projections
     dx = outer.pop("x", np.zeros(call.result["x"].shape, computed.output.dtype))
-    undo_addends(call, dx, into)
+    dx = undo_addends(call, dx, into)
     dx = sum_to_shape(dx, computed.output.shape)
     dheads, of_output = projection_backward(dx, model.merge_heads(computed.heads), projections, "o")
     dheads = model.split_heads(dheads, heads) + outer.pop("heads", 0)
@@ -223,11 +225,14 @@ def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
     into.add_weights(of_value | of_output)
 
 
-def undo_addends(call: StageCall, dx: Array, into: StageGradients) -> None:
+def undo_addends(call: StageCall, dx: Array, into: StageGradients) -> Array:
+    """Add the gradients of what is added to a result; the gradient of the result itself."""
     if call.values["residual"]:
         into.add_input("x", sum_to_shape(dx, call.before["x"].shape))
     if call.values["add"] is not None:
         into.add_operand("add", sum_to_shape(dx, call.values["add"]["x"].shape))
+    is_added = call.values["residual"] or call.values["add"] is not None
+    return model.scaled(dx, layers.residual_scale(call.values.get("model_"))) if is_added else dx
 
 
 def split_present(call: StageCall, outer: Outer, into: StageGradients) -> None:
@@ -326,11 +331,19 @@ def undo_layernorm(call: StageCall, outer: Outer, into: StageGradients) -> None:
 
     Running statistics are constants.
     """
-    x, addend = call.before["x"], call.values["add"]
+    addend, after, branch = (call.values[name] for name in ("add", "add_after", "branch"))
+    x = (call.before if branch is None else branch)["x"]
+    if after is not None and "x" in outer:
+        into.add_operand("add_after", sum_to_shape(outer["x"], after["x"].shape))
+        outer["x"] = model.scaled(outer["x"], layers.residual_scale(call.values["model_"]))
     total = x if addend is None else model.add(x, addend["x"])
     dx = np.zeros_like(total, model.working(total))
     if outer.keys() & {"x", *NORM_STEPS}:
         dx = undo_norm(call, total, outer, into)
+    if branch is not None:
+        into.add_operand("branch", dx)
+        into.add_input("x", outer.pop("residual", np.zeros_like(call.before["x"], dx.dtype)))
+        return
     if "residual" in outer:
         dx = dx + outer.pop("residual")
     if addend is None:
@@ -379,8 +392,13 @@ def undo_norm(call: StageCall, x: Array, outer: Outer, into: StageGradients) -> 
 def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     x = call.before["x"]
     weights, activation = call.apply(find_ffn_weights, x)
+    checkpoint = call.values["model_"]
+    if "router" in weights or (checkpoint is not None and checkpoint.config.ffn_limit):
+        raise UsageError("the gradients of experts are those of decode --grad, not of a pipeline", "--model")
     dy = outer.pop("x", np.zeros(call.result["x"].shape, model.working(x)))
-    undo_addends(call, dy, into)
+    dy = undo_addends(call, dy, into)
+    if "residual" in outer:
+        into.add_input("x", outer.pop("residual"))
     collected: dict[str, Array] = {}
     hook = collect_gradients(collected, outer, FFN_STEPS.__contains__)
     dx, gradients = feed_forward_vjp(x, weights, activation=activation)[1](dy, hook)

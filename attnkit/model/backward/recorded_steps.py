@@ -24,6 +24,7 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed_backward
+from attnkit.model.experts import ExpertConfig, mix_experts_vjp
 from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.kernels.products import PLAIN
@@ -37,6 +38,7 @@ from attnkit.model.transformer import (
     attention_arguments,
     attention_source,
     changed_grid,
+    layer_experts,
     position_buckets,
     run,
     segments,
@@ -229,9 +231,10 @@ def _ffn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Arra
 
         return hook if hook is no_hook else visit
 
-    y, pullback = feed_forward_vjp(
-        as_rows(x), model.params[layer], activation=model.config.activation, hook=by_token(context.hook)
-    )
+    options: dict[str, Any] = {"activation": model.config.activation, "limit": model.config.ffn_limit}
+    if mixture := model.config.mixture(layer):
+        return _mixture_vjp(model, layer, x, mixture, context, options)
+    y, pullback = feed_forward_vjp(as_rows(x), model.params[layer], hook=by_token(context.hook), **options)
 
     def undo(dy: Array, reverse: Reverse) -> Array:
         dx, gradients = pullback(as_rows(dy), by_token(reverse.hook))
@@ -239,6 +242,23 @@ def _ffn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Arra
         return dx.reshape(x.shape)
 
     return y.reshape(*lead, y.shape[-1]), undo
+
+
+def _mixture_vjp(
+    model: Model, layer: str, x: Array, mixture: ExpertConfig, context: Context, options: Mapping[str, Any]
+) -> tuple[Array, Undo]:
+    name = layer.removesuffix(".ffn")
+    y, pullback = mix_experts_vjp(x, layer_experts(model, layer), mixture, hook=scoped(context.hook, layer), **options)
+
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        gradients = pullback(dy, scoped(reverse.hook, layer))
+        reverse.add(layer, gradients.router)
+        for number, one in gradients.experts.items():
+            reverse.add(f"{name}.expert.{number}", one)
+        reverse.add(f"{name}.shared", gradients.shared)
+        return gradients.x
+
+    return y, undo
 
 
 def _linear_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:

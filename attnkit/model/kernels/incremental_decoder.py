@@ -15,13 +15,15 @@ from attnkit.model.attention import normalize_heads
 from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
+from attnkit.model.experts import ExpertConfig, mix_experts
+from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.linear import scaled
 from attnkit.model.output_head import head_logits
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.rotary import has_same_rotation, rotate
-from attnkit.model.transformer import relative_positions, run
+from attnkit.model.transformer import layer_experts, relative_positions, run
 
 Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), positions of the token by kind of layer -> (B, D)
 Parameters = Mapping[str, Array]
@@ -136,7 +138,8 @@ def _compile_step(model: Model, step: Step, cache: KVCache) -> Layer:
     if step.op == "layernorm":
         return _norm(config, layer_params)
     if step.op == "ffn":
-        return _ffn(config, layer_params)
+        mixture = config.mixture(step.layer)
+        return _ffn(config, layer_params) if mixture is None else _mixture(model, step.layer, mixture)
     rules = config.attention_rules[step.layer]
     compile_attention = _cross_attention if rules.is_cross else _self_attention
     return compile_attention(rules, layer_params, step.layer, cache)
@@ -173,13 +176,21 @@ def _linear(weight: Array, bias: Array | None) -> Callable[[Array], Array]:
 def _ffn(config: Config, params: Parameters) -> Layer:
     inner, outer = _linear(params["w1"], params.get("b1")), _linear(params["w2"], params.get("b2"))
     gate = _linear(params["w3"], params.get("b3")) if "w3" in params else None
-    activation = ACTIVATIONS[config.activation]
+    activation, limit = ACTIVATIONS[config.activation], config.ffn_limit
+    if limit:
+        return lambda x, shared: feed_forward(x, params, activation=config.activation, limit=limit, keep=())["output"]
 
     def ffn(x: Array, shared: Mapping[str, Any]) -> Array:
         hidden = activation(inner(x))
         return outer(hidden if gate is None else hidden * gate(x))
 
     return ffn
+
+
+def _mixture(model: Model, layer: str, mixture: ExpertConfig) -> Layer:
+    config, experts = model.config, layer_experts(model, layer)
+    options: dict[str, Any] = {"activation": config.activation, "limit": config.ffn_limit, "keep": ()}
+    return lambda x, shared: mix_experts(x, experts, mixture, **options)["output"]
 
 
 def _projections(params: Parameters) -> Callable[[Array], tuple[Array, Array, Array]]:

@@ -1,0 +1,28 @@
+"""Qwen2 with experts: a mixture of experts in some layers, beside a network with a gate that all tokens share."""
+
+from attnkit.checkpoints import llama, qwen3_moe
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mixtral import map_mixture
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
+from attnkit.model.config import Config
+
+PREFIXES = llama.PREFIXES
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    shared = raw.get_int("shared_expert_intermediate_size", 5632)
+    experts = qwen3_moe.read_experts(raw, count=60, chosen=4, shared=shared)
+    config = llama.read_config(raw, stored, size=32768, experts=experts)
+    layers, full = config.stack("decoder").layers, raw.get_int("max_window_layers", 28, least=0)
+    kinds = [llama.FULL if number % 2 or number >= full else llama.SLIDING for number in range(layers)]
+    kinds = llama.read_layer_types(raw, kinds)
+    window = raw.get_int("sliding_window", 4096, least=0) * raw.get_bool("use_sliding_window", False)
+    return llama.limit_window(config, [window if kind == llama.SLIDING else 0 for kind in kinds])
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    layers = llama.map_llama(raw, qkv_bias=raw.get_bool("qkv_bias", True))
+    mixture = dict(map_mixture(layers, qwen3_moe.MIXTURE, qwen3_moe.NAMES, "shared_expert"))
+    gate = TensorSpec((f"{qwen3_moe.MIXTURE}.shared_expert_gate.weight",), transposed=True)
+    mixture["decoder.{n}.router"] = {**mixture["decoder.{n}.router"], "shared_gate": gate}
+    return mixture

@@ -1,0 +1,43 @@
+"""Qwen3 with experts: Qwen3 with a mixture of experts in some layers."""
+
+from typing import Any
+
+from attnkit.checkpoints import llama, qwen3
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mixtral import map_mixture
+from attnkit.checkpoints.weights import Layers, Weights
+from attnkit.model.config import Config
+from attnkit.model.experts import ExpertConfig
+
+PREFIXES = llama.PREFIXES
+MIXTURE = f"{llama.LAYER}.mlp"
+NAMES = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    head_dim = None if raw.has("head_dim") else raw.get_head_dim("hidden_size", "num_attention_heads")
+    config = llama.read_config(
+        raw, stored, size=32768, head_dim=head_dim, qk_norm="head", experts=read_experts(raw, count=128, chosen=8)
+    )
+    window = raw.get_int("sliding_window", 4096) * raw.get_bool("use_sliding_window", False)
+    return llama.limit_window(config, [window] * config.stack("decoder").layers)
+
+
+def read_experts(raw: ConfigReader, count: int, chosen: int, **choices: Any) -> ExpertConfig:
+    """The experts of a Qwen; count, chosen: where the file does not say; choices: fields of ExpertConfig."""
+    layers, step = raw.get_int("num_hidden_layers"), raw.get_int("decoder_sparse_step", 1)
+    plain = raw.values.get("mlp_only_layers") or []
+    if not isinstance(plain, list) or not all(type(number) is int for number in plain):
+        raise raw.error("mlp_only_layers is not a list of numbers of layers")
+    return ExpertConfig(
+        count=raw.get_int("num_experts", raw.get_int("num_local_experts", count)),
+        chosen=raw.get_int("num_experts_per_tok", chosen),
+        hidden=raw.get_int("moe_intermediate_size"),
+        dense=tuple(number for number in range(layers) if number in plain or (number + 1) % step),
+        renormalizes=raw.get_bool("norm_topk_prob", False),
+        **choices,
+    )
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    return map_mixture(qwen3.map_layers(raw), MIXTURE, NAMES)
