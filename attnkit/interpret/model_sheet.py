@@ -11,6 +11,7 @@ import numpy as np
 from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table
 from attnkit.errors import counted, format_bytes
 from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
+from attnkit.model.experts import ExpertConfig
 from attnkit.records import Record, Tensor, join_names
 
 if TYPE_CHECKING:
@@ -62,7 +63,14 @@ KEYS = {
     "window scaling": "rope_type type",
     "rotated features": "partial_rotary_factor rotary_pct rotary_dim",
     "unrotated layers": "no_rope_layers no_rope_layer_interval layer_types",
+    "gate bound": "swiglu_limit",
     "experts": "num_experts num_local_experts n_routed_experts",
+    "expert width": "moe_intermediate_size intermediate_size",
+    "shared width": "shared_expert_intermediate_size n_shared_experts",
+    "dense layers": "mlp_only_layers decoder_sparse_step first_k_dense_replace",
+    "router": "norm_topk_prob scoring_func",
+    "expert factor": "routed_scaling_factor",
+    "expert groups": "n_group",
     "segments": "type_vocab_size",
     "image": "image_size num_channels",
     "patches": "patch_size",
@@ -239,6 +247,9 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "logit cap": number_of(config.logit_softcap, 0),
         "activation": config.activation,
         "gate": "gated" if any("w3" in names for names in specs.values()) else "",
+        "gate bound": number_of(config.ffn_limit, 0),
+        **expert_facts(config.experts),
+        "sinks": "a logit of each head" if any("sinks" in names for names in specs.values()) else "",
         "biases": biases_text(specs),
         **position_facts(config),
         "segments": f"{config.types} kinds" if config.types else "",
@@ -363,6 +374,28 @@ def biases_text(specs: Mapping[str, Mapping[str, Any]]) -> str:
     network = {name for layer, named in specs.items() if layer.endswith(".ffn") for name in named}
     letters = " ".join(letter for letter in "qkvo" if f"b{letter}" in attention)
     return ", ".join(filter(None, [letters, "network" * bool({"b1", "b2"} & network)])) or "none"
+
+
+def expert_facts(experts: ExpertConfig | None) -> dict[str, str]:
+    """How many experts there are, and how a router chooses among them.
+
+    >>> expert_facts(ExpertConfig(8, 2, 16, renormalizes=True))["router"]
+    'softmax over all, divided by their sum'
+    """
+    if experts is None:
+        return {}
+    scores = {"softmax": "softmax over all", "sigmoid": "sigmoid", "chosen": "softmax over the chosen"}
+    router = scores[experts.score] + ", divided by their sum" * experts.renormalizes
+    is_grouped = experts.groups > 1
+    return {
+        "experts": f"{experts.count}, {experts.chosen} for each token",
+        "expert width": f"{experts.hidden:,}",
+        "shared width": f"{experts.shared:,}" if experts.shared else "",
+        "dense layers": layers_text(experts.dense) if experts.dense else "",
+        "router": router,
+        "expert factor": number_of(experts.scale, 1),
+        "expert groups": f"{experts.groups}, {experts.chosen_groups} for each token" if is_grouped else "",
+    }
 
 
 def position_facts(config: Config) -> dict[str, str]:

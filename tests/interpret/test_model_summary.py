@@ -16,7 +16,8 @@ from attnkit.display import Style
 from attnkit.interpret import model_sheet, model_summary
 from attnkit.model import Config, SpecialTokens, StackConfig
 from attnkit.records import Record
-from tests.places import MODELS
+from tests.drawing import draw_tensors
+from tests.places import MODELS, REFERENCES
 from tests.process import bash, run
 
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
@@ -359,3 +360,37 @@ OTHERS = {  # keys without a fact of their own: of fields of another fact, of na
     "readout_size", "decoder_embedding_size", "decoder_hidden_size", "max_window_layers", "use_sliding_window",
     "layer_types", "num_layers",
 }  # fmt: skip
+
+
+DRAWN = json.loads((REFERENCES / "decoders.json").read_text())
+ARCHITECTURE = {
+    "gemma2": {
+        "score cap": ("1.5", "attn_logit_softcapping"), "logit cap": ("2", "final_logit_softcapping"),
+        "norm places": ("before sub-layers, of their results, at the end", "–"), "score scale": ("0.377964",
+        "query_pre_attn_scalar"), "windows": ("a window of 4 keys before the query in layers 0, 2", "sliding_window"),
+    },
+    "gemma3": {"window theta": ("100", "rope_theta"), "scaling": ("linear, factor 4", "rope_type"),
+               "query-key norm": ("by head", "–")},
+    "granite": {"embedding factor": ("3", "embedding_multiplier"), "residual factor": ("0.4", "residual_multiplier"),
+                "score scale": ("0.3", "attention_multiplier"), "logit factor": ("2", "logits_scaling")},
+    "olmo": {"norm": ("layer, without parameters", "–"), "q k v bound": ("0.7", "clip_qkv")},
+    "olmo2": {"norm places": ("of results of sub-layers, at the end", "–"), "query-key norm": ("by projection", "–")},
+    "smollm3": {"unrotated layers": ("1, 3", "no_rope_layers")},
+    "gptj": {"rotated features": ("4 of 8", "rotary_dim"), "positions": ("rotary, neighbouring features", "–"),
+             "sub-layers": ("parallel: both read the same input", "–"), "head": ("weights of its own, biased",
+             "tie_word_embeddings")},
+    "falcon-rw": {"positions": ("ALiBi, rounded to bfloat16", "alibi"), "biases": ("q k v o, network", "bias")},
+    "mixtral": {"experts": ("5, 2 for each token", "num_local_experts"), "router": ("softmax over all, divided by "
+                "their sum", "–")},
+    "gpt_oss": {"sinks": ("a logit of each head", "–"), "router": ("softmax over the chosen", "–"),
+                "gate bound": ("0.6", "swiglu_limit")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE)
+def test_the_facts_of_decoders(name, tmp_path):
+    raw = DRAWN[name]["config"]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    safetensors.numpy.save_file(draw_tensors(raw["model_type"], DRAWN[name]["shapes"]), tmp_path / "model.safetensors")
+    facts = {fact.name: (fact.value, fact.source) for fact in model_sheet.model_facts(open_checkpoint(str(tmp_path)))}
+    assert {fact: facts.get(fact) for fact in ARCHITECTURE[name]} == ARCHITECTURE[name]
