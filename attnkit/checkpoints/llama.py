@@ -139,7 +139,11 @@ def read_rotation(raw: ConfigReader, size: int, theta: float, kind: str = "") ->
     rope = raw.get_object("rope_parameters")
     rope = rope.get_object(kind) if kind and rope.has(kind) else rope
     rope = rope if rope.values else raw.get_object("rope_scaling")
-    return read_rope(raw, rope.values, size, raw.get_float("rope_theta", theta))
+    theta = raw.get_float("rope_theta", theta)
+    inner = rope.get_float("rope_theta", theta)
+    if not kind and raw.has("rope_theta") and inner != theta:
+        raise raw.error(f"rope_theta {theta:g} contradicts {rope.values.path}rope_theta {inner:g}")
+    return read_rope(raw, rope.values, size, theta)
 
 
 def read_rope(raw: ConfigReader, rope: Mapping[str, Any], size: int, theta: float) -> dict[str, Any]:

@@ -71,6 +71,8 @@ def test_an_unknown_key_is_refused_in_every_model(name: str) -> None:
     ({"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "factor 2.0 is not supported by rope_type default"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e4}},
      'rope_scaling {"type": "linear", "factor": 2.0} is not'),
+    ({"rope_theta": 500, "rope_parameters": {"rope_theta": 1e4}},
+     "rope_theta 500 contradicts rope_parameters.rope_theta 10000"),
 ])  # fmt: skip
 def test_a_key_that_may_change_a_number_is_named(changes: dict[str, Any], problem: str) -> None:
     read(SMALL)
@@ -116,7 +118,6 @@ INERT = {  # what another key of the same file decides, as in transformers: mode
     "gemma3_text": {"sliding_window_pattern"},
     "gpt2": {"n_ctx"},
     "gpt_neox-serial": {"rope_theta"},  # one pair of features, which turns by 1 whatever it is
-    "llama": {"rope_theta"},
     "marian": {"num_hidden_layers"},
     "modernbert": {"layer_norm_eps"},
     "olmo3": {"original_max_position_embeddings"},  # two pairs of features, scaled alike
