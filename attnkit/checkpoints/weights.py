@@ -60,6 +60,10 @@ class Weights:
         """The rows of a tensor that an index selects."""
         return self._mapped[name].rows(name, index)
 
+    def kind(self, name: str) -> str:
+        """How the numbers of a tensor are stored: by its dtype, or quantized, as Q4_K."""
+        return self._mapped[name].packed.get(name, self.entries[name][0])
+
     def is_in_place(self, name: str) -> bool:
         """Whether the tensor is a view of its file in float32 or float64."""
         return self.entries[name][0] in ("float32", "float64") and name not in self._mapped[name].packed

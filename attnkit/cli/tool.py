@@ -378,11 +378,11 @@ class Stage:
     def _mark_own(self, item: Item, result: Record) -> Record:
         """The result with the names of its own tensors beside x."""
         first = item[0] if isinstance(item, list) and item else item
-        before = first.arrays() if isinstance(first, Record) else {}
+        before: Mapping[str, Tensor] = first.tensors if isinstance(first, Record) else {}
         own = [name for name in result if name != "x"]
         if not (self.common.get("only") or self.parameters.get("name")):
-            adds = self.tool.adds(self)
-            own = [name for name in own if adds and result[name] is not before.get(name)]
+            adds = self.tool.adds(self) and result.tensors is not before
+            own = [name for name in own if adds and (name not in before or result[name] is not before[name].array)]
         return replace(result, required=tuple(own))
 
     def _add_history(self, item: Item, result: Record, beside: str = "") -> Record:

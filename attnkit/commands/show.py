@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,8 @@ from attnkit import display
 from attnkit.cli import figures, notebook, operands, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, read_records, tool
-from attnkit.errors import UsageError, flag_name
+from attnkit.errors import AttnkitNote, DataError, UsageError, flag_name
+from attnkit.formats.gguf import is_gguf
 from attnkit.interpret.tensor_statistics import row_statistics
 from attnkit.records import Record
 
@@ -21,20 +23,27 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
     from attnkit.interpret.model_sheet import FactSheet
 
-GGUF = ".gguf"
 CURVE = "training.jsonl"  # the reports of a run, in the folder of train
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CheckpointRecord(Record):
-    """Tensors of a checkpoint folder, with the checkpoint.
+    """Tensors of a model, with its checkpoint.
 
     whole  whether they are all of its tensors, under their published names
+    file   the GGUF file that the model is; its architecture may be none that is known, so that there is no checkpoint
     """
 
     checkpoint: Any = field(kw_only=True)
     whole: bool = field(kw_only=True)
+    file: Any = field(kw_only=True, default=None)
+
+    def __post_init__(self) -> None:
+        """Keep the tensors as they are: without labels, and perhaps each read when it is accessed."""
+
+    def check(self) -> "CheckpointRecord":
+        return self
 
 
 def read_input(stage: Stage, upstream: Records | None) -> Records:
@@ -47,7 +56,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
         return Records(None, iter([read_pair(stage)]))
     folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
     pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
-    if stage.parameters["facts"] and not name and (folder or (stage.operands and stage.operands[0].endswith(GGUF))):
+    if stage.parameters["facts"] and folder and not name:
         checkpoint, _ = operands.load_operand(stage.operands[0], "model")
         stage.files.loaded["folder"] = checkpoint
         return Records(None, iter([CheckpointRecord({}, checkpoint=checkpoint, whole=True)]))
@@ -65,6 +74,8 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
             raise UsageError(f"cannot be combined with DIR:{name}", flag_name(flag))
     if not (name or names) and {"--heatmap", "--heads", "--curves", "--slice"} & {*flags}:
         raise UsageError(f"more than one tensor: choose one with --name NAME, or {folder}:NAME", flags[-1])
+    if is_gguf(folder):
+        return Records(None, iter([read_gguf(stage, folder, name, names)]))
     from attnkit.interpret import model_summary
 
     checkpoint, _ = operands.load_operand(folder, "model")
@@ -73,9 +84,26 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
     return Records(None, iter([CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names))]))
 
 
+def read_gguf(stage: Stage, path: str, name: str, names: Sequence[str]) -> CheckpointRecord:
+    """Read tensors of a GGUF file, and the model that it is, unless its architecture or a key is not known."""
+    from attnkit.formats.gguf import open_gguf
+    from attnkit.interpret.gguf_summary import find_tensors
+
+    file, checkpoint = open_gguf(path), None
+    try:
+        checkpoint, _ = operands.load_operand(path, "model")
+        stage.files.loaded["folder"] = checkpoint
+    except DataError as error:
+        if any(is_flag_set(stage, flag) for flag in ("pipeline", "facts")):
+            raise
+        warnings.warn(f"{error}; shown as a file of tensors", AttnkitNote, stacklevel=2)
+    tensors = find_tensors(file, checkpoint, name, names)
+    return CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names), file=file)
+
+
 def are_folders(operands: Sequence[str]) -> bool:
-    """Whether two operands are folders or GGUF files, whose models are set side by side."""
-    return len(operands) == 2 and all(os.path.isdir(path) or path.endswith(GGUF) for path in operands)
+    """Whether two operands are models, which are set side by side."""
+    return len(operands) == 2 and all(map(is_model_path, operands))
 
 
 def read_pair(stage: Stage) -> "FactSheet":
@@ -91,15 +119,19 @@ def read_pair(stage: Stage) -> "FactSheet":
 
 
 def split_folder(operand: str) -> tuple[str, str]:
-    """Split DIR:NAME into DIR and NAME; "" and "" if the operand names no folder.
+    """Split DIR:NAME into DIR and NAME; "" and "" if it names neither a folder nor a GGUF file.
 
     >>> split_folder("/:encoder.0"), split_folder("/"), split_folder("no such file")
     (('/', 'encoder.0'), ('/', ''), ('', ''))
     """
     if operand == "-" or os.path.lexists(operand):
-        return (operand, "") if operand != "-" and os.path.isdir(operand) else ("", "")
+        return (operand, "") if operand != "-" and is_model_path(operand) else ("", "")
     ends = [match.start() for match in re.finditer(":.", operand)]
-    return next(((operand[:at], operand[at + 1 :]) for at in ends if os.path.isdir(operand[:at])), ("", ""))
+    return next(((operand[:at], operand[at + 1 :]) for at in ends if is_model_path(operand[:at])), ("", ""))
+
+
+def is_model_path(path: str) -> bool:
+    return os.path.isdir(path) or is_gguf(path)
 
 
 def is_flag_set(stage: Stage, flag: str) -> bool:
@@ -114,6 +146,11 @@ def render_input(record: Record, stage: Stage, style: display.Style) -> str:
         return draw_sheet(sheet, style)
     if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(stage, "stats"):
         return draw_losses(record, stage, style) + views.render(record, stage, style)
+    if record.file:
+        from attnkit.interpret import gguf_summary
+
+        is_list = is_flag_set(stage, "list")
+        return (gguf_summary.list_types if is_list else gguf_summary.draw_file)(record.file, record.checkpoint, style)
     from attnkit.interpret import model_summary
 
     if is_flag_set(stage, "list"):
@@ -219,7 +256,8 @@ def show(
     as a figure. --stats -f json writes the statistics as a record; --list -f json describes the tensors without
     their data. INPUT may also be the folder of a model: show then prints its configuration, tensors and layers.
     DIR:NAME is one tensor by its published name, one parameter of a layer (encoder.0.self.wq), or all parameters of
-    a layer (encoder.0.self), with the names and shapes of --params.
+    a layer (encoder.0.self), with the names and shapes of --params. A GGUF file is a model and a file of tensors: show
+    prints its metadata too, and FILE:NAME takes the names in the file as well.
 
     \b
     Example:

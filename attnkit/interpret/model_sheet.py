@@ -215,7 +215,7 @@ def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
     stored, unread = checkpoint.tensors(), checkpoint.params.unused()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
     size = format_bytes(sum(map(os.path.getsize, files)))
-    dtypes = Counter(dtype for dtype, _ in stored.values()).most_common()
+    dtypes = Counter(map(checkpoint.params.weights.kind, stored)).most_common()
     return {
         "parameters": f"{checkpoint.parameter_count:,}",
         "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",

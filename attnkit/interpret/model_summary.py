@@ -116,11 +116,15 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
 def draw_model(checkpoint: "Checkpoint", style: Style) -> str:
     """Render the model, its stored tensors and its layers, equal ones in one row."""
     heading = draw_sheet(describe_model(checkpoint), style)
+    return "\n\n".join([heading, tensor_rows(checkpoint, style, fold=True), layer_rows(checkpoint, style)])
+
+
+def layer_rows(checkpoint: "Checkpoint", style: Style) -> str:
+    """Render the layers: the tool that computes each, and its parameters."""
     named = {layer: (tool_of(layer), list_parameters(checkpoint, layer)) for layer in checkpoint.layers()}
     cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
     last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
-    layers = display.format_table(display.TextTable(["layer", "tool", "parameters"], cells, footer=last), style)
-    return "\n\n".join([heading, tensor_rows(checkpoint, style, fold=True), layers])
+    return display.format_table(display.TextTable(["layer", "tool", "parameters"], cells, footer=last), style)
 
 
 def tensor_rows(checkpoint: "Checkpoint", style: Style, fold: bool) -> str:
