@@ -99,6 +99,12 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         stored = spec.pad_row(as_float(self._read(self._stored[layer][name])))
         return spec.to_parameter(stored, self.config.parameter_shape(layer, name))
 
+    def release(self, layer: str, name: str) -> None:
+        """Give the memory of the mapped file back that holds a parameter."""
+        for stored in self._stored[layer][name]:
+            if self.weights.is_in_place(stored) or self.weights.entries[stored][0] in ("float16", "bfloat16"):
+                formats.release_pages(self.weights.tensor(stored))
+
     def source(self, layer: str, name: str) -> tuple[object, ...]:
         """The stored tensors of a parameter, and which part of them it is: the same for tied parameters."""
         spec = self.specs[layer][name]

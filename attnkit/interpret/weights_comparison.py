@@ -143,7 +143,10 @@ def compare_parameter(
     x, y = a.read(layer, name), b.read(layer, name)
     if x.shape != y.shape:
         return WeightChange(f"shapes {x.shape} and {y.shape}")
-    return measure_change(x, y, rtol, atol)
+    change = measure_change(x, y, rtol, atol)
+    for params in (a, b):
+        params.release(layer, name)
+    return change
 
 
 def measure_change(x: Array, y: Array, rtol: float = 0.0, atol: float = 0.0) -> WeightChange:
