@@ -13,7 +13,6 @@ from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
-from attnkit.interpret.text_agreement import AgreementReport
 from attnkit.interpret.weights_comparison import WeightsReport
 from attnkit.recorders import record as record, record_onnx as record_onnx, tap as tap
 from attnkit.records import Record as Record, Tensor as Tensor
@@ -137,7 +136,7 @@ def attend(
     residual: bool = False,
     add: TensorLike | None = None,
     concat: bool = False,
-    emit: Literal["q_normed", "k_normed", "q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads", "present_key", "present_value"] | None = None,
+    emit: Literal["q_latent", "kv_latent", "k_rotary", "q_normed", "k_normed", "q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads", "present_key", "present_value"] | None = None,
     keep: Sequence[str] | str = (),
     weights: str | None = None,
     partial: bool = False,
@@ -561,12 +560,10 @@ def diff(
     why: bool = False,
     map: str | None = None,
     match: bool = False,
-    text: Sequence[str] | Sequence[Sequence[str]] | Path | None = None,
-    scan: bool = False,
     heatmap: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-) -> DiffReport | VerdictReport | WeightsReport | AgreementReport: ...
+) -> DiffReport | VerdictReport | WeightsReport: ...
 def run(
     pipeline: Path,
     record: TensorLike | None = None,

@@ -15,6 +15,7 @@ import numpy as np
 from attnkit import formats
 from attnkit.checkpoints.config_reader import LARGEST, ConfigReader, read_json_object
 from attnkit.checkpoints.harmless_keys import refuse_unread
+from attnkit.checkpoints.mxfp4 import join_packed
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_layers, open_weights
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, FileError, format_bytes
 from attnkit.formats.gguf import is_gguf
@@ -25,11 +26,12 @@ from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
 from attnkit.tokenizers.files import TokenizerFolder
 
-FAMILIES = ("albert", "bert", "bloom", "camembert", "cohere", "cohere2", "deberta-v2", "distilbert", "electra",
-            "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss", "gptj",
-            "granite", "llama", "lstm", "marian", "mistral", "mixtral", "modernbert", "mpnet", "olmo", "olmo2",
-            "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
-            "roberta", "seq2seq", "smollm3", "stablelm", "t5", "transformer", "vit", "xlm-roberta")  # fmt: skip
+FAMILIES = ("albert", "bert", "bloom", "camembert", "cohere", "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3",
+            "distilbert", "electra", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo",
+            "gpt_neox", "gpt_oss", "gptj", "granite", "llama", "lstm", "marian", "mistral", "mixtral", "modernbert",
+            "mpnet", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe",
+            "qwen3", "qwen3_moe", "roberta", "seq2seq", "smollm3", "stablelm", "t5", "transformer", "vit",
+            "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"
@@ -44,6 +46,9 @@ NUMBER = re.compile(r"(?<![0-9])[0-9]+(?![0-9])")
 SHARE = 0.8  # of the available memory that weights may take; the rest is for activations and caches
 LARGE, BLOCK = 1 << 18, 1 << 15  # numbers that a thread converts, and of those the ones that stay in its cache
 SIGN, OVERFLOW = np.int32(-(1 << 31)), 2.0**16
+
+
+Key = tuple[tuple[str, ...], float | None, int]  # stored tensors, their padding, and the entry of a stack
 
 
 class Parameters(Mapping[str, Mapping[str, Array]]):
@@ -65,7 +70,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         }
         self._layers: dict[str, dict[str, Array]] = {}
         self._views: dict[str, dict[str, Array]] = {}  # in the dtype of the file
-        self._tensors: dict[tuple[tuple[str, ...], float | None], Array] = {}  # one may hold several parameters
+        self._tensors: dict[Key, Array] = {}  # one may hold several parameters
         self._column_major: set[tuple[str, str]] = set()
         self._used_layers: dict[str, None] = {}  # in the order of their first use
         self._has_noted = False
@@ -96,7 +101,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     def read(self, layer: str, name: str) -> Array:
         """One parameter, which is not kept."""
         spec = self.specs[layer][name]
-        stored = spec.pad_row(as_float(self._read(self._stored[layer][name])))
+        stored = spec.pad_row(as_float(self._read(self._stored[layer][name], spec)))
         return spec.to_parameter(stored, self.config.parameter_shape(layer, name))
 
     def release(self, layer: str, name: str) -> None:
@@ -104,10 +109,6 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         for stored in self._stored[layer][name]:
             if self.weights.is_in_place(stored) or self.weights.entries[stored][0] in ("float16", "bfloat16"):
                 formats.release_pages(self.weights.tensor(stored))
-
-    def stored_name(self, layer: str, name: str) -> str:
-        """The stored tensor of a parameter, the first one of several that are joined."""
-        return self._stored[layer][name][0]
 
     def source(self, layer: str, name: str) -> tuple[object, ...]:
         """The stored tensors of a parameter, and which part of them it is: the same for tied parameters."""
@@ -179,8 +180,8 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     def _convert(self, layer: str, name: str) -> Array:
         spec, key = self.specs[layer][name], self._key(layer, name)
         if key not in self._tensors:
-            self._tensors[key] = spec.pad_row(as_float(self._read(key[0])))
-        array = spec.to_parameter(self._tensors[key], self.config.parameter_shape(layer, name))
+            self._tensors[key] = spec.pad_row(as_float(self._read(key[0], spec)))
+        array = spec.of_entry().to_parameter(self._tensors[key], self.config.parameter_shape(layer, name))
         if (layer, name) in self._column_major:
             del self._tensors[key]
             view, array = array, to_column_major(array)
@@ -209,15 +210,19 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         spec = self.specs[layer][name]
         if spec.padding_row is not None or spec.offset:
             return self._convert(layer, name)
-        return spec.to_parameter(self._read(self._stored[layer][name]), self.config.parameter_shape(layer, name))
+        stored = self._read(self._stored[layer][name], spec)
+        return spec.of_entry().to_parameter(stored, self.config.parameter_shape(layer, name))
 
-    def _read(self, stored: tuple[str, ...]) -> Array:
-        """A stored tensor, or several joined along the first axis."""
+    def _read(self, stored: tuple[str, ...], spec: TensorSpec) -> Array:
+        """A stored tensor, its entry if it is stacked, or several joined along the first axis."""
+        if spec.stacked:
+            return self.weights.rows(stored[0], spec.entry)
         arrays = [self.weights.tensor(name) for name in stored]
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
-    def _key(self, layer: str, name: str) -> tuple[tuple[str, ...], float | None]:
-        return self._stored[layer][name], self.specs[layer][name].padding_row
+    def _key(self, layer: str, name: str) -> Key:
+        spec = self.specs[layer][name]
+        return self._stored[layer][name], spec.padding_row, spec.entry
 
     def _find(self, layer: str, name: str) -> tuple[str, ...]:
         """The stored tensors of a parameter, whose shapes and dtypes are checked."""
@@ -439,7 +444,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
     generation = os.path.join(folder, GENERATION_CONFIG)
     if exists(generation):
         reader, files = _override_tokens(reader, generation), [path, generation]
-    weights = open_weights(folder)
+    weights = join_packed(open_weights(folder))
     config, params = read_model(family, reader, weights)
     return Checkpoint(folder, config, raw, params, [*files, *weights.files], reader.values.stated())
 

@@ -14,6 +14,9 @@ ALPHA = 1.702  # of the activation, as in quick-GELU
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     if raw.get_float("swiglu_alpha", ALPHA) != ALPHA:
         raise raw.error(f"swiglu_alpha {raw.values['swiglu_alpha']} is not supported (use {ALPHA})")
+    packing = raw.get_object("quantization_config")
+    packing.get_choice("quant_method", {"mxfp4": ""}, "mxfp4")
+    packing.ignore("modules_to_not_convert")  # which the tensors state
     raw.get_choice("hidden_act", {"silu": "silu"}, "silu")  # which names no activation of this family
     config = llama.read_config(
         raw,

@@ -32,8 +32,8 @@ ANY_VALUE = {  # what keys are about -> keys that pass with any value
         "embed_dropout embedding_dropout encoder_layerdrop ffn_dropout hidden_dropout hidden_dropout_prob layerdrop "
         "mlp_dropout pooler_dropout qa_dropout resid_dropout resid_pdrop seq_classif_dropout stable_embedding_dropout "
         "summary_first_dropout summary_last_dropout init_std initializer_cutoff_factor initializer_factor "
-        "initializer_range router_aux_loss_coef router_jitter_noise tf_legacy_loss sparse_prediction "
-        "sparse_pred_ignore_index repad_logits_with_grad predict_special_tokens encoder_stride "
+        "initializer_range aux_loss_alpha seq_aux router_aux_loss_coef router_jitter_noise tf_legacy_loss "
+        "sparse_prediction sparse_pred_ignore_index repad_logits_with_grad predict_special_tokens encoder_stride "
         "transformer-depth-scaling"
     ),
     "heads that attnkit does not run, or that are not in the file": (
@@ -42,6 +42,7 @@ ANY_VALUE = {  # what keys are about -> keys that pass with any value
         "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type "
         "directionality"
     ),
+    "layers that predict further tokens, and how experts are spread": "num_nextn_predict_layers num_mtp_layers ep_size",
     "generation, which has options of its own, and special tokens that no stage adds by their id": (
         "do_sample early_stopping length_penalty max_length min_length max_new_tokens num_beams num_return_sequences "
         "repetition_penalty temperature top_k top_p prefix task_specific_params remove_invalid_values bos_token_id "

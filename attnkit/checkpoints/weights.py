@@ -6,7 +6,7 @@ experts has the name `STACK.{n}.router` there, as other layers may have a plain 
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -59,6 +59,11 @@ class Weights:
     def rows(self, name: str, index: Any) -> Array:
         """The rows of a tensor that an index selects."""
         return self._mapped[name].rows(name, index)
+
+    def joined_with(self, mapped: Mapped, without: Collection[str]) -> "Weights":
+        """These weights, with the tensors of another file in place of some."""
+        kept = {name: one for name, one in self._mapped.items() if name not in without}
+        return Weights(self.name, self.files, kept | dict.fromkeys(mapped.entries, mapped))
 
     def kind(self, name: str) -> str:
         """How the numbers of a tensor are stored: by its dtype, or quantized, as Q4_K."""
@@ -198,6 +203,10 @@ class TensorSpec:
         if expert is None:
             return replace(self, names=tuple(names))
         return replace(self, names=tuple(name.replace("{e}", str(expert)) for name in names), entry=expert)
+
+    def of_entry(self) -> "TensorSpec":
+        """The spec of a tensor that is read alone, out of those that are stacked."""
+        return replace(self, stacked=0) if self.stacked else self
 
     def joined_names(self) -> list[tuple[str, ...]]:
         """The names of each tensor that the parameter consists of.

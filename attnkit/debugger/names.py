@@ -190,6 +190,8 @@ SKELETON = {
     **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim",
                      "dim_feedforward", "moe_intermediate_size"), 3),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 2), "num_experts_per_tok": 1,
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 2),
+    **dict.fromkeys(("n_group", "topk_group"), 1), "first_k_dense_replace": 0,
     **dict.fromkeys(("n_positions", "max_position_embeddings"), 512),
     "vocab_size": 4, "image_size": 4, "patch_size": 2, "relative_attention": True, "pos_att_type": "c2p|p2c",
     "num_labels": 2, "partial_rotary_factor": 1.0, "rotary_pct": 1.0, "rotary_dim": 2,

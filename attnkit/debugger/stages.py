@@ -18,12 +18,15 @@ from attnkit import model
 from attnkit.errors import UsageError
 from attnkit.model import masks, pooling, transformer
 from attnkit.model.activations import ACTIVATIONS
-from attnkit.model.attention import merge_heads, normalize_heads, view_heads
+from attnkit.model.attention import normalize_heads
 from attnkit.model.config import AttentionRules
-from attnkit.model.dense_attention import add_sinks
+from attnkit.model.dense_attention import LatentConfig, add_sinks
 from attnkit.model.dtypes import Array, quiet, rounded
 from attnkit.model.experts import ExpertConfig, mix_experts, route
+from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.intermediates import STEPS
+from attnkit.model.latent import expand_keys, expand_queries
+from attnkit.model.norms import rms_norm
 from attnkit.model.relative import relative_scores
 from attnkit.model.rotary import rope_frequencies, rotary_angles, rotate
 from attnkit.model.softmax import log_sum_exp, softmax
@@ -378,8 +381,13 @@ def _heads(around: Around, x: Array) -> Array:
 
 
 def _rotate(around: Around, x: Array) -> Array:
+    cos, sin = _angles(around, around.option("width", x.shape[-1]))
+    return rotate(x, cos, sin, interleaved=around.option("interleaved", False))
+
+
+def _angles(around: Around, width: int) -> tuple[Array, Array]:
+    """Cosines and sines of the rotation of a stage."""
     rope, where = around.option("rope"), np.asarray(around.option("where"))
-    width = around.option("width", x.shape[-1])
     frequencies, factor = rope_frequencies(width, rope, int(where.max(initial=0)) + 1)
     if form := around.option("rounds_frequencies"):
         frequencies = rounded(frequencies, form).astype(np.float64)
@@ -389,8 +397,7 @@ def _rotate(around: Around, x: Array) -> Array:
     if where.ndim == 2:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
     factor = around.option("factor", factor)
-    sin = sin * around.option("direction", 1)
-    return rotate(x, cos * factor, sin * factor, interleaved=around.option("interleaved", False))
+    return cos * factor, sin * around.option("direction", 1) * factor
 
 
 def _scores(around: Around, q: Array, k: Array) -> Array:
@@ -487,6 +494,34 @@ def _multiply(around: Around, x: Array, y: Array) -> Array:
     return x * y
 
 
+def _latent(around: Around, x: Array) -> Array:
+    """A latent vector of each token: (B, T, D) -> (B, T, R)."""
+    weight, bias = around.option("names")
+    return rms_norm(
+        around.linear(x, weight, bias), around.parameter(around.option("gamma")), eps=around.option("eps")
+    ).y
+
+
+def _expanded(around: Around) -> tuple[dict[str, Array], model.MultiHeadOptions]:
+    """The parameters and options that expand latent vectors to heads."""
+    params = {name: around.convert(array) for name, array in around.graph.core.params[around.stage.layer].items()}
+    rotary = _angles(around, around.option("width")) if around.option("rope") is not None else None
+    interleaved = around.option("interleaved", False)
+    return params, model.MultiHeadOptions(heads=around.option("heads"), rotary=rotary, interleaved=interleaved)
+
+
+def _latent_queries(around: Around, source: Array) -> Array:
+    return expand_queries(source, *_expanded(around))
+
+
+def _latent_keys(around: Around, latent: Array, shared: Array) -> Array:
+    return expand_keys(latent, shared, *_expanded(around))[0]
+
+
+def _latent_values(around: Around, latent: Array, shared: Array) -> Array:
+    return expand_keys(latent, shared, *_expanded(around))[1]
+
+
 def _route(around: Around, logits: Array) -> Array:
     """Which experts compute each token, or their gates: (B, T, E) -> (B, T, k)."""
     mixture = around.config.mixture(around.stage.layer)
@@ -559,6 +594,10 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "join": _join,
     "activate": _activate,
     "multiply": _multiply,
+    "latent": _latent,
+    "latent queries": _latent_queries,
+    "latent keys": _latent_keys,
+    "latent values": _latent_values,
     "route": _route,
     "experts": _experts,
     "pool": _pool,
@@ -666,11 +705,16 @@ def _build_linear(place: Place) -> Built:
     yield Stage(layer, "linear", (place.x,), place.states(place.width()), layer, {"names": ("w", "b")})
 
 
-def _build_attention(place: Place) -> Built:
-    core, inputs, layer = place.core, place.inputs, place.step.layer
-    rules = core.config.attention_rules[layer]
-    source = place.memory if rules.is_cross else place.x
-    keys = _sizes(core, inputs, "encoder")[1] if rules.is_cross else place.tokens
+def _positions_of(place: Place, rules: AttentionRules) -> dict[str, Any]:
+    """The options of a stage that rotates."""
+    if not rules.rotation:
+        return {}
+    rotation = {"rope": rules.rope, "width": rules.rotary_dim, "interleaved": rules.interleaved}
+    return rotation | {"where": place.positions()}
+
+
+def _build_projections(place: Place, rules: AttentionRules, source: str, keys: int) -> Built:
+    layer = place.step.layer
     for letter, read, rows in (("q", place.x, place.tokens), ("k", source, keys), ("v", source, keys)):
         count = rules.heads if letter == "q" else rules.kv_heads
         projected = f"{layer}.{letter}_projected"
@@ -684,10 +728,38 @@ def _build_attention(place: Place) -> Built:
             yield Stage(f"{layer}.{letter}_normed", "norm of heads", (projected,), split, layer, norm)
             projected = f"{layer}.{letter}_normed"
             options["splits"] = "before"
-        if rules.rotation:
-            options |= {"rope": rules.rope, "width": rules.rotary_dim, "interleaved": rules.interleaved}
-            options |= {"where": place.positions(), "times": int(letter != "v")}
+        if rotation := _positions_of(place, rules):
+            options |= {**rotation, "times": int(letter != "v")}
         yield Stage(f"{layer}.{letter}", "heads", (projected,), split, "", options)
+
+
+def _build_latents(place: Place, rules: AttentionRules, latent: LatentConfig) -> Built:
+    layer, q_source, rotation = place.step.layer, place.x, _positions_of(place, rules)
+    sizes = {"q_latent": latent.query_rank, "kv_latent": latent.rank}
+    for name, size in sizes.items():
+        if size:
+            names = {"names": (f"w{name}", f"b{name}"), "gamma": f"gamma_{name}", "eps": latent.eps}
+            yield Stage(f"{layer}.{name}", "latent", (place.x,), place.states(size), layer, names)
+            q_source = f"{layer}.q_latent" if name == "q_latent" else q_source
+    shared = {"names": ("wk_rotary", "bk_rotary")}
+    yield Stage(f"{layer}.k_rotary", "linear", (place.x,), place.states(latent.rotary), layer, shared)
+    kv = (f"{layer}.kv_latent", f"{layer}.k_rotary")
+    lead, options = (place.batch, rules.heads, place.tokens), {"heads": rules.heads, **rotation}
+    yield Stage(f"{layer}.q", "latent queries", (q_source,), (*lead, rules.head_dim), layer, options)
+    yield Stage(f"{layer}.k", "latent keys", kv, (*lead, rules.head_dim), layer, options)
+    yield Stage(f"{layer}.v", "latent values", kv, (*lead, latent.value), layer, options)
+
+
+def _build_attention(place: Place) -> Built:
+    core, inputs, layer = place.core, place.inputs, place.step.layer
+    rules = core.config.attention_rules[layer]
+    source = place.memory if rules.is_cross else place.x
+    keys = _sizes(core, inputs, "encoder")[1] if rules.is_cross else place.tokens
+    if rules.latent is not None:
+        yield from _build_latents(place, rules, rules.latent)
+    else:
+        yield from _build_projections(place, rules, source, keys)
+    values = rules.head_dim if rules.latent is None else rules.latent.value
     padding = inputs.of(core.config.stacks[0] if rules.is_cross else rules.stack, core.config)[1]
     padding = None if padding is None or padding.all() else padding
     names = ("q", "k", "v", *STEPS[3:], "joined", "output")  # scores to heads between them
@@ -700,8 +772,8 @@ def _build_attention(place: Place) -> Built:
     yield Stage(capped, "cap", (scaled,), square, options={"softcap": rules.softcap})
     yield Stage(masked, "mask", (capped, *pair), square, layer, {"rules": rules, "padding": padding})
     yield Stage(weights, "softmax", (masked,), square, layer)
-    yield Stage(heads, "mix", (weights, v), (*each, rules.head_dim), options=grouped)
-    yield Stage(joined, "join", (heads,), place.states(rules.heads * rules.head_dim))
+    yield Stage(heads, "mix", (weights, v), (*each, values), options=grouped)
+    yield Stage(joined, "join", (heads,), place.states(rules.heads * values))
     yield Stage(output, "linear", (joined,), place.states(place.width()), layer, {"names": ("wo", "bo")})
 
 

@@ -238,6 +238,7 @@ def merge_layer_options(
         window=layer.get("window", options.window) if options.window == (-1, -1) else options.window,
         softcap=options.softcap or layer["softcap"],
         norm=layer["norm"],
+        latent=layer["latent"],
         clip=layer["clip"],
         rotary=layer.get("rotary"),
         interleaved=layer["interleaved"],

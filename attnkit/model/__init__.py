@@ -46,12 +46,8 @@ from attnkit.model.masks import (
 from attnkit.model.norms import Normalized, batch_norm, layer_norm, rms_norm, square_mean
 from attnkit.model.scores import SCORES
 from attnkit.model.softmax import softmax
-from attnkit.model.attention import (
-    attention,
-    merge_heads,
-    multi_head_attention,
-    split_heads,
-)
+from attnkit.model.attention import attention, multi_head_attention
+from attnkit.model.head_views import merge_heads, split_heads
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.dense_attention import AttentionOptions, MultiHeadOptions

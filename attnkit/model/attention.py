@@ -21,59 +21,19 @@ from attnkit.model.dtypes import (
     working,
 )
 from attnkit.model.embedding import check_ids
+from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_intermediates
 from attnkit.model.intermediates import ORDER, SQUARE
+from attnkit.model.latent import compute_latents, expand_keys, expand_queries
 from attnkit.model.linear import linear
 from attnkit.model.norms import Normalized, QueryKeyNorm, layer_norm, rms_norm
 from attnkit.model.parameters import ATTENTION as PARAMETERS
+from attnkit.model.parameters import LATENT
 from attnkit.model.relative import add_relative_scores
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Score, dot, identity
 
 MANY = 1 << 18  # scores of all heads, of one row of a batch, from which on blocks of them are faster than all at once
-
-
-def split_heads(x: Array, heads: int) -> Array:
-    """Split the width of x into heads.
-
-    x (..., T, H*K) -> (..., H, T, K)
-
-    DataError if the width is not divisible, UsageError for heads < 1.
-
-    >>> split_heads(np.array([[1, 2, 3, 4]]), 2).tolist()
-    [[[1, 2]], [[3, 4]]]
-    """
-    return np.ascontiguousarray(view_heads(x, heads))
-
-
-def view_heads(x: Array, heads: int) -> Array:
-    """Split the width of x into heads, as a view of x if possible.
-
-    x (..., T, H*K) -> (..., H, T, K)
-
-    >>> x = np.array([[1, 2, 3, 4]])
-    >>> np.shares_memory(view_heads(x, 2), x)
-    True
-    """
-    if heads < 1:
-        raise UsageError(f"heads {heads} (expected 1 or more)")
-    if x.shape[-1] % heads:
-        raise DataError(f"d_model {x.shape[-1]} is not divisible by heads {heads}")
-    cut = x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)  # (..., T, H, K)
-    return np.swapaxes(cut, -2, -3)
-
-
-def merge_heads(x: Array) -> Array:
-    """Concatenate the heads of x; the inverse of split_heads.
-
-    x (..., H, T, K) -> (..., T, H*K)
-
-    >>> merge_heads(np.array([[[1, 2]], [[3, 4]]])).tolist()
-    [[1, 2, 3, 4]]
-    """
-    heads, _, width = x.shape[-3:]
-    side = np.swapaxes(x, -2, -3)  # (..., T, H, K)
-    return side.reshape(*side.shape[:-2], heads * width)
 
 
 @quiet
@@ -372,7 +332,7 @@ def check_parameters(query: Array, params: Mapping[str, Array]) -> None:
 
     >>> check_parameters(np.ones((3, 2)), {"wq": np.eye(2)})
     """
-    unknown = [name for name in params if name not in PARAMETERS]
+    unknown = [name for name in params if name not in PARAMETERS and name not in LATENT]
     if unknown:
         raise DataError.about("parameter", f"{unknown[0]!r} is not one of {', '.join(PARAMETERS)}")
     if query.ndim == 4 and params:
@@ -401,6 +361,8 @@ def project_heads(
     >>> q.shape, past
     ((2, 3, 2), 1)
     """
+    if options.latent is not None:
+        return project_latent(query, params, options, dtype, hook, {} if normed is None else normed)
     heads, rotary = options.heads, options.rotary
     groups = heads if options.kv_heads is None else options.kv_heads
     if heads < 1 or groups < 1 or heads % groups:
@@ -441,6 +403,35 @@ def project_heads(
     q = project(query, "q", "x")
     k, v, past = options.kv_store(compute_pair) if options.kv_store else (*compute_pair(), options.past)
     return split_and_rotate(q, heads, "q"), k, v, past
+
+
+def project_latent(
+    x: Array,
+    params: Mapping[str, Array],
+    options: MultiHeadOptions,
+    dtype: DType,
+    hook: Hook,
+    latents: dict[str, Array],
+) -> tuple[Array, Array, Array, int]:
+    """Queries, keys and values of latent attention, as `project_heads` returns them.
+
+    x (..., T, D); `latents` receives q_latent, kv_latent and k_rotary. Source: DeepSeek-V2, section 2.1.
+    """
+
+    def see(name: str, array: Array) -> Array:
+        latents[name] = apply_hook(hook, name, array)
+        return latents[name]
+
+    config = options.latent
+    assert config is not None
+    q_source, kv_latent, k_rotary = compute_latents(cast(x, dtype), params, config, see, options.products)
+
+    def compute_pair() -> tuple[Array, Array]:
+        return expand_keys(kv_latent, k_rotary, params, options)
+
+    q = expand_queries(q_source, params, options)
+    k, v, past = options.kv_store(compute_pair) if options.kv_store else (*compute_pair(), options.past)
+    return q, k, v, past
 
 
 def normalize_heads(x: Array, gamma: Array | None, beta: Array | None, heads: int, norm: QueryKeyNorm) -> Array:

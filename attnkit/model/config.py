@@ -13,6 +13,8 @@ STACK.N.self       wq (D, H*K), wk, wv (D, G*K), wo (H*K, D), bq, bk, bv, bo; ga
                    queries and keys; sinks (H,)
 STACK.N.cross      the same, over the memory
 STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
+                   latent attention: wq_latent (D, Q), wkv_latent (D, R), gamma_q_latent, gamma_kv_latent, and wk_rotary
+                   (D, P) of the key that all heads share; wq reads the latent of queries, wk and wv that of keys
 STACK.N.norm1 …    gamma, beta (D,): norms before or after sub-layers, in the order of the sub-layers they belong to
 STACK.N.output_norm1 …  the same, of the results of sub-layers before they are added
 STACK.N.ffn        of a mixture of experts: router (D, E), router_bias, correction (E,), shared_gate (D, 1)
@@ -30,9 +32,10 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
+from attnkit.model.dense_attention import LatentConfig
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.norms import QueryKeyNorm
-from attnkit.model.parameters import LAYERS, TOOLS
+from attnkit.model.parameters import LATENT, LAYERS, TOOLS
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ class AttentionRules(NamedTuple):
     window    keys before and after a query that it may attend to; -1: no limit
     softcap   c: scores become c tanh(s/c); 0 is off
     norm      of queries and keys: see QueryKeyNorm; None: there is none
+    latent    how queries, keys and values come from latent vectors; None: they are projected directly
     clip      queries, keys and values are clipped to -clip … clip; 0 is off
     rotation  rotary, or local_rotary of layers with a window and a rotation of their own; "": no rotation
     rope      of that rotation; rotary_dim: features of a head that it rotates; interleaved: as in PositionConfig
@@ -156,6 +160,7 @@ class AttentionRules(NamedTuple):
     window: tuple[int, int] = (-1, -1)
     softcap: float = 0.0
     norm: QueryKeyNorm | None = None
+    latent: LatentConfig | None = None
     clip: float = 0.0
     rotation: str = ""
     rope: Mapping[str, Any] = {}
@@ -180,6 +185,7 @@ class Config:
     clip          bound of queries, keys and values; 0 is off
     score         the score function of queries and keys
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
+    latent        of latent attention; None: queries, keys and values are projected directly
     experts       of mixtures of experts in place of feed-forward networks; None: there are none
     ffn_limit     see `limit` of feed_forward; 0 is off
     softcap, logit_softcap   c: scores, or logits, become c tanh(s/c); 0 is off
@@ -216,6 +222,7 @@ class Config:
     softcap: float = 0.0
     qk_norm: str = ""
     clip: float = 0.0
+    latent: LatentConfig | None = None
     experts: ExpertConfig | None = None
     ffn_limit: float = 0.0
     embed_width: int = 0
@@ -348,6 +355,15 @@ class Config:
             "query norm": stack.head_dim * (1 if self.qk_norm == "head" else stack.heads),
             "key norm": stack.head_dim * (1 if self.qk_norm == "head" else stack.kv_heads),
         }
+        if self.latent and part == "self":
+            sizes |= {
+                "query latent": self.latent.query_rank or self.width,
+                "latent": self.latent.rank,
+                "content heads": stack.heads * self.latent.content,
+                "value heads": stack.heads * self.latent.value,
+                "rotary": self.latent.rotary,
+            }
+            return tuple(sizes[axis] for axis in LATENT.get(name, LAYERS[part].get(name, ())))
         return tuple(sizes[axis] for axis in LAYERS[part][name])
 
     def _hidden_width(self, stack: StackConfig, part: str) -> int:
@@ -423,6 +439,7 @@ def find_attention_rules(config: Config, layer: str) -> AttentionRules:
         window=(window, -1 if stack.causal else window) if window >= 0 else (-1, -1),
         softcap=config.softcap,
         norm=QueryKeyNorm(config.norm, config.eps, config.qk_norm) if config.qk_norm else None,
+        latent=config.latent,
         clip=config.clip,
         rotation=("local_rotary" if is_local else "rotary") if is_rotated else "",
         rope=positions.local_rope if is_local else positions.rope,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -99,6 +99,24 @@ class AttentionOptions:
             raise UsageError(f"softmax dtype {self.softmax_dtype!r} (expected one of {', '.join(FLOATS)})")
 
 
+class LatentConfig(NamedTuple):
+    """The widths of latent attention (see latent.py).
+
+    rank        of the latent of keys and values
+    query_rank  of the latent of queries; 0: queries are projected from the states
+    content     features of a head that are compared without positions; rotary: those that are rotated
+    value       features of a value head
+    eps         of the RMS norms of the latents
+    """
+
+    rank: int
+    query_rank: int
+    content: int
+    rotary: int
+    value: int
+    eps: float = 1e-6
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MultiHeadOptions(AttentionOptions):
     """Options of attention, and how heads are split, normalized, rotated and cached.
@@ -106,6 +124,7 @@ class MultiHeadOptions(AttentionOptions):
     heads     number of query heads
     kv_heads  number of key and value heads; None: as many as query heads
     norm      of queries and keys, by gamma_q, gamma_k, beta_q, beta_k of the parameters
+    latent    how they come from latent vectors of the parameters; None: they are projected directly
     clip      queries, keys and values are then clipped to -clip … clip; 0 is off
     relative  distances between tokens, whose scores are added (see relative.py)
     rotary    the cosines and sines (..., T, R/2) that queries and keys are rotated by; interleaved: see `rotate`
@@ -116,6 +135,7 @@ class MultiHeadOptions(AttentionOptions):
     heads: int = 1
     kv_heads: int | None = None
     norm: QueryKeyNorm | None = None
+    latent: LatentConfig | None = None
     clip: float = 0.0
     rotary: tuple[Array, Array] | None = None
     interleaved: bool = False

@@ -32,6 +32,9 @@ STATS, TOP, ROWS = "--weights stats", "--weights topk:K", "--weights rows:I,J"
 # tool -> its intermediates by name
 INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
     "attend": {
+        "q_latent": Intermediate(("query", "latent"), "norm of x W_DQ", is_step=False),
+        "kv_latent": Intermediate(("key", "latent"), "norm of x W_DKV", is_step=False),
+        "k_rotary": Intermediate(("key", "head_dim"), "rotated x W_KR, of all heads", is_step=False),
         "q_normed": Intermediate((*QUERIES, "head_dim"), "norm of x W_Q", is_step=False),
         "k_normed": Intermediate(("head", "key", "head_dim"), "norm of x W_K", is_step=False),
         "relative": Intermediate(PAIRS, option="", is_step=False),

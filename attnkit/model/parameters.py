@@ -38,6 +38,21 @@ ATTENTION: dict[str, Axes] = {
     "beta_k": ("key norm",),
     "sinks": ("head",),
 }
+# those of latent attention, in place of the ones above
+LATENT: dict[str, Axes] = {
+    "wq": ("query latent", "heads"),
+    "wk": ("latent", "content heads"),
+    "wv": ("latent", "value heads"),
+    "wo": ("value heads", "model"),
+    "wq_latent": ("model", "query latent"),
+    "bq_latent": ("query latent",),
+    "gamma_q_latent": ("query latent",),
+    "wkv_latent": ("model", "latent"),
+    "bkv_latent": ("latent",),
+    "gamma_kv_latent": ("latent",),
+    "wk_rotary": ("model", "rotary"),
+    "bk_rotary": ("rotary",),
+}
 OUTPUT_PARAMETERS = {name: ATTENTION[name] for name in ("wo", "bo")}  # the projection of merged heads
 SCORE: dict[str, Axes] = {"wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",)}
 FFN: dict[str, Axes] = {
@@ -79,7 +94,7 @@ OWN: dict[str, dict[str, Axes]] = {
     "cross": {"w": ("model", "source model")},
     "head": {"w": ("model", "vocab"), "b": ("vocab",)},
 }
-OTHERS = ATTENTION | SCORE | FFN | NORM | DIRECTIONS | {"w": ("model", "out"), "b": ("out",)}
+OTHERS = LATENT | ATTENTION | SCORE | FFN | NORM | DIRECTIONS | {"w": ("model", "out"), "b": ("out",)}
 ANY = OWN["embed"] | OTHERS
 # the last part of the name of a layer -> all parameters it may have
 LAYERS = {part: ANY | OWN.get(part, {}) for part in TOOLS}

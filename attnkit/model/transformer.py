@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import DataError, counted
-from attnkit.model.attention import attention, merge_heads, multi_head_attention, project_heads, with_relative_scores
+from attnkit.model.attention import attention, multi_head_attention, project_heads, with_relative_scores
 from attnkit.model.config import AttentionRules, Config, StackConfig, Step, layer_steps, parse_layer_name
 from attnkit.model.context import Context, Model, Params
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
@@ -19,6 +19,7 @@ from attnkit.model.dtypes import Array, output_dtype, quiet, rounded, working
 from attnkit.model.embedding import embed
 from attnkit.model.experts import Experts, mix_experts
 from attnkit.model.feedforward import feed_forward
+from attnkit.model.head_views import merge_heads
 from attnkit.model.hooks import apply_hook, scoped
 from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
 from attnkit.model.linear import add, linear, scaled
@@ -266,7 +267,7 @@ def read_attention_options(model: Model, layer: str, queries: int, context: Cont
 
 def head_options(rules: AttentionRules) -> dict[str, Any]:
     """The options of a layer of attention that do not depend on its tokens."""
-    names = ("heads", "kv_heads", "scale", "softcap", "norm", "clip", "interleaved")
+    names = ("heads", "kv_heads", "scale", "softcap", "norm", "latent", "clip", "interleaved")
     return {name: getattr(rules, name) for name in names}
 
 

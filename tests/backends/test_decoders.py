@@ -11,7 +11,7 @@ from tests.generation.test_decoders import SINGLE, assert_near, frozen, logits, 
 
 NAMES = ["qwen3-window", "gemma2", "gemma3", "olmo", "olmo3", "smollm3-window", "granite", "phi-norms", "phi3-long",
          "cohere-norms", "cohere2", "stablelm-parallel", "gpt_neo", "gptj", "falcon-rw", "opt-350m",
-         "gpt_oss", "qwen2_moe"]  # fmt: skip
+         "gpt_oss", "qwen2_moe", "deepseek_v3", "deepseek_v2-greedy"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_the_engine_computes_what_numpy_does(opened, engine, name):  # noqa: F81
     assert_near(rows[-1], logits(checkpoint, ids[:, :20])[:, -1], 2 * SINGLE)
 
 
-@pytest.mark.parametrize("name", ["gemma3", "olmo", "granite", "stablelm-parallel", "gpt_oss"])
+@pytest.mark.parametrize("name", ["gemma3", "olmo", "granite", "stablelm-parallel", "gpt_oss", "deepseek_v3"])
 def test_hooks_see_the_intermediates_of_numpy(opened, engine, name):  # noqa: F811
     checkpoint, seen = opened(name, np.float32), []
     for one in (None, engine):

@@ -111,6 +111,9 @@ def test_the_process_names_the_key(tmp_path: Any) -> None:
 LIMITS = {"max_position_embeddings", "n_positions"}  # of the length of texts
 INERT = {  # what another key of the same file decides, as in transformers: model or family -> keys
     "deberta-v2": {"legacy", "pooler_hidden_size"},  # of heads that the models do not have
+    "deepseek_v2": {"original_max_position_embeddings"},  # two pairs of features, scaled alike
+    "deepseek_v2-greedy": {"intermediate_size"},  # of no layer
+    "deepseek_v3": {"original_max_position_embeddings"},
     "falcon-7b": {"num_kv_heads"},
     "falcon-11b": {"multi_query", "parallel_attn"},
     "falcon-40b": {"multi_query", "parallel_attn"},

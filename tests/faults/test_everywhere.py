@@ -46,6 +46,13 @@ BAD |= {
     "means": TENSORS,
     "lines": {"empty": (b"", "empty input"), "not UTF-8": (b"a\n\xff", "not UTF-8 text (byte 2)")},
     "model": {"a file": (b"", "not a folder")},
+    "messages": {
+        "empty": (b"", "no messages"),
+        "cut": (b'{"role": 0', "line 1 column 11"),
+        "text": (b"hello", "not JSON"),
+        "not UTF-8": (b"\xff", "not UTF-8 text (byte 0)"),
+    },
+    "template": {"cut": (b"{% if", "chat template"), "not UTF-8": (b"\xff", "not UTF-8 text (byte 0)")},
 }
 FLAGS = [
     (name, flag.replace("_", "-").strip("-"), found.load)
@@ -53,7 +60,7 @@ FLAGS = [
     for flag, found in tool.flags.items()
     if found.load
 ]
-GPT2, VIT, MARIAN, SEQ2SEQ = (str(MODELS / name) for name in ("gpt2", "vit", "marian", "seq2seq"))
+GPT2, VIT, MARIAN, SEQ2SEQ, LLAMA = (str(MODELS / name) for name in ("gpt2", "vit", "marian", "seq2seq", "llama"))
 BESIDE = {
     "embed --vocab": ["a", "--dim", "2"],
     "embed --tokenizer": ["a", "--dim", "2"],
@@ -68,6 +75,8 @@ BESIDE = {
     "encode --patch": ["a", "--model", GPT2],
     "decode --vocab": ["good.json", "--table", "good.json"],
     "decode --ids": ["--model", GPT2],
+    "decode --messages": ["--model", LLAMA, "--chat"],
+    "decode --template": ["a", "--model", LLAMA, "--chat"],
     "decode --image": ["--model", VIT],
     "decode --memory": ["--model", MARIAN],
     "encode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],

@@ -47,6 +47,17 @@ LLAMA = TOKENS | {
 ALL_HEADS = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
 OLDER = {key: value for key, value in ALL_HEADS.items() if key != "intermediate_size"}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 5000.0}
+LATENT = LLAMA | {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 3,
+    "moe_intermediate_size": 11,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 2,
+}
 LONG = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.1, 1.3],
@@ -201,6 +212,41 @@ MODELS = {
                 "truncate": False,
             },
         },
+    ),
+    "deepseek_v2": (
+        "deepseek_v2",
+        LATENT
+        | {
+            "q_lora_rank": None,
+            "topk_method": "group_limited_greedy",
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 1.7,
+            "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.9},
+        },
+    ),
+    "deepseek_v2-greedy": (
+        "deepseek_v2",
+        LATENT | {"q_lora_rank": 9, "attention_bias": True, "first_k_dense_replace": 0},
+    ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        LATENT
+        | {
+            "q_lora_rank": 9,
+            "n_group": 4,
+            "topk_group": 2,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 2,
+            "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "deepseek_v3-halves": (
+        "deepseek_v3",
+        LATENT | {"q_lora_rank": None, "n_group": 2, "topk_group": 1, "rope_interleave": False},
     ),
     "opt": ("opt", OLDER | {"ffn_dim": 37}),
     "opt-350m": ("opt", OLDER | {"ffn_dim": 37, "word_embed_proj_dim": 15, "do_layer_norm_before": False}),

@@ -170,10 +170,10 @@ def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: Se
     """
     queries, keys = q.shape[-2], k.shape[-2]
     is_plain = rules.is_plain(queries, keys)
-    is_cudnn = has_cudnn(q, rules, is_plain, keys)
+    is_cudnn = has_cudnn(q, v, rules, is_plain)
     if not is_cudnn and q.shape[-3] * queries * keys >= MANY and rules.bias is None:
         return block_attention(q, k, v, rules)[0].astype(q.dtype)
-    if rules.softcap or rules.sinks is not None:
+    if rules.softcap or rules.sinks is not None or v.shape[-1] != q.shape[-1]:
         return dense_attention(q, k, v, rules)
     if q.dtype.itemsize == 8 or (q.dtype == jnp.float16 and jax.default_backend() == "cpu"):
         return dense_attention(q, k, v, rules)
@@ -197,12 +197,13 @@ def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: Se
     return y.reshape(*q.shape[:-1], v.shape[-1])
 
 
-def has_cudnn(q: JaxArray, rules: Rules, is_plain: bool, keys: int) -> bool:
+def has_cudnn(q: JaxArray, v: JaxArray, rules: Rules, is_plain: bool) -> bool:
     """Whether cuDNN's kernel accepts queries: an NVIDIA GPU, 16 bits, known sizes.
 
     A mask it takes as an array of all scores of a head, so not where these are many.
     """
-    is_capped = rules.softcap or rules.sinks is not None
+    keys = v.shape[-2]
+    is_capped = rules.softcap or rules.sinks is not None or v.shape[-1] != q.shape[-1]
     if q.dtype.itemsize != 2 or rules.distances is not None or is_capped or jax.default_backend() != "gpu":
         return False
     capability = getattr(jax.local_devices()[0], "compute_capability", "")

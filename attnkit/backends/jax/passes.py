@@ -37,6 +37,8 @@ def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iter
         has_relative = config.positions.relative == "disentangled" and step.layer.endswith(".self")
         has_norm = config.attention_rules[step.layer].norm is not None
         normed = ("q_normed", "k_normed") * has_norm
+        if latent := config.attention_rules[step.layer].latent:
+            normed = (*("q_latent",) * bool(latent.query_rank), "kv_latent", "k_rotary")
         parts = (*normed, *("relative",) * has_relative, *STEPS, *summary_names(summary), "output")
     elif step.op == "ffn":
         plain = names_of("ffn")[: 4 if is_gated else 2]

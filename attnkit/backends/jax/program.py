@@ -13,6 +13,7 @@ from attnkit.backends.jax.attention_kernels import Rules, dense_attention, score
 from attnkit.backends.jax.formulas import (
     JaxArray,
     Params,
+    See,
     feed_forward,
     interpolate_positions,
     linear,
@@ -20,12 +21,13 @@ from attnkit.backends.jax.formulas import (
     normalize_heads,
     rotate,
     route,
+    standardize,
     wide,
 )
 from attnkit.backends.jax.passes import Pair, Pass
 from attnkit.backends.jax.recurrence import attend_and_recur, recur
-from attnkit.model.attention import merge_heads, view_heads
 from attnkit.model.config import AttentionRules, Step, parse_layer_name
+from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.linear import scaled
 from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.scores import SCORES
@@ -91,13 +93,17 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
         split = jnp.clip(split, -attention.clip, attention.clip) if attention.clip else split
         return split if rotary is None or letter == "v" else rotate(split, *rotary, attention.interleaved)
 
-    if is_cross and layer in run.caches:
+    if attention.latent is not None:
+        q, k, v = project_latent(run, params, attention, x, rotary, see)
+        stored = store(run, layer, k, v)
+        k, v = (k, v) if run.is_start else stored
+    elif is_cross and layer in run.caches:
         k, v = run.caches[layer]
     else:
         k, v = (project(source, letter) for letter in "kv")
         stored = store(run, layer, k, v)
         k, v = (k, v) if run.is_start else stored
-    q = project(x, "q")
+    q = project(x, "q") if attention.latent is None else q
     rules = make_rules(run, layer, attention, q, k)
     q, k, v = see("q", q), see("k", k), see("v", v)
     if SCORES[config.score].parameters:
@@ -105,6 +111,34 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     else:
         heads = run.kernel(q, k, v, rules, see)
     return see("output", run.linear(merge_heads(heads), params.get("wo"), params.get("bo")))
+
+
+def project_latent(
+    run: Pass, params: Params, attention: AttentionRules, x: JaxArray, rotary: Pair | None, see: See
+) -> tuple[JaxArray, JaxArray, JaxArray]:
+    """Queries, keys and values of latent attention: see model/latent.py. (..., T, D) -> (..., H, T, K), …"""
+    config = attention.latent
+    assert config is not None
+
+    def project(x: JaxArray, name: str) -> JaxArray:
+        return run.linear(x, params[f"w{name}"], params.get(f"b{name}"))
+
+    def normalized(name: str) -> JaxArray:
+        y = standardize(wide(project(x, name)), False, config.eps) * params[f"gamma_{name}"]
+        return see(name, y.astype(x.dtype))
+
+    def rotate_end(y: JaxArray) -> JaxArray:
+        if rotary is None:
+            return y
+        turned = rotate(y[..., config.content :], *rotary, attention.interleaved)
+        return jnp.concatenate([y[..., : config.content], turned], axis=-1)
+
+    source = normalized("q_latent") if config.query_rank else x
+    latent, shared = normalized("kv_latent"), see("k_rotary", project(x, "k_rotary"))
+    q = view_heads(project(source, "q"), attention.heads)
+    k, v = (view_heads(project(latent, letter), attention.heads) for letter in "kv")
+    shared = jnp.broadcast_to(shared[..., None, :, :], (*k.shape[:-1], shared.shape[-1]))
+    return rotate_end(q), rotate_end(jnp.concatenate([k, shared], axis=-1)), v
 
 
 def store(run: Pass, layer: str, k: JaxArray, v: JaxArray) -> Pair:
@@ -115,8 +149,8 @@ def store(run: Pass, layer: str, k: JaxArray, v: JaxArray) -> Pair:
     if run.capacity is None:
         return k, v
     if layer.endswith(".self"):
-        room = (*k.shape[:-2], run.capacity, k.shape[-1])
-        before = run.caches.get(layer) or (jnp.zeros(room, k.dtype), jnp.zeros(room, v.dtype))
+        rooms = ((*x.shape[:-2], run.capacity, x.shape[-1]) for x in (k, v))
+        before = run.caches.get(layer) or tuple(jnp.zeros(room, k.dtype) for room in rooms)
         write, past = jax.lax.dynamic_update_slice_in_dim, run.inputs["past"]
         k, v = (write(cache, x, past, axis=-2) for cache, x in zip(before, (k, v), strict=True))
     run.caches[layer] = k, v

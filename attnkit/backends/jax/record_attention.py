@@ -24,19 +24,12 @@ from attnkit.backends.jax.passes import precision
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import distance_scores
 from attnkit.errors import DataError, UsageError
-from attnkit.model.attention import (
-    cast_intermediates,
-    check_parameters,
-    find_score,
-    merge_heads,
-    prepend_past,
-    view_heads,
-    with_sinks,
-)
+from attnkit.model.attention import cast_intermediates, check_parameters, find_score, prepend_past, with_sinks
 from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.config import Config
 from attnkit.model.dense_attention import AttentionOptions, MultiHeadOptions, broadcast_mask, query_positions
 from attnkit.model.dtypes import Array, output_dtype, working
+from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import summary_names
 from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.kernels.weight_stats import summarize_dense_weights

@@ -12,21 +12,21 @@ from attnkit.model.attention import (
     attention,
     check_parameters,
     find_score,
-    merge_heads,
     multi_head_attention,
     normalize_heads,
     prepend_past,
     project_heads,
-    view_heads,
     with_relative_scores,
     with_sinks,
 )
 from attnkit.model.checks import check_gradient, check_shapes
 from attnkit.model.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
+from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.kernels.threads import split_range
+from attnkit.model.latent import latent_backward
 from attnkit.model.linear import linear, projection_backward, sum_to_shape
 from attnkit.model.norms import QueryKeyNorm, layer_norm_vjp, rms_norm_vjp
 from attnkit.model.relative import relative_scores_backward
@@ -262,6 +262,7 @@ def _rows(x: Array | None, rows: slice) -> Array | None:
     return x if x is None or x.ndim < 2 or x.shape[-2] == 1 else x[..., rows, :]
 
 
+LETTERS = {"q": "query", "k": "key", "v": "value"}
 MultiHeadPullback = Callable[..., tuple[Gradients, Gradients]]
 
 
@@ -325,21 +326,41 @@ def multi_head_attention_vjp(
         if "sinks" in params:
             weights["sinks"] = sinks_backward(dheads, params["sinks"], saved)
         gradients = backward(dheads, saved["q"], saved["k"], saved["v"], joined, saved=saved, hook=hook)
-        for letter, name, x in (("q", "query", query), ("k", "key", key), ("v", "value", value)):
-            gradient = gradients.pop(letter)
-            if query.ndim < 4:
-                if options.rotary is not None and letter != "v":
-                    cos, sin = options.rotary
-                    gradient = rotate(gradient, cos, -sin, interleaved=options.interleaved)
-                if options.norm or options.clip:
-                    gradient, parts = _undo_norm(gradient, x, params, letter, options, hook)
-                    weights |= parts
-                gradient, parts = projection_backward(merge_heads(gradient), x, params, letter)
-                weights |= parts
-            gradients[name] = gradient
+        if query.ndim < 4:
+            weights |= _undo_projections(gradients, (query, key, value), params, options, hook)
+        else:
+            gradients |= {name: gradients.pop(letter) for letter, name in LETTERS.items()}
         return gradients, {name: weights[name] for name in params}
 
     return output, pullback
+
+
+def _undo_projections(
+    gradients: Gradients,
+    inputs: tuple[Array, Array, Array],
+    params: Mapping[str, Array],
+    options: MultiHeadOptions,
+    hook: Hook,
+) -> Gradients:
+    """Replace the gradients of split q, k and v by those of the inputs; return those of the parameters."""
+    weights: Gradients = {}
+    if options.latent is not None:
+        dx, weights = latent_backward(gradients, inputs[0], params, options, hook)
+        gradients |= {"query": dx, "key": np.zeros_like(dx), "value": np.zeros_like(dx)}
+        for letter in LETTERS:
+            del gradients[letter]
+        return weights
+    for (letter, name), x in zip(LETTERS.items(), inputs, strict=True):
+        gradient = gradients.pop(letter)
+        if options.rotary is not None and letter != "v":
+            cos, sin = options.rotary
+            gradient = rotate(gradient, cos, -sin, interleaved=options.interleaved)
+        if options.norm or options.clip:
+            gradient, parts = _undo_norm(gradient, x, params, letter, options, hook)
+            weights |= parts
+        gradients[name], parts = projection_backward(merge_heads(gradient), x, params, letter)
+        weights |= parts
+    return weights
 
 
 def _undo_norm(

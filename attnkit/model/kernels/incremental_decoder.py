@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from attnkit.model.activations import ACTIVATIONS
-from attnkit.model.attention import normalize_heads
+from attnkit.model.attention import normalize_heads, project_heads
 from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
+from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.experts import ExpertConfig, mix_experts
 from attnkit.model.feedforward import feed_forward
@@ -23,7 +24,7 @@ from attnkit.model.linear import scaled
 from attnkit.model.output_head import head_logits
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.rotary import has_same_rotation, rotate
-from attnkit.model.transformer import layer_experts, relative_positions, run
+from attnkit.model.transformer import head_options, layer_experts, relative_positions, run
 
 Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), positions of the token by kind of layer -> (B, D)
 Parameters = Mapping[str, Array]
@@ -141,7 +142,7 @@ def _compile_step(model: Model, step: Step, cache: KVCache) -> Layer:
         mixture = config.mixture(step.layer)
         return _ffn(config, layer_params) if mixture is None else _mixture(model, step.layer, mixture)
     rules = config.attention_rules[step.layer]
-    compile_attention = _cross_attention if rules.is_cross else _self_attention
+    compile_attention = _cross_attention if rules.is_cross else _latent_attention if rules.latent else _self_attention
     return compile_attention(rules, layer_params, step.layer, cache)
 
 
@@ -282,6 +283,19 @@ def _self_attention(rules: AttentionRules, params: Parameters, layer: str, cache
         if bias is not None:
             bias = bias.reshape(groups, heads, -1)[..., -keys.shape[-2] :]
         return out(_weighted_values(q, keys, values, rules, bias, sinks))
+
+    return attend
+
+
+def _latent_attention(rules: AttentionRules, params: Parameters, layer: str, cache: KVCache) -> Layer:
+    out, options = _linear(params["wo"], params.get("bo")), MULTI_HEAD_DEFAULT.replace(**head_options(rules))
+
+    def attend(x: Array, shared: Mapping[str, Any]) -> Array:
+        rotary = shared.get(rules.shared_key, {}).get("rotary")
+        rows = x[:, None]
+        q, k, v, _ = project_heads(rows, rows, rows, params, options.replace(rotary=rotary), x.dtype)
+        keys, values, _ = cache.append(layer, k, v)
+        return out(_weighted_values(q, keys, values, rules))
 
     return attend
 

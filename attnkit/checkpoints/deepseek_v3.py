@@ -1,0 +1,126 @@
+"""DeepSeek-V3: latent attention, and experts in groups that sigmoids choose from, after some dense layers."""
+
+from dataclasses import replace
+from math import log
+from typing import Any
+
+from attnkit.checkpoints import llama
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mixtral import map_mixture
+from attnkit.checkpoints.qwen3_moe import MIXTURE, NAMES
+from attnkit.checkpoints.weights import Layers, Share, TensorSpec, Weights, map_linear, norm
+from attnkit.model.config import Config
+from attnkit.model.dense_attention import LatentConfig
+from attnkit.model.experts import ExpertConfig
+
+PREFIXES = llama.PREFIXES
+ATTENTION = f"{llama.LAYER}.self_attn"
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    raw.get_choice("scoring_func", {"sigmoid": ""}, "sigmoid")
+    raw.get_choice("topk_method", {"noaux_tc": ""}, "noaux_tc")
+    experts = read_experts(
+        raw,
+        count=256,
+        chosen=8,
+        shared=1,
+        dense=3,
+        score="sigmoid",
+        renormalizes=raw.get_bool("norm_topk_prob", True),
+        scale=raw.get_float("routed_scaling_factor", 2.5),
+        groups=raw.get_int("n_group", 8),
+        chosen_groups=raw.get_int("topk_group", 4),
+        group_best=2,
+    )
+    return read_deepseek(raw, stored, experts, size=4096, interleaved=raw.get_bool("rope_interleave", True))
+
+
+def read_experts(raw: ConfigReader, count: int, chosen: int, shared: int, dense: int, **choices: Any) -> ExpertConfig:
+    """The experts of a DeepSeek; the numbers: where the file has none; choices: fields of ExpertConfig."""
+    if raw.get_int("moe_layer_freq", 1) != 1:
+        raise raw.error(f"moe_layer_freq {raw.values['moe_layer_freq']} is not supported (use 1)")
+    hidden = raw.get_int("moe_intermediate_size")
+    experts = ExpertConfig(
+        count=raw.get_int("n_routed_experts", count),
+        chosen=raw.get_int("num_experts_per_tok", chosen),
+        hidden=hidden,
+        shared=hidden * raw.get_int("n_shared_experts", shared),
+        dense=tuple(range(raw.get_int("first_k_dense_replace", dense, least=0))),
+        **choices,
+    )
+    if experts.count % experts.groups or not experts.chosen <= experts.count // experts.groups * experts.chosen_groups:
+        raise raw.error(f"n_group {experts.groups} and topk_group {experts.chosen_groups} of {experts.count} experts")
+    return experts
+
+
+def read_deepseek(raw: ConfigReader, stored: Weights, experts: ExpertConfig, size: int, interleaved: bool) -> Config:
+    """The configuration of a DeepSeek with these experts; size: the longest text where the file has none."""
+    latent = LatentConfig(
+        rank=raw.get_int("kv_lora_rank", 512),
+        query_rank=0 if raw.values.get("q_lora_rank", 1536) is None else raw.get_int("q_lora_rank", 1536),
+        content=raw.get_int("qk_nope_head_dim", 128),
+        rotary=raw.get_int("qk_rope_head_dim", 64),
+        value=raw.get_int("v_head_dim", 128),
+    )
+    width = latent.content + latent.rotary
+    if raw.get_int("qk_head_dim", width) != width:
+        raise raw.error(
+            f"qk_head_dim {raw.values['qk_head_dim']} (expected qk_nope_head_dim + qk_rope_head_dim, {width})"
+        )
+    if raw.get_int("head_dim", latent.rotary) not in (latent.rotary, width):
+        raise raw.error(f"head_dim {raw.get_int('head_dim')} is not qk_rope_head_dim, {latent.rotary}")
+    config = llama.read_config(raw, stored, size=size, head_dim=width, latent=latent, experts=experts)
+    stack = config.stack("decoder")
+    if stack.kv_heads != stack.heads:
+        raise raw.error(f"num_key_value_heads {stack.kv_heads} is not supported (use {stack.heads}, all heads)")
+    positions = replace(config.positions, rotary_dim=latent.rotary, interleaved=interleaved)
+    scale = width**-0.5 * _growth(positions.rope) ** 2
+    return replace(config, positions=positions, scale=scale, decoder=replace(stack, head_dim=width))
+
+
+def _growth(rope: Any) -> float:
+    """The factor of queries and of keys that a longer context brings: 0.1 m ln(factor) + 1."""
+    times = rope.get("mscale_all_dim") or 0
+    if rope["rope_type"] == "default" or not times or rope.get("factor", 1) <= 1:
+        return 1.0
+    return 0.1 * float(times) * log(rope["factor"]) + 1
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    layers = dict(map_deepseek(raw))
+    correction = TensorSpec((f"{MIXTURE}.gate.e_score_correction_bias",))
+    layers["decoder.{n}.router"] = {**layers["decoder.{n}.router"], "correction": correction}
+    return layers
+
+
+def map_deepseek(raw: ConfigReader) -> Layers:
+    """Map the parameters of a DeepSeek, but for what corrects the choice of experts."""
+    is_biased, has_latent = raw.get_bool("attention_bias", False), raw.values.get("q_lora_rank", 1536) is not None
+    heads, rank = raw.get_int("num_attention_heads"), raw.get_int("kv_lora_rank", 512)
+    content, value = raw.get_int("qk_nope_head_dim", 128), raw.get_int("v_head_dim", 128)
+    rotary = raw.get_int("qk_rope_head_dim", 64)
+    both, expanded = f"{ATTENTION}.kv_a_proj_with_mqa", f"{ATTENTION}.kv_b_proj.weight"
+    down = {"kv_latent": Share(0, rank, rank + rotary), "k_rotary": Share(rank, rotary, rank + rotary)}
+    up = {"wk": Share(0, content, content + value, heads), "wv": Share(content, value, content + value, heads)}
+    attention = {
+        **{f"w{name}": TensorSpec((f"{both}.weight",), transposed=True, share=share) for name, share in down.items()},
+        **(
+            {f"b{name}": TensorSpec((f"{both}.bias",), share=share) for name, share in down.items()}
+            if is_biased
+            else {}
+        ),
+        "gamma_kv_latent": norm(f"{ATTENTION}.kv_a_layernorm", biased=False)["gamma"],
+        **{name: TensorSpec((expanded,), transposed=True, share=share) for name, share in up.items()},
+        **map_linear(ATTENTION, wo="o_proj", biased=is_biased),
+    }
+    if is_biased:
+        attention |= {f"b{name}": TensorSpec((f"{both}.bias",), share=share) for name, share in down.items()}
+    if has_latent:
+        attention |= map_linear(ATTENTION, wq_latent="q_a_proj", biased=is_biased)
+        attention |= map_linear(ATTENTION, wq="q_b_proj", biased=False)
+        attention["gamma_q_latent"] = norm(f"{ATTENTION}.q_a_layernorm", biased=False)["gamma"]
+    else:
+        attention |= map_linear(ATTENTION, wq="q_proj", biased=False)
+    layers = llama.map_llama(raw)
+    return map_mixture({**layers, "decoder.{n}.self": attention}, MIXTURE, NAMES, "shared_experts")
