@@ -13,6 +13,7 @@ from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
+from attnkit.interpret.text_agreement import AgreementReport
 from attnkit.interpret.weights_comparison import WeightsReport
 from attnkit.recorders import record as record, record_onnx as record_onnx, tap as tap
 from attnkit.records import Record as Record, Tensor as Tensor
@@ -560,10 +561,12 @@ def diff(
     why: bool = False,
     map: str | None = None,
     match: bool = False,
+    text: Sequence[str] | Sequence[Sequence[str]] | Path | None = None,
+    scan: bool = False,
     heatmap: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-) -> DiffReport | VerdictReport | WeightsReport: ...
+) -> DiffReport | VerdictReport | WeightsReport | AgreementReport: ...
 def run(
     pipeline: Path,
     record: TensorLike | None = None,

@@ -110,6 +110,10 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
             if self.weights.is_in_place(stored) or self.weights.entries[stored][0] in ("float16", "bfloat16"):
                 formats.release_pages(self.weights.tensor(stored))
 
+    def stored_name(self, layer: str, name: str) -> str:
+        """The stored tensor of a parameter, the first one of several that are joined."""
+        return self._stored[layer][name][0]
+
     def source(self, layer: str, name: str) -> tuple[object, ...]:
         """The stored tensors of a parameter, and which part of them it is: the same for tied parameters."""
         spec = self.specs[layer][name]

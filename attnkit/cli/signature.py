@@ -57,6 +57,7 @@ from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
+from attnkit.interpret.text_agreement import AgreementReport
 from attnkit.interpret.weights_comparison import WeightsReport
 from attnkit.recorders import record as record, record_onnx as record_onnx, tap as tap
 from attnkit.records import Record as Record, Tensor as Tensor

@@ -1,6 +1,7 @@
 """attnkit diff: compare two tensors, records, traces or models."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,8 +14,9 @@ from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import load_operand
 from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews, Stage, make_item, named_files, tool
 from attnkit.display.cells import Cells
-from attnkit.errors import AttnkitError, DifferentError, UsageError, counted, flag_name
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, DifferentError, UsageError, counted, flag_name
 from attnkit.formats import Source
+from attnkit.formats.gguf import is_gguf
 from attnkit.inputs.operands import cast_x, select_tensor
 from attnkit.interpret.comparison import (
     LEFT,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:  # what compares dumps takes long to import, and two records d
     from attnkit.debugger.report import VerdictReport
     from attnkit.display import Style
     from attnkit.display.figures import FigureOptions, Section
+    from attnkit.interpret.text_agreement import AgreementReport
     from attnkit.interpret.weights_comparison import WeightsReport
 
 
@@ -78,11 +81,11 @@ def are_models(stage: Stage) -> bool:
     paths = stage.operands
     if stage.parameters["model_"] is not None or len(paths) != 2:
         return False
-    if not all(os.path.isdir(path) or path.endswith(".gguf") for path in paths):
+    if not all(os.path.isdir(path) or is_gguf(path) for path in paths):
         return False
     from attnkit.checkpoints.checkpoint import is_model
 
-    return all(path.endswith(".gguf") or is_model(path) for path in paths)
+    return all(is_gguf(path) or is_model(path) for path in paths)
 
 
 def open_models(stage: Stage) -> ModelPair:
@@ -93,6 +96,29 @@ def open_models(stage: Stage) -> ModelPair:
     models = [load_operand(path, "model")[0] for path in stage.operands]
     stage.files.loaded |= dict(zip(("a", "b"), models, strict=True))
     return ModelPair(*models)
+
+
+def read_tokens(pair: ModelPair, text: list[list[str]] | None, ids: Record | None) -> tuple[Array, list[str]]:
+    """The ids (1, T) of a text by the tokenizer of A, and its tokens; warn if B would read others."""
+    from attnkit.inputs.text_inputs import ModelInput, model_inputs
+
+    if text is not None and ids is not None:
+        raise UsageError("cannot be combined with --ids", "--text")
+    words = None if text is None else "\n".join(line for lines in text for line in lines)
+    found = []
+    for one in (pair.a, pair.b):
+        try:
+            found.append(model_inputs(one, one.config.stacks[0], ModelInput(words, ids=ids)))
+        except AttnkitError:
+            if one is pair.a:
+                raise
+    tokens = np.atleast_2d(found[0][0])
+    if len(tokens) > 1 or tokens.shape[1] < 1:
+        raise DataError(f"ids {tokens.shape} (expected those of one text)")
+    if len(found) > 1 and not np.array_equal(tokens, np.atleast_2d(found[1][0])):
+        problem = "the tokenizers of the models give other ids for the text; both models read those of A"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    return tokens, [str(token) for token in found[0][1].labels.get("token", [])]
 
 
 def is_port(stage: Stage) -> bool:
@@ -243,6 +269,10 @@ def render_differences(report: Record, stage: Stage, style: "Style") -> str:
     """Write the report as a table, with heat maps of the differences on request."""
     if stage.common.get("quiet") and stage.common.get("output") in (None, "-"):
         return ""  # the exit code is the result
+    if agreement := as_agreement(report):
+        from attnkit.interpret.text_agreement import draw_agreement
+
+        return draw_agreement(agreement, style)
     if changes := as_changes(report):
         from attnkit.interpret.weights_comparison import draw_changes
 
@@ -259,6 +289,12 @@ def draw_differences(report: Record, stage: Stage, figure_options: "FigureOption
     """Draw the report as a table, with heat maps of the differences on request."""
     from attnkit.display.figures import Section, Table, heatmap_section
 
+    if agreement := as_agreement(report):
+        from attnkit.interpret.text_agreement import cost_rows, stage_rows
+
+        precision = figures.text_style(stage).precision
+        tables = [Table(rows, LEFT) for make in (stage_rows, cost_rows) if (rows := make(agreement, precision))]
+        return [Section("stages", tables, notes=[*agreement.lines])]
     if changes := as_changes(report):
         from attnkit.interpret.weights_comparison import change_rows
 
@@ -282,6 +318,15 @@ def spell_tokens(report: Record, spelling: str) -> DiffReport:
     if not isinstance(report, DiffReport):
         raise UsageError(f"takes a report, not {type(report).__name__}")
     return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
+
+
+def as_agreement(report: Record) -> "AgreementReport | None":
+    """The report of two models on a text, None for other reports."""
+    if isinstance(report, DiffReport):
+        return None
+    from attnkit.interpret.text_agreement import AgreementReport
+
+    return report if isinstance(report, AgreementReport) else None
 
 
 def as_changes(report: Record) -> "WeightsReport | None":
@@ -311,6 +356,11 @@ def with_heatmap(report: Record, stage: Stage) -> Record:
 
 def list_differences(report: Record, stage: Stage) -> Cells:
     views.refuse_view(stage)
+    if agreement := as_agreement(report):
+        from attnkit.interpret import text_agreement
+
+        costs = text_agreement.list_costs(agreement)
+        return Cells(*(costs or text_agreement.list_stages(agreement)))
     if changes := as_changes(report):
         from attnkit.interpret.weights_comparison import FIGURES as CHANGES
         from attnkit.interpret.weights_comparison import list_changes
@@ -347,14 +397,14 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
     derived=check_heatmap,
     sections={
         "Comparison": "rtol atol all_ heatmap",
+        "Two models on a text": "text scan",
         "An implementation and a model": "model_ ids why map_ match",
         "Figures": "numbers no_numbers range cmap",
     },
     rules=Constraints(
-        exclusive=[("numbers", "no_numbers"), *(("model", name) for name in ("rtol", "atol", "heatmap"))],
+        exclusive=[("numbers", "no_numbers"), *(("model", name) for name in ("rtol", "atol", "heatmap", "text"))],
         requires=[
             *((name, "heatmap") for name in views.LOOK_FLAGS),
-            ("ids", "model"),
             ("why", "model"),
             ("match", "model"),
         ],
@@ -367,7 +417,7 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
         inputs={"a": "TensorLike", "b": "TensorLike | None"},
         reader=read_values,
         options=("heatmap",),
-        result="DiffReport | VerdictReport | WeightsReport",
+        result="DiffReport | VerdictReport | WeightsReport | AgreementReport",
         present=with_heatmap,
     ),
 )
@@ -381,7 +431,8 @@ def diff(
     ] = False,
     model_: options.Model = None,
     ids: Annotated[
-        Record | None, options.file("ids", "token ids (T) or (B, T) that MINE should have, instead of TEXT")
+        Record | None,
+        options.file("ids", "token ids (T) of --text, or (T) or (B, T) that MINE should have, instead of a text"),
     ] = None,
     why: Annotated[bool, typer.Option(help="look for the cause of each difference that a stage adds")] = False,
     map_: Annotated[
@@ -391,6 +442,13 @@ def diff(
         ),
     ] = None,
     match: Annotated[bool, typer.Option(help="pair tensors whose names say nothing by shape and value")] = False,
+    text: Annotated[
+        list[list[str]] | None,
+        options.file("lines", "run both models on the text in this file: error of each stage, KL of the predictions"),
+    ] = None,
+    scan: Annotated[
+        bool, typer.Option(help="replace one tensor of A at a time by that of B: the KL that its rounding costs")
+    ] = False,
 ) -> Record:
     """Compare two tensors, records, traces or models: exit code 0 when they are the same, 1 when they differ.
 
@@ -403,7 +461,9 @@ def diff(
     An NPY file or FILE:NAME is a single tensor, which is compared with x of the other file. Two traces (from encode
     --trace) are compared stage by stage, up to the first stage that differs, or, with --all, to the end. Of the folders
     of two models the parameters are compared, those of all layers in one line (decoder.#.ffn.w1): the norm of the
-    change beside the norm, the layer with the largest relative change, and what only one of them has.
+    change beside the norm, the layer with the largest relative change, and what only one of them has. With --text both
+    run on a text: the error of each stage, KL(A‖B) of the predictions in nats, equal first choices, perplexities. With
+    --scan one tensor of A at a time is replaced by that of B, such as a quantized one: the KL that each costs.
 
     With --model DIR the reference is computed: `diff --model DIR "a text" MINE` compares MINE, the dump of another
     implementation, with the model in every stage that MINE has, each computed from MINE's own inputs, and --why names
@@ -414,6 +474,17 @@ def diff(
     Example:
       attnkit embed "a b" --dim 4 -o a.npy --only x && attnkit layernorm a.npy -o b.npy && attnkit diff a.npy b.npy
     """
+    if ids is not None and not isinstance(pair, Port | ModelPair):
+        raise UsageError("needs --model DIR, or two models", "--ids")
+    if scan and not (isinstance(pair, ModelPair) and (text is not None or ids is not None)):
+        raise UsageError("needs two models and --text FILE: attnkit diff DIR m.gguf --text FILE --scan", "--scan")
+    if isinstance(pair, ModelPair) and (text is not None or ids is not None):
+        from attnkit.interpret.text_agreement import compare_on_text
+
+        tokens, labels = read_tokens(pair, text, ids)
+        return compare_on_text(pair.a, pair.b, tokens, labels, rtol, atol, scan)
+    if text is not None:
+        raise UsageError("needs two models: attnkit diff DIR m.gguf --text FILE", "--text")
     if isinstance(pair, ModelPair):
         from attnkit.interpret.weights_comparison import compare_checkpoints
 

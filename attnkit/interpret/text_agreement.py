@@ -1,0 +1,271 @@
+"""Two models of one architecture compared on a text: the error of each stage, KL of the predictions, what costs most.
+
+For a model and its quantized file: the norms of weights do not say how much the predictions change.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnkit import model
+from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table, text_lines
+from attnkit.errors import DataError, counted
+from attnkit.interpret.weights_comparison import measure_change
+from attnkit.records import Array, Record, Tensor
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint, Parameters
+
+STAGES = (".residual", ".embed", ".embed_norm", ".norm")  # the ends of the names of stages that are compared
+ROWS = 64  # tokens whose logits are computed at a time
+HEADINGS = ("stage", "‖b−a‖/‖a‖", "largest", "cosine")
+COSTS = ("tensor", "stored as", "KL", "largest")
+SAME_TENSORS = "no tensor differs"
+FIGURES = ("relative", "largest", "cosine")
+
+
+@dataclass(frozen=True, repr=False)
+class AgreementReport(Record):
+    """How far two models agree on a text.
+
+    `same` is one boolean; `relative`, `largest` and `cosine` are vectors over stages, `kl` over tokens, `tensor_kl` and
+    `tensor_largest` over the tensors of a scan. KL is KL(A‖B) in nats.
+
+    lines  what is said below the tables
+    """
+
+    lines: tuple[str, ...] = field(kw_only=True, compare=False)
+
+    @property
+    def same(self) -> bool:
+        return bool(self["same"])
+
+    def __repr__(self) -> str:
+        return draw_agreement(self)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """KL of the predictions of two models (T,), and the losses (T - 1,) and first choices (T,) of each."""
+
+    kl: Array
+    losses: tuple[Array, Array]
+    choices: tuple[Array, Array]
+
+
+class Replaced(Mapping[str, Mapping[str, Array]]):
+    """The parameters of a model, a few of them replaced.
+
+    others  (layer, name) -> the parameter in place of the model's own
+    """
+
+    def __init__(self, params: "Parameters", others: Mapping[tuple[str, str], Array]) -> None:
+        self._params, self._others = params, others
+
+    def __getitem__(self, layer: str) -> Mapping[str, Array]:
+        others = {name: array for (of, name), array in self._others.items() if of == layer}
+        return {**self._params[layer], **others}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)
+
+
+def compare_on_text(
+    a: "Checkpoint",
+    b: "Checkpoint",
+    ids: Array,
+    labels: Sequence[str] = (),
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    scans: bool = False,
+) -> AgreementReport:
+    """Run two models of one architecture on the ids (1, T) of a text.
+
+    labels  the tokens
+    scans   also replace one stored tensor of A at a time by that of B
+
+    Numbers a and b of a stage are the same when |a - b| <= atol + rtol |b|. DataError for models of other shapes, and
+    for those of an encoder and a decoder.
+    """
+    check_same_architecture(a, b)
+    stack = a.config.stacks[0]
+    cores = [model.Model(one.config, one.params) for one in (a, b)]
+    (x, kept), (y, others) = (run_stages(core, stack, ids) for core in cores)
+    figures = [compare_stage(kept[name], others[name], rtol, atol) for name in kept]
+    tensors = {"same": Tensor(np.array(all(same for *_, same in figures)), ())}
+    tensors |= {
+        name: Tensor(np.array([row[at] for row in figures], np.float64), ("stage",)) for at, name in enumerate(FIGURES)
+    }
+    names, lines = {"stage": [*kept]}, []
+    if predicts(a):
+        prediction = compare_predictions(cores[0], cores[1], x, y, ids)
+        tensors["kl"] = Tensor(prediction.kl, ("token",))
+        names["token"] = [*labels] if len(labels) == ids.shape[1] else [str(id) for id in ids[0].tolist()]
+        lines += describe_prediction(prediction, names["token"])
+    if scans:
+        scanned = scan_tensors(a, b, cores[0], stack, x, ids)
+        names |= {"tensor": [name for name, *_ in scanned], "stored": [kind for _, kind, *_ in scanned]}
+        tensors |= {
+            key: Tensor(np.array([row[at] for row in scanned], np.float64), ("tensor",))
+            for key, at in (("tensor_kl", 2), ("tensor_largest", 3))
+        }
+        tensors["stored"] = Tensor(np.arange(len(scanned)), ("stored",))
+        lines.append(
+            f"replaced alone: {counted(len(scanned), 'tensor')}, the costliest first" if scanned else SAME_TENSORS
+        )
+    return AgreementReport(tensors, dict(names), lines=tuple(lines))
+
+
+def check_same_architecture(a: "Checkpoint", b: "Checkpoint") -> None:
+    """Raise DataError for models whose parameters have other names or shapes."""
+    if len(a.config.stacks) > 1:
+        raise DataError("has an encoder and a decoder; --text compares models with one of them", a.folder)
+    for layer in dict.fromkeys([*a.params.specs, *b.params.specs]):
+        one, other = (
+            {name: params.config.parameter_shape(layer, name) for name in params.specs.get(layer, {})}
+            for params in (a.params, b.params)
+        )
+        if one != other and not layer.startswith(("pooler", "head")):
+            problem = f"not of the architecture of {a.folder}: {layer} has {describe_shapes(other)}"
+            raise DataError(f"{problem} (expected {describe_shapes(one)})", b.folder)
+
+
+def describe_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "no parameters"
+
+
+def predicts(checkpoint: "Checkpoint") -> bool:
+    """Whether a model predicts the next token at each position."""
+    return checkpoint.config.decoder is not None and checkpoint.config.head
+
+
+def run_stages(core: model.Model, stack: str, ids: Array) -> tuple[Array, dict[str, Array]]:
+    """The result of a stack for ids (1, T), and the states that it goes through by name, in float32."""
+    kept: dict[str, Array] = {}
+
+    def hook(name: str) -> Callable[[Array], Array] | None:
+        if name.endswith(STAGES) and name not in kept:
+            return lambda x: kept.setdefault(name, x)
+        return None
+
+    return model.run(core, core.config.plan(stack), ids, model.Context(hook=hook)), kept
+
+
+def compare_stage(x: Array, y: Array, rtol: float, atol: float) -> tuple[float, float, float, bool]:
+    """The relative norm of the change, the largest change, the cosine, and whether the numbers are the same."""
+    change = measure_change(x, y, rtol, atol)
+    left, right = x.astype(np.float64).ravel(), y.astype(np.float64).ravel()
+    norms = float(np.linalg.norm(left) * np.linalg.norm(right))
+    cosine = float(left @ right) / norms if norms else math.nan
+    return change.relative, float(np.abs(left - right).max(initial=0)), cosine, change.verdict == "equal"
+
+
+def compare_predictions(a: model.Model, b: model.Model, x: Array, y: Array, ids: Array) -> Prediction:
+    """Compare the distributions of the next token after hidden states x and y (1, T, D)."""
+    kl, losses, choices = [], ([], []), ([], [])  # type: ignore[var-annotated]
+    for start in range(0, x.shape[1], ROWS):
+        rows = slice(start, start + ROWS)
+        logs = [
+            model.log_probabilities(model.head_logits(core, states[:, rows])[0].astype(np.float64))
+            for core, states in ((a, x), (b, y))
+        ]
+        with np.errstate(invalid="ignore"):
+            kl.append(np.where(np.isneginf(logs[0]), 0, np.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=-1))
+        following = ids[0, start + 1 : start + 1 + len(logs[0])]
+        for at, one in enumerate(logs):
+            losses[at].append(-one[np.arange(len(following)), following])
+            choices[at].append(one.argmax(axis=-1))
+    joined = [(np.concatenate(first), np.concatenate(second)) for first, second in (losses, choices)]
+    return Prediction(np.maximum(np.concatenate(kl), 0.0), joined[0], joined[1])
+
+
+def describe_prediction(prediction: Prediction, tokens: Sequence[str]) -> list[str]:
+    """Sentences on KL, first choices and perplexities."""
+    kl, at = prediction.kl, int(prediction.kl.argmax())
+    same = float((prediction.choices[0] == prediction.choices[1]).mean())
+    lines = [
+        f"KL(A‖B) {kl.mean():.4g} nats a token, at most {kl[at]:.4g} after {tokens[at]!r} at [{at}]",
+        f"the same first choice after {same:.1%} of {counted(len(kl), 'token')}",
+    ]
+    if len(prediction.losses[0]):
+        before, after = (math.exp(min(float(one.mean()), 700.0)) for one in prediction.losses)
+        lines.append(f"perplexity of the text {before:.5g} with A, {after:.5g} with B")
+    return lines
+
+
+def scan_tensors(
+    a: "Checkpoint", b: "Checkpoint", core: model.Model, stack: str, x: Array, ids: Array
+) -> list[tuple[str, str, float, float]]:
+    """Replace each stored tensor of A by that of B, alone: its name, type, mean KL and largest KL.
+
+    Of a model that predicts nothing, the two are the relative norm of the change of its result and the largest change.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for layer, specs in b.params.specs.items():
+        for name in specs:
+            if name in a.params.specs.get(layer, {}):
+                groups.setdefault(b.params.stored_name(layer, name), []).append((layer, name))
+    found = []
+    for stored, members in groups.items():
+        others = {(layer, name): b.params.read(layer, name) for layer, name in members}
+        if all(measure_change(a.params.read(*place), other).verdict == "equal" for place, other in others.items()):
+            continue
+        replaced = model.Model(a.config, Replaced(a.params, others))
+        y, _ = run_stages(replaced, stack, ids)
+        if predicts(a):
+            kl = compare_predictions(core, replaced, x, y, ids).kl
+            cost = float(kl.mean()), float(kl.max())
+        else:
+            cost = compare_stage(x, y, 0.0, 0.0)[:2]
+        found.append((stored, b.params.weights.kind(stored), *cost))
+    return sorted(found, key=lambda row: -row[2])
+
+
+def stage_rows(report: AgreementReport, precision: int) -> list[list[str]]:
+    """The table of the stages, its headings first."""
+    digits = max(precision, 1)
+    columns = [report[name] for name in FIGURES]
+    rows = [
+        [stage, *(f"{number:.{digits}g}" for number in figures[:2]), f"{figures[2]:.{digits + 2}f}"]
+        for stage, *figures in zip(report.labels["stage"], *columns, strict=True)
+    ]
+    return [list(HEADINGS), *rows]
+
+
+def cost_rows(report: AgreementReport, precision: int) -> list[list[str]]:
+    """The table of the scan, its headings first; [] if there is none."""
+    if "tensor_kl" not in report or not len(report["tensor_kl"]):
+        return []
+    digits, kinds = max(precision, 1), report.labels["stored"]
+    columns = zip(report.labels["tensor"], kinds, report["tensor_kl"], report["tensor_largest"], strict=True)
+    rows = [[name, kind, f"{kl:.{digits}g}", f"{largest:.{digits}g}"] for name, kind, kl, largest in columns]
+    return [list(COSTS), *rows]  # type: ignore[list-item]
+
+
+def draw_agreement(report: AgreementReport, style: Style = DEFAULT_STYLE) -> str:
+    """Draw the stages and the scan as tables, and the sentences."""
+    tables = [rows for rows in (stage_rows(report, style.precision), cost_rows(report, style.precision)) if rows]
+    drawn = [format_table(TextTable(rows[0], rows[1:], range(4 - at, 4) if at else range(1, 4)), style)
+             for at, rows in zip((0, 2), tables, strict=False)]  # fmt: skip
+    lines = "\n".join(text_lines(line, style) for line in report.lines)
+    return "\n\n".join([*drawn, *[lines] * bool(lines)])
+
+
+def list_stages(report: AgreementReport) -> tuple[list[str], list[list[object]]]:
+    """The figures of the stages: headings and rows."""
+    rows = [[*row] for row in zip(report.labels["stage"], *(report[name] for name in FIGURES), strict=True)]
+    return ["stage", *FIGURES], rows
+
+
+def list_costs(report: AgreementReport) -> tuple[list[str], list[list[object]]] | None:
+    """The figures of the scan: headings and rows; None if there is none."""
+    if "tensor_kl" not in report:
+        return None
+    columns = report.labels["tensor"], report.labels["stored"], report["tensor_kl"], report["tensor_largest"]
+    return ["tensor", "stored", "kl", "largest"], [[*row] for row in zip(*columns, strict=True)]
