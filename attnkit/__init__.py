@@ -46,6 +46,7 @@ TOOLS = (
     "train",
     "score",
     "near",
+    "cost",
     "engines",
     "rollout",
     "lens",

@@ -438,6 +438,19 @@ def near(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def cost(
+    model: str | os.PathLike[str],
+    /,
+    *,
+    tokens: int | None = None,
+    generate: int = 0,
+    batch: int = 1,
+    train: bool = False,
+    dtype: Literal["float64", "float32", "bfloat16", "float16"] = "float32",
+    parts: bool = False,
+    elementwise: bool = False,
+    only: Sequence[str] | str | None = None,
+) -> Record: ...
 def engines(
     item: Any,
     /,

@@ -29,6 +29,7 @@ TOOLS = {
     "scan": "what each layer, head and position adds to the logit of a word",
     "heads": "what each attention head attends to, and what its weights say",
     "train": "train a model from a text file",
+    "cost": "what a model costs, stage by stage: FLOPs, bytes, parameters, cache",
     "engines": "what computes: NumPy, JAX, their devices and memory",
     "show": "a tensor, record or file as tables and heat maps",
     "explore": "a page that explores a trace: heads, text, stages, differences",

@@ -1,0 +1,124 @@
+"""What a model costs by the table is what NumPy multiplies, and what its arrays hold, to the last number."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from attnkit.checkpoints import open_checkpoint
+from attnkit.interpret import cost
+from attnkit.model import Config, StackConfig
+from tests.drawing import drawn_models, write_model
+from tests.places import MODELS, ROOT, STORY
+
+FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
+LONG = 420  # tokens, whose scores are computed in tiles
+CASES = ((7, 0, 1, False), (13, 0, 2, False), (12, 0, 2, True), (LONG, 0, 1, False), (5, 1, 1, False), (6, 9, 2, False),
+         (LONG, 4, 1, False))  # fmt: skip
+
+
+def list_cases(folder):
+    """The cases that a model can run: tokens, generated, texts, is_masked."""
+    config = open_checkpoint(folder).config
+    longest = config.positions.longest if config.positions.kind in ("learned", "sinusoidal") else 0
+    for tokens, generated, texts, is_masked in CASES:
+        if config.patches:
+            cut = config.patches
+            tokens = 1 + cut.height // cut.patch_height * (cut.width // cut.patch_width)
+        is_writer = config.decoder is not None and config.head and not config.classes
+        if (
+            (is_writer or not generated)
+            and not (is_masked and config.encoder)
+            and tokens + generated <= (longest or LONG + 9)
+        ):
+            yield [folder, tokens, generated, texts, is_masked]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Cases, and what each of them really multiplies."""
+    drawn = {name: str(write_model(name, tmp_path_factory.mktemp(name))) for name in drawn_models()}
+    folders = [STORY, *(str(MODELS / name) for name in FOLDERS), *drawn.values()]
+    cases = [case for folder in folders for case in list_cases(folder)]
+    file = tmp_path_factory.mktemp("counting") / "cases.json"
+    file.write_text(json.dumps(cases))
+    command = [sys.executable, "-m", "tests.counting", str(file)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+    assert run.returncode == 0, run.stderr
+    return list(zip(cases, json.loads(run.stdout), strict=True))
+
+
+def test_the_table_counts_every_product_of_every_family_to_the_last_flop(measured):
+    wrong = []
+    for (folder, tokens, generated, texts, is_masked), given in measured:
+        model = cost.count_model(open_checkpoint(folder))
+        phases = {"prompt": cost.count_forward(model, tokens, texts)}
+        if generated:
+            phases = cost.count_generation(model, tokens, generated, texts)
+        flops = {name: sum(stage.flops for stage in stages) for name, stages in phases.items()}
+        expected = {"prompt": given.get("prompt", given["flops"])}
+        expected |= {"generation": given["flops"] - given["prompt"]} if generated else {}
+        if flops != expected:
+            wrong.append((folder.rsplit("/", 1)[-1], tokens, generated, texts, is_masked, flops, expected))
+    assert wrong == []
+    assert len(measured) > 300
+
+
+def test_the_weights_and_the_cache_have_the_bytes_of_their_arrays(measured):
+    for (folder, tokens, generated, texts, _), given in measured:
+        model = cost.count_model(open_checkpoint(folder))
+        assert given["itemsize"] * model.parameters == given["weights"], folder
+        if generated:
+            read, source = (1, tokens) if model.config.encoder else (tokens, 0)
+            assert given["itemsize"] * cost.count_cache(model, read + generated - 1, source, texts) == given["cache"], (
+                folder
+            )
+
+
+def test_every_parameter_belongs_to_one_stage(measured):
+    for folder in dict.fromkeys(folder for (folder, *_), _ in measured):
+        model = cost.count_model(open_checkpoint(folder))
+        config = model.config
+        stages = cost.count_forward(model, cost.default_tokens(config))
+        unused = 0 if config.is_head_pooled and config.pooling == "pooler" else model.own_size("pooler", "w", "b")
+        assert sum(stage.parameters for stage in stages) == model.parameters - unused, folder
+
+
+def test_a_pass_over_a_prompt_by_hand():
+    """One layer of width 4 with two heads, hidden 8 and ten words; three tokens, then two more, one of them read."""
+    config = Config("gpt2", 4, decoder=StackConfig(1, 2, 8, 2, 2, vocab=10, causal=True), norm_first=True)
+    shapes = {layer: {} for layer in config.layer_names()}
+    shapes["decoder.0.self"] = dict.fromkeys(("wq", "wk", "wv", "wo"), (4, 4))
+    shapes["decoder.0.ffn"] = {"w1": (4, 8), "w2": (8, 4)}
+    shapes["head"] = {"w": (4, 10)}
+    phases = cost.count_generation(cost.ModelShapes(config, shapes, {}), 3, 2)
+    flops = {name: {stage.name: stage.flops for stage in stages if stage.flops} for name, stages in phases.items()}
+    projections = ("q", "k", "v", "output")
+    assert flops["prompt"] == {
+        **{f"decoder.0.self.{name}": 2 * 3 * 4 * 4 for name in projections},
+        "decoder.0.self.scores": 2 * 2 * 3 * 3 * 2,  # heads, queries, keys, width of a head
+        "decoder.0.self.heads": 2 * 2 * 3 * 3 * 2,
+        "decoder.0.ffn.hidden": 2 * 3 * 4 * 8,
+        "decoder.0.ffn.output": 2 * 3 * 8 * 4,
+        "logits": 2 * 1 * 4 * 10,
+    }
+    assert flops["generation"] == {
+        **{f"decoder.0.self.{name}": 2 * 4 * 4 for name in projections},
+        "decoder.0.self.scores": 2 * 2 * 4 * 2,  # one query, four keys
+        "decoder.0.self.heads": 2 * 2 * 4 * 2,
+        "decoder.0.ffn.hidden": 2 * 4 * 8,
+        "decoder.0.ffn.output": 2 * 8 * 4,
+        "logits": 2 * 4 * 10,
+    }
+
+
+@pytest.mark.parametrize(("rope", "passes"), [({}, [(3, 4)]), ({"rope_type": "dynamic"}, None)])
+def test_generation_is_one_group_of_passes_unless_rotations_change(rope, passes):
+    config = open_checkpoint(str(MODELS / ("llama-dynamic" if rope else "llama"))).config
+    prompt = 3 if passes else 100
+    found = list(cost.generation_passes(config, prompt, 4, 1))
+    if passes:
+        assert [(one.past, one.tokens) for one in found] == passes
+    else:
+        assert [(one.past, one.tokens) for one in found] == [(0, length) for length in range(101, 105)]
