@@ -25,13 +25,18 @@ ARCHITECTURES = {
     "smollm3": "smollm3", "granite": "granite", "phi": "phi2", "phi3": "phi3", "phi3-long": "phi3",
     "cohere": "command-r", "cohere-norms": "command-r", "cohere2": "cohere2", "stablelm": "stablelm",
     "stablelm-parallel": "stablelm", "gpt_neox": "gptneox", "gpt_neox-serial": "gptneox", "falcon-7b": "falcon",
-    "falcon-40b": "falcon", "falcon-11b": "falcon", "bloom": "bloom",
+    "falcon-40b": "falcon", "falcon-11b": "falcon", "bloom": "bloom", "mixtral": "llama", "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss",
 }  # fmt: skip
 PREFIXES = {"bloom": "transformer.", "bert": "bert."}  # which its converter removes from names
 PERMUTED = ("llama", "olmo", "granite", "smollm3")
 # keys of config.json as the converter reads them; what a GGUF file cannot say is as llama.cpp has it
 CHANGES = {
     "mistral": {"sliding_window": None},
+    "mixtral": {"sliding_window": None},
+    "qwen2_moe": {"use_sliding_window": False, "mlp_only_layers": []},
+    "qwen3_moe": {"decoder_sparse_step": 1},
+    "gpt_oss": {"swiglu_limit": 7.0},
     "qwen2": {"use_sliding_window": False},
     "gemma2": {"query_pre_attn_scalar": 10},
     "gemma3": {"query_pre_attn_scalar": 10, "sliding_window_pattern": 6, "layer_types": None},
@@ -71,6 +76,18 @@ def wide_shapes(config):
     return shapes
 
 
+def sparse_shapes(model, shapes):
+    """The shapes of a model with experts in every layer, the only ones that llama.cpp has of these families."""
+    number = {"qwen2_moe": 0, "qwen3_moe": 1}.get(model)
+    if number is None:
+        return shapes
+    others = {name: shape for name, shape in shapes.items() if ".layers." not in name}
+    layer = {name: shape for name, shape in shapes.items() if f".layers.{number}." in name}
+    return others | {
+        name.replace(f".layers.{number}.", f".layers.{at}."): shape for at in range(4) for name, shape in layer.items()
+    }
+
+
 def load_tiny(model):
     """The config.json and the tensors of a model of the references, as a GGUF file can say them."""
     decoders = json.loads((REFERENCES / "decoders.json").read_text())
@@ -78,7 +95,7 @@ def load_tiny(model):
         config, tensors = WIDE, draw_tensors("llama", wide_shapes(WIDE))
     elif model in decoders:
         config = decoders[model]["config"]
-        tensors = draw_tensors(config["model_type"], decoders[model]["shapes"])
+        tensors = draw_tensors(config["model_type"], sparse_shapes(model, decoders[model]["shapes"]))
     else:
         config = json.loads((MODELS / model / "config.json").read_text())
         mapped = safetensors.map_tensors(str(MODELS / model / "model.safetensors"))
@@ -110,12 +127,20 @@ def convert_tensors(model, config, tensors):
     names = json.loads((REFERENCES / "gguf_names.json").read_text())[architecture]
     heads = config.get("num_attention_heads") or config.get("n_head") or config.get("num_heads")
     groups = config.get("num_key_value_heads") or heads
-    stored, norms = {}, {}
+    stored, norms, experts = {}, {}, {}
     for name, array in tensors.items():
         bare, _, suffix = name.removeprefix(PREFIXES.get(architecture, "")).rpartition(".")
         if found := re.match(r"(.*layernorm)\.norms\.([0-9]+)", bare):  # StableLM: one tensor of all heads
             norms.setdefault(rename(found[1], names) + f".{suffix}", {})[int(found[2])] = array
             continue
+        if found := re.match(r"(.*\.experts)\.([0-9]+)\.(.*)", bare):  # one tensor of all experts
+            experts.setdefault(rename(f"{found[1]}.{found[3]}", names) + ".weight", {})[int(found[2])] = array
+            continue
+        if architecture == "gpt-oss" and (".experts." in bare + name or name.endswith("sinks")):
+            stored |= split_gates(name, array)
+            continue
+        if bare.endswith("shared_expert_gate"):
+            array = array[0]
         key = rename(bare, names)
         if key is None:
             continue  # a head that llama.cpp leaves out
@@ -135,7 +160,22 @@ def convert_tensors(model, config, tensors):
             cut = [parts[:, :-2], parts[:, [-2]], parts[:, [-1]]]
             array = np.concatenate([one.reshape(-1, array.shape[1]) for one in cut])
         stored[f"{key}.{suffix}"] = array
-    return stored | {key: np.stack([rows[at] for at in sorted(rows)]) for key, rows in norms.items()}
+    stacked = {key: np.stack([rows[at] for at in sorted(rows)]) for key, rows in (norms | experts).items()}
+    return stored | stacked
+
+
+def split_gates(name, array):
+    """Experts and sinks of gpt-oss: gates and linear parts apart, matrices (out, in); GptOssModel."""
+    layer = f"blk.{name.split('.')[2]}"
+    if name.endswith("sinks"):
+        return {f"{layer}.attn_sinks.weight": array}
+    suffix = "bias" if name.endswith("_bias") else "weight"
+    if "down_proj" in name:
+        return {f"{layer}.ffn_down_exps.{suffix}": array if suffix == "bias" else array.transpose(0, 2, 1)}
+    gate, up = array[..., ::2], array[..., 1::2]
+    if suffix == "weight":
+        gate, up = gate.transpose(0, 2, 1), up.transpose(0, 2, 1)
+    return {f"{layer}.ffn_gate_exps.{suffix}": gate, f"{layer}.ffn_up_exps.{suffix}": up}
 
 
 def rename(bare, names):
@@ -199,7 +239,17 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if kind in ("phi", "phi3", "stablelm", "gpt_neox"):
         keys["rope.dimension_count"] = int(head_dim * (part or 1.0))
-    if kind in ("gemma2", "gemma3_text", "cohere2", "olmo3", "phi3"):
+    if kind in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"):
+        keys["expert_count"] = config.get("num_local_experts") or config.get("num_experts")
+        keys["expert_used_count"] = config["num_experts_per_tok"]
+    if kind in ("qwen2_moe", "qwen3_moe"):
+        keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
+        keys["expert_shared_feed_forward_length"] = config.get("shared_expert_intermediate_size")
+    if kind == "gpt_oss":
+        keys["expert_feed_forward_length"] = config["intermediate_size"]
+    if kind == "olmoe":
+        keys["attention.clamp_kqv"] = config["clip_qkv"]
+    if kind in ("gemma2", "gemma3_text", "cohere2", "olmo3", "phi3", "gpt_oss"):
         keys["attention.sliding_window"] = config["sliding_window"]
     if rope.get("rope_type") in ("linear", "yarn"):
         keys |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": float(rope["factor"])}

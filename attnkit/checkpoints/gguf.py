@@ -43,17 +43,21 @@ class Change(NamedTuple):
 
     undo   array of the file, values of config.json -> the published array
     shape  shape in the file -> the published one
+    other  the name of a second tensor, of which the published one is made too; `undo` gets both along a first axis
     """
 
     undo: Undo
     shape: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
+    other: str = ""
 
 
 class Architecture(NamedTuple):
     """An architecture of llama.cpp.
 
     model_type  the family
-    names       name in the file, without .weight -> published name; {n} is the number of a layer
+    names       name in the file, without .weight -> published name; {n} is the number of a layer, {h} of a head and {e}
+                of an expert, of which the file has all in one tensor. With .weight the published name has
+                another ending; "": the tensor is a part of what another one is published as
     keys        key of config.json -> key of the metadata, after the name of the architecture
     fixed       values of config.json that the architecture implies
     changes     name in the file -> what llama.cpp does to the tensor
@@ -156,7 +160,19 @@ def by_head(heads: str, groups: str, array: Array, values: Mapping[str, Any]) ->
     return np.concatenate(grouped, axis=1).reshape(array.shape)
 
 
+def take_turns(array: Array, values: Mapping[str, Any]) -> Array:
+    """Gates and linear parts (2, experts, ...) of gpt-oss, whose outputs take turns on the last axis.
+
+    >>> take_turns(np.array([[[1, 2]], [[3, 4]]]), {})
+    array([[1, 3, 2, 4]])
+    """
+    outputs_last = array if array.ndim < 4 else array.swapaxes(-1, -2)
+    both = np.stack([*outputs_last], axis=-1)
+    return both.reshape(*both.shape[:-2], -1)
+
+
 TRANSPOSED = Change(lambda array, values: array.T, lambda shape: shape[::-1])
+ROW = Change(lambda array, values: array.reshape(1, -1), lambda shape: (1, *shape[-1:]))
 LESS_ONE = Change(lambda array, values: array - array.dtype.type(1))
 UNROTATED = {
     "blk.{n}.attn_q": Change(partial(unrotate, "num_attention_heads")),
@@ -192,6 +208,35 @@ LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+EXPERTS = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+ROUTER = ".ffn_gate_inp.weight"
+QWEN_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{e}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{e}.up_proj",
+    "ffn_down_exps": "mlp.experts.{e}.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+MIXTRAL_EXPERTS = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{e}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{e}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{e}.w2",
+}
+GPT_OSS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+    "ffn_gate_exps.weight": "mlp.experts.gate_up_proj",
+    "ffn_gate_exps.bias": "mlp.experts.gate_up_proj_bias",
+    "ffn_up_exps.weight": "",
+    "ffn_up_exps.bias": "",
+    "ffn_down_exps.weight": "mlp.experts.down_proj",
+    "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
+}
 SANDWICH = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
@@ -205,7 +250,9 @@ def name_blocks(names: Mapping[str, str], prefix: str, stored: str = "blk.{n}", 
     >>> name_blocks({"attn_q": "self_attn.q_proj"}, "model.layers.{n}")
     {'blk.{n}.attn_q': 'model.layers.{n}.self_attn.q_proj'}
     """
-    return {f"{stored}.{name}": f"{prefix}.{published}" for name, published in {**names, **changes}.items()}
+    return {
+        f"{stored}.{name}": published and f"{prefix}.{published}" for name, published in {**names, **changes}.items()
+    }
 
 
 def name_llama(**changes: str) -> dict[str, str]:
@@ -248,6 +295,36 @@ def infer_rotation(file: ModelFile) -> Values:
         if attention and is_finite(factor) and is_finite(attention) and factor > 0:
             rope["attention_factor"] = attention * (1 + 0.1 * math.log(factor))
     return {"rope_scaling": rope}
+
+
+def infer_mixtral(file: ModelFile) -> Values:
+    """Mixtral is a Llama with experts to llama.cpp, and Llama has none. DataError for older files of Mixtral."""
+    if not file.get_int("expert_count"):
+        return {}
+    if "blk.0.ffn_gate_exps.weight" not in file.entries:
+        raise DataError("experts that are no blk.0.ffn_gate_exps.weight are not supported", file.name)
+    check_gating(file, SOFTMAX)
+    values = {"num_local_experts": file.get("expert_count"), "num_experts_per_tok": file.get("expert_used_count")}
+    return {"model_type": "mixtral", "sliding_window": None, **values}
+
+
+def infer_experts(renormalizes: bool, file: ModelFile) -> Values:
+    """The rule of the router, which the architecture implies. DataError if the file states another."""
+    check_gating(file, SOFTMAX)
+    return {"norm_topk_prob": renormalizes}
+
+
+def check_gating(file: ModelFile, rule: int) -> None:
+    if (stated := file.get_int("expert_gating_func", rule)) != rule:
+        raise DataError(f"expert_gating_func {stated} is not supported here (expected {rule})", file.name)
+
+
+def infer_gpt_oss(file: ModelFile) -> Values:
+    """The rotation, whose ramp does not begin and end at whole numbers. DataError for another rule of the router."""
+    found = infer_rotation(file)
+    rope = {**found["rope_scaling"], "truncate": False} if found else {}
+    check_gating(file, SOFTMAX_OF_CHOSEN)
+    return {"rope_scaling": rope} if rope else {}
 
 
 def infer_whole_rotation(file: ModelFile) -> Values:
@@ -305,6 +382,11 @@ def infer_clip(file: ModelFile) -> Values:
     return {"clip_qkv": clip} if (clip := file.get("attention.clamp_kqv")) else {}
 
 
+def infer_clip_of_experts(file: ModelFile) -> Values:
+    clip = file.get("attention.clamp_kqv")
+    return {**infer_experts(False, file), **({"clip_qkv": clip} if clip else {})}
+
+
 def infer_windows(file: ModelFile) -> Values:
     """OLMo 3 is OLMo 2 with windows to llama.cpp."""
     window = file.get("attention.sliding_window")
@@ -349,6 +431,7 @@ T5_GATED = {
     "dec": "decoder.block.{n}.layer.2.DenseReluDense.wi_1",
 }
 OLMO_EPS = 1e-5
+SOFTMAX, SOFTMAX_OF_CHOSEN = 1, 3  # rules of routers: expert_gating_func
 OLMO = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 PHI = {"attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 GPT2 = {
@@ -371,7 +454,54 @@ GEMMA = {f"blk.{{n}}.{name}": LESS_ONE for name in GEMMA_NORMS} | {"output_norm"
 BIASED, PLAIN = (infer_head, infer_biases, infer_rotation), (infer_head, infer_rotation, infer_whole_rotation)
 
 ARCHITECTURES = {
-    "llama": Architecture("llama", name_llama(), RMS, changes=UNROTATED, infer=(*BIASED, infer_whole_rotation)),
+    "llama": Architecture(
+        "llama",
+        name_llama(**MIXTRAL_EXPERTS),
+        RMS,
+        changes=UNROTATED,
+        infer=(*BIASED, infer_whole_rotation, infer_mixtral),
+    ),
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        name_llama(**QWEN_EXPERTS),
+        {
+            **RMS, **EXPERTS, "moe_intermediate_size": "expert_feed_forward_length",
+            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        },
+        changes={"blk.{n}.ffn_gate_inp_shexp": ROW},
+        infer=(*PLAIN, partial(infer_experts, False)),
+    ),
+    "qwen3moe": Architecture(
+        "qwen3_moe",
+        name_llama(**QWEN_EXPERTS),
+        {**RMS, **EXPERTS, "moe_intermediate_size": "expert_feed_forward_length"},
+        infer=(*BIASED, infer_whole_rotation, partial(infer_experts, True)),
+    ),
+    "olmoe": Architecture(
+        "olmoe",
+        name_llama(**QWEN_EXPERTS),
+        {**RMS, **EXPERTS},
+        infer=(*PLAIN, infer_clip_of_experts),
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        name_llama(**GPT_OSS),
+        {
+            **RMS, **WINDOW, "num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+            "intermediate_size": "expert_feed_forward_length",
+        },
+        changes={
+            **{
+                f"blk.{{n}}.ffn_gate_exps.{suffix}": Change(take_turns, shape, f"blk.{{n}}.ffn_up_exps.{suffix}")
+                for suffix, shape in (("weight", lambda shape: (shape[0], shape[2], 2 * shape[1])),
+                                      ("bias", lambda shape: (shape[0], 2 * shape[1])))
+            },
+            "blk.{n}.ffn_down_exps.weight": Change(
+                lambda array, values: array.swapaxes(-1, -2), lambda shape: (shape[0], shape[2], shape[1])
+            ),
+        },
+        infer=(infer_head, infer_biases, infer_gpt_oss, infer_whole_rotation),
+    ),
     "qwen2": Architecture("qwen2", name_llama(), RMS, infer=PLAIN),
     "qwen3": Architecture("qwen3", name_llama(), RMS, infer=(*BIASED, infer_whole_rotation)),
     "smollm3": Architecture("smollm3", name_llama(), RMS, changes=UNROTATED, infer=(*BIASED, infer_whole_rotation)),
@@ -524,6 +654,10 @@ def infer_values(file: ModelFile, architecture: Architecture) -> Values:
     if WORDS not in file.entries or len(file.entries[WORDS][1]) != 2:
         raise DataError(f"no table of embeddings {WORDS!r}")
     values["vocab_size"] = file.entries[WORDS][1][0]
+    routers = {shape[0] for name, (_, shape) in file.entries.items() if name.endswith(ROUTER) and shape}
+    if (count := file.get_int("expert_count")) and routers != {count}:
+        outputs = ", ".join(map(str, sorted(routers))) or "none"
+        raise DataError(f"expert_count is {count}, and the outputs of the routers are {outputs}")
     for key, name in architecture.keys.items():
         if (value := file.get(name)) is not None:
             values[key] = value
@@ -554,26 +688,35 @@ class Restored(NamedTuple):
 
     change  what llama.cpp did to it
     row     the row of it that it is, where the file has several tensors as one
+    other   the name of a second tensor that it is made of
     """
 
     name: str
     change: Change | None = None
     row: int | None = None
+    other: str = ""
 
-    def entry(self, part: Mapped) -> tuple[str, tuple[int, ...]]:
-        """The dtype and the published shape."""
-        dtype, shape = part.entries[self.name]
+    def entry(self, parts: Mapping[str, Mapped]) -> tuple[str, tuple[int, ...]]:
+        """The dtype and the published shape. DataError for two tensors of different shapes."""
+        dtype, shape = parts[self.name].entries[self.name]
+        if self.other and (self.other not in parts or parts[self.other].entries[self.other][1] != shape):
+            raise DataError(f"tensor {self.name!r} has shape {shape}, and none of this shape is {self.other!r}")
         shape = shape if self.row is None else shape[1:]
-        return dtype, self.change.shape(shape) if self.change else shape
+        try:
+            return dtype, self.change.shape(shape) if self.change else shape
+        except IndexError:
+            raise DataError(f"tensor {self.name!r} has shape {shape} (expected more dimensions)") from None
 
-    def read(self, part: Mapped, values: Mapping[str, Any]) -> Array:
+    def read(self, parts: Mapping[str, Mapped], values: Mapping[str, Any]) -> Array:
         """The published tensor."""
-        array = part.tensor(self.name)
-        array = array if self.row is None else array[self.row]
+        part = parts[self.name]
+        array = part.tensor(self.name) if self.row is None else part.rows(self.name, self.row)
         if self.change is None:
             return array
         try:
-            return self.change.undo(array, values)
+            return self.change.undo(
+                np.stack([array, parts[self.other].tensor(self.other)]) if self.other else array, values
+            )
         except (ValueError, ZeroDivisionError):
             raise DataError(f"tensor {self.name!r}: shape {array.shape} does not fit the heads of the model") from None
 
@@ -582,12 +725,13 @@ def name_tensors(file: ModelFile, architecture: Architecture, values: Values) ->
     """The tensors under their published names, each changed back when it is read."""
     mapped: dict[str, Mapped] = {}
     names = architecture.names_of(file)
+    parts = {name: part for part in file.parts for name in part.entries}
     for part in file.parts:
         found = (find_published(file, architecture, names, name) for name in part.entries if name not in ROPE_FACTORS)
         restored = {published: one for many in found for published, one in many.items()}
-        entries = {name: one.entry(part) for name, one in restored.items()}
+        entries = {name: one.entry(parts) for name, one in restored.items()}
         packed = {name: part.packed[one.name] for name, one in restored.items() if one.name in part.packed}
-        read, read_rows = (partial(function, part, restored, values) for function in (restore_tensor, restore_rows))
+        read, read_rows = (partial(function, parts, restored, values) for function in (restore_tensor, restore_rows))
         mapped |= dict.fromkeys(restored, Mapped(part.name, entries, read, packed, read_rows))
     return Weights(file.name, [part.name for part in file.parts], mapped)
 
@@ -598,25 +742,35 @@ def find_published(
     """The published tensors that one in the file is, by name; one of an unknown name is itself."""
     suffix, number = SUFFIX.search(name), BLOCK.search(name)
     pattern = BLOCK.sub("blk.{n}.", SUFFIX.sub("", name))
-    published = names.get(pattern)
+    whole = pattern + (suffix[0] if suffix else "")
+    published = names.get(whole, names.get(pattern))
     if published is None:
         return {name: Restored(name)}
-    published = published.replace("{n}", number[1] if number else "") + (suffix[0] if suffix else "")
-    if "{h}" not in published:
-        return {published: Restored(name, architecture.changes.get(pattern))}
-    rows = file.entries[name][1][:1]
-    if not rows or rows[0] > file.get_int("attention.head_count"):
-        raise DataError(f"tensor {name[:100]!r} has shape {file.entries[name][1]} (expected a row for each head)")
-    return {published.replace("{h}", str(row)): Restored(name, row=row) for row in range(rows[0])}
+    if not published:
+        return {}
+    layer = number[1] if number else ""
+    published = published.replace("{n}", layer) + (suffix[0] if suffix and whole not in names else "")
+    change = architecture.changes.get(whole, architecture.changes.get(pattern))
+    for mark, key in (("{h}", "attention.head_count"), ("{e}", "expert_count")):
+        if mark in published:
+            rows, most = file.entries[name][1][:1], file.get_int(key)
+            if not rows or rows[0] > most:
+                shape = file.entries[name][1]
+                raise DataError(f"tensor {name[:100]!r} has shape {shape} (expected at most {most} rows, by {key})")
+            return {published.replace(mark, str(row)): Restored(name, row=row) for row in range(rows[0])}
+    return {published: Restored(name, change, other=change.other.replace("{n}", layer) if change else "")}
 
 
-def restore_tensor(part: Mapped, restored: Mapping[str, Restored], values: Mapping[str, Any], name: str) -> Array:
-    return restored[name].read(part, values)
+def restore_tensor(
+    parts: Mapping[str, Mapped], restored: Mapping[str, Restored], values: Mapping[str, Any], name: str
+) -> Array:
+    return restored[name].read(parts, values)
 
 
 def restore_rows(
-    part: Mapped, restored: Mapping[str, Restored], values: Mapping[str, Any], name: str, index: Any
+    parts: Mapping[str, Mapped], restored: Mapping[str, Restored], values: Mapping[str, Any], name: str, index: Any
 ) -> Array:
     """The rows of a published tensor that an index selects; no others are decoded, where rows are as in the file."""
     one = restored[name]
-    return part.rows(one.name, index) if one.change is None and one.row is None else one.read(part, values)[index]
+    is_plain = one.change is None and one.row is None
+    return parts[one.name].rows(one.name, index) if is_plain else one.read(parts, values)[index]

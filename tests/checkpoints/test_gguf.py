@@ -126,8 +126,23 @@ FAULTS = {
     "unknown scaling": ("llama", {"llama.rope.scaling.type": "su", "llama.rope.scaling.factor": 2.0}, "rope_type 'su'"),
     "factor nan": ("llama", {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float("nan")}, "factor"),
     "token id a text": ("llama", {"tokenizer.ggml.eos_token_id": "2"}, "eos_token_id"),
+    "another rule of routers": ("mixtral", {"llama.expert_gating_func": 2}, "expert_gating_func 2 is not supported"),
+    "fewer experts": ("mixtral", {"llama.expert_count": 4}, "expert_count is 4, and the outputs of the routers are 5"),
+    "experts without end": ("gpt_oss", {"gpt-oss.expert_count": 2**31 - 1}, "the outputs of the routers are 5"),
+    "no experts": ("gemma2", {"gemma2.expert_count": 4}, "the outputs of the routers are none"),
     "width 0": ("phi3", {"phi3.embedding_length": 0}, "embedding_length 0"),
 }
+
+
+def test_a_tensor_of_a_pair_that_is_missing(tmp_path):
+    """The linear parts of gpt-oss, which are published beside its gates."""
+
+    def shorten(name, array):
+        return array[:, :-1] if name == "blk.2.ffn_up_exps.weight" else array
+
+    (tmp_path / "m.gguf").write_bytes(convert("gpt_oss", quantize=shorten))
+    with pytest.raises(DataError, match=r"none of this shape is 'blk\.2\.ffn_up_exps\.weight'"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
 
 
 @pytest.mark.parametrize("name", FAULTS)
