@@ -282,6 +282,10 @@ def find_attention_layers(checkpoint: "Checkpoint") -> list[str]:
     layers = [name for name in checkpoint.layers() if name.endswith(".self")]
     if isinstance(config, model.RecurrentConfig) or not layers:
         raise UsageError(f"this {config.family} model has no heads of self-attention", "--model")
+    if config.latent:
+        raise UsageError(
+            f"heads of a {config.family} model read latent vectors, whose norms no weights state", "--model"
+        )
     return layers
 
 

@@ -759,7 +759,6 @@ def _build_attention(place: Place) -> Built:
         yield from _build_latents(place, rules, rules.latent)
     else:
         yield from _build_projections(place, rules, source, keys)
-    values = rules.head_dim if rules.latent is None else rules.latent.value
     padding = inputs.of(core.config.stacks[0] if rules.is_cross else rules.stack, core.config)[1]
     padding = None if padding is None or padding.all() else padding
     names = ("q", "k", "v", *STEPS[3:], "joined", "output")  # scores to heads between them
@@ -772,8 +771,8 @@ def _build_attention(place: Place) -> Built:
     yield Stage(capped, "cap", (scaled,), square, options={"softcap": rules.softcap})
     yield Stage(masked, "mask", (capped, *pair), square, layer, {"rules": rules, "padding": padding})
     yield Stage(weights, "softmax", (masked,), square, layer)
-    yield Stage(heads, "mix", (weights, v), (*each, values), options=grouped)
-    yield Stage(joined, "join", (heads,), place.states(rules.heads * values))
+    yield Stage(heads, "mix", (weights, v), (*each, rules.value_dim), options=grouped)
+    yield Stage(joined, "join", (heads,), place.states(rules.heads * rules.value_dim))
     yield Stage(output, "linear", (joined,), place.states(place.width()), layer, {"names": ("wo", "bo")})
 
 

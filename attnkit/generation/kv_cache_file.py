@@ -59,11 +59,11 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
     if ids.ndim != 1 or not length <= ids.size <= length + 1:
         raise DataError(f"ids {ids.shape} for the keys of {length} tokens", "--cache-in")
     stack, cache = config.stack("decoder"), KVCache()
-    value_width = config.latent.value if config.latent else stack.head_dim
     sizes = {"self": length} | ({"cross": None} if stack.cross else {})  # None: any size
     for number, (part, size) in itertools.product(range(stack.layers), sizes.items()):
-        layer, widths = f"decoder.{number}.{part}", (stack.head_dim, value_width)
-        shapes = [(1, stack.kv_heads, size, width) for width in widths]
+        layer = f"decoder.{number}.{part}"
+        rules = config.attention_rules[layer]
+        shapes = [(1, stack.kv_heads, size, width) for width in (rules.head_dim, rules.value_dim)]
         pair = [
             check_cache(tensors, f"{layer}.{half}", shape).astype(dtype, copy=False)
             for half, shape in zip(HALVES, shapes, strict=True)

@@ -282,7 +282,8 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
             if step.op == "ffn" or by == "layer":
                 branch = {step.layer: read_token(record, f"{step.layer}.output", at, (core.config.width,))}
             else:
-                shape = core.config.stack(stack).heads, core.config.stack(stack).head_dim
+                rules = core.config.attention_rules[step.layer]
+                shape = rules.heads, rules.value_dim
                 heads = read_token(record, f"{step.layer}.heads", at, shape)
                 each = (heads[:, None] @ params["wo"].reshape(*shape, -1))[:, 0]  # (H, 1, V) @ (H, V, D) -> (H, D)
                 branch = {f"{step.layer}:{head}": part for head, part in enumerate(each)}

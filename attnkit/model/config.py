@@ -169,6 +169,11 @@ class AttentionRules(NamedTuple):
     relative: str = ""
 
     @property
+    def value_dim(self) -> int:
+        """Features of a value head."""
+        return self.latent.value if self.latent else self.head_dim
+
+    @property
     def shared_key(self) -> str:
         """A key for what all layers of the stack with these positions share."""
         return f"{self.stack}.{self.rotation}"

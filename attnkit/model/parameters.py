@@ -112,10 +112,13 @@ def tool_of(layer: str) -> str:
 def last_part(layer: str) -> str:
     """The part of a layer in its stack, without the number of an expert.
 
-    >>> last_part("decoder.0.expert.3"), last_part("head.norm")
-    ('expert', 'head.norm')
+    >>> last_part("decoder.0.expert.3"), last_part("decoder.0.norm2"), last_part("head.norm")
+    ('expert', 'norm2', 'head.norm')
     """
-    return layer if layer in TOOLS else layer.rstrip("0123456789").rstrip(".").rpartition(".")[2]
+    if layer in TOOLS:
+        return layer
+    before, _, last = layer.rpartition(".")
+    return before.rpartition(".")[2] if last.isdigit() else last
 
 
 def is_layer_of(layer: str, tool: str) -> bool:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import attnkit
+from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.records import Record
 from tests import process
-from tests.places import MODELS, STORY
+from tests.drawing import drawn_models, write_model
+from tests.places import MODELS, STORY, arrays
 
 ROOT = Path(__file__).parent.parent
 FROZEN = np.load(ROOT / "references" / "interpretability.npz")
@@ -281,3 +283,22 @@ def mutations(array):
     yield from (array[..., :-1], array[:-1], array[None], array[0], array[:0], array[..., None], np.array(1.0))
     yield from (np.full_like(array, np.nan), np.full_like(array, np.inf), np.zeros_like(array), array > 0)
     yield from (np.ones(array.shape, np.int64), array.astype(np.float64) * 1e300)
+
+
+@pytest.mark.parametrize("name", drawn_models())
+def test_parts_of_a_drawn_model_add_up_to_its_logits(name, tmp_path):
+    """Output norms, parallel blocks, factors on residuals, experts and latent attention: no rest remains."""
+    folder, file = str(write_model(name, tmp_path)), str(tmp_path / "t.npz")
+    ids = Record({"ids": arrays("decoders")[f"{name}/ids"][0, :6]})
+    attnkit.decode(ids, model=folder, max_tokens=0, emit="logits", trace=file)
+    record, config = attnkit.formats.load(file), open_checkpoint(folder).config
+    for by in ("layer", "head"):
+        if config.logit_softcap or config.transform:
+            with pytest.raises(UsageError, match="parts do not add up"):
+                attnkit.lens(record, model=folder, direct="5", by=by)
+            continue
+        parts = attnkit.lens(record, model=folder, direct="5", by=by)
+        assert parts.labels["part"][-1] == "rest" and parts["x"][-1] == 0
+        rounding = 1e-5 * np.abs(parts["x"]).max()
+        assert abs(parts["logit"] - record["logits"][-1, 5]) <= rounding
+        assert abs(parts["x"].sum() - parts["logit"]) <= rounding

@@ -15,8 +15,10 @@ from attnkit.cli import pipeline
 from attnkit.display import Style
 from attnkit.interpret import model_sheet, model_summary
 from attnkit.model import Config, SpecialTokens, StackConfig
+from attnkit.model.config import layer_steps
+from attnkit.model.parameters import tool_of
 from attnkit.records import Record
-from tests.drawing import draw_tensors
+from tests.drawing import draw_tensors, drawn_models, write_model
 from tests.places import MODELS, REFERENCES
 from tests.process import bash, run
 
@@ -394,3 +396,13 @@ def test_the_facts_of_decoders(name, tmp_path):
     safetensors.numpy.save_file(draw_tensors(raw["model_type"], DRAWN[name]["shapes"]), tmp_path / "model.safetensors")
     facts = {fact.name: (fact.value, fact.source) for fact in model_sheet.model_facts(open_checkpoint(str(tmp_path)))}
     assert {fact: facts.get(fact) for fact in ARCHITECTURE[name]} == ARCHITECTURE[name]
+
+
+@pytest.mark.parametrize("name", drawn_models())
+def test_every_layer_of_a_drawn_model_has_a_row_and_a_tool(name, tmp_path):
+    code, out, err = run("show", str(write_model(name, tmp_path)))
+    assert (code, err) == (0, "")
+    checkpoint, shown = open_checkpoint(str(tmp_path)), out.decode()
+    for layer in ("decoder.embed", *(step.layer for step in layer_steps(checkpoint.config, "decoder", 1))):
+        part = layer.rpartition(".")[2]
+        assert any(part in line and tool_of(layer) in line for line in shown.splitlines()), layer
