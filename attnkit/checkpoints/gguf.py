@@ -663,9 +663,10 @@ def infer_values(file: ModelFile, architecture: Architecture) -> Values:
             values[key] = value
     for infer in architecture.infer:
         values |= infer(file)
-    values |= {key: file.metadata[name] for key, name in TOKENS.items() if name in file.metadata}
-    if ends := [file.metadata[name] for name in ENDS if name in file.metadata]:
-        values["eos_token_id"] = [*dict.fromkeys(ends)]
+    values |= {key: json_value(file.metadata[name]) for key, name in TOKENS.items() if name in file.metadata}
+    ends = [json_value(file.metadata[name]) for name in ENDS if name in file.metadata]
+    if ends:
+        values["eos_token_id"] = [id for at, id in enumerate(ends) if id not in ends[:at]]
     refuse_unread_keys(file)
     return values
 

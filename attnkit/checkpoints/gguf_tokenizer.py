@@ -26,6 +26,8 @@ BPE, UNIGRAM = 2, 1  # algorithms of sentencepiece
 BLANK = re.compile(r"\[PAD[0-9]+\]")  # what converters call a token that the vocabulary lacks
 MOST_SENTINELS = 100  # of T5
 WORD_START = "▁"
+POOLS = {1: "mean", 2: "cls", 3: "last"}  # pooling_type -> the names of encode --pool
+NO_ID = 0xFFFFFFFF  # where there is no such token
 SPECIAL = {
     "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "pad": "padding_token_id",
     "cls": "cls_token_id", "sep": "seperator_token_id", "mask": "mask_token_id",
@@ -98,13 +100,19 @@ class GgufFolder(TokenizerFolder):
         """The file that the tokenizer would be in. DataError for a kind that is not known."""
         if HF_JSON in self.metadata:
             return frozenset(["tokenizer.json"])
-        if self.kind is not None and self.kind not in FILES:
+        if self.kind is not None and (not isinstance(self.kind, str) or self.kind not in FILES):
             kind = str(self.kind)[:40]
             raise self.error(f"{PREFIX}model {kind!r} is not known (expected {', '.join(FILES)})")
         return frozenset([FILES[self.kind]] if self.kind else [])
 
     def file_path(self, name: str) -> str:
         return self.path
+
+    @property
+    def pool(self) -> str:
+        """How the states of the tokens become one vector of a text, "" if they do not."""
+        kind = self.metadata.get(f"{self.metadata.get(ARCHITECTURE)}.pooling_type")
+        return POOLS.get(kind, "") if isinstance(kind, int) else ""
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.metadata.get(PREFIX + key, default)
@@ -125,6 +133,12 @@ class GgufFolder(TokenizerFolder):
         if name in ("tokenizer.model", "spiece.model"):
             return self.write_sentencepiece(BPE if name == "tokenizer.model" else UNIGRAM)
         raise self.error(f"no {name} in a GGUF file")
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(f"{PREFIX}{key} is {str(value)[:40]!r} (expected a boolean)")
+        return value
 
     def strings(self, key: str) -> list[str]:
         value = self.get(key)
@@ -167,7 +181,7 @@ class GgufFolder(TokenizerFolder):
     def token_id(self, name: str) -> int | None:
         """The id of a special token, or None."""
         id = self.get(SPECIAL[name])
-        if id is None or id == 0xFFFFFFFF:
+        if id is None or (type(id) is int and id == NO_ID):
             return None
         if type(id) is not int or not 0 <= id < len(self.tokens):
             problem = f"{PREFIX}{SPECIAL[name]} is {str(id)[:40]!r} (expected an id below {len(self.tokens)})"
@@ -185,7 +199,7 @@ class GgufFolder(TokenizerFolder):
         found: dict[str, Any] = {f"{name}_token": self.tokens[id] for name, id in ids.items() if id is not None} | chat
         for key in ("add_bos_token", "add_eos_token", "add_space_prefix"):
             if self.get(key) is not None:
-                found[key.replace("space_prefix", "prefix_space")] = self.get(key)
+                found[key.replace("space_prefix", "prefix_space")] = self.flag(key)
         if self.kind == "llama":
             found = {"add_bos_token": True, "legacy": True, **found}
         elif self.kind == "gpt2" and self.splitter.whole:
@@ -285,8 +299,8 @@ class GgufFolder(TokenizerFolder):
             pieces.append(write_bytes(1, fields))
         has_bytes = BYTE in kinds
         trainer = write_number(3, algorithm) + write_number(35, has_bytes) + write_number(40, kinds.index(UNKNOWN))
-        has_prefix, is_trimmed = self.get("add_space_prefix", True), self.get("remove_extra_whitespaces", False)
-        normalizer = write_number(3, bool(has_prefix)) + write_number(4, bool(is_trimmed)) + write_number(5, True)
+        has_prefix, is_trimmed = self.flag("add_space_prefix", True), self.flag("remove_extra_whitespaces")
+        normalizer = write_number(3, has_prefix) + write_number(4, is_trimmed) + write_number(5, True)
         charsmap = self.get("precompiled_charsmap")
         if isinstance(charsmap, np.ndarray):
             normalizer += write_bytes(2, charsmap.astype(np.uint8).tobytes())

@@ -79,12 +79,15 @@ class SentenceModules:
 
 
 def load_sentence_modules(folder: str | TokenizerFolder, name: str = "") -> SentenceModules:
-    """Read modules.json and its files. A folder without it contains none, and so does a GGUF file.
+    """Read modules.json and its files. A folder without it contains none.
+
+    A GGUF file states the pooling alone, if that.
 
     DataError for a module that is not known, one outside the folder, or weights that do not fit their configuration.
     """
     if not isinstance(folder, str):
-        return SentenceModules()
+        pool = getattr(folder, "pool", "")
+        return SentenceModules({1: Pooling((pool,), True)}, files=(folder.path,)) if pool else SentenceModules()
     path = os.path.join(folder, MODULES)
     if not exists(path):
         return SentenceModules()

@@ -125,6 +125,7 @@ FAULTS = {
     "another width of values": ("llama", {"llama.attention.value_length": 4}, "value_length is 4 (expected 8"),
     "unknown scaling": ("llama", {"llama.rope.scaling.type": "su", "llama.rope.scaling.factor": 2.0}, "rope_type 'su'"),
     "factor nan": ("llama", {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float("nan")}, "factor"),
+    "token id a list": ("llama", {"tokenizer.ggml.bos_token_id": [1, 2.5]}, "bos_token_id is "),
     "token id a text": ("llama", {"tokenizer.ggml.eos_token_id": "2"}, "eos_token_id"),
     "another rule of routers": ("mixtral", {"llama.expert_gating_func": 2}, "expert_gating_func 2 is not supported"),
     "fewer experts": ("mixtral", {"llama.expert_count": 4}, "expert_count is 4, and the outputs of the routers are 5"),

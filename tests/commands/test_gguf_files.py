@@ -108,6 +108,29 @@ def test_stages_compute_with_a_file_as_with_the_folder(tmp_path):
     assert traced.code == 0 and "decoder.0.self.weights" in shown(tmp_path, "t.npz", "--list")
 
 
+@pytest.mark.parametrize(("kind", "pool"), [(1, "mean"), (2, "cls"), (0, "none")])
+def test_the_pooling_of_the_file_applies(kind, pool, tmp_path):
+    keys = tokenizer_keys("bert-mlm") | {"bert.pooling_type": kind}
+    (tmp_path / "m.gguf").write_bytes(convert("bert-mlm", keys))
+    found = run("encode", "--model", "m.gguf", "The cat sat.", cwd=tmp_path)
+    assert found.code == 0, found.err
+    expected = run("encode", "--model", folder("bert-mlm"), "The cat sat.", "--pool", pool, cwd=tmp_path)
+    data = [json.loads(done.out)["tensors"]["x"]["data"] for done in (found, expected)]
+    assert data[0] == data[1]
+
+
+def test_a_chat_uses_the_template_in_the_file(tmp_path):
+    pytest.importorskip("jinja2")
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    keys = tokenizer_keys("gpt2") | {"tokenizer.chat_template": template}
+    (tmp_path / "m.gguf").write_bytes(convert("gpt2", keys))
+    chat = run("decode", "--model", "m.gguf", "--chat", "The cat", "--max-tokens", "3", "--emit", "ids", cwd=tmp_path)
+    assert chat.code == 0, chat.err
+    prompt = "user: The cat\nassistant:"
+    plain = run("decode", "--model", "m.gguf", prompt, "--max-tokens", "3", "--emit", "ids", cwd=tmp_path)
+    assert json.loads(chat.out)["tensors"]["x"]["data"] == json.loads(plain.out)["tensors"]["x"]["data"]
+
+
 def test_two_models_side_by_side(quantized):
     (quantized / "other.gguf").write_bytes(convert("llama"))
     assert "head width    16" in shown(quantized, "m.gguf", "other.gguf")
