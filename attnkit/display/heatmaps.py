@@ -266,6 +266,8 @@ def _legend(scale: Scale, present: set[int], style: Style) -> list[str]:
         return [notes]
     low, high = (format_number(end, LEGEND_DIGITS) for end in (scale.low, scale.high))
     bar = scale.inks[: scale.top + 1 : 4 if style.color else 1]
+    room = max(style.width - len(low) - len(high) - 2, 1)
+    bar = bar[:: -(-len(bar) // room)]
     line = f"{low} {''.join(''.join(ink) for ink in bar)} {high}"
     if not notes:
         return [line]

@@ -96,7 +96,7 @@ def value_text(value: Any) -> str:
     """A value of the metadata in a few words.
 
     >>> value_text(0.5), value_text("a\\nb"), value_text(np.arange(1000))
-    ('0.5', 'a b', '1000 numbers')
+    ('0.5', 'a b', '1,000 numbers')
     """
     if isinstance(value, Strings):
         return f"{value.size:,} texts"
