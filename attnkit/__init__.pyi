@@ -207,6 +207,7 @@ def ffn(
     seed: int = 0,
     activation: Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "sigmoid", "identity"] = "relu",
     gated: bool = False,
+    experts: int | None = None,
     residual: bool = False,
     add: TensorLike | None = None,
     keep: Sequence[str] | str = (),

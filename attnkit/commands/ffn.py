@@ -12,7 +12,7 @@ from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
-from attnkit.inputs.layers import find_ffn_weights
+from attnkit.inputs.layers import find_experts, find_ffn_weights
 from attnkit.model.intermediates import INTERMEDIATES as ALL
 from attnkit.model.intermediates import kept_names, step_names
 from attnkit.records import Array, Record, Tensor
@@ -37,7 +37,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 @tool(
     rules=Constraints(
         exclusive=[("params", "model")],
-        requires=[("layer", "model"), ("seed", "hidden")],
+        requires=[("layer", "model"), ("seed", "hidden"), ("experts", "params")],
         one_of=[("params", "model", "hidden")],
         repeats={"params": ("hidden", _stated_by_params), "model": ("hidden gated activation", _stated_by_model)},
     ),
@@ -48,7 +48,11 @@ def ffn(
     *,
     params: Annotated[
         Mapping[str, Array] | None,
-        options.file("tensors", "weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated"),
+        options.file(
+            "tensors",
+            "weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated; with --experts router (D, E), and "
+            "those of E experts stacked",
+        ),
     ] = None,
     model_: options.Model = None,
     layer: options.Layer = None,
@@ -56,6 +60,10 @@ def ffn(
     seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
     activation: Annotated[str, options.choice(model.ACTIVATIONS, "activation function of the hidden layer")] = "relu",
     gated: Annotated[bool, typer.Option(help="use a gated network (GLU): activation(x w1) · (x w3)")] = False,
+    experts: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="K", help="mix K experts for each token, which the router of --params chooses"),
+    ] = None,
     residual: options.Residual = False,
     add: options.Add = None,
     keep: Annotated[
@@ -71,19 +79,25 @@ def ffn(
     """Apply the feed-forward network of a layer: the same two linear maps at every position.
 
     FFN(x) = activation(x w1 + b1) w2 + b2. The weights come from a file (--params), from a model (--model and --layer),
-    or from a seed: then w1, w2 (and w3) are drawn in this order from N(0, 1/rows), without biases. Intermediates of
-    an earlier ffn are removed from the record.
+    or from a seed: then w1, w2 (and w3) are drawn in this order from N(0, 1/rows), without biases. With --experts K
+    the K experts of the largest router logits, x router, compute each token, and their results are added, weighted
+    by the softmax of those logits. Intermediates of an earlier ffn are removed from the record.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit layernorm | attnkit ffn --hidden 32 --residual
     """
-    x = record["x"]
-    weights, activation = find_ffn_weights(
-        x, params=params, model_=model_, layer=layer, hidden=hidden, seed=seed, activation=activation, gated=gated
-    )
+    x, mixture = record["x"], None
+    if experts is not None:
+        weights = params or {}
+        networks, mixture = find_experts(weights, experts, gated)
+    else:
+        weights, activation = find_ffn_weights(
+            x, params=params, model_=model_, layer=layer, hidden=hidden, seed=seed, activation=activation, gated=gated
+        )
+        if model_ is not None and layer is not None and (mixture := model_.config.mixture(layer)):
+            networks = model.layer_experts(layers.core_model(model_), layer)
     callbacks.current().on_parameters(weights)
-    mixture = None if model_ is None or layer is None else model_.config.mixture(layer)
     absent = INTERMEDIATES if mixture else (*MIXED, *("linear", "gated") * ("w3" not in weights))
     if missing := sorted({*absent} & {*keep}):
         without = "experts" if {*MIXED} & {*missing} else "a gate"
@@ -93,8 +107,8 @@ def ffn(
     limit = 0.0 if model_ is None else model_.config.ffn_limit
     options_: dict[str, Any] = {"activation": activation, "limit": limit, "keep": names}
     options_["products"] = layers.products_of(model_, layer)
-    if model_ is not None and layer is not None and mixture:
-        arrays = model.mix_experts(x, model.layer_experts(layers.core_model(model_), layer), mixture, **options_)
+    if mixture:
+        arrays = model.mix_experts(x, networks, mixture, **options_)
     else:
         arrays = model.feed_forward(x, weights, **options_)
     formulas = mixture_formulas() if mixture else ffn_formulas(weights, activation, limit)

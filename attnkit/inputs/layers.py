@@ -92,6 +92,39 @@ def find_ffn_weights(
     return {name: array for name, array in params.items() if name in FFN}, activation
 
 
+def find_experts(params: Mapping[str, Array], chosen: int, gated: bool) -> "tuple[model.Experts, model.ExpertConfig]":
+    """The mixture of experts of a file, of which a router chooses some for each token.
+
+    params  router (D, E), perhaps router_bias (E,); w1 (E, D, F), w2 (E, F, D), w3 when gated, and their biases
+
+    DataError if they do not fit each other, UsageError for more chosen experts than there are.
+    """
+    router = {name: params[name] for name in ("router", "router_bias") if name in params}
+    networks = {name: array for name, array in params.items() if name not in router}
+    if missing := sorted({"router", "w1", "w2", *["w3"] * gated} - {*params}):
+        raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")
+    if unknown := sorted({*networks} - {*FFN}):
+        raise DataError(f"{', '.join(unknown)} is not one of: router, {', '.join(sorted(FFN))}", "--params")
+    if "w3" in params and not gated:
+        raise UsageError("it has a w3, which only --gated uses", "--params")
+    if params["router"].ndim != 2:
+        raise DataError.about("router", f"{params['router'].shape}: expected (D, E)")
+    count = params["router"].shape[1]
+    for name, array in networks.items():
+        if array.ndim != (3 if name.startswith("w") else 2) or len(array) != count:
+            raise DataError.about(
+                name, f"{array.shape} for a router {params['router'].shape}: expected {count} experts"
+            )
+    if chosen > count:
+        raise UsageError(f"{chosen} of {count} experts", "--experts")
+
+    def expert(number: int) -> Mapping[str, Array]:
+        return {name: array[number] for name, array in networks.items()}
+
+    config = model.ExpertConfig(count=count, chosen=chosen, hidden=params["w1"].shape[-1], score="chosen")
+    return model.Experts(router, expert), config
+
+
 def residual_scale(checkpoint: "Checkpoint | None") -> float:
     """The factor on the result of a sub-layer before a residual is added."""
     return 1.0 if checkpoint is None else checkpoint.config.residual_scale

@@ -19,7 +19,7 @@ from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
 from attnkit.model.context import Context, Model
-from attnkit.model.experts import ExpertConfig, mix_experts
+from attnkit.model.experts import ExpertConfig, Experts, mix_experts
 from attnkit.model.transformer import (
     read_attention_options,
     can_pack,

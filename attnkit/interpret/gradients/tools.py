@@ -391,10 +391,12 @@ def undo_norm(call: StageCall, x: Array, outer: Outer, into: StageGradients) -> 
 
 def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     x = call.before["x"]
+    if call.values["experts"] is not None:
+        raise call.error("experts have no gradients in a pipeline; decode --grad has those of a model")
     weights, activation = call.apply(find_ffn_weights, x)
     checkpoint = call.values["model_"]
     if "router" in weights or (checkpoint is not None and checkpoint.config.ffn_limit):
-        raise UsageError("the gradients of experts are those of decode --grad, not of a pipeline", "--model")
+        raise call.error("experts have no gradients in a pipeline; decode --grad has those of a model")
     dy = outer.pop("x", np.zeros(call.result["x"].shape, model.working(x)))
     dy = undo_addends(call, dy, into)
     if "residual" in outer:
