@@ -103,15 +103,18 @@ def load_tiny(model):
     return config | CHANGES.get(model, {}), {name: array.astype(np.float32) for name, array in tensors.items()}
 
 
-def convert(model, changes=(), quantize=None):
+def convert(model, changes=(), quantize=None, chosen=None):
     """The bytes of a model as a GGUF file.
 
     changes   keys of the metadata that are added or replaced; `...` removes one
     quantize  (name, array) -> the array, or a packed tensor
+    chosen    whether the tensor of a number is in the file [all]
     """
     config, tensors = load_tiny(model)
     metadata, stored = convert_metadata(model, config), convert_tensors(model, config, tensors)
     stored |= rope_tensors(config)
+    if chosen:
+        stored = {name: array for at, (name, array) in enumerate(sorted(stored.items())) if chosen(at)}
     if quantize:
         stored = {name: quantize(name, array) for name, array in stored.items()}
     return pack_gguf({key: value for key, value in (metadata | dict(changes)).items() if value is not ...}, stored)

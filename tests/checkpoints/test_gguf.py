@@ -154,3 +154,17 @@ def test_files_that_are_no_model(name, tmp_path):
         checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
         [checkpoint.params[layer] for layer in checkpoint.params]
     assert str(caught.value).startswith(f"{tmp_path}/m.gguf: ") and problem in str(caught.value), caught.value
+
+
+def test_a_model_in_two_parts(tmp_path):
+    """The tensors of a layer may be in different parts, and gpt-oss joins two of them."""
+    for number in (0, 1):
+        keys = {"split.no": number, "split.count": 2}
+        content = convert("gpt_oss", keys, chosen=lambda at, number=number: at % 2 == number)
+        (tmp_path / f"m-{number + 1:05}-of-00002.gguf").write_bytes(content)
+    (tmp_path / "whole.gguf").write_bytes(convert("gpt_oss"))
+    parts, whole = (open_checkpoint(str(tmp_path / name)) for name in ("m-00001-of-00002.gguf", "whole.gguf"))
+    assert len(parts.params.weights.files) == 2
+    for layer in whole.params:
+        for key, array in whole.params[layer].items():
+            assert np.array_equal(parts.params[layer][key], array), f"{layer}.{key}"
