@@ -381,7 +381,9 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16"
 ABOVE_0 = typer_main.types.FloatRange(min=0, min_open=True)
 SHARE = typer_main.types.FloatRange(min=0, min_open=True, max=1)  # above 0, up to 1
 
-Model = Annotated[Any, file("model", "folder of a published model (config.json, weights, tokenizer)", "DIR")]
+Model = Annotated[
+    Any, file("model", "folder of a published model (config.json, weights, tokenizer), or its GGUF file", "DIR")
+]
 Layer = Annotated[
     str | None,
     typer.Option(
