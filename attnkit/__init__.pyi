@@ -441,6 +441,7 @@ def near(
 ) -> Record: ...
 def cost(
     model: str | os.PathLike[str],
+    other: str | os.PathLike[str] | None = None,
     /,
     *,
     tokens: int | None = None,
@@ -448,8 +449,13 @@ def cost(
     batch: int = 1,
     train: bool = False,
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = "float32",
+    sweep: str = "",
     parts: bool = False,
     elementwise: bool = False,
+    measure: bool = False,
+    paper: bool = False,
+    window: int = 64,
+    kernel: int = 3,
     only: Sequence[str] | str | None = None,
 ) -> Record: ...
 def engines(

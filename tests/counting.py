@@ -1,8 +1,8 @@
 """Counts the products that NumPy makes in a run of a model, and prints them as JSON: python -m tests.counting FILE.
 
-FILE lists cases [folder, tokens, generated, texts, is_masked]. Every `@` of the package is rewritten to a function that
-counts before it multiplies, as are the functions of NumPy that multiply. Of kernels that add rows of zeros, or a column
-for a bias, the product without them is counted; a sum by a vector of ones is none.
+FILE lists cases [folder, tokens, generated, texts, is_masked]; -1 generated tokens are a step of training. Every `@` of
+the package is rewritten to a function that counts before it multiplies, and so are the functions of NumPy. Of kernels
+that add rows of zeros, or a column for a bias, the product without them is counted; a sum by a vector of ones is none.
 """
 
 import ast
@@ -130,6 +130,15 @@ def run_case(folder, tokens, generated, texts, is_masked):
         if f"{stack}.embed" not in core.params:
             return rng.standard_normal((texts, length, config.width)).astype(np.float32)
         return rng.integers(0, len(core.params[f"{stack}.embed"]["table"]), (texts, length))
+
+    if generated < 0:
+        from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+
+        counted["products"] = 0
+        y, recorded = run_model(core, {stack: StackInputs(draw(stack, tokens)) for stack in config.stacks})
+        measured["prompt"] = 2 * counted["products"]
+        model_backward(core, recorded, np.ones_like(y))
+        return measured | {"flops": 2 * counted["products"]}
 
     def forward(stack, length, context):
         return run(core, config.plan(stack), draw(stack, length), context)

@@ -1,20 +1,23 @@
 """attnkit cost: what a model costs: FLOPs, bytes, parameters and cache, stage by stage."""
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import numpy as np
 import typer
 
 from attnkit import display
-from attnkit.cli import figures, operands, options
+from attnkit.cli import figures, operands, options, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import UsageError, counted, format_bytes
 from attnkit.interpret import cost as counting
 from attnkit.interpret.cost import QUANTITIES, format_count
-from attnkit.records import Record, shared_labels
+from attnkit.records import Labels, Record, Tensor, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -22,20 +25,29 @@ if TYPE_CHECKING:
 
 MOST = 10_000_000  # tokens
 HEADS = ("stage", "shape", "params", "FLOPs", "elementwise", "bytes", "FLOP/B", "KV/token", "share")
+TIMES = ("bound", "predicted", "measured")
+PAIRED = ("params", "FLOPs", "bytes", "KV/token")  # of each of two models
+SWEEP = re.compile(r"(tokens|generate|batch)=([1-9][0-9]{0,7}):([1-9][0-9]{0,7})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Models:
-    """The models of one call: their folders, and what is counted of them."""
+    """The models of one call, and their folders."""
 
     folders: Sequence[str]
     checkpoints: "Sequence[Checkpoint]"
 
+    @property
+    def names(self) -> list[str]:
+        """The last parts of the folders, whole paths if these are the same."""
+        short = [os.path.basename(os.path.normpath(folder)) for folder in self.folders]
+        return short if len({*short}) == len(short) else [*self.folders]
+
 
 def read_models(stage: Stage, upstream: Records | None) -> Records:
-    """Open the folder of a model."""
-    if len(stage.operands) != 1:
-        raise UsageError(f"expected the folder of a model, got {counted(len(stage.operands), 'operand')}")
+    """Open the folders of one model or two."""
+    if not 1 <= len(stage.operands) <= 2:
+        raise UsageError(f"expected the folder of a model or of two, got {counted(len(stage.operands), 'operand')}")
     return Records(None, iter([open_models(stage)]))
 
 
@@ -46,33 +58,165 @@ def open_models(stage: Stage) -> Models:
 
 
 def read_folders(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Open the model of a caller in Python."""
-    stage.operands = tuple(str(one) for one in inputs)
-    return Records(None, iter([open_models(stage)]))
+    """Open the models of a caller in Python."""
+    stage.operands = tuple(os.fspath(one) for one in inputs if one is not None)
+    return read_models(stage, None)
+
+
+def parse_sweep(value: str) -> str:
+    """Check NAME=A:B."""
+    match = SWEEP.fullmatch(value)
+    if not match or int(match[2]) > int(match[3]):
+        raise ValueError("tokens=A:B, generate=A:B or batch=A:B, with A at most B")
+    return value
+
+
+def sweep_values(text: str) -> tuple[str, list[int]]:
+    """The name of a sweep, and its numbers: each the double of the one before, and the last.
+
+    >>> sweep_values("tokens=100:500")
+    ('tokens', [100, 200, 400, 500])
+    """
+    name, _, span = text.partition("=")
+    first, last = map(int, span.split(":"))
+    numbers = [first << power for power in range((last // first).bit_length())]
+    return name, numbers if numbers[-1] == last else [*numbers, last]
 
 
 def render_cost(record: Record, stage: Stage, style: display.Style) -> str:
-    return "\n\n".join(display.format_table(table, style) for table in list_tables(record, stage))
+    tables = list_tables(record, stage)
+    if tables is None:
+        return views.render_tables(record, stage, style)
+    return "\n\n".join(display.format_table(table, style) for table in tables)
 
 
 def draw_cost(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    return [figures.table_section(table) for table in list_tables(record, stage)]
+    tables = list_tables(record, stage)
+    if tables is None:
+        return figures.tensor_sections(record, stage, figure_options)
+    sections = [figures.table_section(table) for table in tables]
+    return [*sections, *(draw_curves(record, figure_options) if is_sweep(record) else [])]
 
 
-def list_tables(record: Record, stage: Stage) -> list[display.TextTable]:
+def is_sweep(record: Record) -> bool:
+    return "x" in record and record.axes_of("x") == ("run", "curve")
+
+
+def draw_curves(record: Record, figure_options: "FigureOptions") -> "list[Section]":
+    """Curves of FLOPs, and of bytes."""
+    from attnkit.display.figures import curves_section
+
+    names, sections = shared_labels(record.labels["curve"]), []
+    for unit in ("FLOPs", "bytes"):
+        columns = [at for at, name in enumerate(names) if unit in name]
+        tensor = Tensor(record["x"][:, columns].astype(np.float64), ("run", "curve"))
+        labels: dict[str, Labels] = {"run": record.labels["run"], "curve": [names[at] for at in columns]}
+        sections.append(curves_section(views.tensor_view(Record({unit: tensor}, labels), unit), figure_options))
+    return sections
+
+
+def list_tables(record: Record, stage: Stage) -> list[display.TextTable] | None:
+    """The tables of a record; None if --only left out what they show."""
+    if "x" not in record:
+        return None
+    axes = record.axes_of("x")
+    if axes == ("run", "curve"):
+        return [sweep_table(record)]
+    if axes == ("tokens", "layer", "quantity"):
+        return [paper_table(record)]
+    if "shape" not in record or "weights" not in record:
+        return None
+    return pair_tables(record) if len(record["weights"]) > 1 else stage_tables(record, stage)
+
+
+def stage_tables(record: Record, stage: Stage) -> list[display.TextTable]:
     """A table of each phase: its stages, their total, and what stays in memory."""
-    tables = []
-    for phase, rows in list_phases(record):
-        total = CostRow("total", (), *(sum(getattr(row, name) for row in rows) for name in QUANTITIES))
+    tables, seconds = [], record.get("seconds")
+    for number, (phase, rows) in enumerate(list_phases(record)):
+        total = add_rows(rows)
         cells = [row_texts(row, total) for row in [*rows, total]]
         hidden = [] if stage.parameters["elementwise"] else [HEADS.index("elementwise")]
         hidden += [at for at in (HEADS.index("params"), HEADS.index("KV/token")) if not any(row[at] for row in cells)]
-        shown = [at for at in range(len(HEADS)) if at not in hidden]
-        picked = [[row[at] for at in shown] for row in [HEADS, *cells]]
+        heads = [*HEADS]
+        if seconds is not None:
+            names = shared_labels(record.labels["stage"])
+            times = dict(zip(names, seconds[number].tolist(), strict=True))
+            times["total"] = [float(np.nansum([times[row.name][at] for row in rows])) for at in (0, 1)]
+            cells = [[*row, *time_texts(row[0], times[row[0]], record)] for row in cells]
+            heads += [*TIMES]
+            hidden += [HEADS.index("params"), HEADS.index("KV/token"), HEADS.index("share")]
+        shown = [at for at in range(len(heads)) if at not in hidden]
+        picked = [[row[at] for at in shown] for row in [heads, *cells]]
         numbers = [at for at, of in enumerate(shown) if of > 1]
         tables.append(display.TextTable(picked[0], picked[1:], numbers, phase))
     tables[-1] = tables[-1]._replace(footer=memory_text(record))
     return tables
+
+
+def time_texts(name: str, times: Sequence[float], record: Record) -> list[str]:
+    """What bounds a stage, and its milliseconds as predicted and as measured."""
+    bound = "" if name == "total" else "products" if is_bound_by_products(name, record) else "memory"
+    return [bound, *("" if np.isnan(one) else f"{1000 * one:.3f} ms" for one in times)]
+
+
+def is_bound_by_products(name: str, record: Record) -> bool:
+    at = shared_labels(record.labels["stage"]).index(name)
+    _, flops, _, read, written, _ = record["x"][0, at].tolist()
+    return bool(flops * float(record["bandwidth"]) > (read + written) * float(record["flops"]))
+
+
+def pair_tables(record: Record) -> list[display.TextTable]:
+    """Two models beside each other: a table of each phase, with a row for each stage of either."""
+    phases, names = list(list_phases(record)), shared_labels(record.labels["model"])
+    half, tables = len(phases) // 2, []
+    for (title, first), (_, second) in zip(phases[:half], phases[half:], strict=True):
+        sides = [{row.name: row for row in [*rows, add_rows(rows)]} for rows in (first, second)]
+        rows = [name for name in dict.fromkeys([*sides[0], *sides[1]]) if name != "total"]
+        total = add_rows(first)
+        cells = []
+        for name in [*rows, "total"]:
+            texts = [row_texts(side[name], total) if name in side else [""] * len(HEADS) for side in sides]
+            cells.append([name, *(text[HEADS.index(head)] for head in PAIRED for text in texts)])
+        heads = ["stage", *(f"{head} {side}" for head in PAIRED for side in "AB")]
+        shown = [0, *(at for at in range(1, len(heads)) if any(row[at] for row in cells))]
+        phase = title.partition(": ")[2]
+        picked = [[row[at] for at in shown] for row in [heads, *cells]]
+        title = f"{phase}, A {names[0]}, B {names[1]}"
+        tables.append(display.TextTable(picked[0], picked[1:], range(1, len(shown)), title))
+    tables[-1] = tables[-1]._replace(footer=memory_text(record))
+    return tables
+
+
+def sweep_table(record: Record) -> display.TextTable:
+    """What each run of a sweep costs, and where the scores pass the products with weights."""
+    names, runs = shared_labels(record.labels["curve"]), shared_labels(record.labels["run"])
+    cells = []
+    for run, numbers in zip(runs, record["x"].tolist(), strict=True):
+        texts = [
+            format_bytes(number) if "bytes" in name else format_count(number)
+            for name, number in zip(names, numbers, strict=True)
+        ]
+        cells.append([run, *texts])
+    weights, scores = (next(at for at, name in enumerate(names) if of in name) for of in ("of weights", "of scores"))
+    passed = [run for run, row in zip(runs, record["x"].tolist(), strict=True) if row[scores] > row[weights]]
+    footer = f"from {passed[0]} on scores cost more than products with weights" if passed and len(names) == 5 else ""
+    return display.TextTable(["run", *names], cells, range(1, len(names) + 1), footer=footer)
+
+
+def paper_table(record: Record) -> display.TextTable:
+    """Table 1 of the paper, in numbers, for each length."""
+    lengths, layers = shared_labels(record.labels["tokens"]), shared_labels(record.labels["layer"])
+    seconds, cells = record.get("seconds"), []
+    heads = ["n", "layer", "operations", "one after another", "longest path"] + ["measured"] * (seconds is not None)
+    for at, length in enumerate(lengths):
+        for number, layer in enumerate(layers):
+            row = [format_count(one) for one in record["x"][at, number].tolist()]
+            time = float("nan") if seconds is None else float(seconds[at, number])
+            measured = [] if seconds is None else ["–" if np.isnan(time) else f"{1000 * time:.3f} ms"]
+            cells.append([length, layer, *row, *measured])
+    width, window, kernel = record["sizes"].tolist()
+    footer = f"d = {width}, r = {window}, k = {kernel}; where n > d, attention has more operations than recurrence"
+    return display.TextTable(heads, cells, [0, *range(2, len(heads))], "Table 1: n² d, r n d, n d², k n d²", footer)
 
 
 class CostRow(NamedTuple):
@@ -86,6 +230,11 @@ class CostRow(NamedTuple):
     read: int
     written: int
     cached: int
+
+
+def add_rows(rows: Sequence[CostRow]) -> CostRow:
+    """The total of some stages."""
+    return CostRow("total", (), *(sum(getattr(row, name) for row in rows) for name in QUANTITIES))
 
 
 def row_texts(row: CostRow, total: CostRow) -> list[str]:
@@ -115,33 +264,74 @@ def list_phases(record: Record) -> Iterator[tuple[str, list[CostRow]]]:
 
 
 def memory_text(record: Record) -> str:
-    """What stays in memory: weights, cache, and the state of training."""
-    parts = [f"weights {format_bytes(int(record['weights']))}"]
-    parts += [f"{name.replace('_', ' ')} {format_bytes(int(record[name]))}" for name in counting.HELD if name in record]
-    return ", ".join(parts)
+    """What stays in memory: weights, cache, and the state of training; and what the machine does in a second."""
+    names = [*counting.HELD, "weights"]
+    sides = shared_labels(record.labels["model"])
+    parts = []
+    for side, model in enumerate(sides):
+        held = [f"{name.replace('_', ' ')} {format_bytes(int(record[name][side]))}" for name in names[::-1]
+                if name in record and record[name][side]]  # fmt: skip
+        parts.append(f"{model}: {', '.join(held)}" if len(sides) > 1 else ", ".join(held))
+    if "flops" in record:
+        rates = f"{float(record['flops']) / 1e9:.1f} GFLOP/s", f"{float(record['bandwidth']) / 1e9:.1f} GB/s"
+        parts.append(f"this machine: {rates[0]}, {rates[1]}")
+    return "; ".join(parts)
 
 
 def list_rows(record: Record, stage: Stage) -> Cells:
-    headings = ["phase", "stage", "shape", *shared_labels(record.labels["quantity"])]
-    rows = [
-        [phase, row.name, " ".join(map(str, row.shape)), *row[2:]]
-        for phase, rows in list_phases(record)
-        for row in rows
-    ]
-    return Cells(headings, rows)
+    if list_tables(record, stage) is None:
+        return views.computed_cells(record, stage)
+    if is_sweep(record):
+        names, runs = shared_labels(record.labels["curve"]), shared_labels(record.labels["run"])
+        return Cells(["run", *names], [[run, *row] for run, row in zip(runs, record["x"].tolist(), strict=True)])
+    headings = shared_labels(record.labels["quantity"])
+    if "layer" in record.labels:
+        lengths, layers = shared_labels(record.labels["tokens"]), shared_labels(record.labels["layer"])
+        seconds = record.get("seconds")
+        cells = []
+        for at, length in enumerate(lengths):
+            for number, layer in enumerate(layers):
+                times = [] if seconds is None else [seconds[at, number]]
+                cells.append([length, layer, *record["x"][at, number].tolist(), *times])
+        return Cells(["tokens", "layer", *headings, *["seconds"] * (seconds is not None)], cells)
+    seconds, names = record.get("seconds"), shared_labels(record.labels["stage"])
+    rows = []
+    for number, (phase, listed) in enumerate(list_phases(record)):
+        for row in listed:
+            times = [] if seconds is None else seconds[number, names.index(row.name)].tolist()
+            rows.append([phase, row.name, " ".join(map(str, row.shape)), *row[2:], *times])
+    timed_heads = [] if seconds is None else ["seconds predicted", "seconds measured"]
+    return Cells(["phase", "stage", "shape", *headings, *timed_heads], rows)
 
 
 @tool(
-    operand="DIR",
+    operand="DIR [DIR]",
     reader=read_models,
     gives="answer",
     views=ResultViews(table=render_cost, figure=draw_cost, cells=list_rows),
     check_finite=lambda parameters: False,
     keep_names=True,
     without=("dtype", "check_finite", "tokens", "precision"),
-    sections={"What runs": "tokens generate batch train dtype", "Rows": "parts elementwise"},
-    rules=Constraints(exclusive=[("train", "generate")]),
-    python=PythonForm(inputs={"model": "str | os.PathLike[str]"}, reader=read_folders, result="Record"),
+    sections={
+        "What runs": "tokens generate batch train dtype sweep",
+        "Rows": "parts elementwise measure",
+        "Table 1": "paper window kernel",
+    },
+    rules=Constraints(
+        exclusive=[
+            *(("generate", name) for name in ("train", "measure", "paper")),
+            *(("train", name) for name in ("measure", "paper")),
+            *(("parts", name) for name in ("measure", "paper", "sweep")),
+            *(("elementwise", name) for name in ("paper", "sweep")),
+            ("batch", "paper"),
+        ],
+        requires=[("window", "paper"), ("kernel", "paper")],
+    ),
+    python=PythonForm(
+        inputs={"model": "str | os.PathLike[str]", "other": "str | os.PathLike[str] | None"},
+        reader=read_folders,
+        result="Record",
+    ),
 )
 def cost(
     models: Models,
@@ -166,32 +356,128 @@ def cost(
         str,
         options.choice(counting.ITEMSIZES, "dtype of weights, cache and results, by which bytes are counted"),
     ] = "float32",
+    sweep: Annotated[
+        str,
+        typer.Option(
+            parser=parse_sweep,
+            metavar="NAME=A:B",
+            help="totals for tokens, generate or batch from A to B, each twice the one before: tokens=128:131072",
+        ),
+    ] = "",
     parts: Annotated[
         bool, typer.Option(help="a row for each intermediate, such as decoder.#.self.scores, instead of each layer")
     ] = False,
     elementwise: Annotated[
         bool, typer.Option(help="show the FLOPs besides products: norms, softmax, activations, residuals")
     ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            help="measure this machine and a pass over random tokens: what bounds each stage, and its predicted and "
+            "measured time; with --paper the time of each layer"
+        ),
+    ] = False,
+    paper: Annotated[
+        bool,
+        typer.Option(help="Table 1 of the paper in numbers for the width of the model, and the lengths of --sweep"),
+    ] = False,
+    window: Annotated[
+        int, typer.Option(min=1, max=MOST, metavar="R", help="keys of each query of restricted self-attention")
+    ] = 64,
+    kernel: Annotated[int, typer.Option(min=2, max=1000, metavar="K", help="width of the convolution")] = 3,
 ) -> Record:
     """Count what a model costs: FLOPs, bytes read and written, parameters and KV cache, of every stage that runs.
 
-    DIR is the folder of a model; nothing is run. The stages have the names of a trace, equal layers in one row with #
-    for their number. FLOPs are those of products, 2 M K N of (M, K) times (K, N), as they run: scores are those of all
-    queries and keys, also blocked ones, and where there are so many that they are computed in tiles, those of the tiles
-    that are not skipped. With --generate, the prompt and the generated tokens, each of which attends to the cache, are
-    two tables. Without it, one pass over the texts computes the logits of every token.
+    DIR is the folder of a model; nothing is run without --measure. Two models are set side by side. The stages have
+    the names of a trace, equal layers in one row with # for their number. FLOPs are those of products, 2 M K N of (M,
+    K) times (K, N), as they run: scores are those of all queries and keys, also blocked ones, and where there are so
+    many that they are computed in tiles, those of the tiles that are not skipped. With --generate, the prompt and the
+    generated tokens, each of which attends to the cache, are two tables. Without it, one pass over the texts computes
+    the logits of every token; the decoder of an encoder-decoder model reads as many tokens as its encoder.
 
     A table shows bytes read and written together, FLOPs per byte of them (elementwise ones included), the bytes that a
-    token adds to the cache of keys and values, and the share of the FLOPs. Training counts two products in the backward
-    pass for each of the forward pass, gradients, and two moments of each parameter. The record has x (phase, stage,
-    quantity), whole numbers, which csv and markdown list.
+    token adds to the cache of keys and values, and the share of the FLOPs. Training counts two products in the
+    backward pass for each of the forward pass, gradients, and two moments of each parameter. The record has x (phase,
+    stage, quantity), whole numbers, which csv and markdown list. The least cache is that of the keys in windows, or of
+    latent vectors.
+
+    --measure predicts the time of a stage by the slower of its products and its bytes, at the rates of a large product
+    and of a copy. --paper has the operations of a layer, the steps that must follow one another, and the longest path
+    between two tokens: self-attention that is called O(1) has one such step, and n² d operations.
 
     \b
     Examples:
       attnkit cost DIR --tokens 1024
       attnkit cost DIR --tokens 1024 --generate 100 --dtype bfloat16
-      attnkit cost DIR --train --batch 8 -f csv
+      attnkit cost DIR OTHER --sweep tokens=128:131072 -o cost.svg
+      attnkit cost DIR --paper --sweep tokens=128:4096 --measure
     """
-    model = counting.count_model(models.checkpoints[0])
-    run = counting.Workload(tokens or counting.default_tokens(model.config), generate, batch, train)
-    return counting.cost_record(model, run, dtype, by_layer=not parts)
+    shapes = [counting.count_model(checkpoint) for checkpoint in models.checkpoints]
+    run = counting.Workload(
+        tokens or min(counting.default_tokens(one.config) for one in shapes), generate, batch, train
+    )
+    name, numbers = sweep_values(sweep) if sweep else ("tokens", [run.tokens])
+    for flag, is_set in (("--measure", measure), ("--paper", paper)):
+        if is_set and len(shapes) > 1:
+            raise UsageError("needs one model, not two", flag)
+    if paper:
+        if name != "tokens":
+            raise UsageError(f"--paper needs lengths of texts: --sweep tokens=A:B, got {sweep}", "--sweep")
+        return paper_record(shapes[0], numbers, window, kernel, measure)
+    if sweep:
+        if measure:
+            raise UsageError("cannot be combined with --sweep without --paper", "--measure")
+        runs = {f"{number} {SPELLED[name]}": run.change(name, number) for number in numbers}
+        return counting.sweep_record(dict(zip(models.names, shapes, strict=True)), runs, dtype)
+    record = counting.cost_record(dict(zip(models.names, shapes, strict=True)), run, dtype, by_layer=not parts)
+    if not measure:
+        return record
+    return measured_record(record, models.checkpoints[0], run)
+
+
+SPELLED = {"tokens": "tokens", "generate": "generated", "batch": "texts"}
+
+
+def measured_record(record: Record, checkpoint: "Checkpoint", run: counting.Workload) -> Record:
+    """Add the rates of this machine, and seconds (phase, stage, time): predicted and measured."""
+    from attnkit.interpret import roofline
+
+    machine, measured = roofline.measure_machine(), roofline.measure_stages(checkpoint, run)
+    names, seconds = shared_labels(record.labels["stage"]), []
+    for name, (_, flops, _, read, written, _) in zip(names, record["x"][0].tolist(), strict=True):
+        seconds.append([machine.predict(flops, read + written), measured.get(name, np.nan)])
+    tensors = {
+        "seconds": Tensor(np.array([seconds]), ("phase", "stage", "time")),
+        "flops": Tensor(np.asarray(machine.flops), ()),
+        "bandwidth": Tensor(np.asarray(machine.bandwidth), ()),
+    }
+    return record.with_tensors(tensors, {"time": ["predicted", "measured"]})
+
+
+def paper_record(
+    model: counting.ModelShapes, lengths: Sequence[int], window: int, kernel: int, measure: bool
+) -> Record:
+    """Table 1 for some lengths: x (tokens, layer, quantity), sizes, and seconds (tokens, layer) if measured."""
+    from attnkit.interpret import roofline
+
+    config = model.config
+    width, heads = config.width, config.stack(config.stacks[-1]).heads
+    tables = [roofline.table_one(length, width, kernel, window) for length in lengths]
+    x = np.array([[*table.values()] for table in tables], np.int64)
+    tensors = {
+        "x": Tensor(x, ("tokens", "layer", "quantity")),
+        "sizes": Tensor(np.array([width, window, kernel]), ("size",)),
+    }
+    if measure:
+        heads = heads if width % heads == 0 else 1
+        seconds = [
+            [roofline.measure_layer(layer, length, width, heads, window) for layer in tables[0]] for length in lengths
+        ]
+        tensors["seconds"] = Tensor(np.array(seconds), ("tokens", "layer"))
+    labels: dict[str, Labels] = {
+        "tokens": [str(length) for length in lengths],
+        "layer": [*tables[0]],
+        "quantity": ["operations", "sequential", "path"],
+        "size": ["d", "r", "k"],
+    }
+    return Record(tensors, labels)

@@ -191,7 +191,7 @@ def count_generation(model: ModelShapes, tokens: int, generated: int, texts: int
         source = tokens if config.encoder else 0
         passes = replace(passes, source=source, has_memory=passes.past > 0)
         steps = sum_stages([*steps, *count_stack(model, "decoder", passes), *count_head(model, passes)])
-    return {"prompt": prefill, "generation": steps}
+    return {"prompt": prefill} | ({"generation": steps} if steps else {})
 
 
 def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> Iterator[Passes]:
@@ -671,6 +671,11 @@ class Workload(NamedTuple):
     texts: int = 1
     train: bool = False
 
+    def change(self, name: str, number: int) -> "Workload":
+        """The run with another number of tokens, generated tokens (generate) or texts (batch)."""
+        field = {"generate": "generated", "batch": "texts"}.get(name, name)
+        return Workload(**(self._asdict() | {field: number}))
+
 
 def count_phases(model: ModelShapes, run: Workload) -> dict[str, list[Stage]]:
     """The stages of each phase of a run by its name.
@@ -714,33 +719,65 @@ def describe_phase(name: str, run: Workload) -> str:
     return f"{name}: {counted(run.tokens, 'token')}{of}"
 
 
-def cost_record(model: ModelShapes, run: Workload, dtype: str, by_layer: bool = True) -> Record:
-    """What a run costs: x (phase, stage, quantity), shape (phase, stage, dimension), and bytes that stay in memory.
+def cost_record(models: Mapping[str, ModelShapes], run: Workload, dtype: str, by_layer: bool = True) -> Record:
+    """What a run costs: x (phase, stage, quantity), shape (phase, stage, dimension), and bytes in memory (model,).
 
-    A result of fewer than three dimensions has zeros for the others.
+    Of several models, each has its own phases. A result of fewer than three dimensions has zeros for the others.
     """
-    phases = {
-        describe_phase(name, run): collapse(stages, by_layer) for name, stages in count_phases(model, run).items()
-    }
-    stages = {stage.name: stage for stages in phases.values() for stage in stages}
-    size, names = ITEMSIZES[dtype], {name: at for at, name in enumerate(stages)}
+    phases: dict[str, list[Stage]] = {}
+    for model, one in models.items():
+        for name, counts in count_phases(one, run).items():
+            title = f"{model}: " * (len(models) > 1) + describe_phase(name, run)
+            phases[title] = collapse(counts, by_layer)
+    stages = [*dict.fromkeys(stage.name for some in phases.values() for stage in some)]
     x = np.zeros((len(phases), len(stages), len(QUANTITIES)), np.int64)
     shape = np.zeros((len(phases), len(stages), 3), np.int64)
     for phase, some in enumerate(phases.values()):
         for stage in some:
-            numbers = [getattr(stage, name) * (size if name in IN_BYTES else 1) for name in QUANTITIES]
-            if max(numbers) >= 1 << 63:
-                raise UsageError(f"{stage.name} has more than 2^63 FLOPs or bytes", "--tokens")
-            x[phase, names[stage.name]] = numbers
-            shape[phase, names[stage.name], : len(stage.shape)] = stage.shape
-    labels: dict[str, Labels] = {"phase": [*phases], "stage": [*stages], "quantity": [*LABELS]}
-    tensors = {
-        "x": Tensor(x, ("phase", "stage", "quantity")),
-        "shape": Tensor(shape, ("phase", "stage", "dimension")),
-        "weights": Tensor(np.asarray(model.parameters * size), ()),
-    }
-    held = {name: Tensor(np.asarray(count * size), ()) for name, count in count_held(model, run).items()}
-    return Record(tensors | held, labels)
+            at = phase, stages.index(stage.name)
+            x[at] = [whole_number(number) for number in quantities(stage, ITEMSIZES[dtype])]
+            shape[at][: len(stage.shape)] = stage.shape
+    tensors = {"x": Tensor(x, ("phase", "stage", "quantity")), "shape": Tensor(shape, ("phase", "stage", "dimension"))}
+    held = [{"weights": one.parameters} | count_held(one, run) for one in models.values()]
+    for name in dict.fromkeys(name for one in held for name in one):
+        numbers = [whole_number(one.get(name, 0) * ITEMSIZES[dtype]) for one in held]
+        tensors[name] = Tensor(np.array(numbers, np.int64), ("model",))
+    labels: dict[str, Labels] = {"phase": [*phases], "stage": stages, "quantity": [*LABELS], "model": [*models]}
+    return Record(tensors, labels)
+
+
+def quantities(stage: Stage, itemsize: int) -> list[int]:
+    """The numbers of a stage by the order of QUANTITIES, in bytes where they are memory."""
+    return [getattr(stage, name) * (itemsize if name in IN_BYTES else 1) for name in QUANTITIES]
+
+
+def whole_number(number: int) -> int:
+    """The number; UsageError where it is too large for a record."""
+    if number >= 1 << 63:
+        raise UsageError("a run of more than 2^63 FLOPs or bytes (expected fewer tokens, or texts)")
+    return number
+
+
+CURVES = ("FLOPs", "FLOPs of weights", "FLOPs of scores", "bytes", "cache bytes")
+
+
+def sweep_record(models: Mapping[str, ModelShapes], runs: Mapping[str, Workload], dtype: str) -> Record:
+    """The totals of several runs: x (run, curve), of each model the curves of CURVES."""
+    size = ITEMSIZES[dtype]
+    rows = [
+        [whole_number(number) for one in models.values() for number in sum_run(one, run, size)] for run in runs.values()
+    ]
+    curves = [f"{model} {name}" if len(models) > 1 else name for model in models for name in CURVES]
+    return Record({"x": Tensor(np.array(rows, np.int64), ("run", "curve"))}, {"run": [*runs], "curve": curves})
+
+
+def sum_run(model: ModelShapes, run: Workload, itemsize: int) -> list[int]:
+    """The totals of a run, in the order of CURVES."""
+    stages = [stage for some in count_phases(model, run).values() for stage in some]
+    scores = sum(stage.flops for stage in stages if stage.name.endswith((".scores", ".heads", ".relative")))
+    total, moved = sum(stage.flops for stage in stages), sum(stage.read + stage.written for stage in stages)
+    cache = count_held(model, run).get("cache", 0)
+    return [total, total - scores, scores, moved * itemsize, cache * itemsize]
 
 
 def count_held(model: ModelShapes, run: Workload) -> dict[str, int]:

@@ -16,6 +16,7 @@ FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
 LONG = 420  # tokens, whose scores are computed in tiles
 CASES = ((7, 0, 1, False), (13, 0, 2, False), (12, 0, 2, True), (LONG, 0, 1, False), (5, 1, 1, False), (6, 9, 2, False),
          (LONG, 4, 1, False))  # fmt: skip
+TRAINED = ("gpt2", "llama", "mistral", "t5", "lstm", "bert")
 
 
 def list_cases(folder):
@@ -41,6 +42,7 @@ def measured(tmp_path_factory):
     drawn = {name: str(write_model(name, tmp_path_factory.mktemp(name))) for name in drawn_models()}
     folders = [STORY, *(str(MODELS / name) for name in FOLDERS), *drawn.values()]
     cases = [case for folder in folders for case in list_cases(folder)]
+    cases += [[str(MODELS / name), 9, -1, 2, False] for name in TRAINED]
     file = tmp_path_factory.mktemp("counting") / "cases.json"
     file.write_text(json.dumps(cases))
     command = [sys.executable, "-m", "tests.counting", str(file)]
@@ -55,10 +57,15 @@ def test_the_table_counts_every_product_of_every_family_to_the_last_flop(measure
         model = cost.count_model(open_checkpoint(folder))
         phases = {"prompt": cost.count_forward(model, tokens, texts)}
         if generated:
-            phases = cost.count_generation(model, tokens, generated, texts)
+            run = cost.Workload(tokens, max(generated, 0), texts, generated < 0)
+            phases = dict(zip(("prompt", "generation"), cost.count_phases(model, run).values(), strict=False))
         flops = {name: sum(stage.flops for stage in stages) for name, stages in phases.items()}
         expected = {"prompt": given.get("prompt", given["flops"])}
-        expected |= {"generation": given["flops"] - given["prompt"]} if generated else {}
+        expected |= (
+            {"generation": given["flops"] - given["prompt"]}
+            if given["flops"] > given.get("prompt", given["flops"])
+            else {}
+        )
         if flops != expected:
             wrong.append((folder.rsplit("/", 1)[-1], tokens, generated, texts, is_masked, flops, expected))
     assert wrong == []
@@ -69,7 +76,7 @@ def test_the_weights_and_the_cache_have_the_bytes_of_their_arrays(measured):
     for (folder, tokens, generated, texts, _), given in measured:
         model = cost.count_model(open_checkpoint(folder))
         assert given["itemsize"] * model.parameters == given["weights"], folder
-        if generated:
+        if generated > 0:
             read, source = (1, tokens) if model.config.encoder else (tokens, 0)
             assert given["itemsize"] * cost.count_cache(model, read + generated - 1, source, texts) == given["cache"], (
                 folder
