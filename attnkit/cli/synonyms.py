@@ -22,6 +22,8 @@ OPTIONS: Mapping[str, str] = {
     "mask --size": "seq_len sequence_length seqlen length n_positions max_len block_size n_ctx shape tokens",
     "posenc --size": "seq_len sequence_length seqlen length n_positions max_len block_size n_ctx shape "
     "max_position_embeddings max_seq_len context_length",
+    "cost --tokens": "seq_len sequence_length seqlen context_length n_ctx max_seq_len",
+    "cost --generate": "max_new_tokens n_predict gen_len n_tokens num_tokens",
     "train --block": "block_size context_length context_size seq_len sequence_length n_ctx n_positions max_seq_len "
     "max_seq_length max_length max_position_embeddings bptt",
     # masks
@@ -267,7 +269,9 @@ TOOLS: Mapping[str, str] = {
     "help generation": "greedy decoding",
     "help models": "download pull install clone hub huggingface transformers from_pretrained llama mistral qwen onnx",
     "help training": "nanogpt mingpt",
-    "help performance": "flops profile benchmark bench memory speed",
+    "help performance": "benchmark bench memory speed",
+    "cost DIR": "flops flop_count macs profile profiler flops_counter num_params count_params parameter_count "
+    "kv_cache_size estimate_memory memory_estimate roofline complexity",
     "--version": "version v",
     "completion": "completions autocomplete autocompletion",
 }

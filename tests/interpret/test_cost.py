@@ -129,3 +129,21 @@ def test_generation_is_one_group_of_passes_unless_rotations_change(rope, passes)
         assert [(one.past, one.tokens) for one in found] == passes
     else:
         assert [(one.past, one.tokens) for one in found] == [(0, length) for length in range(101, 105)]
+
+
+def test_a_published_model_has_the_parameters_and_the_cache_that_its_authors_state():
+    """Llama 3 8B: 8,030,261,248 parameters, and 128 KiB of keys and values a token in 16 bits."""
+    stack = StackConfig(32, 32, 14336, 8, 128, vocab=128256, causal=True, final_norm=True)
+    config = Config("llama", 4096, decoder=stack, norm="rms", norm_first=True)
+    names = {"self": ("wq", "wk", "wv", "wo"), "ffn": ("w1", "w2", "w3"), "embed": ("table",), "head": ("w",)}
+    shapes = {}
+    for layer in config.layer_names():
+        own = names.get(layer.rpartition(".")[2], ("gamma",))
+        shapes[layer] = {name: config.parameter_shape(layer, name) for name in own}
+    model = cost.ModelShapes(config, shapes, {layer: frozenset(own) for layer, own in shapes.items()})
+    assert model.parameters == 8_030_261_248
+    assert 2 * cost.count_cache(model, 1) == 128 * 1024
+    flops = sum(stage.flops for stage in cost.count_generation(model, 1, 2)["generation"])
+    scores = 2 * 2 * 32 * 32 * 2 * 128  # two products of two keys, of 32 heads in 32 layers
+    tables = 128256 * 4096 + 65 * 4096  # embeddings and norms are no products
+    assert flops == 2 * (model.parameters - tables) + scores
