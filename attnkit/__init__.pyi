@@ -130,6 +130,8 @@ def attend(
     softcap: float = 0.0,
     score: Literal["scaled-dot", "dot", "additive", "general"] = "scaled-dot",
     bias: TensorLike | None = None,
+    qk_norm: Literal["rms", "layer"] | None = None,
+    sinks: TensorLike | None = None,
     past_key: TensorLike | None = None,
     past_value: TensorLike | None = None,
     offset: int | None = None,

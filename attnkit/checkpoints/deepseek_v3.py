@@ -6,7 +6,7 @@ from typing import Any
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mixtral import map_mixture
+from attnkit.checkpoints.mixtral import MOST_EXPERTS, map_mixture
 from attnkit.checkpoints.qwen3_moe import MIXTURE, NAMES
 from attnkit.checkpoints.weights import Layers, Share, TensorSpec, Weights, map_linear, norm
 from attnkit.model.config import Config
@@ -42,7 +42,7 @@ def read_experts(raw: ConfigReader, count: int, chosen: int, shared: int, dense:
         raise raw.error(f"moe_layer_freq {raw.values['moe_layer_freq']} is not supported (use 1)")
     hidden = raw.get_int("moe_intermediate_size")
     experts = ExpertConfig(
-        count=raw.get_int("n_routed_experts", count),
+        count=raw.get_int("n_routed_experts", count, most=MOST_EXPERTS),
         chosen=raw.get_int("num_experts_per_tok", chosen),
         hidden=hidden,
         shared=hidden * raw.get_int("n_shared_experts", shared),

@@ -2,6 +2,7 @@
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mixtral import MOST_EXPERTS
 from attnkit.checkpoints.weights import Layers, Share, TensorSpec, Weights
 from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
@@ -28,7 +29,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         activation="quick-gelu",
         ffn_limit=raw.get_float("swiglu_limit", 7.0),
         experts=ExpertConfig(
-            count=raw.get_int("num_local_experts", 128),
+            count=raw.get_int("num_local_experts", 128, most=MOST_EXPERTS),
             chosen=raw.get_int("num_experts_per_tok", 4),
             hidden=raw.get_int("intermediate_size"),
             score="chosen",

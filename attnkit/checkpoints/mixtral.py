@@ -11,6 +11,7 @@ from attnkit.model.experts import ExpertConfig
 
 PREFIXES = llama.PREFIXES
 LAYER = llama.LAYER
+MOST_EXPERTS = 4096  # of a layer; the names of so many are still read at once
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -21,7 +22,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         size=131072,
         eps=raw.get_float("rms_norm_eps", 1e-5),
         experts=ExpertConfig(
-            count=raw.get_int("num_local_experts", 8),
+            count=raw.get_int("num_local_experts", 8, most=MOST_EXPERTS),
             chosen=raw.get_int("num_experts_per_tok", 2),
             hidden=raw.get_int("intermediate_size"),
             renormalizes=True,

@@ -2,7 +2,7 @@
 
 from attnkit.checkpoints import llama, qwen3_moe
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mixtral import map_mixture
+from attnkit.checkpoints.mixtral import MOST_EXPERTS, map_mixture
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
@@ -19,7 +19,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         qk_norm="projection",
         clip=raw.get_float("clip_qkv") if raw.has("clip_qkv") else 0.0,
         experts=ExpertConfig(
-            count=raw.get_int("num_experts", raw.get_int("num_local_experts", 64)),
+            count=raw.get_int("num_experts", raw.get_int("num_local_experts", 64), most=MOST_EXPERTS),
             chosen=raw.get_int("num_experts_per_tok", 8),
             hidden=raw.get_int("intermediate_size"),
             renormalizes=raw.get_bool("norm_topk_prob", False),

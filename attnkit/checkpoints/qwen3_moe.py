@@ -4,7 +4,7 @@ from typing import Any
 
 from attnkit.checkpoints import llama, qwen3
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mixtral import map_mixture
+from attnkit.checkpoints.mixtral import MOST_EXPERTS, map_mixture
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
@@ -30,7 +30,7 @@ def read_experts(raw: ConfigReader, count: int, chosen: int, **choices: Any) -> 
     if not isinstance(plain, list) or not all(type(number) is int for number in plain):
         raise raw.error("mlp_only_layers is not a list of numbers of layers")
     return ExpertConfig(
-        count=raw.get_int("num_experts", raw.get_int("num_local_experts", count)),
+        count=raw.get_int("num_experts", raw.get_int("num_local_experts", count), most=MOST_EXPERTS),
         chosen=raw.get_int("num_experts_per_tok", chosen),
         hidden=raw.get_int("moe_intermediate_size"),
         dense=tuple(number for number in range(layers) if number in plain or (number + 1) % step),

@@ -30,13 +30,16 @@ GROUPS = {"present": ("present_key", "present_value"), "all": NAMES}  # --keep t
 # what has no effect on weights that are given
 COMPUTES_WEIGHTS = (
     "query", "key", "past_key", "past_value", "kv_heads", "model", "seed", "mask", "causal", "align", "window",
-    "lengths", "offset", "strict", "score", "scale", "softcap", "bias", "softmax_dtype", "concat", "emit", "weights",
+    "lengths", "offset", "strict", "score", "scale", "softcap", "bias", "qk_norm", "sinks", "softmax_dtype", "concat",
+    "emit", "weights",
     "partial", "explain", "engine",
 )  # fmt: skip
 EXCLUSIVE = [
     ("params", "model", "seed"),
     ("offset", "align"),
     ("offset", "past_key"),
+    *(("model", flag) for flag in ("qk_norm", "sinks")),
+    *(("sinks", flag) for flag in ("partial", "explain")),
     *(("partial", flag) for flag in ("emit", "residual", "add", "concat", "strict")),
     *(("concat", flag) for flag in ("emit", "residual", "add")),
     *(("explain", flag) for flag in ("emit", "keep", "steps", "partial", "residual", "add", "concat", "weights")),
@@ -69,7 +72,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         "Inputs": "memory query key value past_key past_value",
         "Weights": "heads kv_heads params model_ layer seed weights_from",
         "Masks": "mask causal align window lengths offset strict",
-        "Scores": "score scale softcap bias softmax_dtype",
+        "Scores": "score scale softcap bias qk_norm sinks softmax_dtype",
         "Results": "residual add concat emit keep weights partial steps show_head explain",
         "Engine": options.ENGINE_SECTION,
     },
@@ -141,6 +144,17 @@ def attend(
     bias: Annotated[
         Record | None, options.file("tensor", "bias to add to the scores [default: the record's bias, from posenc]")
     ] = None,
+    qk_norm: Annotated[
+        Literal["rms", "layer"] | None,
+        typer.Option(
+            help="normalize the queries and keys of each head before their scores (ε 1e-6); gamma_q, gamma_k, "
+            "beta_q and beta_k of --params, (K), scale and shift them"
+        ),
+    ] = None,
+    sinks: Annotated[
+        Record | None,
+        options.file("tensor", "a score of each head, (H), that the softmax includes beside those of the keys"),
+    ] = None,
     past_key: Annotated[
         Record | None, options.file("tensor", "keys of earlier tokens (KV cache), (B, G, P, K)")
     ] = None,
@@ -211,7 +225,7 @@ def attend(
         past_key=past_key, past_value=past_value, heads=heads, kv_heads=kv_heads,
         params=params, model_=model_, layer=layer, seed=seed,
         mask=mask, causal=causal, align=align, window=window, lengths=lengths, offset=offset,
-        score=score, scale=scale, softcap=softcap, bias=bias, softmax_dtype=softmax_dtype,
+        score=score, scale=scale, softcap=softcap, bias=bias, qk_norm=qk_norm, sinks=sinks, softmax_dtype=softmax_dtype,
     )  # fmt: skip
     callbacks.current().on_parameters(prepared.parameters())
     inputs, settings, projections = prepared
@@ -306,9 +320,16 @@ def name_formulas(
     has_limits = settings.causal or settings.window != (-1, -1) or settings.lengths is not None
     has_limits |= settings.mask is not None and not is_added
     restricted = " + mask" * is_added + ", −∞ where the query may not attend" * has_limits
-    return intermediates.attention_formulas(
+    formulas = intermediates.attention_formulas(
         result, projections, settings.score, settings.scale, settings.softcap, settings.bias is not None, restricted
     )
+    if settings.norm is not None:
+        name = "RMS" if settings.norm.kind == "rms" else "layer"
+        formulas |= {f"{letter}_normed": f"{name} norm of {formulas[letter]}" for letter in "qk"}
+        formulas |= {letter: f"{letter}_normed" for letter in "qk"}
+    if settings.sinks is not None:
+        formulas["weights"] = "softmax over the keys and the sink, without its weight"
+    return formulas
 
 
 def describe(

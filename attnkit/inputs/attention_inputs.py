@@ -12,6 +12,7 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.inputs.operands import AttendedTensor, load_attended, reduce_to_one_row, select_mask, select_tensor
 from attnkit.model.checks import as_text
+from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.parameters import ATTENTION as PROJECTIONS
 from attnkit.model.parameters import FFN, SCORE
 from attnkit.model.scores import product
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
+QK_EPS = 1e-6  # of --qk-norm
 OTHERS = {*FFN, *SCORE, "w"}  # one file may hold the weights of a whole layer
 
 
@@ -82,6 +84,8 @@ def prepare_attention(
     scale: float | None,
     softcap: float,
     bias: Record | None,
+    qk_norm: str | None,
+    sinks: Record | None,
     softmax_dtype: str | None,
 ) -> PreparedAttention:
     """Collect what attention computes with from the options of attend and the record.
@@ -117,6 +121,8 @@ def prepare_attention(
         scale=scale,
         softcap=softcap,
         score=score if model_ is None else model_.config.score,
+        norm=None if qk_norm is None else QueryKeyNorm(qk_norm, QK_EPS, "head"),
+        sinks=array_of(sinks),
         softmax_dtype=softmax_dtype,
         past_key=array_of(past_key),
         past_value=array_of(past_value),
@@ -124,6 +130,8 @@ def prepare_attention(
     if model_ is not None:
         options = merge_layer_options(options, inputs, model_, past, offset)
     q, k, _ = inputs.arrays()
+    if qk_norm is not None and q.ndim == 4:
+        raise UsageError(f"x {as_text(q.shape)} is already split into heads: nothing is projected", "--qk-norm")
     count, groups = None if options.heads == 1 else options.heads, options.kv_heads
     for name, x, given, flag in (("x", q, count, "--heads"), ("K", k, groups, "--kv-heads")):
         if x.ndim == 4 and given not in (None, x.shape[1]):

@@ -243,6 +243,8 @@ def prepend_past(
     past = options.past + keys.shape[-2] - k.shape[-2]
     resolved = {"scale": options.scale_for(q.shape[-1]), "lengths": lengths, "past": past}
     options = options.replace(past_key=None, past_value=None, score_params=params, **resolved)
+    if options.sinks is not None and options.sinks.shape != q.shape[-3:-2]:
+        raise DataError.about("sinks", f"{as_text(options.sinks.shape)}: expected ({q.shape[-3]},), one for each head")
     options.offset(q.shape[-2], keys.shape[-2])  # UsageError for an unknown alignment
     return keys, values, options
 

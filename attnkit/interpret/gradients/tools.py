@@ -273,7 +273,7 @@ def add_operands(
         bias = sum_to_shape(gradients["bias"], (options.heads, *buckets.shape))
         table = t5_bias_backward(bias, buckets, checkpoint.config.positions.buckets)
         into.layers.add(f"{stack}.bias", {"table": table})
-    for flag in ("past_key", "past_value"):
+    for flag in ("past_key", "past_value", "sinks"):
         if flag in gradients:
             into.add_operand(flag, gradients[flag])
     for name in options.score_params or {}:

@@ -323,9 +323,9 @@ def multi_head_attention_vjp(
             dheads = view_heads(dheads, options.heads)
         backward = attention_backward if options.relative is None else _relative_attention_backward
         joined = with_sinks(options, params)
-        if "sinks" in params:
-            weights["sinks"] = sinks_backward(dheads, params["sinks"], saved)
         gradients = backward(dheads, saved["q"], saved["k"], saved["v"], joined, saved=saved, hook=hook)
+        if joined.sinks is not None:
+            (weights if "sinks" in params else gradients)["sinks"] = sinks_backward(dheads, joined.sinks, saved)
         if query.ndim < 4:
             weights |= _undo_projections(gradients, (query, key, value), params, options, hook)
         else:
