@@ -12,6 +12,7 @@ from attnkit.cli.tool import INPUT, Stage, Tool
 from attnkit.errors import UsageError
 
 TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line
+NO_BREAK = "\N{NON-BREAKING HYPHEN}"  # stands for each hyphen while help is wrapped, so that flags stay whole
 
 
 class Command(typer.core.TyperCommand):
@@ -31,7 +32,7 @@ class Command(typer.core.TyperCommand):
         super().__init__(
             tool.name,
             params=parameters,
-            help=inspect.cleandoc(tool.function.__doc__ or ""),
+            help=inspect.cleandoc(tool.function.__doc__ or "").replace("-", NO_BREAK),
             context_settings={
                 "help_option_names": ["-h", "--help"],
                 "token_normalize_func": lambda word: (
@@ -41,6 +42,10 @@ class Command(typer.core.TyperCommand):
             rich_markup_mode=None,
         )
 
+    def get_help(self, ctx: Any) -> str:
+        """Format the help of the tool; no line breaks at a hyphen."""
+        return super().get_help(ctx).replace(NO_BREAK, "-")
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of the tool in its sections, then those of all tools."""
         titles = {name: title for title, names in self.tool.sections.items() for name in names.split()}
@@ -49,7 +54,7 @@ class Command(typer.core.TyperCommand):
         for parameter in self.get_params(ctx):
             if row := parameter.get_help_record(ctx):
                 title = "Arguments" if parameter.name == "operands" else titles.get(parameter.name or "", "Options")
-                rows.setdefault(title, []).append(row)
+                rows.setdefault(title, []).append((row[0], row[1].replace("-", NO_BREAK)))
         for title in ("Arguments", *self.tool.sections, "Options", "Output"):
             if rows.get(title):
                 with formatter.section(title):
@@ -61,7 +66,7 @@ class Command(typer.core.TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write which options exclude and which require each other."""
-        self.epilog = self.tool.constraints.describe()
+        self.epilog = self.tool.constraints.describe().replace("-", NO_BREAK)
         super().format_epilog(ctx, formatter)
 
 
