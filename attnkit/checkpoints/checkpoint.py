@@ -101,7 +101,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     def read(self, layer: str, name: str) -> Array:
         """One parameter, which is not kept."""
         spec = self.specs[layer][name]
-        stored = spec.pad_row(as_float(self._read(self._stored[layer][name], spec)))
+        stored = as_float(self._read(self._stored[layer][name], spec))
         return spec.to_parameter(stored, self.config.parameter_shape(layer, name))
 
     def release(self, layer: str, name: str) -> None:
@@ -184,7 +184,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     def _convert(self, layer: str, name: str) -> Array:
         spec, key = self.specs[layer][name], self._key(layer, name)
         if key not in self._tensors:
-            self._tensors[key] = spec.pad_row(as_float(self._read(key[0], spec)))
+            self._tensors[key] = as_float(self._read(key[0], spec))
         array = spec.of_entry().to_parameter(self._tensors[key], self.config.parameter_shape(layer, name))
         if (layer, name) in self._column_major:
             del self._tensors[key]
@@ -218,11 +218,10 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return spec.of_entry().to_parameter(stored, self.config.parameter_shape(layer, name))
 
     def _read(self, stored: tuple[str, ...], spec: TensorSpec) -> Array:
-        """A stored tensor, its entry if it is stacked, or several joined along the first axis."""
+        """A stored tensor, its entry if it is stacked, or several joined, with their padding row."""
         if spec.stacked:
             return self.weights.rows(stored[0], spec.entry)
-        arrays = [self.weights.tensor(name) for name in stored]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return spec.join([self.weights.tensor(name) for name in stored])
 
     def _key(self, layer: str, name: str) -> Key:
         spec = self.specs[layer][name]

@@ -16,7 +16,7 @@ from attnkit.model.dtypes import Array
 
 # tensors outside the part that a prefix names
 WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "vocab_", "predictions.", "generator_", "discriminator_",
-                  "head.", "lm_predictions.", "decoder.weight", "decoder.bias", "classifier.",
+                  "head.", "embed_out.", "lm_predictions.", "decoder.weight", "decoder.bias", "classifier.",
                   "qa_outputs.")  # fmt: skip
 # whose files are published without it today
 FAMILIES_WITHOUT_PREFIX = ("t5", "transformer", "openai-gpt", "vit", "seq2seq", "lstm")
@@ -29,14 +29,14 @@ class PublishedTensors(NamedTuple):
     shapes      the shape of each
     parameters  the parameters that each holds, as decoder.0.self.wq: several where they are one tensor or tied
     specs       layer -> {parameter: the form in which it is stored}
-    names       parameter -> the tensor that holds it
+    names       parameter -> the tensor that holds it, or the tensors that are joined
     """
 
     config: Config
     shapes: dict[str, tuple[int, ...]]
     parameters: dict[str, tuple[str, ...]]
     specs: Mapping[str, Mapping[str, TensorSpec]]
-    names: dict[str, str]
+    names: dict[str, tuple[str, ...]]
 
 
 class _AllTensors(Weights):
@@ -64,13 +64,14 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json", strict:
     prefix = "" if reader.get_str("model_type") in FAMILIES_WITHOUT_PREFIX else family.PREFIXES[0]
     shapes: dict[str, tuple[int, ...]] = {}
     parameters: dict[str, tuple[str, ...]] = {}
-    names: dict[str, str] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for layer, layer_specs in specs.items():
         for key, spec in layer_specs.items():
-            published = spec.names[0] if spec.names[0].startswith(WITHOUT_PREFIX) else prefix + spec.names[0]
-            shapes[published] = spec.stored_shape(config.parameter_shape(layer, key))
-            parameters[published] = (*parameters.get(published, ()), f"{layer}.{key}")
-            names[f"{layer}.{key}"] = published
+            joined = [one[0] if one[0].startswith(WITHOUT_PREFIX) else prefix + one[0] for one in spec.joined_names()]
+            names[f"{layer}.{key}"] = tuple(joined)
+            for published in joined:
+                shapes[published] = spec.stored_shape(config.parameter_shape(layer, key))
+                parameters[published] = (*parameters.get(published, ()), f"{layer}.{key}")
     return PublishedTensors(config, shapes, parameters, specs, names)
 
 
@@ -87,9 +88,10 @@ def publish_parameters(table: PublishedTensors, params: Params) -> dict[str, Arr
     for parameter, published in table.names.items():
         layer, _, key = parameter.rpartition(".")
         array, spec = params[layer][key], table.specs[layer][key]
-        if published not in tensors:
-            tensors[published] = np.empty(table.shapes[published], array.dtype)
-        spec.store(tensors[published], array)
+        for name in published:
+            if name not in tensors:
+                tensors[name] = np.empty(table.shapes[name], array.dtype)
+        spec.store([tensors[name] for name in published], array)
     return tensors
 
 

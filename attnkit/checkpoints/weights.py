@@ -231,7 +231,7 @@ class TensorSpec:
         return lead + (flat[:-1] + self.patch_shape if self.patch_shape else flat)
 
     def to_parameter(self, tensor: Array, shape: tuple[int, ...]) -> Array:
-        """The parameter of a shape, after `pad_row`; a view of its tensor if its outputs are adjacent.
+        """The parameter of a shape, after `join`; a view of its tensor if its outputs are adjacent.
 
         >>> TensorSpec(("qkv",), share=Share(1, 1, 3)).to_parameter(np.arange(6.0).reshape(1, 6), (1, 2))
         array([[2., 3.]])
@@ -241,16 +241,21 @@ class TensorSpec:
         parameter = outputs_first.T if len(shape) > 1 else outputs_first
         return parameter if not self.offset else parameter + np.asarray(self.offset, parameter.dtype)
 
-    def store(self, tensor: Array, parameter: Array) -> None:
-        """Write a parameter into its published tensor: the inverse of `to_parameter`.
+    def store(self, tensors: Sequence[Array], parameter: Array) -> None:
+        """Write a parameter into its published tensors: the inverse of `join` and `to_parameter`.
 
         >>> tensor = np.zeros((1, 4))
-        >>> TensorSpec(("qk",), share=Share(1, 1, 2)).store(tensor, np.array([[7.0, 8.0]]))
+        >>> TensorSpec(("qk",), share=Share(1, 1, 2)).store([tensor], np.array([[7.0, 8.0]]))
         >>> tensor.tolist()
         [[0.0, 0.0, 7.0, 8.0]]
         """
-        part = self._select(tensor, parameter.shape)
+        whole = self.join(tensors)
+        part = self._select(whole, parameter.shape)
         part[...] = (parameter.T - self.offset if self.offset else parameter.T).reshape(part.shape)
+        if whole is not tensors[0]:
+            ends = np.cumsum([tensor.size for tensor in tensors])
+            for tensor, numbers in zip(tensors, np.split(whole.reshape(-1), ends), strict=False):
+                tensor[...] = numbers.reshape(tensor.shape)
 
     def _select(self, tensor: Array, shape: tuple[int, ...]) -> Array:
         """View the part of a tensor that is a parameter, outputs first."""
@@ -266,13 +271,14 @@ class TensorSpec:
         """
         return len(shape) == 2 and self == TensorSpec(self.names, self.transposed)
 
-    def pad_row(self, tensor: Array) -> Array:
-        """The tensor with its padding row, or as it is.
+    def join(self, tensors: Sequence[Array]) -> Array:
+        """The published tensors of a parameter as one, with its padding row: a single one as it is.
 
-        >>> TensorSpec(("table",), padding_row=0.0).pad_row(np.ones((1, 2)))
+        >>> TensorSpec(("table",), padding_row=0.0).join([np.ones((1, 2))])
         array([[1., 1.],
                [0., 0.]])
         """
+        tensor = tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
         if self.padding_row is None:
             return tensor
         rows = tensor.reshape(tensor.shape[self.leading_ones :])

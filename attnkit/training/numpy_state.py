@@ -1,12 +1,14 @@
 """Training in NumPy: buffers of parameters and gradients, changed in place."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
+from attnkit.checkpoints.publishing import PublishedTensors, published_tensors
+from attnkit.checkpoints.weights import TensorSpec
 from attnkit.model import Array
 from attnkit.model.backward.tape import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
@@ -139,7 +141,7 @@ class NumpyState:
 
     parameters  the tensors by their published names, in one buffer, which the optimizer changes in place
     gradients   theirs, in a buffer of the same layout
-    model       its parameters are views of the first buffer
+    model       its parameters are those of the first buffer
     """
 
     def __init__(self, recipe: Recipe, raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
@@ -150,8 +152,9 @@ class NumpyState:
         dtype = np.result_type(*{array.dtype for array in tensors.values()})
         self.parameters = ParameterBuffer.of({name: tensors[name] for name in order}, dtype)
         self.gradients = self.parameters.zeros()
-        self.model = views_as_model(raw, self.parameters)
-        self._gradient_views = views_as_model(raw, self.gradients).params
+        self._values = BufferedParameters(table, self.parameters)
+        self._slopes = BufferedParameters(table, self.gradients, is_slope=True)
+        self.model = Model(table.config, self._values.params)
         self.optimizer = Optimizer(self.parameters, recipe.optimizer_options(), groups)
 
     def step(self, plan: StepPlan) -> tuple[float, float]:
@@ -166,22 +169,25 @@ class NumpyState:
         norm = clip_gradients(flat, limit) if limit else gradient_norm(flat)
         if np.isfinite(loss) and np.isfinite(norm):
             self.optimizer.step(self.gradients, plan.factor, plan.trainable)
+            self._values.read()
         return loss, norm
 
     def collect_gradients(self, plan: StepPlan, hooks: Hooks = NO_HOOKS) -> float:
         """Put the gradients of the mean loss of a step in their buffer; return that loss."""
         self.gradients.flat[...] = 0
+        self._slopes.read()
         count, total = plan.targets, 0.0
         rates = self._recipe.dropout, self._recipe.weight_drop
         dropouts = zip(*(plan.dropout(rate, self._recipe.seed) for rate in rates), strict=True)
         for rows, dropping in zip(plan.passes, dropouts, strict=True):
             total += self._add_gradients(take_rows(plan.batch, rows), count, dropping, hooks)
+        self._slopes.write()
         return total / count
 
     def gradient_of(self, parameter: str) -> Array:
         """The gradient of a parameter, such as decoder.0.self.wq, for the last batch."""
         layer, _, name = parameter.rpartition(".")
-        return self._gradient_views[layer][name]
+        return self._slopes.params[layer][name]
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """The sum of the losses of a batch, and the number of targets that rank first."""
@@ -193,7 +199,8 @@ class NumpyState:
         return self
 
     def load(self, state: "NumpyState") -> None:
-        """Do nothing, as what `fetch` returned is this state."""
+        """Go on from what `fetch` returned, this state, whose buffers have changed since."""
+        self._values.read()
 
     def _add_gradients(
         self, batch: Batch, count: int, dropouts: tuple[Dropout | None, Dropout | None], hooks: Hooks
@@ -240,11 +247,11 @@ class NumpyState:
         done = set()
         for layer, parts in gradients.items():
             for name, gradient in parts.items():
-                view = self._gradient_views[layer][name]
-                place = (view.__array_interface__["data"][0], view.size)
+                array = self._slopes.params[layer][name]
+                place = (array.__array_interface__["data"][0], array.size)
                 if place not in done:
                     done.add(place)
-                    view += gradient
+                    array += gradient
 
 
 def drop_state_weights(params: Mapping[str, Mapping[str, Array]], dropping: Dropout | None) -> ModelGradients:
@@ -257,7 +264,38 @@ def drop_state_weights(params: Mapping[str, Mapping[str, Array]], dropping: Drop
     return dropped
 
 
-def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:
-    """A model whose parameters are views of a buffer of published tensors."""
-    checkpoint = assemble_checkpoint(raw, buffer)
-    return Model(checkpoint.config, {layer: dict(checkpoint.params[layer]) for layer in checkpoint.params})
+class BufferedParameters:
+    """The parameters of a buffer of published tensors, or their slopes: gradients, or states of an optimizer.
+
+    params  by layer: views of the buffer, or copies where no view is the parameter, as of rows of every head in one
+            tensor, of tensors that are joined, and where a number is added to the published ones, which slopes lack
+
+    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
+    >>> table = published_tensors(raw)
+    >>> buffer = ParameterBuffer(table.shapes)
+    >>> BufferedParameters(table, buffer).params["decoder.0.ffn"]["b1"][...] = 1
+    >>> float(buffer["transformer.h.0.mlp.c_fc.bias"].sum())
+    16.0
+    """
+
+    def __init__(self, table: PublishedTensors, buffer: ParameterBuffer, is_slope: bool = False) -> None:
+        self.params: dict[str, dict[str, Array]] = {layer: {} for layer in table.specs}
+        self._copies: list[tuple[Array, TensorSpec, list[Array]]] = []
+        for layer, specs in table.specs.items():
+            for name, spec in specs.items():
+                spec = replace(spec, offset=0.0) if is_slope else spec
+                tensors = [buffer[published] for published in table.names[f"{layer}.{name}"]]
+                array = spec.to_parameter(spec.join(tensors), table.config.parameter_shape(layer, name))
+                self.params[layer][name] = array
+                if not np.shares_memory(array, buffer.flat):
+                    self._copies.append((array, spec, tensors))
+
+    def read(self) -> None:
+        """Copy what has changed in the buffer."""
+        for array, spec, tensors in self._copies:
+            array[...] = spec.to_parameter(spec.join(tensors), array.shape)
+
+    def write(self) -> None:
+        """Copy what has changed in the copies to the buffer."""
+        for array, spec, tensors in self._copies:
+            spec.store(tensors, array)

@@ -69,15 +69,15 @@ def parameter_groups(
 
 def tensor_groups(published: PublishedTensors, layer_decay: float = 1.0) -> dict[str, ParameterGroup]:
     """The group of each tensor by its published name, from its first parameter."""
-    first = {parameters[0]: name for name, parameters in published.parameters.items()}
-    shapes = {name: published.config.parameter_shape(*name.rsplit(".", 1)) for name in first}
+    first = {name: parameters[0] for name, parameters in published.parameters.items()}
+    shapes = {name: published.config.parameter_shape(*name.rsplit(".", 1)) for name in first.values()}
     groups = parameter_groups(shapes, published.config, layer_decay)
-    return {first[name]: group for name, group in groups.items()}
+    return {name: groups[parameter] for name, parameter in first.items()}
 
 
 def tensors_of(published: PublishedTensors, parameters: Iterable[str]) -> set[str]:
     """The published names of the tensors that hold some parameters."""
-    return {published.names[parameter] for parameter in parameters}
+    return {name for parameter in parameters for name in published.names[parameter]}
 
 
 def match_parameters(names: Iterable[str], patterns: Iterable[str]) -> set[str]:

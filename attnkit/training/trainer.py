@@ -12,7 +12,7 @@ from attnkit.model import Array
 from attnkit.model.loss import IGNORE_INDEX
 from attnkit.training.batches import Batch
 from attnkit.training.initial_model import InitialModel
-from attnkit.training.numpy_state import NumpyState, StepPlan, split_rows, stack_inputs, views_as_model
+from attnkit.training.numpy_state import BufferedParameters, NumpyState, StepPlan, split_rows, stack_inputs
 from attnkit.training.parameter_groups import match_parameters, tensors_of, unfrozen_parameters
 from attnkit.training.recipe import Recipe
 from attnkit.training.schedules import SCHEDULES, ScheduleOptions, check_schedule
@@ -47,7 +47,7 @@ class EngineState:
             passes=plan.passes,
             count=plan.targets,
             dropouts=tuple([one for one in plan.dropout(rate, self._recipe.seed) if one] for rate in rates),
-            updates={parameter: updates[name] for parameter, name in names.items() if name in updates},
+            updates={parameter: updates[tensors[0]] for parameter, tensors in names.items() if tensors[0] in updates},
         )
         if np.isfinite(loss) and np.isfinite(norm):
             self._numbers.count(plan.trainable)
@@ -64,18 +64,22 @@ class EngineState:
             zeros = {name: np.zeros(shape, self._dtype) for name, shape in self._table.shapes.items()}
             self._fetched = NumpyState(self._recipe, self._raw, zeros)
             self._fetched.optimizer.numbers.steps = dict(self._numbers.steps)
-            self._devices.fetch(self._buffers(self._fetched))
+            buffers = self._buffers(self._fetched)
+            self._devices.fetch([buffer.params for buffer in buffers])
+            for buffer in buffers:
+                buffer.write()
+            self._fetched.load(self._fetched)
         return self._fetched
 
     def load(self, state: NumpyState) -> None:
         """Go on from what `fetch` returned, changed since."""
         self._numbers.steps = dict(state.optimizer.numbers.steps)
-        self._devices.load(self._buffers(state))
+        self._devices.load([buffer.params for buffer in self._buffers(state)])
 
-    def _buffers(self, state: NumpyState) -> list[Mapping[str, Mapping[str, Array]]]:
-        """The parameters of a state by layer, then the arrays of its optimizer."""
-        others = [views_as_model(self._raw, buffer).params for buffer in state.optimizer.buffers.values()]
-        return [state.model.params, *others]
+    def _buffers(self, state: NumpyState) -> list[BufferedParameters]:
+        """The parameters of a state, then the arrays of its optimizer."""
+        slopes = [BufferedParameters(self._table, buffer, is_slope=True) for buffer in state.optimizer.buffers.values()]
+        return [BufferedParameters(self._table, state.parameters), *slopes]
 
 
 class StepResult(NamedTuple):

@@ -55,7 +55,7 @@ def test_a_model_in_memory_is_that_of_the_folder(folder):
 def test_each_tensor_knows_its_parameters():
     table = published_tensors(config_of("marian"))
     assert table.parameters["model.shared.weight"] == ("encoder.embed.table", "decoder.embed.table", "head.w")
-    assert table.names["decoder.1.cross.wq"] == "model.decoder.layers.1.encoder_attn.q_proj.weight"
+    assert table.names["decoder.1.cross.wq"] == ("model.decoder.layers.1.encoder_attn.q_proj.weight",)
     fused = published_tensors(config_of("gpt2")).parameters["transformer.h.0.attn.c_attn.weight"]
     assert fused == ("decoder.0.self.wq", "decoder.0.self.wk", "decoder.0.self.wv")
 

@@ -93,7 +93,7 @@ def test_fine_tuning_trains_the_bias_that_is_read(name, tmp_path):
     from attnkit.checkpoints.publishing import published_tensors
 
     table = published_tensors(raw)
-    [bias] = [published for parameter, published in table.names.items() if parameter == "head.b"]
+    [(bias,)] = [published for parameter, published in table.names.items() if parameter == "head.b"]
     assert bias.endswith("decoder.bias") and bias in load_file(source / "model.safetensors")
 
 
@@ -103,9 +103,9 @@ def test_a_deberta_is_published_with_the_head_that_its_configuration_names(legac
     sizes = {"hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
     raw = {"model_type": "deberta-v2", "vocab_size": 9, "max_position_embeddings": 8, **sizes}
     table = published_tensors({**raw, "legacy": legacy, "tie_word_embeddings": is_tied})
-    assert table.names["head.dense.w"] == f"{head}.dense.weight"
-    assert table.names["head.norm.gamma"] == f"{head}.LayerNorm.weight"
+    assert table.names["head.dense.w"] == (f"{head}.dense.weight",)
+    assert table.names["head.norm.gamma"] == (f"{head}.LayerNorm.weight",)
     has_own_table = legacy and not is_tied  # the newer head of transformers always has the table of words
     words = "cls.predictions.decoder.weight" if has_own_table else "deberta.embeddings.word_embeddings.weight"
-    assert table.names["head.w"] == words
-    assert table.names["head.b"].startswith(head.removesuffix(".transform"))
+    assert table.names["head.w"] == (words,)
+    assert table.names["head.b"][0].startswith(head.removesuffix(".transform"))
