@@ -15,6 +15,7 @@ formats/       records to bytes and back, one file per format
 tokenizers/    text to ids and back
 display/       tables, heat maps and pictures of tensors
 records.py     Tensor and Record; errors.py: kinds of errors and their exit codes; libraries.py: optional libraries
+tuning.py      settings of BLAS and of the allocator, before NumPy is loaded
 help/          pages of `attnkit help TOPIC`; begin with architecture.md
 
 A room imports only rooms below it.

@@ -1,15 +1,8 @@
-"""The process of the command `attnkit`: signals, file descriptors, memory allocator, start and end."""
+"""The process of the command `attnkit`: signals, file descriptors, start and end."""
 
 import gc
 import os
 import signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ctypes import CDLL
-
-FEW_ADDRESSES = 1 << 30  # bytes
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what glibc's malloc.h calls them
 
 
 def end_by_signals() -> None:
@@ -40,7 +33,10 @@ def main() -> None:
     gc.disable()
     import ctypes
 
+    from attnkit.tuning import tune_allocator, tune_blas
+
     library = ctypes.CDLL(None)
+    tune_blas()
     tune_allocator(library)
     survived = ctypes.CFUNCTYPE(None, ctypes.c_int)(end_by_truncation)
     library.signal(int(signal.SIGBUS), survived)
@@ -65,25 +61,6 @@ def end_by_truncation(number: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).signal(number, None)
-
-
-def tune_allocator(library: "CDLL") -> None:
-    """Set the allocator of glibc and the threads of OpenBLAS for large tensors.
-
-    glibc keeps freed memory for the next tensor, because fresh memory is mapped slowly, page by page. The threads
-    of OpenBLAS, which reads the variable when it is loaded, wait actively for work for at most half a millisecond:
-    longer waits take processor time from all others. Each of its threads takes 40 MB of addresses, and where they
-    are not left it ends the process, so that a process of few (ulimit -v) has one. A C library without mallopt is
-    left as it is.
-    """
-    import resource
-
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
-    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < FEW_ADDRESSES:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if hasattr(library, "mallopt"):
-        library.mallopt(TRIM_THRESHOLD, 1 << 28)
-        library.mallopt(MMAP_THRESHOLD, 1 << 22)  # larger tensors are in large pages, which are mapped fast
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ import sys
 import hypothesis
 import pytest
 
+from attnkit.tuning import tune_blas
 from tests import process
 
+tune_blas()  # before NumPy is imported, so that functions have the bits of the command
 # of the engine of JAX, where it is installed: eight devices on one processor, and programs that are compiled fast
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault(

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnkit import tuning
 from attnkit.formats import Sink, Source, memory, open_source, read, streams
 from attnkit.interpret.comparison import compare_tensors, subtract_integers
 from attnkit.records import Record
@@ -129,6 +130,36 @@ def test_a_model(attnkit):
 def test_attention_in_blocks_on_all_cores(attnkit):
     line = "attnkit posenc --size 700 --dim 16 | attnkit attend --causal --heads 4 --weights stats"
     assert json.loads(attnkit(line))["tensors"]["weights.entropy"]["shape"] == [4, 700]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "expected"),
+    [
+        ("AuthenticAMD", "fma avx512f avx512dq avx512cd avx512bw avx512vl", "SkylakeX"),
+        ("AuthenticAMD", "fma avx512f avx512dq avx512cd avx512bw", ""),
+        ("AuthenticAMD", "fma avx2", ""),
+        ("GenuineIntel", "fma avx512f avx512dq avx512cd avx512bw avx512vl", ""),
+    ],
+)
+def test_blas_computes_with_avx512_where_it_would_not_choose_so(vendor, flags, expected, tmp_path):
+    first = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 26\nflags\t\t: {flags}\n\n"
+    path = tmp_path / "cpuinfo"
+    path.write_text(first + "processor\t: 1\nvendor_id\t: AuthenticAMD\n" * 400)
+    assert tuning.faster_loops(str(path)) == expected
+
+
+def test_a_system_without_cpuinfo_leaves_the_choice_to_blas(tmp_path):
+    assert tuning.faster_loops(str(tmp_path / "none")) == ""
+
+
+def test_the_loops_that_a_user_names_are_kept(monkeypatch):
+    monkeypatch.setattr(tuning, "faster_loops", lambda: "SkylakeX")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    tuning.tune_blas()
+    assert os.environ["OPENBLAS_CORETYPE"] == "Prescott"
+    monkeypatch.delenv("OPENBLAS_CORETYPE")
+    tuning.tune_blas()
+    assert os.environ["OPENBLAS_CORETYPE"] == "SkylakeX"
 
 
 @pytest.mark.parametrize(

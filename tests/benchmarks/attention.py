@@ -21,9 +21,12 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from attnkit.tuning import tune_allocator, tune_blas
+
+tune_blas()  # before NumPy is imported, as the command does
+
 import numpy as np
 
-from attnkit.__main__ import tune_allocator
 from attnkit.model.kernels.tiled_attention import tiled_attention
 
 HEADS, WIDTH = 8, 64

@@ -29,12 +29,15 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+from attnkit.tuning import tune_allocator, tune_blas
+
+tune_blas()  # before NumPy is imported, as the command does
+
 import numpy as np
 
 import jax  # isort: skip
 
 from attnkit import model
-from attnkit.__main__ import tune_allocator
 from attnkit.backends.choice import choose_engine
 from attnkit.callbacks import current, use_callbacks
 from attnkit.checkpoints import open_checkpoint

@@ -88,8 +88,8 @@ def generate(count):
 
 OURS = f"""
 import ctypes
-from attnkit.__main__ import tune_allocator
-tune_allocator(ctypes.CDLL(None))  # as the command does
+from attnkit.tuning import tune_allocator, tune_blas
+tune_blas(), tune_allocator(ctypes.CDLL(None))  # as the command does
 import sys, time, numpy as np
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
@@ -117,8 +117,8 @@ print(np.median([reading() for _ in range(20)]))
 
 PREFILL = f"""{PATHS}
 import ctypes
-from attnkit.__main__ import tune_allocator
-tune_allocator(ctypes.CDLL(None))  # as the command does, for both
+from attnkit.tuning import tune_allocator, tune_blas
+tune_blas(), tune_allocator(ctypes.CDLL(None))  # as the command does, for both
 import time, numpy as np, torch
 from transformers import GPT2LMHeadModel
 from attnkit import model

@@ -14,14 +14,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # before NumPy is imported, as attnkit does
+from attnkit.tuning import tune_allocator, tune_blas
+
+tune_blas()  # before NumPy is imported, as the command does
 if "TORCH_ENVIRONMENT" in os.environ:
     sys.path += map(str, Path(os.environ["TORCH_ENVIRONMENT"]).glob("lib/python*/site-packages"))
 
 import numpy as np
 import torch
 
-from attnkit.__main__ import tune_allocator
 from attnkit.model.recurrent import RecurrentLayer, run_layer
 
 TOKENS, RUNS = 1000, 7

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # before NumPy is imported, as attnkit does
+from attnkit.tuning import tune_allocator, tune_blas
+
+tune_blas()  # before NumPy is imported, as the command does
 if "TORCH_ENVIRONMENT" in os.environ:
     sys.path += map(str, Path(os.environ["TORCH_ENVIRONMENT"]).glob("lib/python*/site-packages"))
 
 import torch
 from torch.nn import functional
 
-from attnkit.__main__ import tune_allocator
 from attnkit.model.kernels import threads
 from attnkit.model.kernels.threads import single_blas
 from attnkit.training.initial_model import prepare_model

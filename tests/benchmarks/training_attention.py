@@ -18,7 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # before NumPy is imported, as attnkit does
+from attnkit.tuning import tune_allocator, tune_blas
+
+tune_blas()  # before NumPy is imported, as the command does
 if "TORCH_ENVIRONMENT" in os.environ:
     sys.path += map(str, Path(os.environ["TORCH_ENVIRONMENT"]).glob("lib/python*/site-packages"))
 
@@ -26,7 +28,6 @@ import numpy as np
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from attnkit.__main__ import tune_allocator
 from attnkit.model.backward.attention_backward import attention_backward, attention_forward, multi_head_attention_vjp
 from attnkit.model.kernels import threads
 from attnkit.model.kernels.threads import single_blas
