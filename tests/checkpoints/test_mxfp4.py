@@ -66,7 +66,8 @@ def test_packed_experts_are_those_that_blocks_are_by_hand(tmp_path):
     for one in (ours, theirs):
         core = model.Model(one.config, one.params)
         logits.append(model.head_logits(core, model.run(core, one.config.plan("decoder"), ids, model.Context())))
-    assert np.array_equal(*logits)
+    # the layouts of the two in memory differ, by which BLAS chooses its loops
+    assert np.abs(logits[0] - logits[1]).max() <= 1e-6 * np.abs(logits[1]).max()
 
 
 @pytest.mark.parametrize("kind", ["scales of other groups", "other dtype", "another way"])
