@@ -225,6 +225,7 @@ def linear(
     params: Mapping[str, Tensor | Array] | Record | Path | None = None,
     model: Checkpoint | Path | None = None,
     layer: str | None = None,
+    add: TensorLike | None = None,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
     check_finite: bool = False,

@@ -27,17 +27,19 @@ def draw_tensors(family: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, 
     return {name: draw_tensor(name, shape, center) for name, shape in shapes.items()}
 
 
-def drawn_models() -> dict[str, dict]:
-    """The configurations, and the shapes of the tensors, of all drawn models by name."""
-    return json.loads((REFERENCES / "decoders.json").read_text())
+def drawn_models(kind: str = "decoders") -> dict[str, dict]:
+    """The configurations, and the shapes of the tensors, of all drawn models of a kind by name: decoders or vision."""
+    return json.loads((REFERENCES / f"{kind}.json").read_text())
 
 
-def write_model(name: str, folder: Path, dtype: type = np.float32, **changes) -> Path:
+def write_model(name: str, folder: Path, dtype: type = np.float32, kind: str = "decoders", **changes) -> Path:
     """Write the folder of a model, with keys of config.json changed; `...` removes one."""
-    model = drawn_models()[name]
+    model = drawn_models(kind)[name]
     config = {key: value for key, value in (model["config"] | changes).items() if value is not ...}
     (folder / "config.json").write_text(json.dumps(config))
     tensors = draw_tensors(config["model_type"], model["shapes"])
     arrays = {key: one.astype(dtype) for key, one in tensors.items()}
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    if "preprocessor" in model:
+        (folder / "preprocessor_config.json").write_text(json.dumps(model["preprocessor"]))
     return folder

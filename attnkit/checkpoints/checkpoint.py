@@ -27,6 +27,7 @@ from attnkit.model.rotary import rope_frequencies
 from attnkit.tokenizers.files import TokenizerFolder
 
 FAMILIES = ("albert", "bert", "bloom", "camembert", "cohere", "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3",
+            "dinov2", "dinov2_with_registers",
             "distilbert", "electra", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo",
             "gpt_neox", "gpt_oss", "gptj", "granite", "llama", "lstm", "marian", "mistral", "mixtral", "modernbert",
             "mpnet", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe",

@@ -1,5 +1,7 @@
 """ViT: a pre-norm encoder of image patches, with a class token for the head."""
 
+from typing import Any
+
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import DEFAULT_CLASSES, read_classes
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_linear, norm
@@ -21,8 +23,8 @@ LAYERS: Layers = {
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width = raw.get_int("hidden_size")
-    patches = _read_patches(raw)
-    grid = (patches.height // patches.patch_height) * (patches.width // patches.patch_width)
+    patches = read_patches(raw)
+    rows, columns = patches.grid(patches.height, patches.width)
     has_pooler = stored.has("pooler.dense.weight")
     raw.ignore("tie_word_embeddings")  # there are no words
     if (raw.get_int("pooler_output_size", width), raw.get_str("pooler_act", "tanh")) != (width, "tanh") and has_pooler:
@@ -34,7 +36,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         eps=raw.get_float("layer_norm_eps", 1e-12),
         norm_first=True,
         activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),
-        positions=PositionConfig("learned", size=grid + 1),
+        positions=PositionConfig("learned", size=1 + rows * columns),
         patches=patches,
         pooler=has_pooler,
         head=stored.has("classifier.weight"),
@@ -44,14 +46,9 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     is_biased = raw.get_bool("qkv_bias", True)
-    patch_shape = (raw.get_int("num_channels", 3), *raw.get_size("patch_size"))
     return {
         **LAYERS,
-        "encoder.embed": {
-            "w": TensorSpec((f"{PATCHES}.weight",), transposed=True, patch_shape=patch_shape),
-            "b": TensorSpec((f"{PATCHES}.bias",)),
-            "cls": TensorSpec(("embeddings.cls_token",), leading_ones=2),
-        },
+        "encoder.embed": map_patches(raw),
         "encoder.{n}.self": map_linear(
             f"{LAYER}.attention.attention", wq="query", wk="key", wv="value", biased=is_biased
         )
@@ -59,9 +56,22 @@ def map_layers(raw: ConfigReader) -> Layers:
     }
 
 
-def _read_patches(raw: ConfigReader) -> PatchConfig:
-    """The sizes of the image and of its patches, which must fit in it."""
+def map_patches(raw: ConfigReader) -> dict[str, TensorSpec]:
+    """Map the convolution of the patches, and the class token."""
+    patch_shape = (raw.get_int("num_channels", 3), *raw.get_size("patch_size"))
+    return {
+        "w": TensorSpec((f"{PATCHES}.weight",), transposed=True, patch_shape=patch_shape),
+        "b": TensorSpec((f"{PATCHES}.bias",)),
+        "cls": TensorSpec(("embeddings.cls_token",), leading_ones=2),
+    }
+
+
+def read_patches(raw: ConfigReader, **choices: Any) -> PatchConfig:
+    """The sizes of the image and of its patches, which must fit in it.
+
+    choices  further fields of PatchConfig
+    """
     (height, width), (patch_height, patch_width) = raw.get_size("image_size"), raw.get_size("patch_size")
     if height < patch_height or width < patch_width:
         raise raw.error(f"image_size {height}x{width} is smaller than patch_size {patch_height}x{patch_width}")
-    return PatchConfig(height, width, patch_height, patch_width, raw.get_int("num_channels", 3))
+    return PatchConfig(height, width, patch_height, patch_width, raw.get_int("num_channels", 3), **choices)

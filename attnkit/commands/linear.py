@@ -18,11 +18,13 @@ def linear(
     params: Annotated[Mapping[str, Array] | None, options.file("tensors", "weights: w (in, out), and b (out)")] = None,
     model_: options.Model = None,
     layer: options.Layer = None,
+    add: options.Add = None,
 ) -> Record:
     """Apply a linear layer to the vector of each token: x W + b, which may change its width.
 
     The weights w (in, out) and b (out) come from a file (--params) or from a model (--model and --layer), such as the
-    projection of ALBERT's and ELECTRA's narrow embeddings to the width of the layers.
+    projection of ALBERT's and ELECTRA's narrow embeddings to the width of the layers. A weight w (D) is a diagonal
+    matrix, a factor for each feature, such as the layer scale of DINOv2.
 
     \b
     Example:
@@ -31,5 +33,7 @@ def linear(
     weights = layers.linear_weights(params, model_, layer)
     callbacks.current().on_parameters(weights)
     y = model.linear(record["x"], weights["w"], weights.get("b"), products=layers.products_of(model_, layer))
-    formula = "x W" + " + b" * ("b" in weights)
+    formula = ("x W" if weights["w"].ndim > 1 else "x · w") + " + b" * ("b" in weights)
+    if add is not None:
+        y, formula = model.add(y, add["x"]), f"{formula} + residual"
     return record.with_tensors({"x": Tensor(y, record.tensor("x").axes_like(y.shape), formula=formula)})

@@ -252,7 +252,9 @@ def slip_linear(graph: Graph, stage: Stage) -> Iterator[Change]:
     params = graph.core.params.get(stage.layer, {})
     if bias in params:
         yield f"the bias {bias} is missing", stage.change(missing=(bias,))
-    if weight in params and params[weight].shape[0] == params[weight].shape[1]:
+    if weight in params and params[weight].ndim == 1:
+        yield "the factors of the features are missing", stage.change(missing=(weight,))
+    elif weight in params and params[weight].shape[0] == params[weight].shape[1]:
         yield f"the weight {weight} is transposed", stage.change(transposed=True)
     yield from _neighbours(graph, stage)
     if weight in ("w1", "w3") and "w3" in params:

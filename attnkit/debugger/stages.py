@@ -280,7 +280,9 @@ class Around(NamedTuple):
         """x W + b, some columns of W at a time, which are converted to the precision."""
         stored = self.graph.core.params.get(self.stage.layer, {}).get(weight)
         y = x
-        if stored is not None:
+        if stored is not None and stored.ndim == 1:
+            y = x * self.convert(stored)
+        elif stored is not None:
             stored = stored.T if self.option("transposed") else stored
             y = np.empty((*x.shape[:-1], stored.shape[1]), x.dtype)
             for start in range(0, stored.shape[1], COLUMNS):
@@ -325,7 +327,7 @@ def _rows(around: Around, x: Array) -> Array:
     image = around.graph.inputs.image
     grid = None
     if core.config.patches is not None and image is not None:
-        grid = image.shape[-2] // core.config.patches.patch_height, image.shape[-1] // core.config.patches.patch_width
+        grid = core.config.patches.grid(*image.shape[-2:])
     where = around.option("where")
     return around.convert(transformer.position_encoding(altered, layer, x, where, grid)(where))
 
@@ -669,7 +671,7 @@ def _sizes(core: model.Model, inputs: Inputs, stack: str) -> tuple[int, int]:
         return ids.shape[0], ids.shape[1]
     cut, image = core.config.patches, np.asarray(inputs.image)
     assert cut is not None
-    return len(image), 1 + image.shape[-2] // cut.patch_height * (image.shape[-1] // cut.patch_width)
+    return len(image), cut.tokens(*image.shape[-2:])
 
 
 def _build_embeddings(place: Place) -> Built:

@@ -2,6 +2,8 @@
 
 import io
 import os
+import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +17,33 @@ from attnkit.records import Array
 
 SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff")
 SETTINGS = "preprocessor_config.json"
-HALF = (0.5, 0.5, 0.5)
-BILINEAR, LAST_FILTER = 2, 5  # by Pillow's numbers
+BILINEAR, BICUBIC, LAST_FILTER = 2, 3, 5  # by Pillow's numbers
 SMALLEST = 1e-6  # deviation of a channel
+DEFAULT_SIZE = 224
+MOST_PIXELS = 1 << 26  # of an image that keeps its proportion, before it is cropped
 LARGER = 4  # times the usual size of its images that a model is given
+
+
+class Defaults(NamedTuple):
+    """What a processor of images does where its file does not say.
+
+    resample          a filter of Pillow
+    mean, std         of the channels
+    crops             whether it cuts the center out
+    keeps_proportion  whether a size that is one number is that of the shorter edge, not of both
+    """
+
+    resample: int = BILINEAR
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    crops: bool = False
+    keeps_proportion: bool = False
+
+
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+CLIP = Defaults(BICUBIC, CLIP_MEAN, CLIP_STD, crops=True, keeps_proportion=True)
+PROCESSORS = {"CLIP": CLIP, "Bit": CLIP, "Siglip": Defaults(BICUBIC)}  # others do as the one of ViT
+KIND = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
 
 
 def decode_image(source: Source) -> Array:
@@ -45,29 +70,87 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
     image (C, height, width) float, or (height, width, 3) uint8 -> (C, height, width) float
     usual  height and width of the images that the model was made for
 
-    Pixels are resized, then multiplied by rescale_factor, less image_mean, divided by image_std.
+    Pixels are resized, cropped, then multiplied by rescale_factor, less image_mean, divided by image_std.
     """
     if image.dtype.kind == "f":
         return image
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3 or 0 in image.shape:
         expected = "uint8 (height, width, 3), or floats (C, height, width)"
         raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", "--image")
     path = os.path.join(folder, SETTINGS)
     raw = ConfigReader(read_json_object(path) if exists(path) else {}, path)
+    kind = KIND.sub("", raw.get_str("image_processor_type", raw.get_str("feature_extractor_type", "ViT")))
+    known = PROCESSORS.get(kind, Defaults())
     normalizes, rescales = raw.get_bool("do_normalize", True), raw.get_bool("do_rescale", True)
-    mean = raw.get_floats("image_mean", HALF) if normalizes else [0.0] * 3
-    std = raw.get_floats("image_std", HALF, least=SMALLEST) if normalizes else [1.0] * 3
+    mean = raw.get_floats("image_mean", known.mean) if normalizes else [0.0] * 3
+    std = raw.get_floats("image_std", known.std, least=SMALLEST) if normalizes else [1.0] * 3
     scale = raw.get_float("rescale_factor", 1 / 255) if rescales else 1.0
     if raw.get_bool("do_resize", True):
-        given = raw.values.get("size")
-        sizes = ConfigReader(given, raw.name) if isinstance(given, dict) else None
-        size = (sizes.get_int("height"), sizes.get_int("width")) if sizes else 2 * (raw.get_int("size", 224),)
-        if size[0] > LARGER * usual[0] or size[1] > LARGER * usual[1]:
-            expected = f"expected at most {LARGER} times the {usual[0]}x{usual[1]} of the model"
-            raise raw.error(f"size {size[0]}x{size[1]} ({expected})")
-        resample = raw.get_int("resample", BILINEAR, least=0, most=LAST_FILTER)
-        if image.shape[:2] != size:
-            with call_library("cannot be resized", "--image"):
-                pillow = import_library("PIL.Image", "image", "--image")
-                image = np.asarray(pillow.fromarray(image).resize(size[::-1], resample))
+        size = find_size(raw, image.shape[:2], known, usual)
+        resample = raw.get_int("resample", known.resample, least=0, most=LAST_FILTER)
+        image = resize_pixels(image, size, resample)
+    if raw.get_bool("do_center_crop", known.crops):
+        image = crop_center(image, read_sides(raw, "crop_size", usual))
     return model.normalize_pixels(image, mean, std, scale)
+
+
+def find_size(raw: ConfigReader, given: tuple[int, int], known: Defaults, usual: tuple[int, int]) -> tuple[int, int]:
+    """The height and width that an image of a given size is resized to."""
+    sizes = raw.values.get("size")
+    edge = sizes.get("shortest_edge") if isinstance(sizes, dict) else sizes if known.keeps_proportion else None
+    if edge is None and not (known.keeps_proportion and sizes is None):
+        return read_sides(raw, "size", usual)
+    if isinstance(sizes, dict) and sizes.get("longest_edge") is not None:
+        raise raw.error("size with longest_edge is not supported")
+    shortest = ConfigReader({"shortest_edge": edge}, raw.name).get_int("shortest_edge", DEFAULT_SIZE)
+    check_sides(raw, (shortest, shortest), usual, "size")
+    short, long = min(given), max(given)
+    longer = int(shortest * long / short)
+    if shortest * longer > MOST_PIXELS:
+        raise DataError(f"{given[1]}x{given[0]} pixels are too narrow to resize to an edge of {shortest}", "--image")
+    return (longer, shortest) if given[1] <= given[0] else (shortest, longer)
+
+
+def read_sides(raw: ConfigReader, key: str, usual: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of a key, from an object or from one number for both."""
+    sizes = raw.values.get(key)
+    inner = ConfigReader(sizes, raw.name) if isinstance(sizes, dict) else None
+    sides = (inner.get_int("height"), inner.get_int("width")) if inner else 2 * (raw.get_int(key, DEFAULT_SIZE),)
+    check_sides(raw, sides, usual, key)
+    return sides
+
+
+def check_sides(raw: ConfigReader, sides: tuple[int, int], usual: tuple[int, int], key: str) -> None:
+    """Raise DataError for an image much larger than those that a model was made for."""
+    if sides[0] > LARGER * usual[0] or sides[1] > LARGER * usual[1]:
+        expected = f"expected at most {LARGER} times the {usual[0]}x{usual[1]} of the model"
+        raise raw.error(f"{key} {sides[0]}x{sides[1]} ({expected})")
+
+
+def resize_pixels(image: Array, size: tuple[int, int], resample: int) -> Array:
+    """Resize an image (height, width, 3) uint8 by a filter of Pillow, which widens for a smaller image."""
+    if image.shape[:2] == size:
+        return image
+    with call_library("cannot be resized", "--image"):
+        pillow = import_library("PIL.Image", "image", "--image")
+        return np.asarray(pillow.fromarray(image).resize(size[::-1], resample))
+
+
+def crop_center(image: Array, size: tuple[int, int]) -> Array:
+    """Cut the center out of an image; where it is smaller than that, zeros are around it.
+
+    image (H, W, C), size (height, width) -> (height, width, C)
+
+    >>> crop_center(np.array([[[1], [2], [3], [4]]]), (1, 2)).ravel().tolist()
+    [2, 3]
+    >>> crop_center(np.array([[[1], [2], [3], [4]]]), (2, 2))[..., 0].tolist()
+    [[0, 0], [2, 3]]
+    """
+    places, sources = [], []
+    for old, new in zip(image.shape, size, strict=False):
+        first, at = max((old - new) // 2, 0), max(-((old - new) // 2), 0)
+        sources.append(slice(first, first + new))
+        places.append(slice(at, at + min(old, new)))
+    cropped = np.zeros((*size, image.shape[-1]), image.dtype)
+    cropped[places[0], places[1]] = image[sources[0], sources[1]]
+    return cropped

@@ -290,7 +290,7 @@ def count_embedding(model: ModelShapes, layer: str, passes: Passes) -> Iterator[
     numbers = passes.rows * width
     if config.patches:
         pixels = model.shapes[layer]["w"][0]
-        patches = passes.texts * (passes.tokens - 1)
+        patches = passes.texts * (passes.tokens - config.patches.before)
         read = patches * pixels + passes.count * model.size(layer)
         flops, biased = 2 * patches * pixels * width, patches * width * ("b" in model.shapes[layer])
         yield Stage(layer, (passes.tokens, width), flops, biased, read, numbers, parameters=model.own_size(layer))
@@ -321,6 +321,11 @@ def count_norm(model: ModelShapes, layer: str, passes: Passes, rows: int = 0) ->
 
 
 def count_linear(model: ModelShapes, layer: str, passes: Passes) -> Iterator[Stage]:
+    if len(model.shapes[layer]["w"]) == 1:  # a factor of each feature
+        numbers = passes.rows * model.config.width
+        shape, read = (shown_tokens(passes), model.config.width), numbers + passes.count * model.size(layer)
+        yield Stage(layer, shape, 0, numbers, read, numbers, parameters=model.own_size(layer))
+        return
     yield matrix_stage(model, layer, "w", layer, passes, passes.rows)
 
 
@@ -695,9 +700,9 @@ def count_phases(model: ModelShapes, run: Workload) -> dict[str, list[Stage]]:
 
 
 def count_patches(config: Config) -> int:
-    """Tokens of an image of the size of a model, the class token among them; 0 for a model of texts."""
+    """Tokens of an image of the size of a model, all of them; 0 for a model of texts."""
     cut = config.patches
-    return 1 + cut.height // cut.patch_height * (cut.width // cut.patch_width) if cut else 0
+    return cut.tokens(cut.height, cut.width) if cut else 0
 
 
 def default_tokens(config: Config) -> int:

@@ -32,7 +32,7 @@ KEYS = {
     "key/value heads": "num_key_value_heads num_kv_heads multi_query",
     "head width": "head_dim d_kv",
     "hidden width": "intermediate_size n_inner hidden_dim ffn_dim d_ff encoder_ffn_dim decoder_ffn_dim dim_feedforward "
-    "ffn_hidden_size transformer-dim-ffn transformer-decoder-dim-ffn",
+    "ffn_hidden_size transformer-dim-ffn transformer-decoder-dim-ffn mlp_ratio",
     "vocabulary": "vocab_size decoder_vocab_size dim-vocabs",
     "windows": "sliding_window window_size local_attention",
     "embedding width": "embedding_size word_embed_proj_dim",
@@ -51,7 +51,7 @@ KEYS = {
     "logit cap": "final_logit_softcapping",
     "activation": "hidden_act hidden_activation activation_function activation afn feed_forward_proj "
     "transformer-ffn-activation",
-    "gate": "feed_forward_proj",
+    "gate": "feed_forward_proj use_swiglu_ffn",
     "biases": "attention_bias use_qkv_bias mlp_bias bias enable_bias qkv_bias",
     "positions": "position_embedding_type alibi pos_att_type relative_attention",
     "longest text": "max_position_embeddings n_positions",
@@ -74,6 +74,7 @@ KEYS = {
     "segments": "type_vocab_size",
     "image": "image_size num_channels",
     "patches": "patch_size",
+    "registers": "num_register_tokens",
     "head": "tie_word_embeddings tied-embeddings-all tied-embeddings",
     "classes": "id2label",
     "probabilities": "problem_type",
@@ -243,6 +244,7 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "q k v bound": number_of(config.clip, 0),
         "embedding factor": number_of(config.embed_scale, 1),
         "residual factor": number_of(config.residual_scale, 1),
+        "layer scale": "a factor of each feature" * config.layer_scale,
         "logit factor": number_of(config.logit_scale, 1),
         "logit cap": number_of(config.logit_softcap, 0),
         "activation": config.activation,
@@ -255,6 +257,7 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "segments": f"{config.types} kinds" if config.types else "",
         "image": f"{cut.channels} channels of {cut.height} × {cut.width}" if cut else "",
         "patches": f"{cut.patch_height} × {cut.patch_width}" if cut else "",
+        "registers": str(cut.registers) if cut and cut.registers else "",
     }
 
 

@@ -2,7 +2,7 @@
 
 A model is a configuration, and parameters by layer name. Layer names, with STACK for encoder or decoder:
 
-STACK.embed        table (N, D), types (M, D); of images w (C*P*P, D), b (D,), cls (D,)
+STACK.embed        table (N, D), types (M, D); of images w (C*P*P, D), b (D,), cls (D,), registers (R, D)
 STACK.positions    table (P, D), learned positions
 STACK.embed_norm   gamma, beta (D,): a norm of the embeddings
 STACK.projection   w (E, D), b (D,): embeddings of another width to that of the layers; E is then that of all above
@@ -17,6 +17,7 @@ STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
                    (D, P) of the key that all heads share; wq reads the latent of queries, wk and wv that of keys
 STACK.N.norm1 …    gamma, beta (D,): norms before or after sub-layers, in the order of the sub-layers they belong to
 STACK.N.output_norm1 …  the same, of the results of sub-layers before they are added
+STACK.N.scale1 …   w (D,), a factor on each feature of the result of a sub-layer before it is added
 STACK.N.ffn        of a mixture of experts: router (D, E), router_bias, correction (E,), shared_gate (D, 1)
 STACK.N.expert.K, STACK.N.shared  of it, its feed-forward networks: the parameters of ffn above, of other widths
 STACK.norm         gamma, beta (D,): a norm after the last layer
@@ -85,13 +86,40 @@ class PositionConfig:
 
 @dataclass(frozen=True)
 class PatchConfig:
-    """How an image is split into patches: sizes of both, and channels."""
+    """How an image is split into patches, and what tokens it becomes.
+
+    height, width, patch_height, patch_width, channels   sizes of the images that the model was made for
+    has_class    whether there is a class token before the patches
+    registers    tokens between it and the patches, which have no learned position
+    antialias    whether learned positions are interpolated with a kernel that widens for a smaller grid
+    """
 
     height: int
     width: int
     patch_height: int
     patch_width: int
     channels: int = 3
+    has_class: bool = True
+    registers: int = 0
+    antialias: bool = False
+
+    @property
+    def before(self) -> int:
+        """Number of tokens before those of the patches: the class token and the registers."""
+        return self.has_class + self.registers
+
+    def tokens(self, height: int, width: int) -> int:
+        """Number of tokens of an image."""
+        rows, columns = self.grid(height, width)
+        return self.before + rows * columns
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the patches of an image.
+
+        >>> PatchConfig(32, 32, 8, 8).grid(16, 24)
+        (2, 3)
+        """
+        return height // self.patch_height, width // self.patch_width
 
 
 @dataclass(frozen=True)
@@ -186,6 +214,7 @@ class Config:
     norm          layer or rms, with eps; before each sub-layer (norm_first), of its result before that is added
                   (norm_output), or both, or else after its residual
     parallel      whether the feed-forward network reads what attention reads, with norm_first
+    layer_scale   whether the features of the results of sub-layers have factors, with norm_first
     qk_norm       the scope of a norm of queries and keys, see QueryKeyNorm; "": there is none
     clip          bound of queries, keys and values; 0 is off
     score         the score function of queries and keys
@@ -206,7 +235,8 @@ class Config:
     classes       names of the logits of a classifier
     task          what the classes are of: sequence, token, or question (the ends of an answer); "": see `pooling`
     pooling       the vector that a classifier of whole texts or images reads: first (the first token's), pooler, mean
-                  (of the tokens), or concat (of the last token, the maximum and the mean)
+                  (of the tokens), concat (of the last token, the maximum and the mean), or patches (the first token's
+                  and the mean of those of the patches)
     label_function   of the logits: softmax, sigmoid (several labels may hold), or none (numbers)
     """
 
@@ -219,6 +249,7 @@ class Config:
     norm_first: bool = False
     norm_output: bool = False
     parallel: bool = False
+    layer_scale: bool = False
     activation: str = "relu"
     positions: PositionConfig = field(default_factory=PositionConfig)
     score: str = "scaled-dot"
@@ -266,7 +297,7 @@ class Config:
     @property
     def pooled_width(self) -> int:
         """The width of what the head reads."""
-        return self.width * (3 if self.classes and self.pooling == "concat" else 1)
+        return self.width * ({"concat": 3, "patches": 2}.get(self.pooling, 1) if self.classes else 1)
 
     @property
     def memory_width(self) -> int:
@@ -351,6 +382,7 @@ class Config:
             "one": 1,
             "vocab": stack.vocab,
             "segment": self.types,
+            "register": patches.registers if patches else 0,
             "pixel": patches.channels * patches.patch_height * patches.patch_width if patches else 0,
             "embedding": self.embed_width,
             "position": positions.size,
@@ -475,6 +507,9 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
             result = Step("layernorm", f"{name}.output_norm{order}", "saved", scale=config.residual_scale)
             steps += [norm, work, result] if has_norm else [work._replace(saves_residual=True), result]
             continue
+        if config.layer_scale:
+            steps += [norm, work, Step("linear", f"{name}.scale{order}", "saved", scale=config.residual_scale)]
+            continue
         work = work._replace(adds_residual="saved" if has_norm else "input", scale=config.residual_scale)
         steps += [norm] * has_norm + [work] if config.norm_first else [work, norm._replace(saves_residual=False)]
     return steps
@@ -514,7 +549,7 @@ def _with_relative_positions(positions: PositionConfig, stack: str, layers: list
 def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:
     """Shape of a parameter of the pooler or of a layer of the head."""
     width = config.width
-    inner = (config.head_width or width) if config.transform else width
+    inner = (config.head_width or width) if config.transform else config.pooled_width
     words = len(config.classes) or config.stack(config.stacks[-1]).vocab
     rows, out = {"pooler": (width, width), "head": (inner, words)}.get(part, (width, inner))
     return {"w": (rows, out), "b": (out,), "gamma": (out,), "beta": (out,)}[name]

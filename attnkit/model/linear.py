@@ -25,6 +25,8 @@ def linear(
 
     x (..., D), weight (D, E), bias (E,) -> (..., E)
 
+    A weight (D,) is the diagonal of a matrix, which multiplies each feature by a factor.
+
     DataError if the shapes do not match, with `names` for x, weight and bias. `products` are those of the layer.
 
     >>> linear(np.array([[1.0, 2.0]]), np.eye(2), np.array([10.0, 20.0]))
@@ -32,7 +34,10 @@ def linear(
     """
     dtype = working(*(array for array in (x, weight, bias) if array is not None))
     y = cast(x, dtype)
-    if weight is not None:
+    if weight is not None and weight.ndim == 1:
+        check_diagonal(x, weight, names)
+        y = y * cast(weight, dtype)
+    elif weight is not None:
         check_inner(x, weight, names)
         # not made contiguous: a tied table is a transposed view, too big to copy
         y = products.matrix(y, np.asarray(weight, dtype))
@@ -59,7 +64,8 @@ def linear_backward(
 
     grad_output (..., E), x (..., D), weight (D, E), bias (E,) -> x (..., D), weight (D, E), bias (E,)
 
-    dW and db are sums over all rows, which are multiplied as one matrix. DataError if the shapes do not match.
+    dW and db are sums over all rows, which are multiplied as one matrix. Of a diagonal (D,), dW is its diagonal.
+    DataError if the shapes do not match.
 
     >>> x, w = np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])
     >>> gradients = linear_backward(np.array([[10.0]]), x, w, np.array([0.0]))
@@ -71,7 +77,11 @@ def linear_backward(
     if weight is None:
         check_gradient(dy, x.shape, "x")
         return LinearGradients(dy, None, None if bias is None else sum_rows(dy))
-    check_gradient(dy, (*x.shape[:-1], weight.shape[1]), "x W + b")
+    check_gradient(dy, (*x.shape[:-1], weight.shape[-1]), "x W + b")
+    if weight.ndim == 1:
+        return LinearGradients(
+            dy * cast(weight, dtype), sum_rows(dy * cast(x, dtype)), None if bias is None else sum_rows(dy)
+        )
     rows = as_rows(dy)
     dx = matrix_product(rows, np.asarray(weight, dtype).T).reshape(x.shape)
     dw = matrix_product(as_rows(cast(x, dtype)).T, rows)
@@ -147,6 +157,13 @@ def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
     if x.ndim == 0:
         raise DataError.about(names[1], f"{pair}: a single number has no axis to multiply")
     raise DataError.about(names[1], f"{pair}: first dimension {weight.shape[0]} != {x.shape[-1]}")
+
+
+def check_diagonal(x: Array, weight: Array, names: tuple[str, str, str]) -> None:
+    """Raise DataError unless x (..., D) has as many features as a diagonal (D,) has factors."""
+    if x.shape[-1:] != weight.shape:
+        pair = f"{as_text(weight.shape)} for {names[0]} {as_text(x.shape)}"
+        raise DataError.about(names[1], f"{pair}: expected a factor for each feature")
 
 
 def to_column_major(weight: Array) -> Array:

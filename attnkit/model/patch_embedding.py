@@ -12,6 +12,8 @@ from attnkit.model.dtypes import Array, cast, output_dtype, working
 def normalize_pixels(pixels: Array, mean: Sequence[float], std: Sequence[float], scale: float = 1 / 255) -> Array:
     """Normalize the channels of an image, each (scale x - mean) / std.
 
+    Products with the scale are computed in float64 and rounded to float32, as transformers does.
+
     pixels (height, width, C), mean (C,), std (C,) -> (C, height, width) float32
 
     DataError if there is not one mean and one deviation for each channel, or where a deviation is 0.
@@ -29,7 +31,7 @@ def normalize_pixels(pixels: Array, mean: Sequence[float], std: Sequence[float],
     if 0 in std:
         raise DataError("a deviation of 0 (expected positive numbers)")
     center, spread = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-    scaled = (pixels.astype(np.float32) * np.float32(scale) - center) / spread
+    scaled = ((pixels * np.float64(scale)).astype(np.float32) - center) / spread
     return np.ascontiguousarray(np.moveaxis(scaled, -1, 0))
 
 
@@ -81,40 +83,43 @@ def extract_patches_backward(
     return cut.reshape(image_shape)
 
 
-def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, new_columns: int) -> Array:
+def interpolate_positions(
+    table: Array, rows: int, columns: int, new_rows: int, new_columns: int, antialias: bool = False
+) -> Array:
     """Interpolate learned positions of a grid of patches to another size.
 
-    table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
+    table (1 + rows * columns, D), or without a class token (rows * columns, D) -> (1 + new_rows * new_columns, D)
 
     The row of the class token is unchanged. Bicubic: a new point is at scale (i + 1/2) - 1/2 of the old grid and uses
     its four neighbours on each axis, the nearest of the edge if there are none, by Keys' cubic kernel (1981, equation
-    4) with a = -3/4. DataError if the table does not hold the grid.
+    4) with a = -3/4. For `antialias` see `antialiased_weights`. DataError if the table does not hold the grid.
 
     >>> interpolate_positions(np.array([[9.0], [0.0], [4.0]]), 1, 2, 1, 4).ravel().round(4)
     array([ 9.    , -0.4219,  0.9062,  3.0938,  4.4219])
     """
-    if table.ndim != 2 or len(table) != 1 + rows * columns or min(rows, columns) < 1:
-        raise DataError.about(
-            "position", f"table {as_text(table.shape)}: expected 1 + {rows} x {columns} rows, as the grid has"
-        )
+    first = len(table) - rows * columns
+    if table.ndim != 2 or first not in (0, 1) or min(rows, columns) < 1:
+        expected = f"expected {rows} x {columns} rows, as the grid has, and 1 or none before"
+        raise DataError.about("position", f"table {as_text(table.shape)}: {expected}")
     if min(new_rows, new_columns) < 1:
         raise DataError(f"grid of {new_rows} x {new_columns} patches (expected 1 or more)")
     if (rows, columns) == (new_rows, new_columns):
         return table
     dtype = working(table)
-    grid = cast(table[1:], dtype).reshape(rows, columns, table.shape[1])
-    down, across = bicubic_weights(rows, new_rows).astype(dtype), bicubic_weights(columns, new_columns).astype(dtype)
+    grid = cast(table[first:], dtype).reshape(rows, columns, table.shape[1])
+    weigh = antialiased_weights if antialias else bicubic_weights
+    down, across = weigh(rows, new_rows).astype(dtype), weigh(columns, new_columns).astype(dtype)
     tall = np.tensordot(down, grid, 1)  # (new_rows, columns, D)
     points = (across @ tall).reshape(new_rows * new_columns, table.shape[1])
-    return np.concatenate([table[:1], points]).astype(output_dtype(table), copy=False)
+    return np.concatenate([table[:first], points]).astype(output_dtype(table), copy=False)
 
 
 def interpolate_positions_backward(
-    grad_output: Array, rows: int, columns: int, new_rows: int, new_columns: int
+    grad_output: Array, rows: int, columns: int, new_rows: int, new_columns: int, antialias: bool = False
 ) -> Array:
     """Gradient of a position table that was interpolated to another grid.
 
-    grad_output (1 + new_rows * new_columns, D) -> (1 + rows * columns, D)
+    grad_output (1 + new_rows * new_columns, D) -> (1 + rows * columns, D); without a class token 1 less of both
 
     DataError if the gradient does not have the shape of the new grid.
 
@@ -122,15 +127,25 @@ def interpolate_positions_backward(
     array([ 9.    ,  1.1055, -0.1055])
     """
     width, dtype = grad_output.shape[-1], working(grad_output)
-    check_gradient(grad_output, (1 + new_rows * new_columns, width), "the interpolated positions")
+    first = int(len(grad_output) > new_rows * new_columns)
+    check_gradient(grad_output, (first + new_rows * new_columns, width), "the interpolated positions")
     if (rows, columns) == (new_rows, new_columns):
         return grad_output
     gradient = cast(grad_output, dtype)
-    points = gradient[1:].reshape(new_rows, new_columns, width)
-    down, across = bicubic_weights(rows, new_rows).astype(dtype), bicubic_weights(columns, new_columns).astype(dtype)
+    points = gradient[first:].reshape(new_rows, new_columns, width)
+    weigh = antialiased_weights if antialias else bicubic_weights
+    down, across = weigh(rows, new_rows).astype(dtype), weigh(columns, new_columns).astype(dtype)
     tall = across.T @ points  # (new_rows, columns, D)
     grid = np.tensordot(down.T, tall, 1).reshape(rows * columns, width)
-    return np.concatenate([gradient[:1], grid])
+    return np.concatenate([gradient[:first], grid])
+
+
+def add_register_rows(table: Array, registers: int) -> Array:
+    """Insert rows of zeros for registers after that of the class token, as they have no positions.
+
+    table (1 + P, D) -> (1 + registers + P, D)
+    """
+    return np.insert(table, 1, np.zeros((registers, 1), table.dtype), axis=0) if registers else table
 
 
 def bicubic_weights(old: int, new: int) -> Array:
@@ -144,8 +159,20 @@ def bicubic_weights(old: int, new: int) -> Array:
     return weights
 
 
+def antialiased_weights(old: int, new: int) -> Array:
+    """`bicubic_weights` with a = -1/2 and a kernel that widens by old/new for fewer points: (new, old).
+
+    Points beyond an edge have no weight, and the weights of each new point add up to 1, as PyTorch and Pillow do.
+    """
+    scale = old / new
+    where = scale * (np.arange(new)[:, None] + 0.5) - 0.5
+    weights = _kernel(np.abs(np.arange(old) - where) / max(scale, 1.0), a=-0.5)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
+
+
 def _kernel(distance: Array, a: float = -0.75) -> Array:
     """Keys' bicubic kernel: one cubic up to a distance of 1, another up to 2."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = a * (((distance - 5) * distance + 8) * distance - 4)
-    return np.where(distance <= 1, near, far)
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

@@ -65,6 +65,31 @@ def mean_pool_backward(grad_output: Array, real: Array) -> Array:
     return gradient
 
 
+def patch_pool(x: Array, before: int) -> Array:
+    """Hidden state of the first token, and the mean of those of patches, side by side.
+
+    x (..., T, D), before: number of tokens before the patches -> (..., 2D)
+
+    >>> patch_pool(np.array([[1.0], [9.0], [3.0], [5.0]]), 2)
+    array([1., 4.])
+    """
+    return np.concatenate([first_token(x), x[..., before:, :].mean(axis=-2)], axis=-1)
+
+
+def patch_pool_backward(grad_output: Array, shape: tuple[int, ...], before: int) -> Array:
+    """Gradient before `patch_pool`.
+
+    grad_output (..., 2D), shape (..., T, D) -> (..., T, D)
+
+    >>> patch_pool_backward(np.array([1.0, 4.0]), (4, 1), 2).ravel()
+    array([1., 0., 2., 2.])
+    """
+    first, mean = np.split(grad_output, 2, axis=-1)
+    gradient = first_token_backward(first, shape)
+    gradient[..., before:, :] += mean[..., None, :] / (shape[-2] - before)
+    return gradient
+
+
 def concat_pool(x: Array, real: Array) -> Array:
     """Last hidden state, maximum and mean of the tokens, side by side.
 

@@ -24,7 +24,7 @@ from attnkit.model.hooks import apply_hook, scoped
 from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
 from attnkit.model.linear import add, linear, scaled
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
-from attnkit.model.patch_embedding import extract_patches, interpolate_positions
+from attnkit.model.patch_embedding import add_register_rows, extract_patches, interpolate_positions
 from attnkit.model.positions import (
     add_positions,
     alibi_slopes,
@@ -122,15 +122,15 @@ def segments(ids: Array, context: Context) -> Array:
 
 
 def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> tuple[Array, tuple[int, int]]:
-    """Class token and vectors of the patches of an image, and their grid."""
+    """Class token, registers and vectors of the patches of an image, and their grid."""
     if config.patches is None or image.ndim < 3 or image.shape[-3] != config.patches.channels:
         channels = config.patches.channels if config.patches else 0
         raise DataError.about("image", f"{image.shape}: expected ({channels}, height, width)")
-    height, width = config.patches.patch_height, config.patches.patch_width
-    rows = linear(extract_patches(image, height, width), params["w"], params.get("b"))
-    first = np.broadcast_to(params["cls"], (*rows.shape[:-2], 1, rows.shape[-1]))
-    grid = image.shape[-2] // height, image.shape[-1] // width
-    return np.concatenate([first, rows], axis=-2), grid
+    cut = config.patches
+    rows = linear(extract_patches(image, cut.patch_height, cut.patch_width), params["w"], params.get("b"))
+    lead = [np.atleast_2d(params[name]) for name in ("cls", "registers") if name in params]
+    first = [np.broadcast_to(one, (*rows.shape[:-2], *one.shape)) for one in lead]
+    return np.concatenate([*first, rows], axis=-2), cut.grid(*image.shape[-2:])
 
 
 def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Array:
@@ -169,10 +169,12 @@ def position_encoding(
         check_size(model.config, where)
         return lambda part: sinusoidal_positions(part, x.shape[-1], layout=positions.layout, base=positions.base)
     table, grids = model.params[layer]["table"], changed_grid(model.config, grid)
-    if grids:
-        table = interpolate_positions(table.astype(x.dtype, copy=False), *grids)
-    else:
+    cut = model.config.patches
+    if cut and grids:
+        table = interpolate_positions(table.astype(x.dtype, copy=False), *grids, antialias=cut.antialias)
+    elif not cut:
         check_size(model.config, where)
+    table = add_register_rows(table, cut.registers) if cut else table
     return lambda part: learned_positions(part + positions.first, table)
 
 
@@ -181,7 +183,7 @@ def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int
     cut = config.patches
     if cut is None or grid is None:
         return None
-    usual = cut.height // cut.patch_height, cut.width // cut.patch_width
+    usual = cut.grid(cut.height, cut.width)
     return None if grid == usual else (*usual, *grid)
 
 

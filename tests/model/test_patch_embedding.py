@@ -5,6 +5,7 @@ import pytest
 
 from attnkit.errors import DataError
 from attnkit.model import extract_patches, interpolate_positions, normalize_pixels
+from attnkit.model.patch_embedding import antialiased_weights
 
 
 def test_patches_by_hand():
@@ -86,8 +87,23 @@ def test_rows_and_columns_are_not_mistaken_for_each_other():
     np.testing.assert_allclose(interpolate_positions(turned, 3, 2, 4, 5)[1:].reshape(4, 5, 2), there.swapaxes(0, 1))
 
 
+def test_a_smooth_kernel_widens_for_fewer_points_and_is_keys_of_one_half_for_more():
+    # of 4 points 2: each new one reads a kernel twice as wide, cut at the edge
+    kernel = np.array([0.8671875, 0.8671875, 0.2265625, -0.0703125])  # at 1/4, 1/4, 3/4, 5/4
+    row = kernel / kernel.sum()
+    np.testing.assert_allclose(antialiased_weights(4, 2), [row, row[::-1]], rtol=1e-15)
+    np.testing.assert_allclose(antialiased_weights(2, 4)[1], np.array([0.8671875, 0.2265625]) / 1.09375, rtol=1e-15)
+
+
+def test_a_grid_without_a_class_token_is_interpolated_alike():
+    table = np.random.default_rng(2).standard_normal((7, 2))
+    np.testing.assert_array_equal(
+        interpolate_positions(table[1:], 2, 3, 4, 5), interpolate_positions(table, 2, 3, 4, 5)[1:]
+    )
+
+
 def test_a_table_that_is_no_such_grid():
-    with pytest.raises(DataError, match=r"position table \(6,2\): expected 1 \+ 2 x 3 rows"):
-        interpolate_positions(np.zeros((6, 2)), 2, 3, 4, 4)
+    with pytest.raises(DataError, match=r"position table \(5,2\): expected 2 x 3 rows"):
+        interpolate_positions(np.zeros((5, 2)), 2, 3, 4, 4)
     with pytest.raises(DataError, match="grid of 0 x 4 patches"):
         interpolate_positions(np.zeros((7, 2)), 2, 3, 0, 4)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.norms import QueryKeyNorm
-from attnkit.model.patch_embedding import bicubic_weights
+from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights
 from attnkit.model.pooling import last_tokens, mean_pool
 
 JaxArray = Any
@@ -46,7 +46,7 @@ def wide(x: JaxArray) -> JaxArray:
 
 def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
     """x W + b; W is the identity and b zero if missing: see model/linear.py."""
-    y = x if weight is None else x @ weight
+    y = x if weight is None else x * weight if weight.ndim == 1 else x @ weight
     return y if bias is None else y + bias
 
 
@@ -154,15 +154,19 @@ def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray, interleaved: bool = False)
     return jnp.concatenate([*(part.astype(x.dtype) for part in turned), rest], axis=-1)
 
 
-def interpolate_positions(table: JaxArray, rows: int, columns: int, new_rows: int, new_columns: int) -> JaxArray:
+def interpolate_positions(
+    table: JaxArray, rows: int, columns: int, new_rows: int, new_columns: int, antialias: bool = False
+) -> JaxArray:
     """Resize learned positions of a grid of patches: see model/patch_embedding.py.
 
     table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
     """
-    grid = table[1:].reshape(rows, columns, -1)
-    down, across = bicubic_weights(rows, new_rows), bicubic_weights(columns, new_columns)
+    first = len(table) - rows * columns
+    grid = table[first:].reshape(rows, columns, -1)
+    weigh = antialiased_weights if antialias else bicubic_weights
+    down, across = weigh(rows, new_rows), weigh(columns, new_columns)
     points = jnp.einsum("yr,xc,rcd->yxd", down.astype(table.dtype), across.astype(table.dtype), grid)
-    return jnp.concatenate([table[:1], points.reshape(new_rows * new_columns, -1)])
+    return jnp.concatenate([table[:first], points.reshape(new_rows * new_columns, -1)])
 
 
 def head_logits(
@@ -196,6 +200,9 @@ def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: J
         return pool_first(params, x, see)[..., None, :]
     if config.pooling == "first":
         return x[..., :1, :]
+    if config.patches and config.pooling == "patches":
+        rest = x[..., config.patches.before :, :].mean(axis=-2, keepdims=True)
+        return jnp.concatenate([x[..., :1, :], rest], axis=-1)
     real = jnp.ones(x.shape[:-1], bool) if real is None else real
     mean = mean_pool(x, real)[..., None, :]
     if config.pooling == "mean":

@@ -22,7 +22,6 @@ from attnkit.model.transformer import (
     absolute_positions,
     alibi,
     attention_source,
-    changed_grid,
     check_size,
     rotation,
     segments,
@@ -133,7 +132,7 @@ def token_arrays(
     if not any(step.op == "posenc" for step in steps):
         return arrays
     where = absolute_positions(np.empty((tokens, 0)), context)
-    if not changed_grid(config, context.grid if config.patches else None):
+    if not config.patches:
         check_size(config, where)
     if positions.kind != "sinusoidal":
         return arrays | {"positions": fill(where, -1, width)}
@@ -191,8 +190,8 @@ def check_first_input(config: Config, step: Step, x: Array, context: Context) ->
             from attnkit.model.transformer import embed_patches
 
             embed_patches(config, {}, x)  # its error
-        context.grid = x.shape[-2] // cut.patch_height, x.shape[-1] // cut.patch_width
-        return x, x.shape[:-3], 1 + context.grid[0] * context.grid[1]
+        context.grid = cut.grid(*x.shape[-2:])
+        return x, x.shape[:-3], cut.tokens(*x.shape[-2:])
     ids = check_ids(x, config.stack(parse_layer_name(step.layer)[0]).vocab)
     return ids, ids.shape[:-1], ids.shape[-1]
 

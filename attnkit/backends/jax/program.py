@@ -57,8 +57,9 @@ def embed_tokens(run: Pass, layer: str, ids: JaxArray) -> JaxArray:
     if config.patches:
         cut = config.patches
         rows = linear(extract_patches(ids, cut.patch_height, cut.patch_width), params["w"], params.get("b"))
-        first = jnp.broadcast_to(params["cls"], (*rows.shape[:-2], 1, rows.shape[-1]))
-        return run.see(layer, jnp.concatenate([first, rows], axis=-2))
+        lead = [jnp.atleast_2d(params[name]) for name in ("cls", "registers") if name in params]
+        first = [jnp.broadcast_to(one, (*rows.shape[:-2], *one.shape)) for one in lead]
+        return run.see(layer, jnp.concatenate([*first, rows], axis=-2))
     x = params["table"][ids]
     x = x * jnp.asarray(config.embed_scale, x.dtype) if config.embed_scale != 1 else x
     return run.see(layer, x + params["types"][run.inputs["types"]] if "types" in params else x)
@@ -69,8 +70,11 @@ def add_positions(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     if "sinusoids" in run.inputs:
         return run.see(layer, x + run.inputs["sinusoids"].astype(x.dtype))
     table, positions = run.params[layer]["table"], run.config.positions
-    if grids := changed_grid(run.config, run.inputs.get("grid")):
-        table = interpolate_positions(table, *grids)
+    cut, grids = run.config.patches, changed_grid(run.config, run.inputs.get("grid"))
+    if cut and grids:
+        table = interpolate_positions(table, *grids, antialias=cut.antialias)
+    if cut and cut.registers:
+        table = jnp.insert(table, 1, jnp.zeros((cut.registers, 1), table.dtype), axis=0)
     return run.see(layer, x + table[run.inputs["positions"] + positions.first])
 
 

@@ -415,7 +415,10 @@ def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
 def undo_linear(call: StageCall, outer: Outer, into: StageGradients) -> None:
     values, x = call.values, call.before["x"]
     weights = layers.linear_weights(values["params"], values["model_"], values["layer"])
-    dx, gradients = projection_backward(outer.pop("x"), x, weights)
+    dy = outer.pop("x")
+    if values["add"] is not None:
+        into.add_operand("add", sum_to_shape(dy, values["add"]["x"].shape))
+    dx, gradients = projection_backward(dy, x, weights)
     into.add_input("x", dx)
     into.add_weights(gradients)
 

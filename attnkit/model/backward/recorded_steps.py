@@ -143,8 +143,11 @@ def _embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Ar
     layer, config, params = step.layer, model.config, model.params[step.layer]
 
     def undo_patches(dy: Array, reverse: Reverse, height: int, width: int) -> Array:
-        dpatches = undo_projection(model, layer, dy[..., 1:, :], extract_patches(x, height, width), reverse)
-        reverse.add(layer, {"cls": sum_to_shape(dy[..., 0, :], params["cls"].shape)})
+        before = config.patches.before if config.patches else 0
+        dpatches = undo_projection(model, layer, dy[..., before:, :], extract_patches(x, height, width), reverse)
+        lead = {"cls": dy[..., 0, :], "registers": dy[..., 1:before, :]}
+        gradients = {name: sum_to_shape(part, params[name].shape) for name, part in lead.items() if name in params}
+        reverse.add(layer, gradients)
         return extract_patches_backward(dpatches, x.shape, height, width)
 
     def undo(dy: Array, reverse: Reverse) -> Array:
@@ -171,10 +174,15 @@ def _positions_vjp(model: Model, step: Step, x: Array, context: Context) -> tupl
         if config.positions.kind == "learned":
             where = absolute_positions(x, context) + config.positions.first
             grids = changed_grid(config, context.grid)
-            size = 1 + grids[2] * grids[3] if grids else len(model.params[layer]["table"])
+            cut = config.patches
+            size = dy.shape[-2] if cut else len(model.params[layer]["table"])
             encoding = add_positions_backward(dy, (*where.shape, dy.shape[-1]))
             gradient = embed_backward(encoding, where, size, "position")
-            reverse.add(layer, {"table": interpolate_positions_backward(gradient, *grids) if grids else gradient})
+            if cut:
+                gradient = np.delete(gradient, np.s_[1 : 1 + cut.registers], axis=0)
+            if cut and grids:
+                gradient = interpolate_positions_backward(gradient, *grids, antialias=cut.antialias)
+            reverse.add(layer, {"table": gradient})
         return dy
 
     return apply_step(model, step, x, context), undo

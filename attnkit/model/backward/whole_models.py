@@ -17,7 +17,13 @@ from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.threads import single_blas
 from attnkit.model.linear import linear, scaled
 from attnkit.model.output_head import head_logits, pool_first, pool_head, real_places
-from attnkit.model.pooling import concat_pool_backward, first_token, first_token_backward, mean_pool_backward
+from attnkit.model.pooling import (
+    concat_pool_backward,
+    first_token,
+    first_token_backward,
+    mean_pool_backward,
+    patch_pool_backward,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +172,8 @@ def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reve
         return pool_first_backward(model, x, grad_output, reverse)
     if pooling == "first":
         return first_token_backward(grad_output, x.shape)
+    if pooling == "patches" and model.config.patches:
+        return patch_pool_backward(grad_output, x.shape, model.config.patches.before)
     if pooling == "mean":
         return mean_pool_backward(grad_output, real_places(x, mask))
     return concat_pool_backward(grad_output, x, real_places(x, mask))

@@ -1,0 +1,123 @@
+"""Tiny models of images and what transformers makes of them, frozen.
+
+    pip install torch==2.13.0 transformers==5.23.0 safetensors==0.8.0 numpy==2.4.6 pillow==12.3.0
+    OMP_NUM_THREADS=1 PYTHONPATH=. python tests/references/make_vision.py [NAME...]
+
+writes vision.json, each model's config.json, the shapes of its tensors as transformers saves them, and its
+preprocessor_config.json, and vision.npz, what it computes in eager attention. The weights are those of
+tests/drawing.py, which draws them by name, so no file holds them. Members of the .npz begin with the name of the model:
+
+    processed      (1, C, H, W) what the PIL-backed processor makes of models/vit.png, in float32
+    pixels         (1, C, H, W) a random image of the size of the model, wide.pixels of another grid
+    hidden.N       (1, T, D) states in float64: 0 = embeddings, N = after layer N
+    weights.0      (1, H, T, T) attention weights of the first layer
+    normed, logits, wide.normed, wide.logits   after the last norm, and of the head, in float64 (.f64), float32 (.f32)
+
+In the float64 model every part is computed in float64: see make_decoders.py.
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+import safetensors.numpy
+import torch
+import transformers
+from make_decoders import in_double, write_weights
+from PIL import Image
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+
+HERE = pathlib.Path(__file__).parent
+DINO = {
+    "hidden_size": 20,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 5,
+    "mlp_ratio": 3,
+    "image_size": 21,
+    "patch_size": 7,
+    "id2label": {"0": "circle", "1": "square", "2": "cross"},
+    "label2id": {"circle": 0, "square": 1, "cross": 2},
+}
+SMALL = {"size": {"shortest_edge": 25}, "crop_size": {"height": 21, "width": 21}}
+MODELS = {  # class of the model, configuration, class of the processor, its settings
+    "dinov2": ("Dinov2ForImageClassification", "dinov2", DINO, BitImageProcessorPil, SMALL),
+    "dinov2-swiglu": (
+        "Dinov2ForImageClassification",
+        "dinov2",
+        DINO | {"use_swiglu_ffn": True, "qkv_bias": False, "layer_norm_eps": 1e-5},
+        BitImageProcessorPil,
+        {"size": {"height": 35, "width": 28}, "do_center_crop": False, "image_mean": [0.4, 0.5, 0.6]},
+    ),
+    "dinov2-registers": (
+        "Dinov2WithRegistersForImageClassification",
+        "dinov2_with_registers",
+        DINO | {"num_register_tokens": 3},
+        BitImageProcessorPil,
+        {"size": {"shortest_edge": 21}, "crop_size": {"height": 28, "width": 14}, "resample": 2},
+    ),
+}
+
+
+def save(kind: str, family: str, values: dict, folder: pathlib.Path) -> tuple[dict, dict]:
+    """Save a model with drawn weights; its configuration and the shapes of its tensors."""
+    config = transformers.AutoConfig.for_model(family, **values)
+    getattr(transformers, kind)(config).save_pretrained(folder)
+    path = folder / "model.safetensors"
+    shapes = {key: list(tensor.shape) for key, tensor in sorted(safetensors.numpy.load_file(path).items())}
+    write_weights(folder, family, shapes, np.float32)
+    written = json.loads((folder / "config.json").read_text())
+    return {key: value for key, value in written.items() if key != "transformers_version"}, shapes
+
+
+def compute(folder: pathlib.Path, kind: str, given: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
+    precision = getattr(torch, "float64" if dtype == "f64" else "float32")
+    model = getattr(transformers, kind).from_pretrained(folder, attn_implementation="eager", dtype=precision).eval()
+    body, found = getattr(model, model.base_model_prefix), {}
+    with torch.no_grad():
+        for place in ("", "wide."):
+            pixels = torch.tensor(given[f"{place}pixels"], dtype=precision)
+            output = model(pixels, output_hidden_states=True, output_attentions=True)
+            found[f"{place}logits.{dtype}"] = output.logits.numpy()
+            found[f"{place}normed.{dtype}"] = body(pixels).last_hidden_state.numpy()
+            if dtype == "f64" and not place:
+                found |= {f"hidden.{at}": state.numpy() for at, state in enumerate(output.hidden_states)}
+                found["weights.0"] = output.attentions[0].numpy()
+    return found
+
+
+def main(names: list[str]) -> None:
+    path, arrays_path = HERE / "vision.json", HERE / "vision.npz"
+    table = json.loads(path.read_text()) if path.exists() else {}
+    arrays = dict(np.load(arrays_path)) if arrays_path.exists() else {}
+    for name in names or MODELS:
+        kind, family, values, processor, settings = MODELS[name]
+        arrays = {key: one for key, one in arrays.items() if not key.startswith(f"{name}/")}
+        rng = np.random.default_rng(len(name))
+        side, patch = values["image_size"], values["patch_size"]
+        given = {
+            "pixels": rng.standard_normal((1, 3, side, side), np.float32),
+            "wide.pixels": rng.standard_normal((1, 3, 2 * patch, 5 * patch), np.float32),
+        }
+        process = processor(**settings)
+        with Image.open(HERE / "models" / "vit.png") as image:
+            given["processed"] = process(image, return_tensors="np")["pixel_values"].astype(np.float32)
+        with tempfile.TemporaryDirectory() as place:
+            folder = pathlib.Path(place)
+            config, shapes = save(kind, family, values, folder)
+            found = compute(folder, kind, given, "f32")
+            write_weights(folder, family, shapes, np.float64)
+            with in_double():
+                found |= compute(folder, kind, given, "f64")
+            process.save_pretrained(folder)
+            settings = json.loads((folder / "preprocessor_config.json").read_text())
+        table[name] = {"config": config, "shapes": shapes, "preprocessor": settings}
+        arrays |= {f"{name}/{key}": one for key, one in (given | found).items()}
+        print(name, sorted(found))
+    path.write_text(json.dumps({name: table[name] for name in MODELS if name in table}, indent=1) + "\n")
+    np.savez_compressed(arrays_path, **arrays)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
