@@ -534,6 +534,8 @@ def read_family(family: Family, reader: ConfigReader, weights: Weights, strict: 
     DataError, if strict, names a key that may change a number and is not read.
     """
     config, layers = family.read_config(reader, weights), family.map_layers(reader)
+    if config.experts and config.experts.chosen > config.experts.count:
+        raise reader.error(f"num_experts_per_tok {config.experts.chosen} of {config.experts.count} experts")
     if strict:
         refuse_unread(reader, f"family {config.family}")
     return config, layers

@@ -46,7 +46,7 @@ def read_experts(raw: ConfigReader, count: int, chosen: int, shared: int, dense:
         chosen=raw.get_int("num_experts_per_tok", chosen),
         hidden=hidden,
         shared=hidden * raw.get_int("n_shared_experts", shared),
-        dense=tuple(range(raw.get_int("first_k_dense_replace", dense, least=0))),
+        dense=tuple(range(min(raw.get_int("first_k_dense_replace", dense, least=0), raw.get_int("num_hidden_layers")))),
         **choices,
     )
     if experts.count % experts.groups or not experts.chosen <= experts.count // experts.groups * experts.chosen_groups:
@@ -75,16 +75,15 @@ def read_deepseek(raw: ConfigReader, stored: Weights, experts: ExpertConfig, siz
     if stack.kv_heads != stack.heads:
         raise raw.error(f"num_key_value_heads {stack.kv_heads} is not supported (use {stack.heads}, all heads)")
     positions = replace(config.positions, rotary_dim=latent.rotary, interleaved=interleaved)
-    scale = width**-0.5 * _growth(positions.rope) ** 2
+    scale = width**-0.5 * _growth(ConfigReader(positions.rope, raw.name)) ** 2
     return replace(config, positions=positions, scale=scale, decoder=replace(stack, head_dim=width))
 
 
-def _growth(rope: Any) -> float:
+def _growth(rope: ConfigReader) -> float:
     """The factor of queries and of keys that a longer context brings: 0.1 m ln(factor) + 1."""
-    times = rope.get("mscale_all_dim") or 0
-    if rope["rope_type"] == "default" or not times or rope.get("factor", 1) <= 1:
+    if rope.get_str("rope_type") == "default" or not rope.values.get("mscale_all_dim"):
         return 1.0
-    return 0.1 * float(times) * log(rope["factor"]) + 1
+    return 0.1 * rope.get_float("mscale_all_dim") * log(max(rope.get_float("factor", 1.0), 1.0)) + 1
 
 
 def map_layers(raw: ConfigReader) -> Layers:

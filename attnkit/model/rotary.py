@@ -182,6 +182,8 @@ def _longrope(dim: int, rope: Rope, length: int) -> Scaled:
         raise DataError.about(name, f"{repr(factors)[:40]} (expected {dim // 2} positive numbers)")
     longest = rope.get("max_position_embeddings")
     growth = _number(rope, "factor", longest and longest / original)
+    if original < 2 and growth > 1:
+        raise DataError.about("original_max_position_embeddings", f"{original} (expected 2 or more)")
     factor = 1.0 if growth <= 1 else math.sqrt(1 + math.log(growth) / math.log(original))
     return _published(dim, rope) / np.asarray(factors, np.float64), _number(rope, "attention_factor", factor)
 
