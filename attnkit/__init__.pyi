@@ -291,6 +291,7 @@ def decode(
     layer: str | None = None,
     ids: TensorLike | None = None,
     pair: str | None = None,
+    labels: Sequence[str] | str = (),
     question: str | None = None,
     aggregate: Literal["none", "simple", "first", "average", "max"] | None = None,
     image: TensorLike | None = None,

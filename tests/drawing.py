@@ -14,11 +14,12 @@ REFERENCES = Path(__file__).parent / "references"
 def draw_tensor(name: str, shape: Sequence[int], center: float) -> np.ndarray:
     """Draw a tensor in float32: weights from N(0, 1/columns), norms around a center, others around 0."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    values = rng.standard_normal(tuple(shape))
+    values = np.asarray(rng.standard_normal(tuple(shape)))
     if len(shape) > 1:
         return (values * shape[-1] ** -0.5).astype(np.float32)
     is_norm = "norm" in name or "ln_" in name
-    return (values * 0.2 + (center if is_norm and name.endswith("weight") else 0.0)).astype(np.float32)
+    shifted = values * 0.2 + (center if is_norm and name.endswith("weight") else 0.0)
+    return np.asarray(shifted, np.float32)
 
 
 def draw_tensors(family: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
@@ -38,7 +39,7 @@ def write_model(name: str, folder: Path, dtype: type = np.float32, kind: str = "
     config = {key: value for key, value in (model["config"] | changes).items() if value is not ...}
     (folder / "config.json").write_text(json.dumps(config))
     tensors = draw_tensors(config["model_type"], model["shapes"])
-    arrays = {key: one.astype(dtype) for key, one in tensors.items()}
+    arrays = {key: np.asarray(one, dtype) for key, one in tensors.items()}
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
     if "preprocessor" in model:
         (folder / "preprocessor_config.json").write_text(json.dumps(model["preprocessor"]))

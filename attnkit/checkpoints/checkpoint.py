@@ -20,13 +20,14 @@ from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_laye
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, FileError, format_bytes
 from attnkit.formats.gguf import is_gguf
 from attnkit.formats.streams import exists, name_errors
-from attnkit.model.config import Config
+from attnkit.model.config import Config, Similarity
 from attnkit.model.dtypes import FLOATS, Array
 from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
 from attnkit.tokenizers.files import TokenizerFolder
 
-FAMILIES = ("albert", "bert", "bloom", "camembert", "cohere", "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3",
+FAMILIES = ("albert", "bert", "bloom", "camembert", "clip", "clip_text_model",
+            "clip_vision_model", "cohere", "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3",
             "dinov2", "dinov2_with_registers",
             "distilbert", "electra", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo",
             "gpt_neox", "gpt_oss", "gptj", "granite", "llama", "lstm", "marian", "mistral", "mixtral", "modernbert",
@@ -35,6 +36,7 @@ FAMILIES = ("albert", "bert", "bloom", "camembert", "cohere", "cohere2", "debert
             "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
+TOWERS = ("text", "vision")  # DIR:text and DIR:vision are the towers of a model of texts and images
 WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"
 LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
                 "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
@@ -329,6 +331,9 @@ class Checkpoint:
     keys    the keys that its family read, and whether config.json has each
 
     tokenizer  the files of the tokenizer, where they are not in the folder
+    place      the folder of the files, where `folder` names one tower of a model besides
+    towers     of a model of texts and of images, of which this is one: by the names text and vision
+    similarity of a text and an image, by their vectors
     """
 
     def __init__(
@@ -340,13 +345,17 @@ class Checkpoint:
         files: Sequence[str],
         keys: Mapping[str, bool] | None = None,
         tokenizer: TokenizerFolder | None = None,
+        place: str = "",
     ) -> None:
         self.folder = folder
-        self._companion_folder = tokenizer or folder
+        self.place = place or folder
+        self._companion_folder = tokenizer or self.place
         self.config = config
         self.raw = raw
         self.params = params
         self.keys = keys or {}
+        self.towers: Mapping[str, Checkpoint] = {}
+        self.similarity: Similarity | None = None
         self._files = list(files)
         self._companions: dict[str, Any] = {}
 
@@ -356,6 +365,10 @@ class Checkpoint:
             self._companions[name] = load(self._companion_folder, name)
             self._files = [*dict.fromkeys([*self._files, *self._companions[name].files])]
         return self._companions[name]
+
+    def tower(self, name: str) -> "Checkpoint":
+        """The tower of texts or of images; the model itself if it has none."""
+        return self.towers.get(name, self)
 
     def layers(self) -> list[str]:
         return list(self.params)
@@ -431,6 +444,12 @@ def open_checkpoint(folder: str) -> Checkpoint:
     """
     if is_gguf(folder):
         return _open_gguf(folder)
+    if is_tower(folder):
+        above, _, tower = folder.rpartition(":")
+        found = open_checkpoint(above).towers.get(tower)
+        if found is None:
+            raise DataError(f"has no towers of texts and images, and so no {tower}", above)
+        return found
     if not os.path.isdir(folder):
         above = os.path.dirname(folder)
         hint = f"; did you mean {above}?" if is_model(above) else f"; {WHAT_A_MODEL_IS}"
@@ -449,8 +468,39 @@ def open_checkpoint(folder: str) -> Checkpoint:
     if exists(generation):
         reader, files = _override_tokens(reader, generation), [path, generation]
     weights = join_packed(open_weights(folder))
+    if hasattr(family, "TOWERS"):
+        return _open_towers(family, folder, reader, weights, files)
     config, params = read_model(family, reader, weights)
     return Checkpoint(folder, config, raw, params, [*files, *weights.files], reader.values.stated())
+
+
+def is_tower(path: str) -> bool:
+    """Whether a path is DIR:text or DIR:vision, of a folder.
+
+    >>> is_tower("/:text"), is_tower("/:encoder"), is_tower("/")
+    (True, False, False)
+    """
+    folder, _, tower = path.rpartition(":")
+    return tower in TOWERS and os.path.isdir(folder) and not exists(path)
+
+
+def _open_towers(family: Any, folder: str, reader: ConfigReader, weights: Weights, files: list[str]) -> Checkpoint:
+    """Open a model of texts and images as its tower of texts, which knows the other."""
+    towers: dict[str, Checkpoint] = {}
+    for name, module in family.TOWERS.items():
+        before = {*reader.values.reads}
+        others = [prefix for other in family.TOWERS if other != name for prefix in family.NAMES[other]]
+        tower, stored = family.read_tower(reader, name), weights.without(*others, *family.NUMBERS)
+        config, params = read_model(module, tower, stored)
+        parts = [*files, *weights.files]
+        path = f"{folder}:{name}"
+        keys = {key: is_stated for key, is_stated in reader.values.stated().items() if key not in before}
+        towers[name] = Checkpoint(path, config, reader.values.plain, params, parts, keys, place=folder)
+    refuse_unread(reader, f"family {reader.get_str('model_type')}")
+    similarity = family.read_similarity(weights)
+    for one in towers.values():
+        one.towers, one.similarity = towers, similarity
+    return towers["text"]
 
 
 def hint_at_folder(folder: str) -> str:

@@ -65,6 +65,14 @@ class Weights:
         kept = {name: one for name, one in self._mapped.items() if name not in without}
         return Weights(self.name, self.files, kept | dict.fromkeys(mapped.entries, mapped))
 
+    def without(self, *prefixes: str) -> "Weights":
+        """These weights but those whose names begin with a prefix."""
+        kept = {name: one for name, one in self._mapped.items() if not name.startswith(prefixes)}
+        return Weights(self.name, self.files, kept)
+
+    def error(self, name: str, problem: str) -> DataError:
+        return DataError(f"tensor {name!r} {problem}", self.file(name) if name in self.entries else self.name)
+
     def kind(self, name: str) -> str:
         """How the numbers of a tensor are stored: by its dtype, or quantized, as Q4_K."""
         return self._mapped[name].packed.get(name, self.entries[name][0])

@@ -135,6 +135,8 @@ def step_cells(record: Record) -> Cells:
 
 
 def _find_titles(config: model.Config) -> tuple[str, str]:
+    if config.vector_width:
+        return "label", "image"
     if config.classes:
         return ("class", "image") if config.patches else ("label", "text")
     return ("next word" if config.decoder else "word at each position"), "position"
@@ -353,7 +355,18 @@ GENERATION = ("memory", "score", "max_tokens", "repetition_penalty", *SEARCH, "s
 AGGREGATIONS = ("none", "simple", "first", "average", "max")  # how tokens are joined to entities
 LABELLING = ("pair", "question", "aggregate")
 CHOICE = (*SEARCH, *Sampling._fields, "score", "max_tokens", "repetition_penalty", "stop", "cache_out")
-NEEDS_MODEL = ("chat", "ids", "image", "batch", *LABELLING, *GENERATION, *Inspection._fields, "tokenizer", "layer")
+NEEDS_MODEL = (
+    "chat",
+    "ids",
+    "image",
+    "batch",
+    "labels",
+    *LABELLING,
+    *GENERATION,
+    *Inspection._fields,
+    "tokenizer",
+    "layer",
+)
 EXCLUSIVE = [
     *(("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), ("pair", "question")),
     *(("beam", name) for name in (*Sampling._fields, "cache_out", "top")),
@@ -363,6 +376,7 @@ EXCLUSIVE = [
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
     *(("chat", name) for name in ("ids", "image", "memory", "cache_in", "layer", *LABELLING)),
+    *(("labels", name) for name in ("layer", *CHOICE, *Inspection._fields, *LABELLING, "steps", "keep", "vocab")),
     *(("emit=prompt", name) for name in (*CHOICE, *Inspection._fields, "steps", "top", "dtype")),
 ]
 REQUIRES = [
@@ -370,6 +384,7 @@ REQUIRES = [
     *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"), ("mean", "ablate")),
     *(("grad", "score"), ("grad_only", "grad"), ("check", "grad"), ("attribute", "score")),
     *((name, "chat") for name in (*Chat._fields, "emit=prompt")),
+    ("labels", "image"),
 ]
 
 
@@ -384,7 +399,7 @@ def requests_tensors(stage: Stage) -> bool:
     sections={
         "Model and input": "model_ layer ids pair image memory tokenizer batch lines",
         "Chat": "chat system messages variable template",
-        "Labels": "question aggregate",
+        "Labels": "labels question aggregate",
         "Hidden states without a model": "table params vocab",
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
         "Search": "beam best length_penalty",
@@ -432,6 +447,10 @@ def decode(
         ),
     ] = None,
     pair: options.Pair = None,
+    labels: Annotated[
+        tuple[str, ...],
+        options.names("comma-separated texts that --image is compared with, by a model of texts and images (CLIP)"),
+    ] = (),
     question: Annotated[
         str | None, typer.Option(help="answer this question by a part of TEXT, with a model that answers questions")
     ] = None,
@@ -627,9 +646,11 @@ def decode(
     memory.
 
     If the head of the model gives labels, as config.json names them, x is their scores on the axis `label`, beside
-    `logits`, `probs` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of
-    spans. With --question, x is the scores of the best answers, of at most 15 tokens. A span has its first character in
-    `start`, and the one after its last in `end`; in a batch `text` is the number of its text. --top N lists more.
+    `logits`, `probs` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of spans.
+    With --labels, a model of texts and images says which of them an --image is like: logits are exp(logit_scale)
+    times the cosines of their vectors. With --question, x is the scores of the best answers, of at most 15 tokens. A
+    span has its first character in `start`, and the one after its last in `end`; in a batch `text` is the number of
+    its text. --top N lists more.
 
     \b
     Examples:
@@ -639,6 +660,7 @@ def decode(
       attnkit decode --model DIR --chat "Who wrote Hamlet?" --system "Answer in one word."
       attnkit decode --model DIR "the [MASK] sat"
       attnkit decode --model DIR --question "who sat?" "the cat sat on the mat"
+      attnkit decode --model DIR --image FILE --labels "a photo of a cat,a photo of a dog"
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, seed)
     if model_ is None:
@@ -648,7 +670,7 @@ def decode(
     config = model_.config
     if vocab is not None and generates_text(config, layer):
         raise UsageError("--model and --vocab are mutually exclusive where the model generates text")
-    if image is not None and not config.patches:
+    if image is not None and not config.patches and not labels:
         raise UsageError(f"a {config.family} model takes no image", "--image")
     if dtype not in (None, "float32", "float64"):
         raise UsageError(f"{dtype}: a model computes in float32 or float64", "--dtype")
@@ -661,6 +683,10 @@ def decode(
         inspection=Inspection(trace, trace_only, patch, ablate, mean, grad, grad_only, check, attribute),
         chat=Chat(system, messages or (), variable, template) if chat else None,
     )  # fmt: skip
+    if labels:
+        from attnkit.generation.zero_shot import compare_with_labels
+
+        return choose_output(compare_with_labels(labels, settings), "s cos(image, text)", sampling, emit, steps, keep)
     if config.encoder or not generates_text(config, layer):
         refuse_options("a decoder that generates text", chat=chat)
     if generates_text(config, layer):

@@ -233,7 +233,8 @@ def encode(
         options.choice(
             POOLS,
             "one vector for each text: cls (first token), mean, max, mean-sqrt or weighted-mean (of all tokens), last "
-            "(token), pooler (of the model), or as modules.json in the folder states [default: folder where it does]",
+            "(token), pooler (of the model), or folder: as its modules.json states or CLIP projects [default: folder "
+            "where there is one]",
         ),
     ] = None,
     prompt: Annotated[
@@ -274,6 +275,7 @@ def encode(
         formats.file_format(trace)  # an error for an unknown suffix
         if callbacks.current().is_output_file(trace):
             raise UsageError(f"{trace}: --output writes the same file", "--trace")
+    model_ = model_.tower("vision") if model_ and image is not None else model_
     if isinstance(source, Line) and source.result is not None:
         result = source.result
     else:

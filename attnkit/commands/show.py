@@ -126,12 +126,18 @@ def split_folder(operand: str) -> tuple[str, str]:
     """
     if operand == "-" or os.path.lexists(operand):
         return (operand, "") if operand != "-" and is_model_path(operand) else ("", "")
+    from attnkit.checkpoints.checkpoint import is_tower
+
+    if is_tower(operand):
+        return operand, ""
     ends = [match.start() for match in re.finditer(":.", operand)]
     return next(((operand[:at], operand[at + 1 :]) for at in ends if is_model_path(operand[:at])), ("", ""))
 
 
 def is_model_path(path: str) -> bool:
-    return os.path.isdir(path) or is_gguf(path)
+    from attnkit.checkpoints.checkpoint import is_tower
+
+    return os.path.isdir(path) or is_gguf(path) or is_tower(path)
 
 
 def is_flag_set(stage: Stage, flag: str) -> bool:

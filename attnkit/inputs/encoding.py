@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.sentence_modules import Pooling, SentenceModules, check_widths, load_sentence_modules
+from attnkit.checkpoints.sentence_modules import Dense, Pooling, SentenceModules, check_widths, load_sentence_modules
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers, text_inputs
 from attnkit.model.hooks import Hook, apply_hook, no_hook
@@ -115,6 +115,12 @@ def prepare_encoding(
 
 def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
     """Read what the files of sentence-transformers in a folder state."""
+    config = checkpoint.config
+    if config.vector_width:  # its last layers are of the model itself
+        pool = "cls" if config.vector_pooling == "cls" else "last"
+        projection = Dense(checkpoint.params["vector"]["w"], None, "identity")
+        longest = None if config.patches else config.positions.longest
+        return SentenceModules({1: Pooling((pool,), with_prompt=True), 2: projection}, longest)
     modules: SentenceModules = checkpoint.load_companion("modules", load_sentence_modules)
     if modules.is_pooled:
         check_widths(modules.modules, checkpoint.config.width, modules.files[0])
@@ -265,11 +271,29 @@ def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple
     return vectors, ", ".join(formulas)
 
 
+def until_end(config: model.Config, base: Record, real: Array, order: Array | None) -> Array:
+    """The tokens up to the one whose state is the vector of a text: real (..., T) -> (..., T).
+
+    order  in which the tokens of a batch are
+
+    A text without an end token ends with its first one, as in transformers.
+    """
+    if config.vector_pooling not in ("end", "largest"):
+        return real
+    if "ids" not in base:
+        raise DataError("the record has no ids, by which the end of a text is found")
+    ids = base["ids"] if order is None else np.take_along_axis(base["ids"], order, axis=-1)
+    marks = ids == config.special.eos[0] if config.vector_pooling == "end" else np.where(real, ids, -1)
+    until: Array = np.arange(ids.shape[-1]) <= marks.argmax(axis=-1)[..., None]
+    return until
+
+
 def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:
     """Pool hidden states (B, T, D) to a vector for each text, (B, D)."""
     base = encoded.base
-    states, real, _ = pooled_tokens(base, x)
+    states, real, order = pooled_tokens(base, x)
     if encoded.pool == "folder":
+        real = until_end(encoded.core.config, base, real, order)
         vectors, formula = apply_modules(encoded, states, real, hook)
     else:
         vectors, formula = pool_states(encoded.core, states, real, encoded.pool, hook)

@@ -326,7 +326,7 @@ def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tu
             raise UsageError(f"a {checkpoint.config.family} model takes --image FILE")
         from attnkit.inputs import image_processor
 
-        return image_processor.prepare_image(source.image, checkpoint.folder, (cut.height, cut.width)), Record({})
+        return image_processor.prepare_image(source.image, checkpoint.place, (cut.height, cut.width)), Record({})
     if source.image is not None:
         raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
     inputs = read_known_texts(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])

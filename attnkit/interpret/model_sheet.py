@@ -75,6 +75,7 @@ KEYS = {
     "image": "image_size num_channels",
     "patches": "patch_size",
     "registers": "num_register_tokens",
+    "vector width": "projection_dim",
     "head": "tie_word_embeddings tied-embeddings-all tied-embeddings",
     "classes": "id2label",
     "probabilities": "problem_type",
@@ -85,6 +86,13 @@ KEYS = {
     "attention": "attention",
     "readout": "readout",
     "bridge": "bridge",
+}
+
+
+VECTORS = {  # the state of the vector of a text or image
+    "cls": "of the first token",
+    "end": "of the first end token",
+    "largest": "of the token with the largest id",
 }
 
 
@@ -110,6 +118,8 @@ def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
     rows = {"family": config.family, **file_facts(checkpoint)}
     rows |= recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)
     rows |= {
+        "vector": VECTORS.get(getattr(config, "vector_pooling", ""), ""),
+        "vector width": str(getattr(config, "vector_width", 0) or ""),
         "head": head_text(checkpoint),
         "classes": named(config.classes),
         "probabilities": config.label_function * bool(config.classes),
@@ -218,6 +228,7 @@ def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
     size = format_bytes(sum(map(os.path.getsize, files)))
     dtypes = Counter(map(checkpoint.params.weights.kind, stored)).most_common()
     return {
+        "towers": ", ".join(one.folder for one in checkpoint.towers.values()),
         "parameters": f"{checkpoint.parameter_count:,}",
         "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
         "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",

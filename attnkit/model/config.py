@@ -22,6 +22,7 @@ STACK.N.ffn        of a mixture of experts: router (D, E), router_bias, correcti
 STACK.N.expert.K, STACK.N.shared  of it, its feed-forward networks: the parameters of ffn above, of other widths
 STACK.norm         gamma, beta (D,): a norm after the last layer
 pooler             w (D, D), b: tanh(x w + b) of the first token
+vector             w (D, E): the vector of a text or image in a space that it shares with the other kind
 head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden states to logits; H is D unless given
 """
 
@@ -208,6 +209,15 @@ class AttentionRules(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Similarity:
+    """The logit of a text and an image: scale times the cosine of their vectors, plus bias; then function."""
+
+    scale: float
+    bias: float = 0.0
+    function: str = "softmax"
+
+
+@dataclass(frozen=True)
 class Config:
     """One Transformer.
 
@@ -237,6 +247,9 @@ class Config:
     pooling       the vector that a classifier of whole texts or images reads: first (the first token's), pooler, mean
                   (of the tokens), concat (of the last token, the maximum and the mean), or patches (the first token's
                   and the mean of those of the patches)
+    vector_width     of the space of the vectors of whole texts or images, of which `vector` makes one; 0: there is none
+    vector_pooling   the state that it reads: cls (the first token's), end (of the first end token), or largest (of the
+                  token with the largest id)
     label_function   of the logits: softmax, sigmoid (several labels may hold), or none (numbers)
     """
 
@@ -279,6 +292,8 @@ class Config:
     classes: tuple[str, ...] = ()
     task: str = ""
     pooling: str = "first"
+    vector_width: int = 0
+    vector_pooling: str = ""
     label_function: str = "softmax"
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
@@ -344,7 +359,9 @@ class Config:
             layers = [name for step in self.plan(stack) for name in self.with_experts(step.layer)]
             names += _with_relative_positions(self.positions, stack, layers)
         transform = ["head.dense", *["head.norm"] * self.head_norm] if self.transform else []
-        return names + ["pooler"] * self.pooler + transform + ["head"] * self.head
+        return (
+            names + ["vector"] * bool(self.vector_width) + ["pooler"] * self.pooler + transform + ["head"] * self.head
+        )
 
     def mixture(self, layer: str) -> ExpertConfig | None:
         """The experts of a layer; None if it is no mixture of experts."""
@@ -551,5 +568,7 @@ def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:
     width = config.width
     inner = (config.head_width or width) if config.transform else config.pooled_width
     words = len(config.classes) or config.stack(config.stacks[-1]).vocab
-    rows, out = {"pooler": (width, width), "head": (inner, words)}.get(part, (width, inner))
+    rows, out = {"pooler": (width, width), "vector": (width, config.vector_width), "head": (inner, words)}.get(
+        part, (width, inner)
+    )
     return {"w": (rows, out), "b": (out,), "gamma": (out,), "beta": (out,)}[name]

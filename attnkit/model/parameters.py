@@ -17,11 +17,11 @@ TOOLS = {
     **dict.fromkeys(("projection", "scale1", "scale2"), "linear"),
     "rnn": "rnn",
     **dict.fromkeys(("norm", "embed_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"),
-    "pooler": "encode",
+    **dict.fromkeys(("pooler", "vector"), "encode"),
     **dict.fromkeys(("head", "head.dense", "head.norm"), "decode"),
 }
 # layers whose parameters a tool reads with those of another layer
-SHARED = ("bias", "relative", "pooler", "head.dense", "head.norm")
+SHARED = ("bias", "relative", "pooler", "vector", "head.dense", "head.norm")
 
 ATTENTION: dict[str, Axes] = {
     "wq": ("model", "heads"),

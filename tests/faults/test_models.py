@@ -156,7 +156,7 @@ PREPARED = [
     {"image_mean": None, "image_std": [0.5, 0.5]}, {"image_mean": 0.5}, {"image_mean": [0, "x", 1]}, {"image_std": []},
     {"image_std": [0, 1, 1]}, {"image_std": [1e-300, 1, 1]}, {"image_std": {"0": 1}}, {"resample": 99},
     {"resample": "bilinear"}, {"rescale_factor": "x"}, {"rescale_factor": 1e400}, {"do_resize": 1}, {"size": {}},
-    {"size": "224"}, {"size": [32, 32]}, {"size": {"height": 32}}, {"size": {"shortest_edge": 32}},
+    {"size": "224"}, {"size": [32, 32]}, {"size": {"height": 32}}, {"size": {"longest_edge": 32}},
     {"size": 60_000}, {"size": {"height": 32, "width": 10**12}},
 ]  # fmt: skip
 

@@ -19,10 +19,12 @@ from attnkit.model.backward.whole_models import StackInputs, model_backward, run
 from attnkit.records import Record
 from tests import process
 from tests.drawing import drawn_models, write_model
-from tests.places import MODELS, arrays
+from tests.places import MODELS, REFERENCES, arrays
+from tests.transcripts import LINKS
 
 TABLE = drawn_models("vision")
 CLASSIFIERS = [name for name, one in TABLE.items() if "classifier.weight" in one["shapes"]]
+TOWERS = [name for name, one in TABLE.items() if "logit_scale" in one["shapes"]]
 EXACT, SINGLE = 1e-10, 1e-6  # of the largest number
 PICTURE = str(MODELS / "vit.png")
 
@@ -60,6 +62,7 @@ def assert_near(actual, expected, tolerance):
 @pytest.mark.parametrize("name", TABLE)
 def test_an_image_is_prepared_as_the_processor_of_transformers_does(folder, name):
     record = attnkit.encode(model=folder(name), image=PICTURE)
+    assert np.isfinite(record["x"]).all()
     pixels = frozen(name, "processed")
     np.testing.assert_array_equal(record["x"], attnkit.encode(model=folder(name), image=pixels[0])["x"])
 
@@ -157,6 +160,105 @@ def moved_logits(folder, tmp_path, name, **changes):
 )
 def test_traps_show(folder, tmp_path, name, changes):
     assert moved_logits(folder, tmp_path, name, **changes) > 1e-5
+
+
+@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize("tower", ["text", "vision"])
+def test_towers_and_vectors_are_those_of_transformers(folder, name, tower):
+    for dtype, tolerance, short in ((np.float64, EXACT, "f64"), (np.float32, SINGLE, "f32")):
+        checkpoint = open_checkpoint(f"{folder(name, dtype)}:{tower}")
+        core, stack, kept = layers.core_model(checkpoint), checkpoint.config.stack("encoder"), {}
+        given = frozen(name, "ids" if tower == "text" else "pixels")
+        mask = frozen(name, "ids.mask")[:, None].astype(bool) if tower == "text" else None
+        real = mask[:, 0] if tower == "text" else ...
+        hook = lambda where, kept=kept: lambda array: kept.setdefault(where, array)  # noqa: E731
+        context = model.Context(mask=mask, hook=hook, dtype=np.dtype(dtype).name)
+        x = model.run(core, core.config.plan("encoder"), given if tower == "text" else given.astype(dtype), context)
+        if short == "f64":
+            assert_near(x[real], frozen(name, f"{tower}.normed")[real], tolerance)
+            begin = "encoder.positions" if tower == "text" else "encoder.embed_norm"
+            for at, where in enumerate([begin, *(f"encoder.{at}.ffn.residual" for at in range(stack.layers))]):
+                assert_near(kept[where][real], frozen(name, f"{tower}.hidden.{at}")[real], tolerance)
+        options = {"model": f"{folder(name, dtype)}:{tower}", "dtype": np.dtype(dtype).name}
+        if tower == "text":
+            made = attnkit.encode(Record({"ids": given, "mask": mask, "x": given}), **options)
+        else:
+            made = attnkit.encode(image=given, **options)
+        assert_near(made["x"], frozen(name, f"{tower}.vectors.f64"), tolerance)
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_the_similarity_of_an_image_and_texts(folder, name):
+    checkpoint = open_checkpoint(folder(name))
+    image = attnkit.encode(model=folder(name), image=frozen(name, "pixels"), dtype="float64")["x"]
+    texts = frozen(name, "text.vectors.f64")
+    cosines = (image / np.linalg.norm(image)) @ (texts / np.linalg.norm(texts, axis=-1, keepdims=True)).T
+    assert_near(checkpoint.similarity.scale * cosines, frozen(name, "logits.f64"), EXACT)
+
+
+CLIP = str(LINKS["inputs"] / "clip")
+LABELS = json.loads((REFERENCES / "clip_labels.json").read_text())
+
+
+def test_an_image_is_labelled_as_transformers_does():
+    record = attnkit.decode(model=CLIP, image=PICTURE, labels=LABELS["texts"])
+    assert_near(record["logits"], np.array(LABELS["logits"]), 1e-5)
+    exponents = np.exp(LABELS["logits"])
+    np.testing.assert_allclose(record["x"], exponents / exponents.sum(), rtol=1e-5)
+    assert record.labels["label"] == LABELS["texts"] and record["next"] == np.argmax(LABELS["logits"])
+    assert attnkit.decode(model=CLIP, image=PICTURE, labels=LABELS["texts"], emit="text") == LABELS["texts"][1]
+
+
+def test_texts_are_tokens_of_transformers_and_lines_are_the_bits_of_each_alone():
+    texts = attnkit.encode(LABELS["texts"], model=CLIP)
+    image = attnkit.encode(model=CLIP, image=PICTURE)
+    for row, (text, ids) in enumerate(zip(LABELS["texts"], LABELS["ids"], strict=True)):
+        alone = attnkit.encode(text, model=CLIP)
+        assert alone["ids"].tolist() == ids
+        np.testing.assert_allclose(texts["x"][row], alone["x"], rtol=0, atol=1e-6)
+    order = attnkit.near(image, index=texts, top=3)
+    assert order["rows"].tolist() == np.argsort(LABELS["logits"])[::-1].tolist()
+    given = "\n".join(LABELS["texts"]).encode()
+    lines = process.run("encode", "--model", CLIP, "--lines", "-f", "json", stdin=given)
+    assert lines.code == 0, lines.err
+    for text, line in zip(LABELS["texts"], lines.out.splitlines(), strict=True):
+        x = np.array(json.loads(line)["tensors"]["x"]["data"], np.float32)
+        np.testing.assert_array_equal(x, attnkit.encode(text, model=CLIP)["x"])
+
+
+def test_the_end_of_a_text_is_its_first_end_token_or_in_old_files_its_largest(folder):
+    """Row 1 and 2 are padded with the end token: the last of them is another state."""
+    new, old = (open_checkpoint(folder(name)).config.vector_pooling for name in ("clip", "clip-old"))
+    assert (new, old) == ("end", "largest")
+    ids = np.array([[59, 7, 60, 5, 60]])
+    record = Record({"x": ids, "ids": ids})
+    for name in ("clip", "clip-old"):
+        states = attnkit.encode(record, model=folder(name), pool="none", dtype="float64")["x"]
+        w = open_checkpoint(folder(name)).params["vector"]["w"]
+        np.testing.assert_allclose(attnkit.encode(record, model=folder(name), dtype="float64")["x"], states[:, 2] @ w)
+
+
+def test_an_older_file_overrides_the_configuration_of_the_texts(tmp_path):
+    config = TABLE["clip"]["config"]
+    wrong = config["text_config"] | {"num_attention_heads": 6}
+    write_model("clip", tmp_path, np.float64, "vision", text_config=wrong, text_config_dict=config["text_config"])
+    assert open_checkpoint(str(tmp_path)).config.encoder.heads == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"text_config": {}}, "text_model.embeddings.token_embedding.weight"),
+        ({"text_config": []}, "text_config is '[]' (expected an object)"),
+        ({"projection_dim": 12}, "'text_projection.weight' (w of vector) has shape (11, 18) (expected (12, 18))"),
+        ({"temperature_of": 2}, "temperature_of 2 is not supported by family clip"),
+        ({"vision_config": {"rope": 2}}, "not"),
+    ],
+)
+def test_hostile_towers_are_one_line(tmp_path, changes, problem):
+    write_model("clip", tmp_path, np.float32, "vision", **changes)
+    done = process.run("encode", "--model", str(tmp_path), "--image", PICTURE)
+    assert done.code == 3 and problem in done.err and done.err.count("\n") == 1, done.err
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def save(name: str, kind: str, values: dict, folder: pathlib.Path) -> tuple[dict
 
 
 def write_weights(folder: pathlib.Path, kind: str, shapes: dict, dtype: type) -> None:
-    tensors = {key: one.astype(dtype) for key, one in draw_tensors(kind, shapes).items()}
+    tensors = {key: np.asarray(one, dtype) for key, one in draw_tensors(kind, shapes).items()}
     safetensors.numpy.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 

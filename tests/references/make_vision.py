@@ -13,6 +13,16 @@ tests/drawing.py, which draws them by name, so no file holds them. Members of th
     weights.0      (1, H, T, T) attention weights of the first layer
     normed, logits, wide.normed, wide.logits   after the last norm, and of the head, in float64 (.f64), float32 (.f32)
 
+Of a model with towers there are, instead of logits and states of one:
+
+    ids, ids.mask      (3, T) texts with end tokens, padded on the right
+    text.*, vision.*   hidden.N and normed of each tower, in float64; vision.normed is after its last norm
+    text.vectors, vision.vectors   (3, E), (1, E) before they are divided by their lengths, (.f64) and (.f32)
+    logits             (1, 3) of the image and the texts
+
+tests/transcripts/inputs/clip is a folder with a tokenizer besides; clip_labels.json has the ids of texts, and the
+logits of models/vit.png.
+
 In the float64 model every part is computed in float64: see make_decoders.py.
 """
 
@@ -28,6 +38,7 @@ import transformers
 from make_decoders import in_double, write_weights
 from PIL import Image
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 HERE = pathlib.Path(__file__).parent
 DINO = {
@@ -41,6 +52,26 @@ DINO = {
     "label2id": {"circle": 0, "square": 1, "cross": 2},
 }
 SMALL = {"size": {"shortest_edge": 25}, "crop_size": {"height": 21, "width": 21}}
+TEXT = {
+    "vocab_size": 61,
+    "hidden_size": 18,
+    "intermediate_size": 31,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "max_position_embeddings": 13,
+    "bos_token_id": 59,
+    "eos_token_id": 60,
+    "pad_token_id": 60,
+}
+VISION = {
+    "hidden_size": 20,
+    "intermediate_size": 29,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 5,
+    "image_size": 21,
+    "patch_size": 7,
+}
+CLIP = {"text_config": TEXT, "vision_config": VISION, "projection_dim": 11}
 MODELS = {  # class of the model, configuration, class of the processor, its settings
     "dinov2": ("Dinov2ForImageClassification", "dinov2", DINO, BitImageProcessorPil, SMALL),
     "dinov2-swiglu": (
@@ -56,6 +87,14 @@ MODELS = {  # class of the model, configuration, class of the processor, its set
         DINO | {"num_register_tokens": 3},
         BitImageProcessorPil,
         {"size": {"shortest_edge": 21}, "crop_size": {"height": 28, "width": 14}, "resample": 2},
+    ),
+    "clip": ("CLIPModel", "clip", CLIP, CLIPImageProcessorPil, SMALL),
+    "clip-old": (
+        "CLIPModel",
+        "clip",
+        CLIP | {"text_config": TEXT | {"eos_token_id": 2, "pad_token_id": 1, "hidden_act": "gelu"}},
+        CLIPImageProcessorPil,
+        SMALL,
     ),
 }
 
@@ -74,6 +113,8 @@ def save(kind: str, family: str, values: dict, folder: pathlib.Path) -> tuple[di
 def compute(folder: pathlib.Path, kind: str, given: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
     precision = getattr(torch, "float64" if dtype == "f64" else "float32")
     model = getattr(transformers, kind).from_pretrained(folder, attn_implementation="eager", dtype=precision).eval()
+    if "ids" in given:
+        return compute_towers(model, given, dtype)
     body, found = getattr(model, model.base_model_prefix), {}
     with torch.no_grad():
         for place in ("", "wide."):
@@ -87,6 +128,64 @@ def compute(folder: pathlib.Path, kind: str, given: dict[str, np.ndarray], dtype
     return found
 
 
+def compute_towers(model, given: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
+    ids, mask = torch.tensor(given["ids"]), torch.tensor(given["ids.mask"])
+    pixels = torch.tensor(given["pixels"], dtype=model.dtype)
+    with torch.no_grad():
+        text = model.text_model(ids, attention_mask=mask, output_hidden_states=True)
+        vision = model.vision_model(pixels, output_hidden_states=True)
+        found = {
+            f"text.vectors.{dtype}": model.get_text_features(ids, attention_mask=mask).pooler_output.numpy(),
+            f"vision.vectors.{dtype}": model.get_image_features(pixels).pooler_output.numpy(),
+            f"logits.{dtype}": model(ids, pixels, attention_mask=mask).logits_per_image.numpy(),
+        }
+        if dtype == "f64":
+            for name, output in (("text", text), ("vision", vision)):
+                found |= {f"{name}.hidden.{at}": one.numpy() for at, one in enumerate(output.hidden_states)}
+            found["text.normed"] = text.last_hidden_state.numpy()
+            found["vision.normed"] = model.vision_model.post_layernorm(vision.last_hidden_state).numpy()
+    return found
+
+
+def write_texts(values: dict) -> dict[str, np.ndarray]:
+    """Three texts with a begin and an end token; what pads them is an end token too, or 1."""
+    rng, text = np.random.default_rng(7), values["text_config"]
+    ids = np.full((3, 9), text["pad_token_id"])
+    mask = np.zeros((3, 9), np.int64)
+    for row, count in enumerate((9, 4, 6)):
+        ids[row, :count] = [59, *rng.integers(3, 58, count - 2), 60]
+        mask[row, :count] = 1
+    return {"ids": ids, "ids.mask": mask}
+
+
+TEXTS = ["a cat", "a red dog", "the river"]
+
+
+def write_clip() -> None:
+    """A whole folder with its tokenizer, and the logits of models/vit.png and TEXTS."""
+    folder = HERE.parent / "transcripts" / "inputs" / "clip"
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    merges = [("c", "a"), ("ca", "t</w>"), ("d", "o"), ("do", "g</w>"), ("r", "e"), ("t", "h"), ("th", "e</w>")]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), *(a + b for a, b in merges)]
+    vocab = {word: at for at, word in enumerate([*words, "<|startoftext|>", "<|endoftext|>"])}
+    tokenizer = transformers.CLIPTokenizer(vocab=vocab, merges=merges)
+    special = {"bos_token_id": len(vocab) - 2, "eos_token_id": len(vocab) - 1, "pad_token_id": len(vocab) - 1}
+    text = TEXT | special | {"vocab_size": len(vocab), "max_position_embeddings": 20}
+    config, shapes = save("CLIPModel", "clip", CLIP | {"text_config": text}, folder)
+    write_weights(folder, "clip", shapes, np.float32)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    process = CLIPImageProcessorPil(**SMALL)
+    process.save_pretrained(folder)
+    with Image.open(HERE / "models" / "vit.png") as image:
+        pixels = torch.tensor(process(image, return_tensors="np")["pixel_values"])
+    rows = [tokenizer(one)["input_ids"] for one in TEXTS]
+    model = transformers.CLIPModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        logits = [model(torch.tensor([row]), pixels).logits_per_image[0, 0].item() for row in rows]
+    (HERE / "clip_labels.json").write_text(json.dumps({"texts": TEXTS, "ids": rows, "logits": logits}, indent=1) + "\n")
+
+
 def main(names: list[str]) -> None:
     path, arrays_path = HERE / "vision.json", HERE / "vision.npz"
     table = json.loads(path.read_text()) if path.exists() else {}
@@ -95,11 +194,13 @@ def main(names: list[str]) -> None:
         kind, family, values, processor, settings = MODELS[name]
         arrays = {key: one for key, one in arrays.items() if not key.startswith(f"{name}/")}
         rng = np.random.default_rng(len(name))
-        side, patch = values["image_size"], values["patch_size"]
+        cut = values.get("vision_config", values)
+        side, patch = cut["image_size"], cut["patch_size"]
         given = {
             "pixels": rng.standard_normal((1, 3, side, side), np.float32),
             "wide.pixels": rng.standard_normal((1, 3, 2 * patch, 5 * patch), np.float32),
         }
+        given |= write_texts(values) if "text_config" in values else {}
         process = processor(**settings)
         with Image.open(HERE / "models" / "vit.png") as image:
             given["processed"] = process(image, return_tensors="np")["pixel_values"].astype(np.float32)
@@ -120,4 +221,5 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    write_clip()
     main(sys.argv[1:])

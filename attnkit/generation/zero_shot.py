@@ -1,0 +1,46 @@
+"""Label an image by texts: how alike their vectors are in the space of a model of texts and images."""
+
+from collections.abc import Sequence
+
+from attnkit import model
+from attnkit.errors import UsageError
+from attnkit.generation.options import GenerationOptions
+from attnkit.inputs import encoding, layers
+from attnkit.inputs.output_matrix import OutputLogits
+from attnkit.model.dtypes import Array
+from attnkit.model.hooks import no_hook
+from attnkit.records import Record
+
+
+def compare_with_labels(labels: Sequence[str], options: GenerationOptions) -> OutputLogits:
+    """Logits of an image for each label, exp(logit_scale) times the cosine of their vectors.
+
+    UsageError for a model without a space of texts and images.
+    """
+    checkpoint = options.model_
+    if checkpoint.similarity is None:
+        family = checkpoint.config.family
+        raise UsageError(f"needs a model of texts and images, which this {family} model is not", "--labels")
+    image = compute_vectors(options, "vision", None)
+    texts = compute_vectors(options, "text", labels)["x"]
+    logits: Array = checkpoint.similarity.scale * (image["x"] @ texts.T)
+    return OutputLogits(image, logits, [*labels], None, "label")
+
+
+def compute_vectors(options: GenerationOptions, tower: str, texts: Sequence[str] | None) -> Record:
+    """Vectors of length 1 of texts, or of the image without them, in the common space."""
+    is_text = texts is not None
+    encoded = encoding.prepare_encoding(
+        texts,
+        model_=options.model_.tower(tower),
+        layers_="",
+        pool="folder",
+        prompt=None,
+        pair=None,
+        ids=None,
+        image=None if is_text else options.image,
+        tokenizer=options.tokenizer if is_text else None,
+        batch=is_text,
+    )
+    x = model.run(encoded.core, encoded.steps, encoded.inputs, layers.context_from(encoded.base, dtype=options.dtype))
+    return encoding.make_pooled(encoded, x, normalize=True, hook=no_hook)
