@@ -8,6 +8,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import attnkit
 from attnkit import formats, model
@@ -306,3 +307,21 @@ def test_an_image_that_would_become_huge_is_refused(tmp_path):
     Image.new("RGB", (1, 60_000_000)).save(tmp_path / "line.png")
     done = process.run("encode", "--model", str(tmp_path), "--image", str(tmp_path / "line.png"))
     assert done.code == 3 and "too narrow to resize" in done.err and done.err.count("\n") == 1, done.err
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (np.array(np.nan, np.float32), "is nan (expected a number from -100 to 100)"),
+        (np.array(500, np.float32), "is 500 (expected a number from -100 to 100)"),
+        (np.zeros(2, np.float32), "has shape (2,) (expected one number)"),
+        (None, "is missing"),
+    ],
+    ids=["nan", "large", "two", "none"],
+)
+def test_a_scale_of_similarity_that_is_no_number_is_one_line(tmp_path, value, problem):
+    path = write_model("clip", tmp_path, np.float32, "vision") / "model.safetensors"
+    tensors = {name: one for name, one in load_file(path).items() if name != "logit_scale"}
+    save_file(tensors if value is None else tensors | {"logit_scale": value}, path)
+    done = process.run("encode", "--model", str(tmp_path), "--image", PICTURE)
+    assert (done.code, done.err) == (3, f"attnkit encode: {path}: tensor 'logit_scale' {problem}\n")
