@@ -20,12 +20,13 @@ def linear(
     *,
     names: tuple[str, str, str] = ("x", "w", "b"),
     products: Products = PLAIN,
+    can_scale: bool = False,
 ) -> Array:
     """x W + b; a missing weight is the identity and a missing bias zero.
 
     x (..., D), weight (D, E), bias (E,) -> (..., E)
 
-    A weight (D,) is the diagonal of a matrix, which multiplies each feature by a factor.
+    A weight (D,), if it `can_scale`, is the diagonal of a matrix, which multiplies each feature by a factor.
 
     DataError if the shapes do not match, with `names` for x, weight and bias. `products` are those of the layer.
 
@@ -34,7 +35,7 @@ def linear(
     """
     dtype = working(*(array for array in (x, weight, bias) if array is not None))
     y = cast(x, dtype)
-    if weight is not None and weight.ndim == 1:
+    if weight is not None and weight.ndim == 1 and can_scale:
         check_diagonal(x, weight, names)
         y = y * cast(weight, dtype)
     elif weight is not None:

@@ -337,7 +337,7 @@ def _over_heads(mask: Array | None) -> Array | None:
 
 def _linear(model: Model, layer: str, x: Array, context: Context) -> Array:
     params = model.params[layer]
-    y = linear(x, params["w"], params.get("b"), products=layer_products(model, layer, context))
+    y = linear(x, params["w"], params.get("b"), products=layer_products(model, layer, context), can_scale=True)
     return apply_hook(context.hook, layer, y)
 
 

@@ -95,6 +95,7 @@ BESIDE = {
     "rnn --lengths": ["good.json", "--hidden", "2"],
     "rnn --state-in": ["good.json", "--hidden", "2"],
     "ffn --add": ["good.json", "--hidden", "2"],
+    "linear --add": ["good.json", "--params", "weights.json"],
     "layernorm --mean": ["good.json", "--kind", "batch", "--variance", "good.json"],
     "layernorm --variance": ["good.json", "--kind", "batch", "--mean", "good.json"],
     "posenc --cos": ["good.json", "--kind", "rotary", "--sin", "good.json"],
@@ -134,6 +135,7 @@ READING = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("tool", "flag", "load"), FLAGS, ids=[f"{tool} --{flag}" for tool, flag, _ in FLAGS])
 def test_files_of_flags(attnkit, main, refused, tool, flag, load):
+    attnkit.file("weights.json", WEIGHTS)
     line = [tool, *BESIDE.get(f"{tool} --{flag}", ["good.json"]), f"--{flag}"]
     named = NAMED.get(load, "{}")
     place = "./" if load == "targets" else ""
