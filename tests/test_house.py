@@ -16,7 +16,7 @@ from attnkit.cli import main
 from attnkit.errors import flag_name
 from tests.places import ROOT
 
-PACKAGE = ROOT / "attnkit"
+PACKAGE, TESTS = ROOT / "attnkit", ROOT / "tests"
 PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
 OTHERS = {"--no-deps", "--haeds", "--cases", "--check"}  # of pip, a misspelled example, the fuzzer, ruff
 
@@ -124,6 +124,14 @@ def imported_modules(path):
         else:
             continue
         yield from (name for name in names if name in MODULES)
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
+def test_a_test_imports_what_there_is(path):
+    """Pytest leaves a file out whose imports fail, as of an extra that is not installed."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("attnkit"):
+            assert node.module in MODULES, f"{path.name} imports {node.module}"
 
 
 @pytest.mark.parametrize("name", sorted({room(path) for path in FILES}))

@@ -11,6 +11,7 @@ from attnkit.formats.dtypes import LARGEST_EMPTY
 DEPTH_LIMIT = 64  # dimensions of an array; an object may have three levels around it
 KEY_LIMIT = 100_000  # keys of one object
 SIZE_LIMIT = 1 << 32  # bytes of one document
+SHORT_LINE = 1 << 16  # bytes of a line that is parsed to see whether it is one document
 
 SPACES = re.compile(rb"[ \t\r\n]*")
 WORD = re.compile(rb"[-+.\w]*")
@@ -72,7 +73,7 @@ def describe_syntax_error(text: bytes, error: json.JSONDecodeError, place: tuple
     start = at - len(LAST_WORD.search(document, 0, at)[0])  # type: ignore[index]  # it matches ""
     word = FIRST_WORD.match(document, start)[0][:40]  # type: ignore[index]
     is_of_word = problem.startswith(("no digit", "number")) or (
-        start < at and problem.startswith(("unexpected character", "unexpected content"))
+        start < at < start + len(word) and problem.startswith(("unexpected character", "unexpected content"))
     )
     if word and (is_of_word or "expected a JSON value" in problem):
         at, problem = start, describe_bad_word(word, problem)
@@ -175,6 +176,8 @@ class Documents:
         """Drop the spaces at the front. False at the end of the stream."""
         while True:
             if spaces := SPACES.match(self._text):
+                if spaces[0] == self._text and spaces[0].endswith(b"\r") and self._grow():
+                    continue  # a line may end in \r\n, which counts once
                 self._drop(spaces.end())
             if self._text:
                 return True
@@ -188,6 +191,8 @@ class Documents:
             while (end := self._match(WORD, 0)) == len(self._text) and self._grow():
                 pass
             return end or 1
+        if end := self._find_end_of_line():
+            return end
         at, depth, limit = 0, 0, DEPTH_LIMIT + (3 if first == b"{" else 0)
         while True:
             at = self._match(PLAIN, at) if 0 < depth < limit else at
@@ -206,6 +211,23 @@ class Documents:
                     raise DataError(f"{place}: nested deeper than {limit}")
             if depth <= 0:
                 return at
+
+    def _find_end_of_line(self) -> int:
+        """The end of the document at the front if it is all of a short line; else 0.
+
+        A parser finds it faster than a search for brackets. A line of more brackets than a document may be deep is
+        left to that search.
+        """
+        import orjson
+
+        line = bytes(self._text[: max(self._text.find(b"\n", 0, SHORT_LINE), 0)])
+        if not line or line.count(b"[") + line.count(b"{") > DEPTH_LIMIT:
+            return 0
+        try:
+            orjson.loads(line)
+        except orjson.JSONDecodeError:
+            return 0
+        return len(line.rstrip())
 
     def _skip_string(self, at: int) -> int:
         while True:

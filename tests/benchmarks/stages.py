@@ -92,6 +92,17 @@ def large_npy(folder: Path) -> None:
         print(f"{stage:32} {found[name] * 1000:8.0f} ms, {found[name] / allowed:.2f} of it; peak {memory:.0f} MB")
 
 
+def small_records(folder: Path) -> None:
+    """A stream of small records with their history: 8 x 64 floats as JSON lines."""
+    count, words = 3000, " ".join(f"word{number}" for number in range(8))
+    (folder / "lines.txt").write_text(f"{words}\n" * count)
+    wall(f"attnkit embed --lines --dim 64 < {folder}/lines.txt | attnkit posenc -o {folder}/in.json")
+    lines = {stage: f"attnkit {stage} < {folder}/in.json" for stage in ("layernorm", "softmax", "attend --heads 2")}
+    print(f"\n{count} records of 8 x 64 floats with their history, read and written as JSON")
+    for stage, seconds in medians(lines, runs=5).items():
+        print(f"{stage:32} {seconds / count * 1000:8.2f} ms a record (at most 0.5)")
+
+
 def json_text() -> None:
     x = np.random.default_rng(0).standard_normal((1024, 1024), dtype=np.float32)
     record = Record({"x": x})
@@ -110,4 +121,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         start_up(Path(name))
         large_npy(Path(name))
+        small_records(Path(name))
     json_text()
