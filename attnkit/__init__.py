@@ -39,6 +39,7 @@ TOOLS = (
     "layernorm",
     "ffn",
     "linear",
+    "conv",
     "rnn",
     "encode",
     "decode",

@@ -230,6 +230,26 @@ def linear(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def conv(
+    record: TensorLike,
+    /,
+    *,
+    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    filters: int | None = None,
+    size: Sequence[int] | int | str = (),
+    seed: int = 0,
+    channels: Literal["first", "last"] = "last",
+    stride: Sequence[int] | int | str = (1,),
+    padding: Any = (0,),
+    dilation: Sequence[int] | int | str = (1,),
+    groups: int = 1,
+    activation: Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "sigmoid", "identity"] = "identity",
+    keep: Sequence[str] | str = (),
+    steps: bool = False,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def rnn(
     record: TensorLike,
     /,

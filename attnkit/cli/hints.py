@@ -38,7 +38,7 @@ LONG = 100  # characters of a text or a name that is too long for a hint
 STATES = "attnkit encode TEXT --model DIR --keep '*.self.weights'"
 # tool -> the stages that make its input of a text
 OF_TEXT = {
-    **dict.fromkeys(("posenc", "mask", "attend", "layernorm", "ffn", "linear", "rnn", "show", "peek"), VECTORS),
+    **dict.fromkeys(("posenc", "mask", "attend", "layernorm", "ffn", "linear", "conv", "rnn", "show", "peek"), VECTORS),
     **dict.fromkeys(("heads", "rollout", "explore"), STATES),
     "near": "attnkit encode TEXT --model DIR --pool mean",
     "lens": "attnkit encode TEXT --model DIR --keep '*'",

@@ -286,6 +286,38 @@ def parse_whole_numbers(value: Any) -> tuple[int, ...]:
     raise ValueError("comma-separated whole numbers of at least 0")
 
 
+def parse_kernel_numbers(value: Any) -> tuple[int, ...]:
+    """Parse one number of a kernel for all dimensions, or one of each: whole numbers of at least 1.
+
+    >>> parse_kernel_numbers("3"), parse_kernel_numbers((3, 5))
+    ((3,), (3, 5))
+    """
+    try:
+        numbers = tuple(map(int, [value] if isinstance(value, int) else split_numbers(value)))
+        if len(numbers) in (1, 2) and min(numbers) >= 1 and is_usual(max(numbers)):
+            return numbers
+    except (TypeError, ValueError):
+        pass
+    raise ValueError("one or two comma-separated whole numbers of at least 1")
+
+
+def parse_kernel_padding(value: Any) -> tuple[int, ...] | str:
+    """Parse same, same-lower, or one, two or four numbers of at least 0.
+
+    >>> parse_kernel_padding("same"), parse_kernel_padding("1,0")
+    ('same', (1, 0))
+    """
+    if value in ("same", "same-lower"):
+        return str(value)
+    try:
+        numbers = tuple(map(int, [value] if isinstance(value, int) else split_numbers(value)))
+        if len(numbers) in (1, 2, 4) and min(numbers) >= 0 and is_usual(max(numbers)):
+            return numbers
+    except (TypeError, ValueError):
+        pass
+    raise ValueError("same, same-lower, or one, two or four comma-separated whole numbers of at least 0")
+
+
 def parse_cell(value: Any) -> tuple[int | str, ...]:
     """Parse comma-separated indices: whole numbers of at least 0, or words.
 

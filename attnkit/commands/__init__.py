@@ -18,6 +18,7 @@ TOOLS = {
     "layernorm": "layer, RMS and batch normalization",
     "ffn": "the position-wise feed-forward network",
     "linear": "a linear layer, x W + b",
+    "conv": "convolution over one or two dimensions",
     "rnn": "recurrent layers: RNN, GRU, LSTM",
     "encode": "text to the hidden states of a published model",
     "decode": "hidden states to logits, probabilities and words",

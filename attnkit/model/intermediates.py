@@ -82,6 +82,11 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
         "chosen": Intermediate(("token", "rank"), "the experts of the largest gates", is_step=False),
         "gates": Intermediate(("token", "rank"), "the weights of the chosen experts", is_step=False),
     },
+    "conv": {
+        "padded": Intermediate(None),
+        "windows": Intermediate(None),
+        "convolved": Intermediate(None),
+    },
     "rnn": {
         "input_gate": Intermediate(HIDDEN),
         "forget_gate": Intermediate(HIDDEN),

@@ -32,6 +32,7 @@ CALLS = [
     ("layernorm", X, {"kind": "batch"}),
     ("ffn", X, {"hidden": 8}),
     ("linear", X, {"params": {"w": np.eye(4)}}),
+    ("conv", X, {"filters": 2, "size": (1,)}),
     ("rnn", X, {"hidden": 8}),
     ("merge", None, {}),
     ("diff", X, {}),

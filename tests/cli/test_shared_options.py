@@ -15,6 +15,7 @@ STORY = str(ROOT / "samples/data/story")
 TEXT = "A small bear looked at the"
 INPUTS = {
     "attend": ["e.json"],
+    "conv": ["e.json", "--filters", "2", "--size", "1"],
     "cost": [STORY, "--tokens", "4"],
     "decode": ["--model", STORY, TEXT, "--max-tokens", "0"],
     "diff": ["e.json", "f.json"],

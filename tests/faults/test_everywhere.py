@@ -123,6 +123,7 @@ WITHOUT_TENSORS = {
 READING = {
     "mask": ["--causal"],
     "ffn": ["--hidden", "2"],
+    "conv": ["--filters", "2", "--size", "1"],
     "rnn": ["--hidden", "2"],
     "linear": ["--params", "weights.json"],
     "near": ["--index", "good.json", "--top", "1"],

@@ -11,6 +11,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.inputs.attention_inputs import prepare_attention
+from attnkit.inputs.convolution_stage import find_convolution
 from attnkit.inputs.layers import find_ffn_weights
 from attnkit.inputs.operands import AttendedTensor, load_attended, select_tensor
 from attnkit.inputs.position_inputs import find_positions
@@ -26,7 +27,12 @@ from attnkit.records import Labels, Record, Tensor
 
 CHECKED = "check"  # the name of its result in a record
 STEP = 3e-6  # of the finite difference, relative to the size of each tensor
-RANDOM = {"attend": "seed", "ffn": "hidden", "rnn": "hidden"}  # the flag of random weights, in place of --params
+RANDOM = {
+    "attend": "seed",
+    "ffn": "hidden",
+    "conv": "filters",
+    "rnn": "hidden",
+}  # the flag of random weights, in place of --params
 
 Arrays = dict[str, Array]
 Key = tuple[str, ...]  # the name of an input or a parameter of a stage; or a folder, a layer and its parameter
@@ -181,6 +187,8 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
     if call.tool == "rnn":
         weights = call.apply(find_recurrent_weights, call.before["x"])
         return weights.by_name(weights.layers)
+    if call.tool == "conv":
+        return call.apply(find_convolution, call.before["x"]).weights
     if call.tool == "ffn":
         return call.apply(find_ffn_weights, call.before["x"])[0]
     if call.tool == "posenc":

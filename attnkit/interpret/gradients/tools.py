@@ -11,8 +11,9 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import UsageError
-from attnkit.inputs import encoding, intermediates, layers, softmax_stage, text_inputs
+from attnkit.inputs import convolution_stage, encoding, intermediates, layers, softmax_stage, text_inputs
 from attnkit.inputs.attention_inputs import PreparedAttention, broadcast_over_heads, prepare_attention, weigh_values
+from attnkit.inputs.convolution_stage import find_convolution, undo_convolution
 from attnkit.inputs.encoding import Encoding
 from attnkit.inputs.layers import find_ffn_weights
 from attnkit.inputs.operands import AttendedTensor
@@ -58,6 +59,7 @@ from attnkit.records import Labels, Record, Tensor
 MANY = 1 << 22  # scores from which on the gradients of scores and weights are not kept
 NORM_STEPS, FFN_STEPS = step_names("layernorm"), step_names("ffn")
 HEAD_STEPS = ("head.dense", "head.norm", "logits")  # what encode --keep adds of the head of a model without a decoder
+KERNEL_AXES = ("filter", "channel", "row", "column")
 IMAGE_AXES = ("channel", "row", "column")
 
 
@@ -423,6 +425,17 @@ def undo_linear(call: StageCall, outer: Outer, into: StageGradients) -> None:
     into.add_weights(gradients)
 
 
+def undo_conv(call: StageCall, outer: Outer, into: StageGradients) -> None:
+    """Undo conv: x, the kernel and the bias; its steps have no gradients of their own."""
+    if steps := sorted({*outer} & {*convolution_stage.STEPS}):
+        raise call.error(f"{steps[0]} is a step of it, which has no gradient of its own")
+    x = call.before["x"]
+    dx, weights = undo_convolution(x, outer.pop("x"), call.apply(find_convolution, x))
+    into.add_input("x", dx)
+    for name, gradient in weights.items():
+        into.add_parameter(name, gradient, KERNEL_AXES[: gradient.ndim])
+
+
 def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Undo rnn: x and the weights; states of --state-in are constants."""
     if "x" not in outer:
@@ -588,6 +601,7 @@ ADJOINTS: dict[str, Adjoint] = {
     "layernorm": undo_layernorm,
     "ffn": undo_ffn,
     "linear": undo_linear,
+    "conv": undo_conv,
     "encode": undo_encode,
     "rnn": undo_rnn,
     "decode": undo_decode,

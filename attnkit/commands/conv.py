@@ -1,0 +1,89 @@
+"""attnkit conv: convolution over one or two dimensions."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import typer
+
+from attnkit import callbacks, model
+from attnkit.cli import options
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.tool import tool
+from attnkit.inputs.convolution_stage import STEPS, compute_convolution, find_convolution
+from attnkit.records import Array, Record
+
+
+def numbers(help: str) -> Any:
+    """Declare an option of one number for all dimensions of a kernel, or of one for each."""
+    return typer.Option(parser=options.parse_kernel_numbers, metavar="N[,M]", help=help, show_default=False)
+
+
+@tool(
+    rules=Constraints(
+        exclusive=[("params", "filters")],
+        requires=[("filters", "size"), ("size", "filters"), ("seed", "filters")],
+        one_of=[("params", "filters")],
+    ),
+    sections={
+        "Kernel": "params filters size seed",
+        "Windows": "channels stride padding dilation groups",
+        "Results": "activation keep steps",
+    },
+    record_defaults=lambda flags: {"seed": flags["seed"]} if flags["filters"] is not None else {},
+)
+def conv(
+    record: Record,
+    *,
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.file(
+            "tensors", "weights, as PyTorch and ONNX have them: w (out, in / groups, size) or two sizes, and b (out)"
+        ),
+    ] = None,
+    filters: Annotated[
+        int | None, typer.Option(min=1, metavar="F", help="random weights with so many filters, of --size")
+    ] = None,
+    size: Annotated[tuple[int, ...], numbers("size of each filter; N,M: over two dimensions")] = (),
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
+    channels: Annotated[
+        Literal["first", "last"],
+        typer.Option(help="whether the channels of x are its last axis, as the features of tokens, or come before"),
+    ] = "last",
+    stride: Annotated[tuple[int, ...], numbers("distance of two windows [default: 1]")] = (1,),
+    padding: Annotated[
+        Any,
+        typer.Option(
+            parser=options.parse_kernel_padding,
+            metavar="N[,…]|same|same-lower",
+            show_default=False,
+            help="zeros around x: on all sides, or those before and those after it (of two dimensions: N,M on both "
+            "sides of each, or top,left,bottom,right); same: so many that only the stride makes x smaller, the odd "
+            "one after it; same-lower: before it [default: 0]",
+        ),
+    ] = (0,),
+    dilation: Annotated[tuple[int, ...], numbers("distance of two numbers of a window [default: 1]")] = (1,),
+    groups: Annotated[
+        int, typer.Option(min=1, metavar="G", help="split channels and filters into G groups, each by itself")
+    ] = 1,
+    activation: Annotated[str, options.choice(model.ACTIVATIONS, "function of the result")] = "identity",
+    keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
+    steps: options.Steps = False,
+) -> Record:
+    """Slide a kernel over x: each output is the sum of a window's numbers, each times its weight, plus b.
+
+    A kernel w (out, in, size) moves over the tokens of x (token, model), whose features are the channels; a kernel of
+    two sizes moves over the rows and columns of x (row, column, channel). With --channels first x is (channel,
+    position) or (channel, row, column), as in PyTorch and ONNX. Axes before these are batches. The random weights of
+    --filters and --size are drawn from N(0, 1/inputs), without biases.
+
+    \b
+    Example:
+      attnkit embed "The cat sat" --dim 4 | attnkit conv --filters 2 --size 3 --padding 1
+    """
+    stage = find_convolution(
+        record["x"], params=params, filters=filters, size=size, seed=seed, channels=channels, stride=stride,
+        padding=padding, dilation=dilation, groups=groups, activation=activation,
+    )  # fmt: skip
+    callbacks.current().on_parameters(stage.weights)
+    tensors = compute_convolution(record, stage, STEPS if steps or "all" in keep else keep)
+    return record.without([name for name in STEPS if name in record]).with_tensors(tensors)

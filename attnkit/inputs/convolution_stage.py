@@ -1,0 +1,136 @@
+"""The convolution of x step by step, for the tool and for its gradient."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.inputs.layers import linear_weights
+from attnkit.model.activations import activation_backward, apply_activation
+from attnkit.model.convolution import Convolution, convolve, convolve_backward
+from attnkit.model.dtypes import cast, working
+from attnkit.model.intermediates import step_names
+from attnkit.records import Array, Record, Tensor
+
+STEPS = step_names("conv")
+Padding = tuple[int, ...] | str
+PLACES = {1: ("position",), 2: ("row", "column")}  # axes that a kernel moves over
+
+
+class ConvolutionStage(NamedTuple):
+    """What a stage computes with.
+
+    weights  w (E, C / groups, K) or (E, C / groups, K, J), and b (E) of some
+    first    whether the channels of x come first
+    """
+
+    weights: Mapping[str, Array]
+    options: Convolution
+    first: bool
+    activation: str
+
+    @property
+    def over(self) -> int:
+        """The dimensions that the kernel moves over."""
+        return self.weights["w"].ndim - 2
+
+    def channels_last(self, x: Array) -> Array:
+        """x with its channels last."""
+        return np.moveaxis(x, -1 - self.over, -1) if self.first and x.ndim > self.over else x
+
+    def channels_back(self, x: Array) -> Array:
+        """x with its channels where the input has them; the inverse of `channels_last`."""
+        return np.ascontiguousarray(np.moveaxis(x, -1, -1 - self.over)) if self.first else x
+
+    def names_back(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Axis names with that of the channels where the input has them."""
+        first = len(axes) - 1 - self.over
+        return (*axes[:first], axes[-1], *axes[first:-1]) if self.first else axes
+
+    def axes(self, record: Record) -> tuple[str, ...]:
+        """The axis names of the input, with that of its channels last."""
+        names, rank = record.axes_of("x"), record["x"].ndim
+        if record.tensors["x"].axes is None and (self.first or self.over == 2):
+            return (*("batch",) * (rank - self.over - 1), *PLACES[self.over], "channel")
+        return (*names[: -1 - self.over], *names[-self.over :], names[-1 - self.over]) if self.first else names
+
+
+def find_convolution(
+    x: Array,
+    *,
+    params: Mapping[str, Array] | None,
+    filters: int | None,
+    size: tuple[int, ...],
+    seed: int,
+    channels: str,
+    stride: tuple[int, ...],
+    padding: Padding,
+    dilation: tuple[int, ...],
+    groups: int,
+    activation: str,
+) -> ConvolutionStage:
+    """The kernel, of a file or drawn from N(0, 1/inputs), and how it moves over x.
+
+    DataError for weights of other names, or channels that the groups do not divide.
+    """
+    options, is_first = Convolution(stride, padding, dilation, groups), channels == "first"
+    if filters is None:
+        return ConvolutionStage(linear_weights(params, None, None), options, is_first, activation)
+    if x.ndim <= len(size):
+        raise DataError(f"x of rank {x.ndim}: expected {len(size) + 1} axes or more, {len(size)} and channels")
+    width = x.shape[-1 - len(size) if is_first else -1]
+    if width % groups or filters % groups:
+        raise DataError(f"{width} channels and {filters} filters: expected multiples of {groups}", "--groups")
+    shape = (filters, width // groups, *size)
+    inputs = max(int(np.prod(shape[1:])), 1)
+    kernel = np.random.default_rng(seed).standard_normal(shape) / inputs**0.5
+    return ConvolutionStage({"w": kernel.astype(working(x))}, options, is_first, activation)
+
+
+def compute_convolution(record: Record, stage: ConvolutionStage, keep: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """The steps that are kept, with their formulas, and then x."""
+    weight, bias = stage.weights["w"], stage.weights.get("b")
+    x = stage.channels_last(record["x"])
+    steps = convolve(x, weight, bias, stage.options, keep)
+    axes, output = stage.axes(record), steps["output"]
+    tensors: dict[str, Tensor] = {}
+
+    def add(name: str, array: Array, formula: str) -> None:
+        own = stage.names_back(rename_axes(axes, x.shape, array.shape, stage.over))
+        tensors[name] = Tensor(stage.channels_back(array), own, formula=formula)
+
+    if "padded" in steps:
+        add("padded", steps["padded"], "x with zeros around it")
+    if "windows" in steps:
+        names = (*rename_axes(axes, x.shape, output.shape, stage.over)[:-1], "window")
+        tensors["windows"] = Tensor(steps["windows"], names, formula="the numbers that the kernel covers")
+    formula = "windows W" + " + b" * (bias is not None)
+    if stage.activation != "identity":
+        if "convolved" in keep:
+            add("convolved", output, formula)
+        formula = f"{stage.activation}({'convolved' if 'convolved' in keep else formula})"
+        output = apply_activation(stage.activation, cast(output, working(output))).astype(output.dtype, copy=False)
+    add("x", output, formula)
+    return tensors
+
+
+def undo_convolution(x: Array, dy: Array, stage: ConvolutionStage) -> tuple[Array, dict[str, Array]]:
+    """The gradients of x, and of the weights by name."""
+    last, weight, dy = stage.channels_last(x), stage.weights["w"], stage.channels_last(dy)
+    if stage.activation != "identity":
+        inner = convolve(last, weight, stage.weights.get("b"), stage.options)["output"]
+        dy = activation_backward(stage.activation, dy, inner)
+    dx, dw, db = convolve_backward(dy, last, weight, stage.options)
+    return stage.channels_back(dx), {"w": dw} | ({"b": db} if "b" in stage.weights else {})
+
+
+def rename_axes(axes: tuple[str, ...], before: tuple[int, ...], after: tuple[int, ...], over: int) -> tuple[str, ...]:
+    """The axes of a result with its channels last: one of another size has another name, and thus no labels.
+
+    >>> rename_axes(("token", "model"), (5, 4), (3, 4), 1), rename_axes(("token", "model"), (5, 4), (5, 8), 1)
+    (('position', 'model'), ('token', 'filter'))
+    """
+    others = (*axes[: len(axes) - over - 1], *PLACES[over], "filter")
+    names = zip(axes, others, before, after, strict=True)
+    return tuple(name if old == new else other for name, other, old, new in names)

@@ -1,0 +1,77 @@
+"""The tool conv: a kernel over tokens and images, its steps and its gradients."""
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit.errors import DataError
+from attnkit.model.activations import gelu
+from attnkit.records import Record, Tensor
+from tests.commands.records import of, read_back
+
+X = np.array([[1.0], [2.0], [4.0], [8.0]])
+PARAMS = {"w": np.array([[[1.0, 10.0]]]), "b": np.array([100.0])}
+
+
+def test_numbers_by_hand():
+    record = attnkit.conv(of(X), params=PARAMS)
+    assert record["x"].tolist() == [[121], [142], [184]]
+    assert record.tensors["x"].formula == "windows W + b"
+    assert attnkit.conv(of(X), params=PARAMS, stride=(2,))["x"].tolist() == [[121], [184]]
+    assert attnkit.conv(of(X), params=PARAMS, dilation=3)["x"].tolist() == [[181]]
+
+
+def test_tokens_keep_their_labels_where_there_are_as_many():
+    record = attnkit.embed("The cat sat", dim=4)
+    same = read_back(attnkit.conv(record, filters=2, size=3, padding=1))
+    assert same.axes_of("x") == ("token", "filter") and same.labels["token"] == ["The", "cat", "sat"]
+    fewer = read_back(attnkit.conv(record, filters=4, size=3))
+    assert fewer.axes_of("x") == ("position", "model") and (fewer["ids"] == record["ids"]).all()
+
+
+def test_channels_first_is_the_same_convolution():
+    image = np.random.default_rng(0).standard_normal((5, 6, 3))
+    options = {"filters": 4, "size": (2, 3), "stride": (1, 2), "activation": "gelu", "keep": ("all",)}
+    ours = attnkit.conv(image, **options)
+    turned = attnkit.conv(np.moveaxis(image, -1, 0), channels="first", **options)
+    assert turned["x"].shape == (4, 4, 2) and turned.axes_of("x") == ("filter", "row", "column")
+    np.testing.assert_array_equal(np.moveaxis(turned["x"], 0, -1), ours["x"])
+    np.testing.assert_array_equal(turned["windows"], ours["windows"])
+    named = Record({"x": Tensor(np.moveaxis(image, -1, 0), ("channel", "row", "column"))})
+    same = attnkit.conv(named, channels="first", filters=3, size=(3, 3), padding=1)
+    assert same.axes_of("x") == ("channel", "row", "column")
+    with pytest.raises(DataError, match="a kernel of 5 channels, but x has 3"):
+        attnkit.conv(image, params={"w": np.ones((1, 5, 1, 1))})
+
+
+def test_every_step_follows_from_the_one_before():
+    record = attnkit.conv(of(X), params=PARAMS, padding=(1, 0), activation="gelu", steps=True)
+    assert record["padded"].ravel().tolist() == [0, 1, 2, 4, 8]
+    assert record["windows"].tolist() == [[0, 1], [1, 2], [2, 4], [4, 8]]
+    np.testing.assert_array_equal(record["convolved"], record["windows"] @ [[1], [10]] + 100)
+    np.testing.assert_array_equal(record["x"], gelu(record["convolved"]))
+    assert "windows" not in attnkit.conv(record, params=PARAMS)  # those of an earlier conv
+
+
+def test_random_weights_are_from_the_seed():
+    ours = attnkit.conv(of(X), filters=2, size=2, seed=3)["x"]
+    kernel = np.random.default_rng(3).standard_normal((2, 1, 2)) / 2**0.5
+    np.testing.assert_allclose(ours, np.hstack([X[:-1], X[1:]]) @ kernel[:, 0].T, rtol=1e-12)
+    assert attnkit.conv(X.astype(np.float32), filters=2, size=2)["x"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv {x} --params {p} --stride 2 --padding 1 --dilation 2 --activation gelu",
+        "conv {x} --filters 4 --size 3 --groups 2 --padding same",
+        "conv {x} --filters 3 --size 2,1 --channels first --padding 1,0 --activation silu",
+    ],
+)
+def test_gradients_agree_with_finite_differences(tmp_path, line):
+    rng = np.random.default_rng(1)
+    np.save(tmp_path / "x.npy", rng.standard_normal((2, 5, 2)))
+    np.savez(tmp_path / "p.npz", w=rng.standard_normal((3, 2, 2)), b=rng.standard_normal(3))
+    pipeline = line.format(x=tmp_path / "x.npy", p=tmp_path / "p.npz")
+    record = attnkit.grad(f"{pipeline} | layernorm", of="x[0,1,1]", check=True)
+    assert record["check"][2] < 1e-6 and record["1.conv.w"].any() and record["0.input.x"].any()
