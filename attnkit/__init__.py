@@ -40,6 +40,7 @@ TOOLS = (
     "ffn",
     "linear",
     "conv",
+    "mel",
     "rnn",
     "encode",
     "decode",

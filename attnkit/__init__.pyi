@@ -250,6 +250,21 @@ def conv(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def mel(
+    record: TensorLike,
+    /,
+    *,
+    sample_rate: int = 16000,
+    seconds: float | None = None,
+    window: int = 400,
+    hop: int = 160,
+    mels: int = 80,
+    keep: Sequence[str] | str = (),
+    steps: bool = False,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def rnn(
     record: TensorLike,
     /,

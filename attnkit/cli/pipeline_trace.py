@@ -21,7 +21,7 @@ from attnkit.records import Labels, Record, Tensor, join_names
 
 INPUT = "0.input"
 SIDE_OUTPUT = "trace.npz"  # where a stage writes its own trace, which is not a file here
-KEEPERS = ("attend", "layernorm", "ffn", "conv", "rnn")  # tools whose --keep all keeps every intermediate
+KEEPERS = ("attend", "layernorm", "ffn", "conv", "mel", "rnn")  # tools whose --keep all keeps every intermediate
 # tools of a layer of a model -> the end of the name of their x in a trace, after that of the layer
 NAMES_OF_X = {"embed": "", "posenc": "", "layernorm": "", "linear": "", "attend": ".output", "ffn": ".output"}
 HELD_TWICE = ("present_key", "present_value", "residual")  # k and v of all tokens, and the input of a norm

@@ -228,6 +228,7 @@ TOOLS: Mapping[str, str] = {
     "ffn": "mlp feedforward feed_forward position_wise positionwise dense_block fc relu gelu swiglu",
     "linear": "dense projection proj matmul gemm w",
     "conv": "convolution conv1d conv2d convolve cnn",
+    "mel": "spectrogram log_mel melspectrogram mel_spectrogram mfcc stft audio wav sound",
     "rnn --cell lstm": "lstm bilstm",
     "rnn --cell gru": "gru",
     "rnn --cell rnn": "elman recurrent",

@@ -19,6 +19,7 @@ TOOLS = {
     "ffn": "the position-wise feed-forward network",
     "linear": "a linear layer, x W + b",
     "conv": "convolution over one or two dimensions",
+    "mel": "the log-mel spectrogram of a sound",
     "rnn": "recurrent layers: RNN, GRU, LSTM",
     "encode": "text to the hidden states of a published model",
     "decode": "hidden states to logits, probabilities and words",

@@ -11,6 +11,7 @@
     pytorch.py      files of torch.save, read only
     gguf.py gguf_blocks.py   files of llama.cpp and their quantized tensors, read only
     pickle_reader.py that pickle, read without executing it
+    wav.py sound.py sounds: WAV, and by a library FLAC, Ogg and MP3, read only
     json_text.py    JSON syntax: documents of a stream, errors with their place
     zip.py          the ZIP container of npz, written, and read from front to back
 
@@ -41,7 +42,7 @@ FORMATS = ("json", "npy", "npz", "safetensors")
 STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back
 SUFFIXES = {".json": "json", ".jsonl": "json", ".ndjson": "json"} | {f".{name}": name for name in FORMATS[1:]}
 
-WRITTEN_AS = {"pytorch": "npz", "gguf": "npz", "csv": "json"}
+WRITTEN_AS = {"pytorch": "npz", "gguf": "npz", "csv": "json", "wav": "npz", "sound": "npz"}
 
 # The first bytes of JSON, and of texts likely meant as JSON, whose parser names the first error.
 JSON_STARTS = b" \t\r\n{[\"-0123456789+'/#"
@@ -59,6 +60,7 @@ SIGNATURES = {
     b"version https://git-lfs": "Git LFS pointer",
     b"<": "HTML or XML",
 }
+SOUNDS = (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"FORM")  # FLAC, Ogg, MP3, AIFF
 # The first lines of the tables and heat maps that show writes, for people
 TABLE_HEAD = re.compile(rb"\S+ (\([^\n]*\)|scalar) (float|bfloat|u?int|bool)|[^\n]*\n(\xe2\x94\x80){3}|[^\n]*\n---")
 TABLE_HINT = "show -f json writes tensors, and peek shows them in the middle of a pipe"
@@ -189,6 +191,10 @@ def _sniff(source: Source) -> str:
         return "pytorch" if b"/" in name and not name.endswith(b".npy") else "npz"  # torch.save names a folder
     if start == b"GGUF":
         return "gguf"
+    if start == b"RIFF":
+        return "wav"
+    if start.startswith(SOUNDS):
+        return "sound"
     if start == PYTORCH_START[:4] and source.peek(len(PYTORCH_START)) == PYTORCH_START:
         return "pytorch"
     if min(start) > 5:  # the length of a header has a smaller byte

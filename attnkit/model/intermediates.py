@@ -87,6 +87,15 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
         "windows": Intermediate(None),
         "convolved": Intermediate(None),
     },
+    "mel": {
+        "frames": Intermediate(("frame", "sample"), "the samples around each step of --hop"),
+        "windowed": Intermediate(("frame", "sample"), "frames · Hann window"),
+        "power": Intermediate(("frame", "frequency"), "|Fourier transform of windowed|²"),
+        "filters": Intermediate(("frequency", "mel"), "Slaney's mel filters"),
+        "mel": Intermediate(("frame", "mel"), "power filters"),
+        "log": Intermediate(("frame", "mel"), "log₁₀ mel, mel at least 1e-10"),
+        "clamped": Intermediate(("frame", "mel"), "log, at least its largest − 8"),
+    },
     "rnn": {
         "input_gate": Intermediate(HIDDEN),
         "forget_gate": Intermediate(HIDDEN),

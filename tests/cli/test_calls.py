@@ -33,6 +33,7 @@ CALLS = [
     ("ffn", X, {"hidden": 8}),
     ("linear", X, {"params": {"w": np.eye(4)}}),
     ("conv", X, {"filters": 2, "size": (1,)}),
+    ("mel", X[0], {"window": 2, "hop": 1}),
     ("rnn", X, {"hidden": 8}),
     ("merge", None, {}),
     ("diff", X, {}),

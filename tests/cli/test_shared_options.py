@@ -32,6 +32,7 @@ INPUTS = {
     "linear": ["e.json", "--params", "linear.npz"],
     "loss": ["e.json", "--target", "1,0"],
     "mask": ["e.json", "--causal", "--as", "additive"],
+    "mel": ["sound.json", "--window", "4", "--hop", "2", "--mels", "2"],
     "merge": ["part.json"],
     "near": ["e.json", "--index", ":table", "--top", "1"],
     "peek": ["e.json"],
@@ -61,6 +62,7 @@ def folder(tmp_path_factory):
     embedded = attnkit.embed("Ġthe Ġcat", dim=4)
     for name, record in {
         "e.json": embedded,
+        "sound.json": attnkit.Record({"x": np.arange(8.0)}),
         "f.json": embedded.with_tensors({"x": embedded["x"] * 1.01}),
         "w.json": attnkit.attend(embedded, keep="weights"),
         "part.json": attnkit.attend(embedded, partial=True),

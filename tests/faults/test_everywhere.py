@@ -178,7 +178,7 @@ def test_stages_of_a_pipeline(attnkit, main, refused, tool):
         attnkit.file("bad", content)
         run = main("run", f"{tool} bad {flags} -f json | layernorm | show", "-o", attnkit.file("old.json", b"old"))
         refused(run, 3, f"{tool}: bad: ", problem)
-        if tool not in ("merge", "rollout", "heads", "lens"):  # which take parts and traces alone
+        if tool not in ("merge", "rollout", "heads", "lens", "mel"):  # which take parts, traces and sounds alone
             run = main("run", f"layernorm good.json | {tool} {flags} -f json | attend --mask bad")
             refused(run._replace(err=last_line(run.err)), 3, "attend: bad: ", problem)
         assert (attnkit.folder / "old.json").read_bytes() == b"old"

@@ -43,6 +43,7 @@ from attnkit.formats.zip import ArchiveWriter
 from attnkit.records import Tensor
 from attnkit.tokenizers.auto import load_tokenizer
 from tests.gguf_files import pack_gguf
+from tests.sound_files import pack_wav
 
 
 def encode_archive(files):
@@ -598,6 +599,17 @@ def gguf_seeds() -> list[bytes]:
     return [pack_gguf(pairs, blocks | {"x": np.eye(3)}), pack_gguf({}, {"x": np.ones(2)}, version=2)]
 
 
+def wav_seeds() -> list[bytes]:
+    """Sounds of several widths and channels."""
+    longer = struct.pack("<HHIH14x", 22, 24, 4, 1)
+    chunk = b"LIST\3\0\0\0abc\0"
+    return [
+        pack_wav(bytes(range(12)), before=chunk, extra=chunk),
+        pack_wav(bytes(range(12)), bits=24, channels=2, code=0xFFFE, more=longer),
+        pack_wav(np.ones(2, "<f4").tobytes(), bits=32, code=3),
+    ]
+
+
 def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
     return rng.choice(BYTES)(rng, data)
 
@@ -616,6 +628,7 @@ def readers(scratch: str) -> dict[str, Reader]:
         "pytorch": Reader(pytorch_files, mutate_pytorch, check_tensors, 8),
         "pytorch mapped": Reader(pytorch_files, mutate_pytorch, lambda data: check_mapped(pytorch, data, path), 4),
         "gguf": Reader(gguf_seeds(), mutate_bytes, check_tensors, 8),
+        "wav": Reader(wav_seeds(), mutate_bytes, check_tensors, 4),
         "gguf mapped": Reader(gguf_seeds(), mutate_bytes, lambda data: check_mapped(gguf, data, path), 4),
         "npz mapped": Reader(files["npz"], mutate_npz, lambda data: check_mapped(npz, data, path)),
         "safetensors mapped": Reader(

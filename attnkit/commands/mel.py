@@ -1,0 +1,81 @@
+"""attnkit mel: the log-mel spectrogram of a sound."""
+
+import warnings
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from attnkit import formats
+from attnkit.cli import options
+from attnkit.cli.tool import tool
+from attnkit.errors import AttnkitWarning, DataError
+from attnkit.model.intermediates import INTERMEDIATES, step_names
+from attnkit.model.spectrogram import Spectrogram, log_mel, pad_sound
+from attnkit.records import Array, Record, Tensor
+
+STEPS = step_names("mel")
+
+
+@tool(sections={"Frames": "sample_rate seconds window hop mels", "Results": "keep steps"})
+def mel(
+    record: Record,
+    *,
+    sample_rate: Annotated[
+        int, typer.Option(min=1, metavar="N", help="samples a second, which the sound must have")
+    ] = 16000,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            click_type=options.ABOVE_0,
+            metavar="S",
+            help="cut the sound, or add silence, to so many seconds: 30 as Whisper",
+        ),
+    ] = None,
+    window: Annotated[int, typer.Option(min=2, metavar="W", help="samples of a frame")] = 400,
+    hop: Annotated[int, typer.Option(min=1, metavar="N", help="samples from one frame to the next")] = 160,
+    mels: Annotated[int, typer.Option(min=1, metavar="M", help="number of mel filters")] = 80,
+    keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
+    steps: options.Steps = False,
+) -> Record:
+    """Compute the log-mel spectrogram of a sound: the power of each band of frequencies in each frame.
+
+    The input is a WAV file; FLAC, Ogg and MP3 need `pip install 'attnkit[audio]'`; a record with the samples as x (T)
+    will do. Frames of W samples are centered at every hop, multiplied by a Hann window and Fourier-transformed; their
+    power is weighted by Slaney's mel filters; then come the logarithm to base 10, at most 8 below the largest, and
+    (clamped + 4) / 4. x (frame, mel) is then what Whisper reads, and the transpose of transformers' input_features.
+    Several channels are averaged.
+
+    \b
+    Example:
+      attnkit mel speech.wav --seconds 30 -o spectrogram.npz
+    """
+    sound = Spectrogram(sample_rate, window, hop, mels)
+    samples = find_samples(record, sample_rate)
+    if seconds is not None:
+        count = round(seconds * sample_rate)
+        formats.check_memory(8 * (count + window), f"a sound of {seconds:g} seconds", "--seconds")
+        samples = pad_sound(samples, count)
+    names = STEPS if steps or "all" in keep else keep
+    arrays = log_mel(samples, sound, names)
+    rows = INTERMEDIATES["mel"]
+    tensors = {
+        name: Tensor(arrays[name], rows[name].axes, formula=rows[name].formula) for name in STEPS if name in arrays
+    }
+    formula = "(clamped + 4) / 4" if "clamped" in names else "log₁₀ of the mel filters' sums, clamped and scaled"
+    tensors["x"] = Tensor(arrays["output"], ("frame", "mel"), formula=formula)
+    return record.without([*STEPS, "sample_rate"]).with_tensors(tensors)
+
+
+def find_samples(record: Record, rate: int) -> Array:
+    """The samples (T,) of a record, which has this rate if it states one; channels are averaged."""
+    x = record["x"]
+    stated = record.get("sample_rate")
+    if stated is not None and (stated.size != 1 or int(stated.reshape(())) != rate):
+        has = "several sample_rates" if stated.size != 1 else f"{stated.reshape(()):g} samples a second"
+        raise DataError(f"a sound of {has} (expected {rate}); ffmpeg -i IN -ar {rate} OUT.wav converts one")
+    if x.ndim == 2 and record.axes_of("x")[0] == "channel":
+        if len(x) > 1:
+            warnings.warn(f"the {len(x)} channels of the sound are averaged", AttnkitWarning, stacklevel=2)
+        x = x.mean(axis=0, dtype=np.float64).astype(x.dtype if x.dtype.kind == "f" else np.float64)
+    return x

@@ -1,0 +1,89 @@
+"""Sounds: samples of every width, as the module wave and soundfile have them; files that are cut anywhere."""
+
+import io
+import struct
+import wave
+
+import numpy as np
+import pytest
+
+from attnkit.errors import DataError
+from attnkit.formats import Source, read
+from tests.faults.bad_wav import BAD, WHOLE
+from tests.sound_files import pack_wav
+
+HALVES = np.array([-1, -0.5, 0, 0.5])
+
+
+def samples(data):
+    """The one record of a file."""
+    [record] = read(Source.of(data, "in.wav"))
+    return record
+
+
+@pytest.mark.parametrize(
+    ("bits", "code", "data"),
+    [
+        (8, 1, bytes([0, 64, 128, 192])),
+        (16, 1, struct.pack("<4h", -32768, -16384, 0, 16384)),
+        (24, 1, b"\0\0\x80\0\0\xc0\0\0\0\0\0\x40"),
+        (32, 1, struct.pack("<4i", -(1 << 31), -(1 << 30), 0, 1 << 30)),
+        (32, 3, HALVES.astype("<f4").tobytes()),
+        (64, 3, HALVES.tobytes()),
+    ],
+)
+def test_samples_of_every_width(bits, code, data):
+    record = samples(pack_wav(data, bits=bits, code=code, rate=8000))
+    assert record["x"].tolist() == HALVES.tolist() and record.axes_of("x") == ("sample",)
+    assert record["x"].dtype == (np.float64 if bits == 64 else np.float32)
+    assert record["sample_rate"].tolist() == 8000
+    subtype = struct.pack("<HHIH14x", 22, bits, 4, code)
+    longer = samples(pack_wav(data, bits=bits, code=0xFFFE, more=subtype))
+    assert longer["x"].tolist() == HALVES.tolist()
+
+
+def test_channels_are_rows_and_other_chunks_are_skipped():
+    odd = b"LIST\3\0\0\0abc\0"
+    record = samples(pack_wav(struct.pack("<4h", 0, 1 << 14, -(1 << 14), 0), channels=2, before=odd, extra=odd))
+    assert record["x"].tolist() == [[0, -0.5], [0.5, 0]] and record.axes_of("x") == ("channel", "sample")
+
+
+def test_what_the_module_wave_writes():
+    numbers, file = np.random.default_rng(0).integers(-32768, 32768, (300, 2)).astype("<i2"), io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(2)
+        writer.setsampwidth(2)
+        writer.setframerate(44100)
+        writer.writeframes(numbers.tobytes())
+    record = samples(file.getvalue())
+    np.testing.assert_array_equal(record["x"], numbers.T / 32768)
+    assert record["sample_rate"].tolist() == 44100
+
+
+@pytest.mark.parametrize(("format", "subtype"), [("FLAC", "PCM_16"), ("AIFF", "PCM_24"), ("OGG", "VORBIS")])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_other_formats_by_soundfile(format, subtype, channels):
+    soundfile, file = pytest.importorskip("soundfile"), io.BytesIO()
+    time = np.arange(4000)[:, None] / 16000
+    sound = np.sin(2 * np.pi * 440 * time * np.arange(1, channels + 1)) / 2
+    soundfile.write(file, sound, 16000, format=format, subtype=subtype)
+    record = samples(file.getvalue())
+    assert record["sample_rate"].tolist() == 16000 and record["x"].dtype == np.float32
+    ours = record["x"] if channels == 2 else record["x"][None]
+    np.testing.assert_allclose(ours, sound.T, atol=0.1 if format == "OGG" else 2e-4)
+    with pytest.raises(DataError, match=r"^in.wav: (not a sound that can be read|a sound without samples)"):
+        samples(file.getvalue()[:30])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files(name):
+    content, *parts = BAD[name]
+    with pytest.raises(DataError) as caught:
+        samples(content)
+    assert all(part in str(caught.value) for part in ("in.wav: ", *parts))
+
+
+def test_every_cut_is_refused():
+    for count in range(4, len(WHOLE)):
+        with pytest.raises(DataError):
+            samples(WHOLE[:count])
