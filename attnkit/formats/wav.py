@@ -32,8 +32,8 @@ def read(source: Source) -> Iterator[Record]:
         if kind == b"fmt " and described is None:
             described = read_format(source, size)
         else:
-            skip(source, size)
-        skip(source, size % 2)
+            skip_bytes(source, size)
+        skip_bytes(source, size % 2)
     if described is None:
         raise DataError("a WAV file whose samples come before their format", source.name)
     dtype, channels, rate = described
@@ -114,7 +114,7 @@ def describe_sound(samples: Array, rate: int) -> Record:
     return Record({"x": Tensor(samples, axes), "sample_rate": Tensor(np.array(rate, np.int64), ())})
 
 
-def skip(source: Source, count: int) -> None:
+def skip_bytes(source: Source, count: int) -> None:
     """Consume bytes; fewer where the source ends."""
     while count > 0 and (part := source.read(min(count, CHUNK))):
         count -= len(part)

@@ -79,7 +79,7 @@ def convolve(
     dtype = working(*(array for array in (x, weight, bias) if array is not None))
     lead, sizes, _ = split_shape(x, windows)
     shape = (*lead, *windows.counts(sizes))
-    padded = pad(cast(x, dtype), windows)
+    padded = pad_input(cast(x, dtype), windows)
     output = np.empty((math.prod(shape), len(weight)), dtype)
     matrices = group_kernels(weight, windows, dtype)
     for block in split_windows(padded, windows):
@@ -113,7 +113,7 @@ def convolve_backward(
     dtype = working(grad_output, x, weight)
     lead, sizes, _ = split_shape(x, windows)
     check_gradient(grad_output, (*lead, *windows.counts(sizes), len(weight)), "the convolution")
-    padded, matrices = pad(cast(x, dtype), windows), group_kernels(weight, windows, dtype)
+    padded, matrices = pad_input(cast(x, dtype), windows), group_kernels(weight, windows, dtype)
     dpadded, dmatrices = np.zeros_like(padded), np.zeros_like(matrices)
     rows = as_rows(cast(grad_output, dtype))
     for block in split_windows(padded, windows):
@@ -142,9 +142,9 @@ def find_windows(x: Array, weight: Array, options: Convolution) -> Windows:
     if outputs % options.groups:
         raise DataError.about("w", f"{as_text(weight.shape)}: {outputs} outputs are no multiple of {options.groups}")
     sizes = x.shape[-1 - over : -1]
-    stride, dilation = spread(options.stride, over, "stride"), spread(options.dilation, over, "dilation")
+    stride, dilation = repeat_number(options.stride, over, "stride"), repeat_number(options.dilation, over, "dilation")
     plain = Windows(tuple(kernel), stride, dilation, (0,) * over, (0,) * over, options.groups)
-    before, after = find_padding(options.padding, plain, sizes)
+    before, after = find_zeros(options.padding, plain, sizes)
     windows = plain._replace(before=before, after=after)
     if min(windows.counts(sizes)) < 1:
         padded = tuple(sum(sides) for sides in zip(sizes, before, after, strict=True))
@@ -161,13 +161,13 @@ def by(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
 
 
-def find_padding(
+def find_zeros(
     padding: tuple[int, ...] | str, windows: Windows, sizes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The zeros before and after each dimension."""
     over = len(sizes)
     if isinstance(padding, tuple):
-        both = padding if len(padding) == 2 * over else 2 * spread(padding, over, "padding", 2 * over)
+        both = padding if len(padding) == 2 * over else 2 * repeat_number(padding, over, "padding", 2 * over)
         return both[:over], both[over:]
     each = zip(sizes, windows.spans(), windows.stride, strict=True)
     totals = [max((math.ceil(size / stride) - 1) * stride + span - size, 0) for size, span, stride in each]
@@ -175,7 +175,7 @@ def find_padding(
     return (less, more) if padding == "same" else (more, less)
 
 
-def spread(numbers: tuple[int, ...], over: int, name: str, most: int = 0) -> tuple[int, ...]:
+def repeat_number(numbers: tuple[int, ...], over: int, name: str, most: int = 0) -> tuple[int, ...]:
     """One number for each dimension; UsageError for another number of them."""
     if len(numbers) == 1:
         return numbers * over
@@ -192,7 +192,7 @@ def split_shape(x: Array, windows: Windows) -> tuple[tuple[int, ...], tuple[int,
     return x.shape[: -1 - over], x.shape[-1 - over : -1], x.shape[-1]
 
 
-def pad(x: Array, windows: Windows) -> Array:
+def pad_input(x: Array, windows: Windows) -> Array:
     """The input with zeros around it, as one batch: (N, L, C)."""
     lead, sizes, channels = split_shape(x, windows)
     sides = [(0, 0), *zip(windows.before, windows.after, strict=True), (0, 0)]
@@ -204,7 +204,7 @@ def group_kernels(weight: Array, windows: Windows, dtype: DType) -> Array:
     return np.swapaxes(cast(weight, dtype).reshape(windows.groups, len(weight) // windows.groups, -1), -1, -2)
 
 
-class Block(NamedTuple):
+class WindowBlock(NamedTuple):
     """Some windows of an input: the text or image, the first dimension's windows, and their rows among all."""
 
     item: int
@@ -212,7 +212,7 @@ class Block(NamedTuple):
     rows: slice
 
 
-def split_windows(padded: Array, windows: Windows) -> Iterator[Block]:
+def split_windows(padded: Array, windows: Windows) -> Iterator[WindowBlock]:
     """Split all windows into blocks that are small enough to copy."""
     count, *others = windows.counts_of_padded(padded)
     each = math.prod(others)
@@ -220,10 +220,12 @@ def split_windows(padded: Array, windows: Windows) -> Iterator[Block]:
     for item in range(len(padded)):
         for begin in range(0, count, step):
             end = min(begin + step, count)
-            yield Block(item, slice(begin, end), slice((item * count + begin) * each, (item * count + end) * each))
+            yield WindowBlock(
+                item, slice(begin, end), slice((item * count + begin) * each, (item * count + end) * each)
+            )
 
 
-def gather(padded: Array, windows: Windows, block: Block) -> Array:
+def gather(padded: Array, windows: Windows, block: WindowBlock) -> Array:
     """Copy a block of windows: (groups, windows, C / groups * K), each in the order of the kernel."""
     over = len(windows.kernel)
     axes = tuple(range(over))
@@ -235,7 +237,7 @@ def gather(padded: Array, windows: Windows, block: Block) -> Array:
     return np.swapaxes(parts, 0, 1)
 
 
-def scatter(gradients: Array, dpadded: Array, windows: Windows, block: Block) -> None:
+def scatter(gradients: Array, dpadded: Array, windows: Windows, block: WindowBlock) -> None:
     """Add the gradients of a block of windows (windows, C * K) to those of the padded input."""
     counts = (block.first.stop - block.first.start, *windows.counts_of_padded(dpadded)[1:])
     parts = gradients.reshape(*counts, dpadded.shape[-1], *windows.kernel)

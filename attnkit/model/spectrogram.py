@@ -48,7 +48,7 @@ def log_mel(samples: Array, options: Spectrogram = WHISPER, keep: Sequence[str] 
     >>> log_mel(np.zeros(480), Spectrogram(mels=2))["output"].tolist()
     [[-1.5, -1.5], [-1.5, -1.5], [-1.5, -1.5]]
     """
-    check_options(options)
+    check_spectrogram(options)
     if samples.ndim != 1:
         raise DataError.about("x", f"{as_text(samples.shape)}: rank {samples.ndim}, expected 1, the samples of a sound")
     if len(samples) < max(options.hop, 2):
@@ -69,7 +69,7 @@ def log_mel(samples: Array, options: Spectrogram = WHISPER, keep: Sequence[str] 
     return {name: steps[name].astype(dtype, copy=False) for name in (*STEPS, "output") if name in (*keep, "output")}
 
 
-def check_options(options: Spectrogram) -> None:
+def check_spectrogram(options: Spectrogram) -> None:
     """Raise UsageError for sizes of which there is no spectrogram."""
     for name, number in options._asdict().items():
         if number < 1:

@@ -62,7 +62,9 @@ def folder(tmp_path_factory):
     embedded = attnkit.embed("Ġthe Ġcat", dim=4)
     for name, record in {
         "e.json": embedded,
-        "sound.json": attnkit.Record({"x": np.arange(8.0)}),
+        "sound.json": attnkit.Record(
+            {"x": np.arange(8.0), "y": attnkit.Tensor(np.ones(2), ("mel",), {"mel": ["Ġa", "Ġb"]})}
+        ),
         "f.json": embedded.with_tensors({"x": embedded["x"] * 1.01}),
         "w.json": attnkit.attend(embedded, keep="weights"),
         "part.json": attnkit.attend(embedded, partial=True),
