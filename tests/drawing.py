@@ -29,7 +29,7 @@ def draw_tensors(family: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, 
 
 
 def drawn_models(kind: str = "decoders") -> dict[str, dict]:
-    """The configurations, and the shapes of the tensors, of all drawn models of a kind by name: decoders or vision."""
+    """The configurations, and the shapes of the tensors, of all drawn models of a kind: decoders, vision or sounds."""
     return json.loads((REFERENCES / f"{kind}.json").read_text())
 
 
@@ -41,6 +41,8 @@ def write_model(name: str, folder: Path, dtype: type = np.float32, kind: str = "
     tensors = draw_tensors(config["model_type"], model["shapes"])
     arrays = {key: np.asarray(one, dtype) for key, one in tensors.items()}
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    if "generation" in model:
+        (folder / "generation_config.json").write_text(json.dumps(model["generation"]))
     if "preprocessor" in model:
         (folder / "preprocessor_config.json").write_text(json.dumps(model["preprocessor"]))
     return folder

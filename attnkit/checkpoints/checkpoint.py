@@ -33,7 +33,7 @@ FAMILIES = ("albert", "bert", "bloom", "camembert", "clip", "clip_text_model",
             "gpt_neox", "gpt_oss", "gptj", "granite", "llama", "lstm", "marian", "mistral", "mixtral", "modernbert",
             "mpnet", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe",
             "qwen3", "qwen3_moe", "roberta", "seq2seq", "smollm3", "stablelm", "t5", "transformer", "vit",
-            "xlm-roberta")  # fmt: skip
+            "whisper", "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 TOWERS = ("text", "vision")  # DIR:text and DIR:vision are the towers of a model of texts and images
@@ -466,7 +466,8 @@ def open_checkpoint(folder: str) -> Checkpoint:
         raise DataError(f"{error.problem}{hint}", error.name) from None
     generation = os.path.join(folder, GENERATION_CONFIG)
     if exists(generation):
-        reader, files = _override_tokens(reader, generation), [path, generation]
+        keys = getattr(family, "GENERATION_KEYS", ())
+        reader, files = _override_tokens(reader, generation, keys), [path, generation]
     weights = join_packed(open_weights(folder))
     if hasattr(family, "TOWERS"):
         return _open_towers(family, folder, reader, weights, files)
@@ -534,10 +535,12 @@ def _import_module(name: str) -> Family:
     return cast(Family, importlib.import_module(f"attnkit.checkpoints.{name}"))
 
 
-def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
-    """Override the special tokens by those of generation_config.json."""
+def _override_tokens(reader: ConfigReader, path: str, keys: Sequence[str]) -> ConfigReader:
+    """Override the special tokens, and some keys of a family, by those of generation_config.json."""
     values = read_json_object(path).items()
-    tokens: Mapping[str, Any] = {key: value for key, value in values if value is not None and TOKEN_KEY.search(key)}
+    tokens: Mapping[str, Any] = {
+        key: value for key, value in values if value is not None and (TOKEN_KEY.search(key) or key in keys)
+    }
     ConfigReader(tokens, path).get_special_tokens()
     return reader.replaced({**reader.values.plain, **tokens})
 

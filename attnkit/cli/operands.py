@@ -141,6 +141,7 @@ def load_operand(
               memory -> the same of the record's `memory`, unless NAME is another one;
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
               messages -> a list of {role, content}; template -> a text;
+              audio -> a record with x the samples of a sound;
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
               means -> {LAYER.heads: (H, K)}, the means over all tokens of a stream
               targets -> words or ids as they are written, or a record with x the ids of a file
@@ -316,6 +317,8 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
     if load in ("ids", "targets"):
         return select_ids(records[0], name, file)
     tensor = select_tensor(records[0], name, file)
+    if load == "audio":
+        return records[0].merge(tensor)
     return tensor if load == "tensor" else tensor["x"]
 
 
@@ -453,7 +456,7 @@ def check_numbers(record: Record, name: str = "") -> Record:
     return record
 
 
-SINGLE = ("tensor", "index", "ids", "targets", "image")  # kinds of content that are a record with x
+SINGLE = ("tensor", "index", "ids", "targets", "image", "audio")  # kinds of content that are a record with x
 
 # kind of content -> whether a value of Python is of that kind, and the name of the kind
 CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {

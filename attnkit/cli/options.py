@@ -21,7 +21,7 @@ from attnkit.records import Array, Record
 
 typer_main: Any = typer.main
 Load = Literal[
-    "tensor", "tensors", "attended", "memory", "index", "words", "tokenizer", "model", "image",
+    "tensor", "tensors", "attended", "memory", "index", "words", "tokenizer", "model", "image", "audio",
     "patches", "means", "ids", "targets", "lines", "messages", "template",
 ]  # fmt: skip
 PLAIN = re.compile(r"[\w./-]+")  # names that a shell takes as they are: no other is offered
@@ -476,6 +476,10 @@ Mean = Annotated[
     ),
 ]
 Image = Annotated[Array | None, file("image", "image: PNG, JPEG, or a tensor (C, height, width)")]
+Audio = Annotated[
+    Record | None,
+    file("audio", "sound: WAV, or FLAC, Ogg and MP3 with the extra audio, or a tensor of samples (T)"),
+]
 Weights = Annotated[
     str | None,
     typer.Option(

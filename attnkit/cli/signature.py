@@ -24,6 +24,7 @@ FILE_TYPES: Mapping[str, str] = {
     "targets": "TensorLike",
     "attended": "TensorLike",
     "image": "TensorLike",
+    "audio": "TensorLike",
     "memory": "TensorLike | Mapping[str, Tensor | Array]",
     "tensors": "Mapping[str, Tensor | Array] | Record | Path",
     "patches": "Mapping[str, TensorLike] | str",

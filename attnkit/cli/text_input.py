@@ -34,7 +34,9 @@ def read_texts(
     lines, batch = call.extra.get("lines"), call.parameters.get("batch")
     if call.tool.needs_no_input(call.parameters) if alone is None else alone:
         if call.operands or lines or batch:
-            raise UsageError("--ids and --image replace text: they cannot be combined with TEXT, --lines or --batch")
+            raise UsageError(
+                "--ids, --image and --audio replace text: they cannot be combined with TEXT, --lines or --batch"
+            )
         return Records(None, iter([()]))
     if not call.operands:
         return divide_texts(call, stdin_blocks() if upstream is None else upstream_blocks(upstream), together)
@@ -60,8 +62,8 @@ def stdin_blocks() -> Blocks:
 
 
 def replaces_text(parameters: Mapping[str, Any]) -> bool:
-    """Decide whether ids or an image is the input, so that no text is read."""
-    return parameters["ids"] is not None or parameters["image"] is not None
+    """Decide whether ids, an image or a sound is the input, so that no text is read."""
+    return any(parameters.get(name) is not None for name in ("ids", "image", "audio"))
 
 
 def check_texts(call: Stage) -> None:
@@ -216,6 +218,8 @@ def has_texts(call: Stage) -> bool:
 def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
     """Decide whether the flags of decode give the prompt, so that no text is read."""
     parameters = call.parameters
+    if parameters["audio"] is not None:
+        return True
     if parameters["cache_in"] is not None and parameters["ids"] is None:
         return not has_texts(call)  # a text continues the cache
     if parameters["messages"] is not None:
@@ -231,13 +235,13 @@ def check_prompt_sources(call: Stage, alone: bool) -> None:
     if not alone and any(map(is_stdin, map(parameters.get, ("ids", "cache_in", "messages")))) and not call.operands:
         raise UsageError("only one operand can be '-' (standard input)")
     if alone and has_texts(call):
-        flag = next(name for name in ("ids", "image", "memory", "cache_in") if parameters[name] is not None)
+        flag = next(name for name in ("audio", "ids", "image", "memory", "cache_in") if parameters[name] is not None)
         raise UsageError("replaces text: cannot be combined with TEXT, --lines or --batch", flag_name(flag))
 
 
 def needs_no_input(parameters: Mapping[str, Any]) -> bool:
     """Decide whether flags alone give the prompt, so that nothing else is read."""
-    files = [parameters[name] for name in ("ids", "image", "memory")]
+    files = [parameters[name] for name in ("ids", "image", "audio", "memory")]
     return parameters["model_"] is not None and (
         any(parameters[name] is not None for name in ("cache_in", "messages"))
         or any(file is not None and not str(file).startswith(":") for file in files)

@@ -20,12 +20,15 @@ def numbers(help: str) -> Any:
 
 @tool(
     rules=Constraints(
-        exclusive=[("params", "filters")],
-        requires=[("filters", "size"), ("size", "filters"), ("seed", "filters")],
-        one_of=[("params", "filters")],
+        exclusive=[
+            ("params", "filters", "model"),
+            *(("model", name) for name in ("channels", "stride", "padding", "dilation", "groups", "activation")),
+        ],
+        requires=[("filters", "size"), ("size", "filters"), ("seed", "filters"), ("layer", "model")],
+        one_of=[("params", "filters", "model")],
     ),
     sections={
-        "Kernel": "params filters size seed",
+        "Kernel": "params model_ layer filters size seed",
         "Windows": "channels stride padding dilation groups",
         "Results": "activation keep steps",
     },
@@ -40,6 +43,8 @@ def conv(
             "tensors", "weights, as PyTorch and ONNX have them: w (out, in / groups, size) or two sizes, and b (out)"
         ),
     ] = None,
+    model_: options.Model = None,
+    layer: options.Layer = None,
     filters: Annotated[
         int | None, typer.Option(min=1, metavar="F", help="random weights with so many filters, of --size")
     ] = None,
@@ -73,7 +78,8 @@ def conv(
 
     A kernel w (out, in, size) moves over the tokens of x (token, model), whose features are the channels; a kernel of
     two sizes moves over the rows and columns of x (row, column, channel). With --channels first x is (channel,
-    position) or (channel, row, column), as in PyTorch and ONNX. Axes before these are batches. The random weights of
+    position) or (channel, row, column), as in PyTorch and ONNX. Axes before these are batches. With --model a layer of
+    Whisper states the kernel, how it moves, and the activation. The random weights of
     --filters and --size are drawn from N(0, 1/inputs), without biases.
 
     \b
@@ -82,7 +88,7 @@ def conv(
     """
     stage = find_convolution(
         record["x"], params=params, filters=filters, size=size, seed=seed, channels=channels, stride=stride,
-        padding=padding, dilation=dilation, groups=groups, activation=activation,
+        padding=padding, dilation=dilation, groups=groups, activation=activation, model_=model_, layer=layer,
     )  # fmt: skip
     callbacks.current().on_parameters(stage.weights)
     tensors = compute_convolution(record, stage, STEPS if steps or "all" in keep else keep)

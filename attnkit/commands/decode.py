@@ -359,6 +359,9 @@ NEEDS_MODEL = (
     "chat",
     "ids",
     "image",
+    "audio",
+    "language",
+    "task",
     "batch",
     "labels",
     *LABELLING,
@@ -376,6 +379,7 @@ EXCLUSIVE = [
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
     *(("chat", name) for name in ("ids", "image", "memory", "cache_in", "layer", *LABELLING)),
+    *(("audio", name) for name in ("ids", "image", "memory", "chat", "cache_in", "layer", "labels", *LABELLING)),
     *(("labels", name) for name in ("layer", *CHOICE, *Inspection._fields, *LABELLING, "steps", "keep", "vocab")),
     *(("emit=prompt", name) for name in (*CHOICE, *Inspection._fields, "steps", "top", "dtype")),
 ]
@@ -385,6 +389,7 @@ REQUIRES = [
     *(("grad", "score"), ("grad_only", "grad"), ("check", "grad"), ("attribute", "score")),
     *((name, "chat") for name in (*Chat._fields, "emit=prompt")),
     ("labels", "image"),
+    *((name, "audio") for name in ("language", "task")),
 ]
 
 
@@ -397,7 +402,7 @@ def requests_tensors(stage: Stage) -> bool:
 
 @tool(
     sections={
-        "Model and input": "model_ layer ids pair image memory tokenizer batch lines",
+        "Model and input": "model_ layer ids pair image audio language task memory tokenizer batch lines",
         "Chat": "chat system messages variable template",
         "Labels": "labels question aggregate",
         "Hidden states without a model": "table params vocab",
@@ -463,6 +468,14 @@ def decode(
         ),
     ] = None,
     image: options.Image = None,
+    audio: options.Audio = None,
+    language: Annotated[
+        str | None, typer.Option(metavar="NAME", help="language of --audio, as en [default: the most probable one]")
+    ] = None,
+    task: Annotated[
+        Literal["transcribe", "translate"] | None,
+        typer.Option(help="write --audio in its language or, translated, in English [default: transcribe]"),
+    ] = None,
     memory: Annotated[
         Any, options.file("memory", "encoder output for cross-attention: a file from encode, or :memory")
     ] = None,
@@ -633,7 +646,8 @@ def decode(
     --top-k, --top-p, --min-p or --seed, it samples a token.
 
     With --model, decode generates text. The input is TEXT, lines of standard input, --ids, or a record with ids; for an
-    encoder-decoder model it is the source text, or a record from encode. Generation ends at the model's end token,
+    encoder-decoder model it is the source text, or a record from encode; for Whisper it is --audio. Generation ends at
+    the model's end token,
     at --stop, or after --max-tokens tokens. In the result, x is the log-probability of each new token, `ids` are
     the tokens, and `mask` marks the padding if the rows of a batch have different lengths. --emit text prints the
     whole text (of a translation, only the target). In an encoder-decoder model, --ids follow the start token of the
@@ -672,10 +686,13 @@ def decode(
         raise UsageError("--model and --vocab are mutually exclusive where the model generates text")
     if image is not None and not config.patches and not labels:
         raise UsageError(f"a {config.family} model takes no image", "--image")
+    if audio is not None and not config.sound:
+        raise UsageError(f"a {config.family} model takes no sound", "--audio")
     if dtype not in (None, "float32", "float64"):
         raise UsageError(f"{dtype}: a model computes in float32 or float64", "--dtype")
     settings = GenerationOptions(
         model_=model_, ids=ids, image=image, memory=memory, tokenizer=tokenizer, batch=batch,
+        audio=audio, language=language, task=task,
         pair=pair, question=question, aggregate=aggregate, max_tokens=max_tokens, score=score,
         repetition_penalty=repetition_penalty, stop=stop, emit=emit, steps=steps, top=top,
         cache_in=cache_in, cache_out=cache_out, dtype=dtype, sampling=sampling,

@@ -22,10 +22,18 @@ from attnkit.tokenizers import Tokenizer
 
 LINES, CHARACTERS = 1 << 10, 1 << 16  # at most so many lines, and about so many characters, are held at a time
 ROWS = 1 << 10  # tokens of a pack of texts, which one core computes: its hidden states stay in the cache
-HOOKED = ("keep", "trace", "patch", "ablate", "image", "ids")  # parameters of encode that make a text a run of its own
+HOOKED = (
+    "keep",
+    "trace",
+    "patch",
+    "ablate",
+    "image",
+    "audio",
+    "ids",
+)  # parameters of encode that make a text a run of its own
 
 # the parameters of encode that prepare_encoding takes
-ENCODING = ("model_", "layers_", "pool", "prompt", "pair", "ids", "image", "tokenizer", "batch")
+ENCODING = ("model_", "layers_", "pool", "prompt", "pair", "ids", "image", "audio", "tokenizer", "batch")
 Finish = Callable[[encoding.Encoding, Any], Record]
 
 
@@ -183,7 +191,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
 
 @tool(
     sections={
-        "Model and input": "model_ ids pair image tokenizer batch lines",
+        "Model and input": "model_ ids pair image audio tokenizer batch lines",
         "Layers and vectors": "layers_ pool prompt normalize",
         "Inspection": "keep trace trace_only weights patch ablate mean",
         "Results": "dtype",
@@ -213,6 +221,7 @@ def encode(
     ids: options.Ids = None,
     pair: options.Pair = None,
     image: options.Image = None,
+    audio: options.Audio = None,
     tokenizer: Annotated[
         Tokenizer | None,
         options.file(
@@ -259,7 +268,7 @@ def encode(
     """Run a whole model: text to the hidden states of its last layer.
 
     encode runs the encoder of a model, or all layers of a decoder-only model. The input is TEXT, lines of standard
-    input, --ids, --image, or a record with ids (for BERT also `types` or `token_type_ids`, the segment of each
+    input, --ids, --image, --audio, or a record with ids (for BERT also `types` or `token_type_ids`, the segment of each
     token). The record needs x instead of ids if the model has no embeddings, or if --layers starts after layer 0.
     The result is x, and for an encoder-decoder model also `memory`, which decode --model attends to. A folder of
     sentence-transformers gives the vector of each text, as its modules.json states; --pool none, its states. Lines
@@ -282,7 +291,7 @@ def encode(
         with name_line(source.number) if isinstance(source, Line) else contextlib.nullcontext():
             encoded = encoding.prepare_encoding(
                 source, model_=model_, layers_=layers_, pool=pool, prompt=prompt,
-                pair=pair, ids=ids, image=image, tokenizer=tokenizer, batch=batch,
+                pair=pair, ids=ids, image=image, audio=audio, tokenizer=tokenizer, batch=batch,
             )  # fmt: skip
             edits = make_edits(patch, ablate, mean, head_counts(encoded.core.config, encoded.steps))
             patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})

@@ -1,18 +1,16 @@
 """attnkit mel: the log-mel spectrogram of a sound."""
 
-import warnings
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from attnkit import formats
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.errors import AttnkitWarning, DataError
+from attnkit.inputs.sound_inputs import find_samples
 from attnkit.model.intermediates import INTERMEDIATES, step_names
 from attnkit.model.spectrogram import Spectrogram, log_mel, pad_sound
-from attnkit.records import Array, Record, Tensor
+from attnkit.records import Record, Tensor
 
 STEPS = step_names("mel")
 
@@ -65,17 +63,3 @@ def mel(
     formula = "(clamped + 4) / 4" if "clamped" in names else "log₁₀ of the mel filters' sums, clamped and scaled"
     tensors["x"] = Tensor(arrays["output"], ("frame", "mel"), formula=formula)
     return record.without([*STEPS, "sample_rate"]).with_tensors(tensors)
-
-
-def find_samples(record: Record, rate: int) -> Array:
-    """The samples (T,) of a record, which has this rate if it states one; channels are averaged."""
-    x = record["x"]
-    stated = record.get("sample_rate")
-    if stated is not None and (stated.size != 1 or int(stated.reshape(())) != rate):
-        has = "several sample_rates" if stated.size != 1 else f"{stated.reshape(()):g} samples a second"
-        raise DataError(f"a sound of {has} (expected {rate}); ffmpeg -i IN -ar {rate} OUT.wav converts one")
-    if x.ndim == 2 and record.axes_of("x")[0] == "channel":
-        if len(x) > 1:
-            warnings.warn(f"the {len(x)} channels of the sound are averaged", AttnkitWarning, stacklevel=2)
-        x = x.mean(axis=0, dtype=np.float64).astype(x.dtype if x.dtype.kind == "f" else np.float64)
-    return x

@@ -139,6 +139,8 @@ class Graph:
         if isinstance(self.core.config, model.RecurrentConfig):
             raise UsageError(f"{self.core.config.family} models are recurrent; stages are those of Transformers")
         config = self.core.config
+        if config.sound:
+            raise UsageError(f"a {config.family} model of sounds has no list of stages", "--model")
         if not (config.patches or any(config.stack(stack).vocab for stack in config.stacks)):
             raise UsageError(f"this {config.family} model has no embeddings, and takes no text")
         self.stages = {stage.site: stage for stage in _build(self.core, self.inputs)}

@@ -59,6 +59,9 @@ class GenerationOptions(NamedTuple):
     model_: "Checkpoint"
     ids: Record | None = None
     image: Array | None = None
+    audio: Record | None = None
+    language: str | None = None
+    task: str | None = None
     memory: "AttendedTensor | None" = None
     tokenizer: Tokenizer | None = None
     batch: bool = False

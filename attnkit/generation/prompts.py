@@ -12,7 +12,7 @@ from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import layers, source_states, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.operands import AttendedTensor, load_attended
-from attnkit.records import Array, Labels, Record, row_labels, shared_labels
+from attnkit.records import Array, Labels, Record, join_names, row_labels, shared_labels
 from attnkit.tokenizers.auto import NoTokenizer
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ def make_prompt(
         if config.encoder:  # a placeholder: the keys of the memory are in the cache
             memory = np.broadcast_to(np.zeros(1, options.compute_dtype), (1, config.memory_width))
         return Prompt([*before, *ids], len(before), memory, names, cache, text)
+    if config.sound and memory is not None and options.audio is not None:
+        begin = begin_transcription(options, memory)
+        return Prompt([*begin, *ids], len(begin), memory, names, None, text)
     first = config.special.start if config.special.start is not None else config.special.bos
     if first is None and (config.encoder or not ids):
         name = "decoder_start_token_id" if config.encoder else "bos_token_id"
@@ -210,6 +213,8 @@ def check_sources(real: Array) -> None:
 
 def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
     checkpoint, dtype = options.model_, options.compute_dtype
+    if checkpoint.config.sound:
+        return [SourceText(encode_sound(options))], False
     if isinstance(source, Record):
         if "ids" not in source:
             raise DataError("the record has no ids and no memory (encode --model makes one)")
@@ -257,6 +262,47 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
     checked = check_prompt_ids(ids, core.config.stack("encoder").vocab)
     memory = model.run(core, core.config.plan("encoder"), np.array(checked), context)
     return SourceText(memory, tokens, ids, context.last_states())
+
+
+def encode_sound(options: GenerationOptions) -> Array:
+    """The memory (S, D) of --audio."""
+    checkpoint = options.model_
+    features, _ = text_inputs.model_inputs(checkpoint, "encoder", text_inputs.ModelInput(audio=options.audio))
+    core, context = layers.core_model(checkpoint), layers.new_context(dtype=options.compute_dtype)
+    return model.run(core, core.config.plan("encoder"), features, context)
+
+
+def begin_transcription(options: GenerationOptions, memory: Array) -> list[int]:
+    """The tokens that the text of a sound begins with: start, language, task, no times.
+
+    UsageError for a language or a task that the model does not have.
+    """
+    config = options.model_.config
+    sound, ids = config.sound, [] if config.special.start is None else [config.special.start]
+    if sound is None:
+        return ids
+    for flag, value, known in (
+        ("--language", options.language, sound.languages),
+        ("--task", options.task, sound.tasks),
+    ):
+        if value is not None and value not in known:
+            few = f"expected one of {join_names([*known], 8)}" if known else "it has one"
+            raise UsageError(f"the model has no {flag[2:]} {value!r} ({few})", flag)
+    if sound.languages:
+        ids.append(sound.languages[options.language or detect_language(options, memory, ids)])
+    if sound.tasks:
+        ids.append(sound.tasks[options.task or "transcribe"])
+    return ids if sound.no_timestamps is None else [*ids, sound.no_timestamps]
+
+
+def detect_language(options: GenerationOptions, memory: Array, ids: Sequence[int]) -> str:
+    """The language whose token is the most probable first one."""
+    core, sound = layers.core_model(options.model_), options.model_.config.sound
+    languages = sound.languages if sound else {}
+    context = layers.new_context(memory=memory, dtype=options.compute_dtype)
+    x = model.run(core, core.config.plan("decoder"), np.array(ids), context)
+    logits = model.head_logits(core, x)[-1]
+    return max(languages, key=lambda language: float(logits[languages[language]]))
 
 
 def memory_context(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:

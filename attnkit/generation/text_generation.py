@@ -109,6 +109,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
         limit=limit,
         eos=special.eos,
         banned=special.banned,
+        banned_first=config.sound.banned_first if config.sound else (),
         forced_bos=special.forced_bos,
         forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
         repetition_penalty=options.repetition_penalty or 1.0,

@@ -39,6 +39,7 @@ def compute_vectors(options: GenerationOptions, tower: str, texts: Sequence[str]
         pair=None,
         ids=None,
         image=None if is_text else options.image,
+        audio=None,
         tokenizer=options.tokenizer if is_text else None,
         batch=is_text,
     )

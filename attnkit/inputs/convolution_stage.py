@@ -1,17 +1,22 @@
 """The convolution of x step by step, for the tool and for its gradient."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.inputs.layers import linear_weights
+from attnkit.inputs.layers import find_layer, linear_weights
 from attnkit.model.activations import activation_backward, apply_activation
+from attnkit.model.config import AFTER_KERNEL
 from attnkit.model.convolution import Convolution, convolve, convolve_backward
 from attnkit.model.dtypes import cast, working
 from attnkit.model.intermediates import step_names
+from attnkit.model.transformer import unfold_kernel
 from attnkit.records import Array, Record, Tensor
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
 STEPS = step_names("conv")
 Padding = tuple[int, ...] | str
@@ -69,11 +74,18 @@ def find_convolution(
     dilation: tuple[int, ...],
     groups: int,
     activation: str,
+    model_: "Checkpoint | None" = None,
+    layer: str | None = None,
 ) -> ConvolutionStage:
     """The kernel, of a file or drawn from N(0, 1/inputs), and how it moves over x.
 
     DataError for weights of other names, or channels that the groups do not divide.
     """
+    if model_ is not None:
+        layer = find_layer(model_, layer, "conv")
+        of_layer = dict(model_.params[layer]) | {"w": unfold_kernel(model_.params[layer]["w"])}
+        sound = model_.config.sound
+        return ConvolutionStage(of_layer, sound.convolution(layer) if sound else Convolution(), False, AFTER_KERNEL)
     options, is_first = Convolution(stride, padding, dilation, groups), channels == "first"
     if filters is None:
         return ConvolutionStage(linear_weights(params, None, None), options, is_first, activation)

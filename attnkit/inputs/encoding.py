@@ -78,6 +78,7 @@ def prepare_encoding(
     pair: str | None,
     ids: Record | None,
     image: Array | None,
+    audio: Record | None,
     tokenizer: Tokenizer | None,
     batch: bool,
 ) -> Encoding:
@@ -101,7 +102,7 @@ def prepare_encoding(
         if first or not has_embeddings(core.config, stack):
             subject = "--layers from A > 0" if has_embeddings(core.config, stack) else f"a {core.config.family} model"
             raise UsageError(f"{subject} needs x from a record")
-        read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch)
+        read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch, audio=audio)
         if pool == "folder" and source is not None:
             texts = [opening + text for text in ([source] if isinstance(source, str) else source)]
             read = read._replace(texts=[text.lower() for text in texts] if modules.is_lower else texts)
@@ -174,7 +175,7 @@ def select_steps(config: model.Config, stack: str, first: int, last: int) -> lis
 
 
 def has_embeddings(config: model.Config, stack: str) -> bool:
-    return bool(config.stack(stack).vocab or config.patches)
+    return bool(config.stack(stack).vocab or config.patches or config.sound)
 
 
 def read_inputs(
@@ -182,10 +183,11 @@ def read_inputs(
 ) -> tuple[Array, Record]:
     """Read the ids or x of the first step, and the record with its mask as (B, T, S)."""
     config = checkpoint.config
-    if first or config.patches or not has_embeddings(config, stack):
+    if first or config.patches or config.sound or not has_embeddings(config, stack):
         record = layers.normalize_mask(record)
         x, width = record["x"], config.input_width(stack, first)
         is_image = config.patches and not first
+        width = config.sound.spectrogram.mels if config.sound and not first else width
         if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):
             raise DataError(f"x {x.shape}: expected (T, {width}) or (B, T, {width})")
         return x.astype(model.output_dtype(x), copy=False), record

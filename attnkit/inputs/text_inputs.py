@@ -30,6 +30,7 @@ class ModelInput(NamedTuple):
     batch      whether a single text is a batch too
     most       how many tokens a text may have, more are cut with a warning; None: any number
     with_special  whether the tokenizer adds its special tokens to a text
+    audio      a sound, x (T,), in place of texts and ids
     """
 
     texts: Sequence[str] | str | None = None
@@ -40,6 +41,7 @@ class ModelInput(NamedTuple):
     batch: bool = False
     most: int | None = None
     with_special: bool = True
+    audio: Record | None = None
 
 
 class EncodedInputs(NamedTuple):
@@ -320,7 +322,16 @@ def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | No
 
 def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tuple[Array, Record]:
     """The ids or image for a stack of a model, and the record of ids and masks."""
-    cut = checkpoint.config.patches
+    cut, sound = checkpoint.config.patches, checkpoint.config.sound
+    if sound and stack == "encoder":
+        if source.audio is None:
+            raise UsageError(f"a {checkpoint.config.family} model takes --audio FILE")
+        from attnkit.inputs import sound_inputs
+
+        return sound_inputs.model_spectrogram(source.audio, sound), Record({})
+    if source.audio is not None:
+        part = "the decoder of a" if sound else "a"
+        raise UsageError(f"{part} {checkpoint.config.family} model takes no sound", "--audio")
     if cut:
         if source.image is None:
             raise UsageError(f"a {checkpoint.config.family} model takes --image FILE")

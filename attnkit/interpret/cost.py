@@ -577,8 +577,15 @@ def count_alignment(model: ModelShapes, passes: Passes) -> Iterator[Stage]:
     yield Stage(f"{layer}.heads", heads_shape, 2 * pairs * memory, 0, pairs + keys * memory, rows * memory)
 
 
+def count_convolution(model: ModelShapes, layer: str, passes: Passes) -> Iterator[Stage]:
+    """Yield the product of the windows, of which the layers before the last one have two for each state."""
+    rows = passes.rows * (1 if layer.endswith("conv2") else 2)
+    yield matrix_stage(model, layer, "w", layer, passes, rows, after=1)
+
+
 COUNTERS = {
     "embed": count_embedding,
+    "conv": count_convolution,
     "posenc": count_positions,
     "layernorm": count_norm,
     "linear": count_linear,

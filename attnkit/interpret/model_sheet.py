@@ -73,6 +73,8 @@ KEYS = {
     "expert groups": "n_group",
     "segments": "type_vocab_size",
     "image": "image_size num_channels",
+    "sound": "max_source_positions",
+    "mel filters": "num_mel_bins",
     "patches": "patch_size",
     "registers": "num_register_tokens",
     "vector width": "projection_dim",
@@ -238,7 +240,7 @@ def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
 
 def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
     """The architecture of a Transformer, "" for what it does not have."""
-    config, cut = checkpoint.config, checkpoint.config.patches
+    config, cut, sound = checkpoint.config, checkpoint.config.patches, checkpoint.config.sound
     specs = checkpoint.params.specs
     return {
         "stacks": ", ".join(config.stacks) + ", causal" * all(config.stack(name).causal for name in config.stacks),
@@ -266,6 +268,8 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "biases": biases_text(specs),
         **position_facts(config),
         "segments": f"{config.types} kinds" if config.types else "",
+        "sound": f"{sound.samples / sound.spectrogram.rate:g} seconds" if sound else "",
+        "mel filters": f"{sound.spectrogram.mels}" if sound else "",
         "image": f"{cut.channels} channels of {cut.height} × {cut.width}" if cut else "",
         "patches": f"{cut.patch_height} × {cut.patch_width}" if cut else "",
         "registers": str(cut.registers) if cut and cut.registers else "",

@@ -3,6 +3,7 @@
 A model is a configuration, and parameters by layer name. Layer names, with STACK for encoder or decoder:
 
 STACK.embed        table (N, D), types (M, D); of images w (C*P*P, D), b (D,), cls (D,), registers (R, D)
+STACK.conv1 …      w (C*K, D), b (D,): convolutions of a spectrogram (frame, C), each before GELU
 STACK.positions    table (P, D), learned positions
 STACK.embed_norm   gamma, beta (D,): a norm of the embeddings
 STACK.projection   w (E, D), b (D,): embeddings of another width to that of the layers; E is then that of all above
@@ -34,10 +35,12 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
+from attnkit.model.convolution import Convolution
 from attnkit.model.dense_attention import LatentConfig
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.parameters import LATENT, LAYERS, TOOLS
+from attnkit.model.spectrogram import Spectrogram
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,44 @@ class PatchConfig:
         (2, 3)
         """
         return height // self.patch_height, width // self.patch_width
+
+
+class SoundConfig(NamedTuple):
+    """What a model of sounds reads, and how the text of one begins.
+
+    spectrogram  its numbers
+    positions    of the encoder, after the convolutions
+    languages    language -> its token; tasks: transcribe and translate -> their tokens
+    no_timestamps  the token after which a text has no times; None: there is none
+    banned_first   tokens that are never the first of a text
+    """
+
+    spectrogram: Spectrogram
+    positions: int
+    languages: Mapping[str, int] = {}
+    tasks: Mapping[str, int] = {}
+    no_timestamps: int | None = None
+    banned_first: tuple[int, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """The samples that the encoder reads at once.
+
+        >>> SoundConfig(Spectrogram(), 1500).samples / 16000
+        30.0
+        """
+        return 2 * self.positions * self.spectrogram.hop
+
+    def convolution(self, layer: str) -> Convolution:
+        """How the kernel of a layer moves: that of the last one halves the number of frames.
+
+        >>> SoundConfig(Spectrogram(), 1500).convolution("encoder.conv2").stride
+        (2,)
+        """
+        return Convolution((2,) if layer.endswith("conv2") else (1,), (1,))
+
+
+KERNEL, AFTER_KERNEL = 3, "gelu"  # frames of a window of these convolutions, and the activation after them
 
 
 @dataclass(frozen=True)
@@ -284,6 +325,7 @@ class Config:
     logit_softcap: float = 0.0
     types: int = 0
     patches: PatchConfig | None = None
+    sound: SoundConfig | None = None
     pooler: bool = False
     head: bool = True
     transform: bool = False
@@ -339,6 +381,8 @@ class Config:
         """
         chosen = self.stack(stack)
         steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or self.patches else []
+        if self.sound and stack == "encoder":
+            steps = [Step("conv", f"{stack}.conv1"), Step("conv", f"{stack}.conv2")]
         projection = [Step("linear", f"{stack}.projection")] if self.embed_width else []
         if self.projects_first:
             steps += projection
@@ -378,6 +422,10 @@ class Config:
         numbered = [f"{name}.expert.{number}" for number in range(experts.count)]
         return [layer, *numbered, *[f"{name}.shared"] * bool(experts.shared)]
 
+    def position_count(self, stack: str) -> int:
+        """The number of positions of a stack; 0: no limit."""
+        return self.sound.positions if self.sound and stack == "encoder" else self.positions.longest
+
     def parameter_shape(self, layer: str, name: str) -> tuple[int, ...]:
         """Shape of a parameter of a layer.
 
@@ -402,7 +450,8 @@ class Config:
             "register": patches.registers if patches else 0,
             "pixel": patches.channels * patches.patch_height * patches.patch_width if patches else 0,
             "embedding": self.embed_width,
-            "position": positions.size,
+            "position": self.position_count(stack_name) + positions.first,
+            "window": KERNEL * (self.sound.spectrogram.mels if self.sound and part == "conv1" else self.width),
             "bucket": positions.buckets,
             "distance": 2 * positions.buckets,
             "head": stack.heads,
@@ -434,7 +483,7 @@ class Config:
 
         Those of an encoder of text do, and of its head; a decoder computes one text at a time, as fast as it can.
         """
-        is_shared = self.encoder is None or self.patches is not None
+        is_shared = self.encoder is None or self.patches is not None or self.sound is not None
         return not is_shared and (self.decoder is None or parse_layer_name(layer)[0] == "encoder")
 
     @property
@@ -446,7 +495,7 @@ class Config:
 class Step(NamedTuple):
     """One operation of a forward pass, with the parameters of one layer.
 
-    op              the tool: embed, posenc, layernorm, linear, attend, ffn or rnn
+    op              the tool: embed, conv, posenc, layernorm, linear, attend, ffn or rnn
     adds_residual   "input": its input is added to its result; "saved": the input that a step before it saved; "": no;
                     "concat": its input is put beside its result, along the last axis
     saves_residual  whether its input is saved for the residual after a later step

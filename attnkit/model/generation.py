@@ -58,6 +58,7 @@ class SamplingConfig:
     minimum: int = 0
     eos: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
+    banned_first: tuple[int, ...] = ()
     forced_bos: int | None = None
     forced_eos: int | None = None
     repetition_penalty: float = 1.0
@@ -194,6 +195,11 @@ def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter
         yield "repetition penalty", lambda scores, ids: repetition_penalty(scores, ids, settings.repetition_penalty)
     if settings.banned:
         yield "banned", lambda scores, ids: _without(scores, settings.banned)
+    if settings.banned_first:
+        yield (
+            "banned first",
+            lambda scores, ids: _without(scores, settings.banned_first) if ids.shape[1] == start else scores,
+        )
     if settings.minimum and settings.eos:
         early = start + settings.minimum
         yield "minimum", lambda scores, ids: _without(scores, settings.eos) if ids.shape[1] < early else scores
@@ -245,7 +251,7 @@ def check_logits(logits: Array, step: int, settings: SamplingConfig) -> None:
         check_finite(logits[bad][:1], step)
     if step == 0:
         forced = [word for word in (settings.forced_bos, settings.forced_eos) if word is not None]
-        ids = [*settings.banned, *forced, *(settings.eos if settings.minimum else ())]
+        ids = [*settings.banned, *settings.banned_first, *forced, *(settings.eos if settings.minimum else ())]
         check_ids(np.array(ids, dtype=np.int64), logits.shape[-1])
 
 

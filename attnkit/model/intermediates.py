@@ -85,7 +85,7 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
     "conv": {
         "padded": Intermediate(None),
         "windows": Intermediate(None),
-        "convolved": Intermediate(None),
+        "convolved": Intermediate(None, "windows W + b"),
     },
     "mel": {
         "frames": Intermediate(("frame", "sample"), "the samples around each step of --hop"),

@@ -11,9 +11,20 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import DataError, counted
+from attnkit.model.activations import apply_activation
 from attnkit.model.attention import attention, multi_head_attention, project_heads, with_relative_scores
-from attnkit.model.config import AttentionRules, Config, StackConfig, Step, layer_steps, parse_layer_name
+from attnkit.model.config import (
+    AFTER_KERNEL,
+    KERNEL,
+    AttentionRules,
+    Config,
+    StackConfig,
+    Step,
+    layer_steps,
+    parse_layer_name,
+)
 from attnkit.model.context import Context, Model, Params
+from attnkit.model.convolution import convolve
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.dtypes import Array, output_dtype, quiet, rounded, working
 from attnkit.model.embedding import embed
@@ -166,14 +177,14 @@ def position_encoding(
     """Function from positions (..., T) to the vectors (..., T, D) added to x."""
     positions = model.config.positions
     if positions.kind == "sinusoidal":
-        check_size(model.config, where)
+        check_size(model.config, where, layer)
         return lambda part: sinusoidal_positions(part, x.shape[-1], layout=positions.layout, base=positions.base)
     table, grids = model.params[layer]["table"], changed_grid(model.config, grid)
     cut = model.config.patches
     if cut and grids:
         table = interpolate_positions(table.astype(x.dtype, copy=False), *grids, antialias=cut.antialias)
     elif not cut:
-        check_size(model.config, where)
+        check_size(model.config, where, layer)
     table = add_register_rows(table, cut.registers) if cut else table
     return lambda part: learned_positions(part + positions.first, table)
 
@@ -187,9 +198,9 @@ def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int
     return None if grid == usual else (*usual, *grid)
 
 
-def check_size(config: Config, where: Array) -> None:
+def check_size(config: Config, where: Array, layer: str) -> None:
     """Raise DataError for positions (..., T) that a model does not have."""
-    size, most = config.positions.longest, int(where.max(initial=-1)) + 1
+    size, most = config.position_count(parse_layer_name(layer)[0]), int(where.max(initial=-1)) + 1
     if size and most > size:
         raise DataError(f"{counted(most, 'token')}, and this {config.family} model has {counted(size, 'position')}")
 
@@ -335,6 +346,26 @@ def _over_heads(mask: Array | None) -> Array | None:
     return mask[:, None] if mask is not None and mask.ndim == 3 else mask
 
 
+def _conv(model: Model, layer: str, x: Array, context: Context) -> Array:
+    inner = convolve_frames(model, layer, x, context)
+    return apply_hook(context.hook, layer, apply_activation(AFTER_KERNEL, inner))
+
+
+def convolve_frames(model: Model, layer: str, x: Array, context: Context) -> Array:
+    """The convolution of a layer before its activation: x (..., F, C) -> (..., F', D)."""
+    if model.config.sound is None:
+        raise DataError(f"a {model.config.family} model has no convolutions")
+    params, frames = model.params[layer], x.astype(context.dtype or x.dtype, copy=False)
+    options = model.config.sound.convolution(layer)
+    y = convolve(frames, unfold_kernel(params["w"]), params.get("b"), options)["output"]
+    return apply_hook(context.hook, f"{layer}.convolved", y)
+
+
+def unfold_kernel(weight: Array) -> Array:
+    """The kernel of a convolution from its matrix: (C * K, D) -> (D, C, K)."""
+    return weight.T.reshape(weight.shape[1], -1, KERNEL)
+
+
 def _linear(model: Model, layer: str, x: Array, context: Context) -> Array:
     params = model.params[layer]
     y = linear(x, params["w"], params.get("b"), products=layer_products(model, layer, context), can_scale=True)
@@ -369,6 +400,7 @@ Operator = Callable[[Model, str, Array, Context], Array]
 
 OPERATORS: dict[str, Operator] = {
     "embed": embed_tokens,
+    "conv": _conv,
     "posenc": apply_positions,
     "layernorm": _norm,
     "attend": _attend,

@@ -3,7 +3,7 @@
 import pytest
 
 from attnkit import commands
-from tests.places import MODELS
+from tests.places import MODELS, ROOT
 
 TOOLS = {name: commands.find_tool(name) for name in commands.TOOLS}
 TENSORS = {
@@ -35,7 +35,14 @@ TOKENIZERS = {
     "text": (b"hello", "not a tokenizer.json"),
 }
 IMAGES = {"cut": (b"\x89PNG\r\n\x1a\n", "not a PNG or JPEG that can be read"), "text": TENSORS["text"]}
-BAD = {"tensor": TENSORS, "tensors": TENSORS, "words": WORDS, "tokenizer": TOKENIZERS, "image": IMAGES}
+BAD = {
+    "tensor": TENSORS,
+    "tensors": TENSORS,
+    "words": WORDS,
+    "tokenizer": TOKENIZERS,
+    "image": IMAGES,
+    "audio": TENSORS,
+}
 BAD |= {
     "memory": TENSORS,
     "index": TENSORS | {"empty": (b"", "empty file")},
@@ -61,6 +68,7 @@ FLAGS = [
     if found.load
 ]
 GPT2, VIT, MARIAN, SEQ2SEQ, LLAMA = (str(MODELS / name) for name in ("gpt2", "vit", "marian", "seq2seq", "llama"))
+WHISPER = str(ROOT / "tests" / "transcripts" / "inputs" / "whisper")
 BESIDE = {
     "embed --vocab": ["a", "--dim", "2"],
     "embed --tokenizer": ["a", "--dim", "2"],
@@ -71,6 +79,8 @@ BESIDE = {
     "encode --model": ["a"],
     "encode --ids": ["--model", GPT2],
     "encode --image": ["--model", VIT],
+    "encode --audio": ["--model", WHISPER],
+    "decode --audio": ["--model", WHISPER],
     "encode --tokenizer": ["a", "--model", GPT2],
     "encode --patch": ["a", "--model", GPT2],
     "decode --vocab": ["good.json", "--table", "good.json"],

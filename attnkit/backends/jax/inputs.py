@@ -133,7 +133,7 @@ def token_arrays(
         return arrays
     where = absolute_positions(np.empty((tokens, 0)), context)
     if not config.patches:
-        check_size(config, where)
+        check_size(config, where, steps[0].layer)
     if positions.kind != "sinusoidal":
         return arrays | {"positions": fill(where, -1, width)}
     size = config.result_width(f"{parse_layer_name(steps[0].layer)[0]}.positions")

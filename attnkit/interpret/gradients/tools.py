@@ -432,6 +432,10 @@ def undo_conv(call: StageCall, outer: Outer, into: StageGradients) -> None:
     x = call.before["x"]
     dx, weights = undo_convolution(x, outer.pop("x"), call.apply(find_convolution, x))
     into.add_input("x", dx)
+    if call.values["model_"] is not None:
+        weights["w"] = weights["w"].reshape(len(weights["w"]), -1).T
+        into.add_weights(weights)
+        return
     for name, gradient in weights.items():
         into.add_parameter(name, gradient, KERNEL_AXES[: gradient.ndim])
 

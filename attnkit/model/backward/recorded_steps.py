@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import UsageError
+from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_projection
-from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.config import AFTER_KERNEL, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
+from attnkit.model.convolution import convolve_backward
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed_backward
@@ -38,10 +40,12 @@ from attnkit.model.transformer import (
     attention_arguments,
     attention_source,
     changed_grid,
+    convolve_frames,
     layer_experts,
     position_buckets,
     run,
     segments,
+    unfold_kernel,
 )
 
 
@@ -276,6 +280,21 @@ def _linear_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
     return apply_step(model, step, x, context), undo
 
 
+def _conv_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    layer, params = step.layer, model.params[step.layer]
+    inner = convolve_frames(model, layer, x, context)
+
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        dy = activation_backward(AFTER_KERNEL, apply_hook(reverse.hook, layer, dy), inner)
+        dy = apply_hook(reverse.hook, f"{layer}.convolved", dy)
+        options = model.config.sound.convolution(layer) if model.config.sound else None
+        dx, dw, db = convolve_backward(dy, x, unfold_kernel(params["w"]), options)
+        reverse.add(layer, {"w": dw.reshape(len(dw), -1).T} | ({"b": db} if "b" in params else {}))
+        return dx
+
+    return apply_hook(context.hook, layer, apply_activation(AFTER_KERNEL, inner)), undo
+
+
 def _rnn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     from attnkit.model.backward import recurrent_backward, recurrent_decoder
 
@@ -291,5 +310,6 @@ STEP_VJPS: dict[str, Callable[[Model, Step, Array, Context], tuple[Array, Undo]]
     "attend": _attend_vjp,
     "ffn": _ffn_vjp,
     "linear": _linear_vjp,
+    "conv": _conv_vjp,
     "rnn": _rnn_vjp,
 }

@@ -1,0 +1,95 @@
+"""Whisper: a pre-norm encoder of log-mel spectrograms after two convolutions, and a decoder of text."""
+
+from dataclasses import replace
+
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.model.activations import PUBLISHED
+from attnkit.model.config import KERNEL, Config, PositionConfig, SoundConfig
+from attnkit.model.spectrogram import Spectrogram
+
+PREFIXES = ("model.",)
+# keys of generation_config.json that the text of a sound begins by
+GENERATION_KEYS = ("lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens")
+ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
+DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model")
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    raw.ignore("num_hidden_layers", "median_filter_width", "classifier_proj_size", "use_weighted_layer_sum")
+    raw.ignore(
+        *(key for key in raw.values.plain if key.startswith(("mask_time", "mask_feature", "apply_spec_augment")))
+    )
+    raw.ignore("forced_decoder_ids")  # of older files, in place of lang_to_id
+    if raw.get_bool("scale_embedding", False):
+        raise raw.error("scale_embedding true is not supported")
+    special = raw.get_special_tokens(start=50257, eos=(50256,), pad=50256)
+    return Config(
+        "whisper",
+        raw.get_int("d_model"),
+        encoder=raw.get_stack(ENCODER_KEYS, final_norm=True),
+        decoder=raw.get_stack(DECODER_KEYS, causal=True, cross=True, final_norm=True),
+        norm_first=True,
+        activation=raw.get_choice("activation_function", PUBLISHED, "gelu"),
+        positions=PositionConfig("learned", size=raw.get_int("max_target_positions", 448)),
+        sound=read_sound(raw),
+        head=True,
+        special=replace(special, banned=(*special.banned, *raw.get_token_ids("suppress_tokens"))),
+    )
+
+
+def read_sound(raw: ConfigReader) -> SoundConfig:
+    """What the encoder reads, and the tokens that a text begins with."""
+    return SoundConfig(
+        Spectrogram(mels=raw.get_int("num_mel_bins", 80)),
+        raw.get_int("max_source_positions", 1500),
+        languages={name.strip("<|>"): id for name, id in read_token_names(raw, "lang_to_id").items()},
+        tasks=read_token_names(raw, "task_to_id"),
+        no_timestamps=raw.get_token_id("no_timestamps_token_id"),
+        banned_first=raw.get_token_ids("begin_suppress_tokens"),
+    )
+
+
+def read_token_names(raw: ConfigReader, key: str) -> dict[str, int]:
+    """The ids of an object of names, which are in the vocabulary."""
+    ids, words = raw.get_dict(key), raw.get_int("vocab_size")
+    for name, id in ids.items():
+        if type(id) is not int or not 0 <= id < words:
+            raise raw.error(f"{key}: {name[:40]!r} is {str(id)[:40]} (expected an id below {words})")
+    return ids
+
+
+def map_attention(prefix: str) -> Specs:
+    """Map attention, whose keys have no bias."""
+    return map_linear(prefix, wq="q_proj", wv="v_proj", wo="out_proj") | map_linear(prefix, biased=False, wk="k_proj")
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    tokens = "decoder.embed_tokens.weight"
+    layers: dict[str, Specs] = {
+        "encoder.conv1": map_convolution("encoder.conv1", raw.get_int("num_mel_bins", 80)),
+        "encoder.conv2": map_convolution("encoder.conv2", raw.get_int("d_model")),
+        "encoder.positions": embedding_table("encoder.embed_positions.weight"),
+        "encoder.norm": norm("encoder.layer_norm"),
+        "decoder.embed": embedding_table(tokens),
+        "decoder.positions": embedding_table("decoder.embed_positions.weight"),
+        "decoder.norm": norm("decoder.layer_norm"),
+        "head": tied_head(tokens) if raw.get_bool("tie_word_embeddings", True) else tied_head("proj_out.weight"),
+    }
+    for stack, parts in (
+        ("encoder", {"self": "self_attn"}),
+        ("decoder", {"self": "self_attn", "cross": "encoder_attn"}),
+    ):
+        place = f"{stack}.layers.{{n}}"
+        for number, (part, published) in enumerate(parts.items(), start=1):
+            layers[f"{stack}.{{n}}.{part}"] = map_attention(f"{place}.{published}")
+            layers[f"{stack}.{{n}}.norm{number}"] = norm(f"{place}.{published}_layer_norm")
+        layers[f"{stack}.{{n}}.ffn"] = map_linear(place, w1="fc1", w2="fc2")
+        layers[f"{stack}.{{n}}.norm{len(parts) + 1}"] = norm(f"{place}.final_layer_norm")
+    return layers
+
+
+def map_convolution(name: str, channels: int) -> Specs:
+    """Map a convolution to the matrix of its windows."""
+    weight = TensorSpec((f"{name}.weight",), transposed=True, patch_shape=(channels, KERNEL))
+    return {"w": weight, "b": TensorSpec((f"{name}.bias",))}

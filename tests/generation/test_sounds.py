@@ -1,0 +1,151 @@
+"""Models of sounds: spectrograms, states, logits and texts as transformers computes them.
+
+What the numbers are, and how they were made: tests/references/make_sounds.py.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import model
+from attnkit.checkpoints import open_checkpoint
+from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.inputs import layers
+from attnkit.inputs.sound_inputs import model_spectrogram
+from attnkit.interpret.model_summary import shell_pipeline
+from attnkit.records import Record
+from tests.drawing import drawn_models, write_model
+from tests.places import arrays
+from tests.sound_files import pack_wav
+
+TABLE = drawn_models("sounds")
+EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Writes the folder of a model of a name, once for a dtype."""
+    known = {}
+
+    def write(name, dtype=np.float64):
+        if (name, dtype) not in known:
+            known[name, dtype] = str(write_model(name, tmp_path_factory.mktemp(name), dtype, "sounds"))
+        return known[name, dtype]
+
+    return write
+
+
+def frozen(name, key):
+    return arrays("sounds")[f"{name}/{key}"]
+
+
+def sound(name="whisper"):
+    return Record({"x": frozen(name, "samples")})
+
+
+def assert_near(actual, expected, tolerance):
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_spectrogram_is_that_of_transformers(folder, name):
+    config = open_checkpoint(folder(name)).config
+    assert_near(model_spectrogram(sound(name), config.sound), frozen(name, "features")[0].T, SINGLE)
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_states_and_logits_are_those_of_transformers(folder, name, dtype):
+    kind, tolerance = ("f64", EXACT) if dtype == "float64" else ("f32", SINGLE)
+    core = layers.core_model(open_checkpoint(folder(name, np.dtype(dtype).type)))
+    kept = {}
+    context = model.Context(hook=lambda where: lambda array: kept.setdefault(where, array), dtype=dtype)
+    features = np.swapaxes(frozen(name, "features"), 1, 2).astype(dtype)
+    memory = model.run(core, core.config.plan("encoder"), features, context)
+    assert_near(memory, frozen(name, f"memory.{kind}"), tolerance)
+    decoding = model.Context(memory=memory, dtype=dtype)
+    x = model.run(core, core.config.plan("decoder"), frozen(name, "ids"), decoding)
+    assert_near(model.head_logits(core, x), frozen(name, f"logits.{kind}"), tolerance)
+    assert kept["encoder.conv1"].shape == (1, 100, 24) and kept["encoder.conv2"].shape == (1, 50, 24)
+    if dtype == "float64":
+        assert_near(kept["encoder.positions"], frozen(name, "hidden.0"), EXACT)
+        assert_near(kept["encoder.0.ffn.residual"], frozen(name, "hidden.1"), EXACT)
+
+
+@pytest.mark.parametrize(("name", "at"), [(name, at) for name, one in TABLE.items() for at in range(len(one["texts"]))])
+def test_texts_are_those_of_transformers_token_for_token(folder, name, at):
+    text = TABLE[name]["texts"][at]
+    options = {"beam": text["options"].get("num_beams")} | {
+        key: value for key, value in text["options"].items() if key != "num_beams"
+    }
+    features = {"audio": sound(name), "model": folder(name), "dtype": "float64", "max_tokens": 20, "emit": "ids"}
+    ids = attnkit.decode(**features, **options)["x"].tolist()
+    assert [one for one in ids if one != 2] == text["ids"] and len(text["ids"]) > 3
+
+
+def test_a_wav_file_its_samples_and_its_spectrogram_have_one_memory(folder, tmp_path):
+    numbers = np.round(frozen("whisper", "samples") * 32767).astype("<i2")
+    (tmp_path / "a.wav").write_bytes(pack_wav(numbers.tobytes()))
+    (tmp_path / "long.wav").write_bytes(pack_wav(np.tile(numbers, 3).tobytes()))
+    of_file = attnkit.encode(model=folder("whisper"), audio=str(tmp_path / "a.wav"))
+    samples = (numbers / 32768).astype(np.float32)
+    of_samples = attnkit.encode(model=folder("whisper"), audio=samples)
+    np.testing.assert_array_equal(of_file["memory"], of_samples["memory"])
+    spectrogram = attnkit.mel(samples, seconds=1, mels=16)
+    np.testing.assert_array_equal(attnkit.encode(spectrogram, model=folder("whisper"))["x"], of_file["x"])
+    with pytest.warns(AttnkitWarning, match=r"the sound is cut to 1 seconds, which the model reads \(of 2.4\)"):
+        attnkit.encode(model=folder("whisper"), audio=str(tmp_path / "long.wav"))
+
+
+def test_the_printed_pipeline_has_the_bits_of_the_model(folder):
+    place = folder("whisper")
+    of_model = attnkit.encode(model=place, audio=sound())
+    lines = shell_pipeline(open_checkpoint(place).config, place, "encoder").replace("\\\n", "").split("|")
+    assert [line.split()[1] for line in lines[:3]] == ["conv", "conv", "posenc"]
+    record = attnkit.run("|".join(lines), attnkit.mel(sound(), seconds=1, mels=16))
+    np.testing.assert_array_equal(record["x"], of_model["x"])
+
+
+def test_gradients_agree_with_finite_differences(folder):
+    spectrogram = attnkit.mel(sound(), seconds=1, mels=16)
+    record = attnkit.grad(f"encode --model {folder('whisper')} | softmax", spectrogram, check=True, of="x[7,3]")
+    assert record["check"][2] < 1e-6
+    assert record["encoder.conv1.w"].any() and record["encoder.conv2.convolved"].any() and record["0.input.x"].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "problem"),
+    [
+        ({"language": "xx"}, UsageError, r"no language 'xx' \(expected one of en, de, fr\)"),
+        ({"audio": None, "language": "en"}, UsageError, "needs --audio"),
+        ({"audio": np.zeros((2, 400))}, DataError, "rank 2, expected 1, the samples of a sound"),
+        ({"audio": Record({"x": np.zeros(800), "sample_rate": np.array(8000)})}, DataError, "8000 samples a second"),
+        ({"ids": np.array([1])}, UsageError, "cannot be combined with"),
+        ({"model": "story"}, UsageError, "takes no sound"),
+    ],
+)
+def test_what_is_refused(folder, options, kind, problem):
+    from tests.places import STORY
+
+    options = {"model": STORY} if options == {"model": "story"} else options
+    with pytest.raises(kind, match=problem):
+        attnkit.decode(**({"model": folder("whisper"), "audio": sound(), "emit": "ids"} | options))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"lang_to_id": {"<|en|>": 200}}, r"lang_to_id: '<|en|>' is 200 \(expected an id below 108\)"),
+        ({"task_to_id": {"translate": "x"}}, "task_to_id: 'translate' is x"),
+        ({"suppress_tokens": [500]}, "500"),
+    ],
+)
+def test_bad_tokens_of_a_folder(tmp_path, changes, problem):
+    write_model("whisper", tmp_path, np.float32, "sounds")
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(DataError, match=problem):
+        attnkit.decode(model=str(tmp_path), audio=sound(), emit="ids", max_tokens=1)
