@@ -56,6 +56,16 @@ OPTIONS: Mapping[str, str] = {
     "--trace FILE": "output_hidden_states output_attentions return_hidden_states all_hidden_states hooks activations "
     "save_activations run_with_cache capture",
     "--residual": "skip skip_connection residual_connection add_residual shortcut",
+    # convolution
+    "conv --filters": "out_channels n_filters num_filters",
+    "conv --size": "kernel_size kernel_shape kernel ksize",
+    "conv --stride": "strides",
+    "conv --padding": "pads auto_pad",
+    "conv --padding same": "same_upper",
+    "conv --padding same-lower": "same_lower",
+    "conv --dilation": "dilations dilation_rate",
+    "conv --groups": "group n_groups num_groups",
+    "conv --channels": "nchw nhwc channels_first channels_last data_format",
     # positions
     "posenc --kind": "type method mode pe position_embedding_type positional_encoding pos_type encoding",
     "posenc --kind rotary": "rope rotary use_rope rotary_emb",

@@ -9,7 +9,7 @@ from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
-from attnkit.inputs.convolution_stage import STEPS, compute_convolution, find_convolution
+from attnkit.inputs.convolution_stage import STEPS, compute_convolution, find_convolution, without_resized_labels
 from attnkit.records import Array, Record
 
 
@@ -91,5 +91,6 @@ def conv(
         padding=padding, dilation=dilation, groups=groups, activation=activation, model_=model_, layer=layer,
     )  # fmt: skip
     callbacks.current().on_parameters(stage.weights)
-    tensors = compute_convolution(record, stage, STEPS if steps or "all" in keep else keep)
-    return record.without([name for name in STEPS if name in record]).with_tensors(tensors)
+    tensors = compute_convolution(record, stage, keep, steps=steps or "all" in keep)
+    rest = record.without([name for name in STEPS if name in record])
+    return without_resized_labels(rest, tensors).with_tensors(tensors)

@@ -1,11 +1,12 @@
 """The convolution of x step by step, for the tool and for its gradient."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.inputs.intermediates import clear_labels
 from attnkit.inputs.layers import find_layer, linear_weights
 from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.config import AFTER_KERNEL
@@ -100,31 +101,45 @@ def find_convolution(
     return ConvolutionStage({"w": kernel.astype(working(x))}, options, is_first, activation)
 
 
-def compute_convolution(record: Record, stage: ConvolutionStage, keep: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """The steps that are kept, with their formulas, and then x."""
+def compute_convolution(
+    record: Record, stage: ConvolutionStage, keep: Collection[str] = (), *, steps: bool = False
+) -> dict[str, Tensor]:
+    """The steps that are kept, with their formulas, and then x.
+
+    steps  whether to keep also the other steps that change something
+    """
     weight, bias = stage.weights["w"], stage.weights.get("b")
     x = stage.channels_last(record["x"])
-    steps = convolve(x, weight, bias, stage.options, keep)
-    axes, output = stage.axes(record), steps["output"]
+    computed = convolve(x, weight, bias, stage.options, STEPS if steps else (*keep,))
+    axes, output = stage.axes(record), computed["output"]
     tensors: dict[str, Tensor] = {}
 
     def add(name: str, array: Array, formula: str) -> None:
         own = stage.names_back(rename_axes(axes, x.shape, array.shape, stage.over))
         tensors[name] = Tensor(stage.channels_back(array), own, formula=formula)
 
-    if "padded" in steps:
-        add("padded", steps["padded"], "x with zeros around it")
-    if "windows" in steps:
+    is_padded = "padded" in computed and computed["padded"].shape != x.shape
+    if "padded" in keep or (steps and is_padded):
+        add("padded", computed["padded"], "x with zeros around it" if is_padded else "as before")
+    if "windows" in computed:
         names = (*rename_axes(axes, x.shape, output.shape, stage.over)[:-1], "window")
-        tensors["windows"] = Tensor(steps["windows"], names, formula="the numbers that the kernel covers")
-    formula = "windows W" + " + b" * (bias is not None)
-    if stage.activation != "identity":
-        if "convolved" in keep:
-            add("convolved", output, formula)
-        formula = f"{stage.activation}({'convolved' if 'convolved' in keep else formula})"
+        tensors["windows"] = Tensor(computed["windows"], names, formula="the numbers that the kernel covers")
+    formula, has_activation = "windows W" + " + b" * (bias is not None), stage.activation != "identity"
+    if "convolved" in keep or (steps and has_activation):
+        add("convolved", output, formula)
+        formula = "convolved"
+    if has_activation:
+        formula = f"{stage.activation}({formula})"
         output = apply_activation(stage.activation, cast(output, working(output))).astype(output.dtype, copy=False)
     add("x", output, formula)
     return tensors
+
+
+def without_resized_labels(record: Record, tensors: Mapping[str, Tensor]) -> Record:
+    """The record without the labels of axes that the tensors have in another size than its x."""
+    old = set(zip(record.axes_of("x"), record["x"].shape, strict=True))
+    sizes = {pair for one in tensors.values() for pair in zip(one.axis_names(), one.array.shape, strict=True)}
+    return clear_labels(record, {}, dict(sizes - old), tensors)[0]
 
 
 def undo_convolution(x: Array, dy: Array, stage: ConvolutionStage) -> tuple[Array, dict[str, Array]]:

@@ -65,8 +65,8 @@ def convolve(
     x (..., L, C), weight (E, C / groups, K) -> output (..., L', E), or over two dimensions
     x (..., L, M, C), weight (E, C / groups, K, J) -> output (..., L', M', E); bias (E,)
 
-    keep  steps to return too: padded, the input with its zeros if it has any, and windows (..., L', C * K), each in
-          the order of the kernel
+    keep  steps to return too: padded, the input with its zeros, and windows (..., L', C * K), each in the order of the
+          kernel
 
     DataError if the shapes do not match, or if a window is larger than the padded input. Source: ONNX Conv-22.
 
@@ -80,19 +80,22 @@ def convolve(
     lead, sizes, _ = split_shape(x, windows)
     shape = (*lead, *windows.counts(sizes))
     padded = pad_input(cast(x, dtype), windows)
-    output = np.empty((math.prod(shape), len(weight)), dtype)
     matrices = group_kernels(weight, windows, dtype)
+    output = np.empty((math.prod(shape), len(weight)), dtype)
+    copies = np.empty((len(output), matrices[..., 0].size), dtype) if "windows" in keep else None
     for block in split_windows(padded, windows):
-        output[block.rows] = join_groups(gather(padded, windows, block) @ matrices)
+        parts = gather(padded, windows, block)
+        output[block.rows] = join_groups(parts @ matrices)
+        if copies is not None:
+            copies[block.rows] = join_groups(parts)
     if bias is not None:
         output += cast(bias, dtype)
-    steps = {"output": output.reshape(*shape, len(weight)).astype(output_dtype(x), copy=False)}
-    if "padded" in keep and any(windows.before + windows.after):
+    steps = {"output": output.reshape(*shape, len(weight))}
+    if "padded" in keep:
         steps["padded"] = padded.reshape(*lead, *padded.shape[1:])
-    if "windows" in keep:
-        parts = [join_groups(gather(padded, windows, block)) for block in split_windows(padded, windows)]
-        steps["windows"] = np.concatenate(parts).reshape(*shape, -1)
-    return steps
+    if copies is not None:
+        steps["windows"] = copies.reshape(*shape, copies.shape[-1])
+    return {name: array.astype(output_dtype(x), copy=False) for name, array in steps.items()}
 
 
 @quiet

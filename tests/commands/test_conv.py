@@ -53,6 +53,29 @@ def test_every_step_follows_from_the_one_before():
     assert "windows" not in attnkit.conv(record, params=PARAMS)  # those of an earlier conv
 
 
+def test_a_step_that_changes_nothing_is_kept_by_its_name_alone():
+    named = attnkit.conv(of(X), params=PARAMS, keep=("padded", "convolved"))
+    assert named["padded"].tolist() == X.tolist() and named["convolved"].tolist() == named["x"].tolist()
+    assert [named.tensors[name].formula for name in ("padded", "x")] == ["as before", "convolved"]
+    assert {*attnkit.conv(of(X), params=PARAMS, steps=True)} == {"windows", "x"}
+
+
+def test_labels_of_an_axis_that_gets_another_size_are_dropped():
+    image = Tensor(np.ones((4, 3, 1)), ("row", "column", "channel"))
+    record = Record({"x": image}, {"row": list("abcd"), "column": list("xyz")})
+    ours = attnkit.conv(record, filters=1, size=(2, 1), padding=(0, 0, 0, 0))
+    assert ours["x"].shape == (3, 3, 1) and dict(ours.labels) == {"column": ["x", "y", "z"]}
+    same = attnkit.conv(record, filters=1, size=(1, 3), padding=(0, 1), keep="padded")
+    assert same.axes_of("padded") == ("row", "column", "channel") and dict(same.labels) == {"row": list("abcd")}
+
+
+def test_a_batch_of_nothing_has_steps_too():
+    ours = attnkit.conv(np.ones((0, 4, 1)), params=PARAMS, padding=1, steps=True)
+    assert [ours[name].shape for name in ("padded", "windows", "x")] == [(0, 6, 1), (0, 5, 2), (0, 5, 1)]
+    halves = attnkit.conv(np.ones((4, 1), np.float16), params=PARAMS, steps=True)
+    assert {array.dtype for array in halves.arrays().values()} == {np.dtype(np.float16)}
+
+
 def test_random_weights_are_from_the_seed():
     ours = attnkit.conv(of(X), filters=2, size=2, seed=3)["x"]
     kernel = np.random.default_rng(3).standard_normal((2, 1, 2)) / 2**0.5
