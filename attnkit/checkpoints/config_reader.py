@@ -237,7 +237,13 @@ class ConfigReader:
         )
 
     def get_special_tokens(
-        self, start: int | None = None, eos: tuple[int, ...] = (), pad: int | None = None
+        self,
+        start: int | None = None,
+        eos: tuple[int, ...] = (),
+        pad: int | None = None,
+        bos: int | None = None,
+        forced_bos: int | None = None,
+        forced_eos: int | None = None,
     ) -> SpecialTokens:
         """The special tokens, with defaults for those that are absent."""
         lists = self._get("bad_words_ids", [], "a list of lists of ids")
@@ -249,9 +255,9 @@ class ConfigReader:
             start=self.get_token_id("decoder_start_token_id", start),
             eos=self.get_token_ids("eos_token_id", eos),
             pad=self.get_token_id("pad_token_id", pad),
-            bos=self.get_token_id("bos_token_id"),
-            forced_bos=self.get_token_id("forced_bos_token_id"),
-            forced_eos=self.get_token_id("forced_eos_token_id"),
+            bos=self.get_token_id("bos_token_id", bos),
+            forced_bos=self.get_token_id("forced_bos_token_id", forced_bos),
+            forced_eos=self.get_token_id("forced_eos_token_id", forced_eos),
             banned=tuple(banned),
         )
 

@@ -1,34 +1,14 @@
-"""Marian as Hugging Face publishes it: a post-norm encoder-decoder."""
+"""Marian as Hugging Face publishes it: BART with sinusoidal positions and no norm of the embeddings."""
 
 from math import sqrt
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.bart import BIAS, DECODER_KEYS, ENCODER_KEYS, LAYERS
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
-ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
-DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model", vocab="")
-BIAS = "final_logits_bias"
-
-
-def _map_attention(prefix: str) -> Specs:
-    return map_linear(prefix, wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj")
-
-
-LAYERS: Layers = {
-    "encoder.{n}.self": _map_attention("encoder.layers.{n}.self_attn"),
-    "encoder.{n}.norm1": norm("encoder.layers.{n}.self_attn_layer_norm"),
-    "encoder.{n}.ffn": map_linear("encoder.layers.{n}", w1="fc1", w2="fc2"),
-    "encoder.{n}.norm2": norm("encoder.layers.{n}.final_layer_norm"),
-    "decoder.{n}.self": _map_attention("decoder.layers.{n}.self_attn"),
-    "decoder.{n}.norm1": norm("decoder.layers.{n}.self_attn_layer_norm"),
-    "decoder.{n}.cross": _map_attention("decoder.layers.{n}.encoder_attn"),
-    "decoder.{n}.norm2": norm("decoder.layers.{n}.encoder_attn_layer_norm"),
-    "decoder.{n}.ffn": map_linear("decoder.layers.{n}", w1="fc1", w2="fc2"),
-    "decoder.{n}.norm3": norm("decoder.layers.{n}.final_layer_norm"),
-}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

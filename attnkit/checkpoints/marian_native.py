@@ -9,6 +9,7 @@ from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embe
 from attnkit.errors import DataError
 from attnkit.formats import npz
 from attnkit.model.config import Config, PositionConfig, SpecialTokens
+from attnkit.model.positions import base_of_pairs
 
 PREFIXES = ()
 OPTIONS = "special:model.yml"
@@ -84,7 +85,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width, (source, target) = raw.get_int("dim-emb"), _read_vocabulary_sizes(raw)
     encoder = raw.get_stack(ENCODER_KEYS, vocab=source)
     hidden = raw.get_int("transformer-decoder-dim-ffn", 0, least=0) or encoder.hidden
-    half = width // 2
     return Config(
         "marian-native",
         width,
@@ -92,7 +92,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         decoder=raw.get_stack(DECODER_KEYS, hidden=hidden, vocab=target + 1, causal=True, cross=True),
         eps=1e-9,
         activation=raw.get_choice("transformer-ffn-activation", ACTIVATIONS, "swish"),
-        positions=PositionConfig("sinusoidal", base=10000 ** (half / max(half - 1, 1)), layout="halves"),
+        positions=PositionConfig("sinusoidal", base=base_of_pairs(width // 2), layout="halves"),
         embed_scale=sqrt(width),
         special=SpecialTokens(start=target, eos=(0,), pad=target, banned=(UNKNOWN,)),
     )

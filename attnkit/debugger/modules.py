@@ -47,6 +47,8 @@ RENAMED = {
         (r"(?<=\d\.)output\.dense\.", "mlp.fc2."),
     ),
 }
+# families whose module of embeddings returns them scaled
+SCALED = ("bart", "gemma", "gemma2", "gemma3_text", "m2m_100", "mbart")
 
 
 class Held(NamedTuple):
@@ -176,10 +178,11 @@ class _Finder:
     def _add_leaf(self, modules: Modules, entry: ModuleParameter) -> None:
         path, call = entry.path, self.layers[entry.path].index(entry.layer)
         stage = self.stages[entry.held.site]
-        if stage.operation != "pooler" and not self._is_unfinished(entry):
+        if stage.operation != "pooler":
             leaf = call_of(modules, path, call)
-            for key in MAIN:
-                leaf.outputs.setdefault(key, []).append(entry.held)
+            for key in () if self._is_unfinished(entry) else MAIN:
+                is_scaled = stage.operation == "words" and self.config.family in SCALED
+                leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
             if stage.operation not in ("rows", "types") and stage.options.get("factor", 1.0) == 1:
                 leaf.inputs = dict.fromkeys(READ, stage.inputs[0])
         activation = stage if stage.operation == "pooler" else self._next_stage(stage)

@@ -207,25 +207,35 @@ def _find_family(names: Sequence[str]) -> KnownModel:
     """The family whose tables explain most names, with as many layers as they have."""
     firsts = {name: FIRST_NUMBER.sub("0", CALL.sub("", name), count=1) for name in names}
     unique = [*dict.fromkeys(firsts.values())]
-    best, most, claims = _sketch("gpt2", {}, {}), (0, 0), dict[str, list[Claim]]()
+    best, most, claims = _sketch("gpt2", {}, {}), (0, 0, 0), dict[str, list[Claim]]()
     for family in dict.fromkeys(("gpt2", "llama", *FAMILIES)):
         if family in SAME_AS or family in WITHOUT_MODULES:
             continue
         for variant in (*HEADED, *VARIANTS.get(family, ())):
             known = _sketch(family, variant, {})
             found = _claimed(_claim_all(unique, known)[1])
-            score = len(found), len({one.site for claim in found.values() for one in claim})
+            score = _score(found, known)
             if score > most:
                 best, most, claims = known, score, found
     depths: dict[str, int] = {}
     for name, first in firsts.items():
         numbers = [int(number) + 1 for number in FIRST_NUMBER.findall(name)[:1] + CALL.findall(name)]
-        if FIRST_NUMBER.search(name) and first in claims and claims[first][0].rank != WHOLE:
+        if FIRST_NUMBER.search(name) and first in claims and claims[first][0].rank <= CONTAINER:
             stack = claims[first][0].site.partition(".")[0]
             depths[stack] = min(max(depths.get(stack, 1), *numbers), FEW)
     return _sketch(
         best.config.family, {key: value for key, value in best.raw.items() if SKELETON.get(key) != value}, depths
     )
+
+
+def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int, int, int]:
+    """How well a family explains names: how many of them, by how many sites; then the smaller family.
+
+    Logits do not count: where a bias is added outside of the last module, they are not its output.
+    """
+    names = [name for name, claims in found.items() if {one.site for one in claims} != {"logits"}]
+    sites = {one.site for name in names for one in found[name] if one.rank == LEAF}
+    return len(names), len(sites), -len(known.specs)
 
 
 FIRST_NUMBER = re.compile(r"(?<![\w#])[0-9]{1,4}(?!\w)")

@@ -97,7 +97,7 @@ def score_long_text(
 
     DataError for a text of less than 2 tokens; `name` is its file.
     """
-    size = window or checkpoint.config.positions.size or WINDOW
+    size = window or checkpoint.config.positions.longest or WINDOW
     try:
         positions_left(checkpoint.config, size)
     except DataError as error:

@@ -313,7 +313,7 @@ def memory_context(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:
 
 def positions_left(config: "model.Config", size: int) -> int:
     """How many tokens may follow `size` tokens."""
-    most = config.positions.size
+    most = config.positions.longest
     if not most or config.positions.kind not in ("learned", "sinusoidal"):
         return 1 << 62
     if size > most:

@@ -126,7 +126,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
         generation = choose_tokens(predict, text_model, prompt, sampling, stops, is_only)
     best = generation.sequences[0]
     if limit < requested and best.finish_reason == "limit":
-        problem = f"stopped after {limit} tokens: the model has {config.positions.size} positions"
+        problem = f"stopped after {limit} tokens: the model has {config.positions.longest} positions"
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
     if options.cache_out:
         write_cache(predict.cache, [*prompt.ids, *best.ids], text_model, prompt)

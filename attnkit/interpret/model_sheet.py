@@ -434,6 +434,7 @@ def position_facts(config: Config) -> dict[str, str]:
         "disentangled": f"disentangled ({', '.join(positions.terms)})",
     }
     kind = kinds.get(positions.kind, positions.kind)
+    kind += f", the first is {positions.first}" * bool(positions.first)
     parts = [kind] if positions.kind != "none" or not positions.relative else []
     has_buckets = positions.relative in ("t5", "disentangled")
     return {

@@ -51,7 +51,7 @@ class PositionConfig:
     relative what distances add to the scores besides: "" for nothing; t5, a bias; disentangled (see relative.py);
              alibi, a slope of each head times the position of the key
     size     number of positions; 0: no limit
-    first    of learned ones: the row of the table for the first token
+    first    the position of the first token: of learned ones its row of the table, of sinusoidal ones the number
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
     rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published; local_rope of
              layers with a window, {} if it is the same
@@ -85,7 +85,7 @@ class PositionConfig:
     @property
     def longest(self) -> int:
         """The number of tokens of the longest text; 0: no limit."""
-        return self.size - self.first
+        return max(self.size - self.first, 0)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,17 @@ def sinusoidal_positions(positions: ArrayLike, dim: int, *, layout: str = "paper
     return table
 
 
+def base_of_pairs(pairs: int) -> float:
+    """The base whose last pair has the period 10000, as fairseq and tensor2tensor compute sinusoids.
+
+    There the period of pair i of n is 10000^(i/(n-1)), not 10000^(i/n).
+
+    >>> round(base_of_pairs(5)), sinusoidal_positions([10000], 4, layout="halves", base=base_of_pairs(2))[:, 1].round(4)
+    (100000, array([0.8415]))
+    """
+    return math.pow(10000, pairs / max(pairs - 1, 1))
+
+
 def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Array]) -> Array:
     """Add the encoding of every token's position to x, by blocks of tokens.
 

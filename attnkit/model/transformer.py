@@ -178,7 +178,9 @@ def position_encoding(
     positions = model.config.positions
     if positions.kind == "sinusoidal":
         check_size(model.config, where, layer)
-        return lambda part: sinusoidal_positions(part, x.shape[-1], layout=positions.layout, base=positions.base)
+        return lambda part: sinusoidal_positions(
+            part + positions.first, x.shape[-1], layout=positions.layout, base=positions.base
+        )
     table, grids = model.params[layer]["table"], changed_grid(model.config, grid)
     cut = model.config.patches
     if cut and grids:

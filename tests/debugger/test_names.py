@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from attnkit import checkpoints
+from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.debugger.names import locate_sites, read_map
 from attnkit.errors import DataError
+from tests.drawing import draw_tensors, drawn_models
 from tests.places import REFERENCES, folder
 
 NAMES = json.loads((REFERENCES / "names.json").read_text())
@@ -17,8 +19,14 @@ WITHIN = re.compile(r"\.(q|k|v|scores|scaled|capped|masked|heads)$")
 GROUPED = ("albert-groups",)  # whose groups of layers only its configuration states
 
 
+DRAWN = drawn_models("translators")
+
+
 def open_model(name):
-    return checkpoints.open_checkpoint(folder(name))
+    if name not in DRAWN:
+        return checkpoints.open_checkpoint(folder(name))
+    raw = DRAWN[name]["config"]
+    return assemble_checkpoint(raw, draw_tensors(raw["model_type"], DRAWN[name]["shapes"]))
 
 
 def spell(source):

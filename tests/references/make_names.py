@@ -1,17 +1,20 @@
 """Names of the modules of transformers, frozen with the sites whose numbers they hold: names.json.
 
     pip install torch==2.13.0 transformers==5.23.0 numpy==2.4.6
-    PYTHONPATH=. python tests/references/make_names.py
+    PYTHONPATH=. python tests/references/make_names.py [NAME...]
 
-Each reference model runs in float64 in eager attention over random ids, two texts of one length. A name is the path of
-a module with what its hook saw: PATH.output, PATH.output.KEY for one of several, PATH.input likewise, PATH#N for a
-further call. Beside it stand the sites of attnkit.debugger.stages whose numbers the tensor holds, in any usual layout,
-or in some of its columns: SITE[FIRST:END:COUNT] for columns FIRST to END of so many equal parts; [] for none.
+writes the names of all models, or those of some anew. Each reference model runs in float64 in eager attention over
+random ids, two texts of one length. A name is the path of a module with what its hook saw: PATH.output, PATH.output.KEY
+for one of several, PATH.input likewise, PATH#N for a further call. Beside it stand the sites of attnkit.debugger.stages
+whose numbers the tensor holds, in any usual layout, or in some of its columns: SITE[FIRST:END:COUNT] for columns FIRST
+to END of so many equal parts; [] for none.
 """
 
 import json
 import os
 import pathlib
+import sys
+import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -21,11 +24,13 @@ import transformers
 
 from attnkit import checkpoints, model
 from attnkit.debugger.stages import Graph, Inputs
+from tests.drawing import write_model
 
 HERE = pathlib.Path(__file__).parent
 MODELS = ("albert", "albert-groups", "bert-mlm", "bert-question", "bert-sequence", "camembert", "deberta-v2",
           "deberta-v3", "distilbert", "electra", "electra-discriminator", "gpt2", "llama", "marian", "mistral",
           "modernbert", "mpnet", "openai-gpt", "qwen2", "roberta", "t5", "t5-gated", "vit", "xlm-roberta")  # fmt: skip
+DRAWN = ("bart", "m2m_100", "mbart")  # of translators.json
 TEXTS, TOKENS, TARGETS = 2, 7, 5
 CLOSE = 1e-5  # relative to the largest number; some families compute norms in float32
 
@@ -79,8 +84,8 @@ def draw(config):
     return tensors, inputs
 
 
-def compute_sites(name, inputs):
-    checkpoint = checkpoints.open_checkpoint(str(HERE / "models" / name))
+def compute_sites(folder, inputs):
+    checkpoint = checkpoints.open_checkpoint(str(folder))
     graph = Graph(model.Model(checkpoint.config, checkpoint.params), inputs)
     sites = {"ids": inputs.ids} if inputs.ids is not None else {}
     if inputs.target is not None:
@@ -132,22 +137,30 @@ def find_sites(tensor, sites):
     return found
 
 
-def main():
-    frozen = {}
-    for name in MODELS:
-        folder = HERE / "models" / name
-        kind = json.loads((folder / "config.json").read_text())["architectures"][0]
-        options = {"attn_implementation": "eager", "dtype": torch.float64}
-        module = getattr(transformers, kind).from_pretrained(folder, **options).eval()
-        tensors, inputs = draw(module.config)
-        sites = compute_sites(name, inputs)
-        frozen[name] = {path: find_sites(tensor, sites) for path, tensor in record(module, tensors).items()}
+def freeze_names(folder):
+    kind = json.loads((folder / "config.json").read_text())["architectures"][0]
+    options = {"attn_implementation": "eager", "dtype": torch.float64}
+    module = getattr(transformers, kind).from_pretrained(folder, **options).eval()
+    tensors, inputs = draw(module.config)
+    sites = compute_sites(folder, inputs)
+    return {path: find_sites(tensor, sites) for path, tensor in record(module, tensors).items()}
+
+
+def main(names):
+    path = HERE / "names.json"
+    frozen = json.loads(path.read_text()) if path.exists() else {}
+    for name in names or (*MODELS, *DRAWN):
+        with tempfile.TemporaryDirectory() as place:
+            folder = HERE / "models" / name
+            if name in DRAWN:
+                folder = write_model(name, pathlib.Path(place), np.float64, "translators")
+            frozen[name] = freeze_names(folder)
     models = []
-    for name, one in frozen.items():
-        lines = ",\n".join(f"    {json.dumps(path)}: {json.dumps(sites)}" for path, sites in one.items())
+    for name in (*MODELS, *DRAWN):
+        lines = ",\n".join(f"    {json.dumps(path)}: {json.dumps(sites)}" for path, sites in frozen[name].items())
         models.append(f'  "{name}": {{\n{lines}\n  }}')
-    (HERE / "names.json").write_text("{\n" + ",\n".join(models) + "\n}\n")
+    path.write_text("{\n" + ",\n".join(models) + "\n}\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -137,7 +137,7 @@ def token_arrays(
     if positions.kind != "sinusoidal":
         return arrays | {"positions": fill(where, -1, width)}
     size = config.result_width(f"{parse_layer_name(steps[0].layer)[0]}.positions")
-    table = sinusoidal_positions(where, size, layout=positions.layout, base=positions.base)
+    table = sinusoidal_positions(where + positions.first, size, layout=positions.layout, base=positions.base)
     return arrays | {"sinusoids": fill(table, -2, width)}
 
 

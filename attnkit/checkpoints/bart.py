@@ -1,0 +1,117 @@
+"""BART: a post-norm encoder-decoder with norms of the embeddings, and learned positions from row 2 on."""
+
+from math import sqrt
+from typing import Any
+
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.model.activations import PUBLISHED
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("model.",)
+ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
+DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model", vocab="")
+BIAS, FIRST = "final_logits_bias", 2  # FIRST: the row of the first position
+OLDER_KEYS = {  # of older files, which state what the family does: the values that they may have
+    "normalize_before": False,
+    "normalize_embedding": True,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": False,
+}
+
+
+def map_attention(prefix: str) -> Specs:
+    return map_linear(prefix, wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj")
+
+
+LAYERS: Layers = {
+    "encoder.{n}.self": map_attention("encoder.layers.{n}.self_attn"),
+    "encoder.{n}.norm1": norm("encoder.layers.{n}.self_attn_layer_norm"),
+    "encoder.{n}.ffn": map_linear("encoder.layers.{n}", w1="fc1", w2="fc2"),
+    "encoder.{n}.norm2": norm("encoder.layers.{n}.final_layer_norm"),
+    "decoder.{n}.self": map_attention("decoder.layers.{n}.self_attn"),
+    "decoder.{n}.norm1": norm("decoder.layers.{n}.self_attn_layer_norm"),
+    "decoder.{n}.cross": map_attention("decoder.layers.{n}.encoder_attn"),
+    "decoder.{n}.norm2": norm("decoder.layers.{n}.encoder_attn_layer_norm"),
+    "decoder.{n}.ffn": map_linear("decoder.layers.{n}", w1="fc1", w2="fc2"),
+    "decoder.{n}.norm3": norm("decoder.layers.{n}.final_layer_norm"),
+}
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    return read_translator(
+        raw, "bart", OLDER_KEYS, start=2, embed_norm=True, activation="gelu", positions=read_positions(raw)
+    )
+
+
+def read_positions(raw: ConfigReader) -> PositionConfig:
+    return PositionConfig("learned", size=raw.get_int("max_position_embeddings", 1024) + FIRST, first=FIRST)
+
+
+def read_translator(
+    raw: ConfigReader,
+    family: str,
+    older: dict[str, bool],
+    *,
+    start: int | None,
+    activation: str,
+    scales: bool = False,
+    forced_eos: int | None = 2,
+    **choices: Any,
+) -> Config:
+    """Read the configuration of an encoder-decoder whose tensors have BART's names.
+
+    older       keys that state what the family does, with the values that they may have
+    start, forced_eos, activation   defaults; scales: whether embeddings are multiplied by the root of the width
+    choices     more fields of Config; with norm_first both stacks end with a norm
+    """
+    for key, value in older.items():
+        if raw.get_bool(key, value) is not value:
+            raise raw.error(f"{key} {str(not value).lower()} is not supported by family {family}")
+    raw.ignore("num_hidden_layers", "no_repeat_ngram_size")  # encoder_layers again; an option of generation
+    width, words = raw.get_int("d_model"), raw.get_int("vocab_size")
+    stacks: dict[str, Any] = {"vocab": words, "final_norm": choices.get("norm_first", False)}
+    bos = raw.get_token_id("bos_token_id", 0)
+    forced_bos = bos if raw.get_bool("force_bos_token_to_be_generated", False) else None
+    return Config(
+        family,
+        width,
+        encoder=raw.get_stack(ENCODER_KEYS, **stacks),
+        decoder=raw.get_stack(DECODER_KEYS, causal=True, cross=True, **stacks),
+        activation=raw.get_choice("activation_function", PUBLISHED, activation),
+        embed_scale=sqrt(width) if raw.get_bool("scale_embedding", scales) else 1.0,
+        head=has_head(raw),
+        special=raw.get_special_tokens(
+            start=start, eos=(2,), pad=1, bos=bos, forced_bos=forced_bos, forced_eos=forced_eos
+        ),
+        **choices,
+    )
+
+
+def has_head(raw: ConfigReader) -> bool:
+    """Whether there are logits: not of BartModel and the like, which `architectures` names."""
+    return not raw.has("architectures") or raw.has_architecture("ForConditionalGeneration")
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    positions = {f"{stack}.positions": f"{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
+    return {
+        **LAYERS,
+        **map_words(raw, {"b": TensorSpec((BIAS,), leading_ones=1)}),
+        **{layer: embedding_table(name) for layer, name in positions.items()},
+        "encoder.embed_norm": norm("encoder.layernorm_embedding"),
+        "decoder.embed_norm": norm("decoder.layernorm_embedding"),
+    }
+
+
+def map_words(raw: ConfigReader, bias: Specs) -> Layers:
+    """Where the tables of embeddings and the head are stored: once for all of them if they are tied."""
+    is_tied = raw.get_bool("tie_word_embeddings", True)
+    shared, own = ("shared.weight",), ("{}.embed_tokens.weight",)
+    tables = {
+        stack: [name.format(stack) for name in (shared + own if is_tied else own + shared)]
+        for stack in ("encoder", "decoder")
+    }
+    head = tied_head(*tables["decoder"]) if is_tied else tied_head("lm_head.weight")
+    embeddings = {f"{stack}.embed": embedding_table(*names) for stack, names in tables.items()}
+    return {**embeddings, "head": {**head, **bias}}
