@@ -1,4 +1,4 @@
-"""The two small models of the samples: made by `attnkit train` from texts of two grammars, by one script each."""
+"""The small models of the samples: made by `attnkit train` of texts and pictures, by one script each."""
 
 import hashlib
 import json
@@ -9,8 +9,10 @@ import sys
 import pytest
 
 import attnkit
+from attnkit.checkpoints import open_checkpoint
 from attnkit.cli.pipeline import join_continued_lines, parse_stages
 from attnkit.commands.train import choose_recipe
+from attnkit.training.images import find_images
 from attnkit.training.reports import read_origin
 from tests.places import DATA
 
@@ -62,6 +64,32 @@ def test_the_folder_is_that_of_a_trained_model_without_its_state(name):
     assert {path.name for path in (DATA / name).iterdir()} == files
     assert sum(path.stat().st_size for path in (DATA / name).iterdir()) < 1_000_000
     assert json.loads((DATA / name / "config.json").read_text())["torch_dtype"] == "float16"
+
+
+def test_the_script_is_how_the_model_of_images_was_made():
+    script = join_continued_lines((DATA / "shapes.sh").read_text())
+    [line] = re.findall(r"^attnkit train .*$", script, re.MULTILINE)
+    origin, recipe = read_origin(str(DATA / "shapes"))
+    assert recipe_of(line) == recipe_of(origin.command) == (recipe, "pictures", "shapes")
+    files = {"config.json", "model.safetensors", "preprocessor_config.json", "training.json", "training.jsonl"}
+    assert {path.name for path in (DATA / "shapes").iterdir()} == files
+    assert sum(path.stat().st_size for path in (DATA / "shapes").iterdir()) < 200_000
+
+
+@pytest.mark.slow
+def test_the_pictures_are_those_of_their_script(tmp_path):
+    [line] = re.findall(r"^python3 shapes\.py pictures (.*)$", (DATA / "shapes.sh").read_text(), re.MULTILINE)
+    subprocess.run([sys.executable, DATA / "shapes.py", tmp_path / "pictures", *line.split()], check=True)
+    assert find_images(str(tmp_path / "pictures")).digest() == read_origin(str(DATA / "shapes"))[0].digest
+
+
+def test_pictures_that_training_has_never_seen_are_labelled(tmp_path):
+    subprocess.run([sys.executable, DATA / "shapes.py", tmp_path, "20", "7"], check=True)
+    images, model = find_images(str(tmp_path)), open_checkpoint(str(DATA / "shapes"))
+    records = [attnkit.decode(model=model, image=str(tmp_path / path)) for _, path in images.files]
+    labels = [record.labels["label"][int(record["next"])] for record in records]
+    hits = [label == known for label, (known, _) in zip(labels, images.files, strict=True)]
+    assert sum(hits) >= 57
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -56,6 +56,10 @@ OPTIONS: Mapping[str, str] = {
     "--trace FILE": "output_hidden_states output_attentions return_hidden_states all_hidden_states hooks activations "
     "save_activations run_with_cache capture",
     "--residual": "skip skip_connection residual_connection add_residual shortcut",
+    # images
+    "train --size": "image_size img_size input_size resolution",
+    "train --patch": "patch_size",
+    "train --family vit": "imagefolder image_folder data_dir train_dir vit image_classification",
     # convolution
     "conv --filters": "out_channels n_filters num_filters",
     "conv --size": "kernel_size kernel_shape kernel ksize",
@@ -257,6 +261,7 @@ TOOLS: Mapping[str, str] = {
     "scan": "patching activation_patching patch causal_tracing ablate ablation path_patching",
     "heads FILE": "head head_view induction head_detector",
     "train FILE -o DIR": "fit finetune fine_tune pretrain trainer learn optimize training",
+    "train FOLDER -o DIR --family vit": "imagefolder image_classification image_classifier",
     "engines": "devices device gpu cuda tpu jax nvidia_smi backends backend",
     "show FILE": "config cat print view display inspect less more open table dump load read pprint",
     "show FILE --list": "ls info keys tree shapes shape summary ncdump h5ls",

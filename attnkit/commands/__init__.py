@@ -30,7 +30,7 @@ TOOLS = {
     "lens": "the words in the state of each layer; what each part adds to a logit",
     "scan": "what each layer, head and position adds to the logit of a word",
     "heads": "what each attention head attends to, and what its weights say",
-    "train": "train a model from a text file",
+    "train": "train a model from a text file or a folder of images",
     "cost": "what a model costs, stage by stage: FLOPs, bytes, parameters, cache",
     "engines": "what computes: NumPy, JAX, their devices and memory",
     "show": "a tensor, record or file as tables and heat maps",

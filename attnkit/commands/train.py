@@ -1,4 +1,4 @@
-"""attnkit train: a model from a text file."""
+"""attnkit train: a model from a text file or a folder of images."""
 
 import contextlib
 import hashlib
@@ -32,8 +32,9 @@ from attnkit.errors import (
 )
 from attnkit.formats import atomic, open_source
 from attnkit.generation.options import is_set
-from attnkit.training.families import CHOICES, FAMILIES, check_family_options, stated_sizes
+from attnkit.training.families import CHOICES, FAMILIES, OF_IMAGES, SIDES, check_family_options, stated_sizes
 from attnkit.training.folder import CONFIG, check_folder, lock_folder
+from attnkit.training.images import ImageFolder, find_images
 from attnkit.training.initial_model import check_sample, prepare_model
 from attnkit.training.loop import Monitor, Run
 from attnkit.training.optimizers import DEFAULTS
@@ -42,7 +43,7 @@ from attnkit.training.reports import Origin, Report, Speed, read_origin, report_
 from attnkit.training.schedules import SCHEDULES
 
 ENDS = ("steps", "epochs", "minutes", "patience")
-SIZES = ("layers", "heads", "dim", "hidden", *CHOICES)
+SIZES = ("layers", "heads", "dim", "hidden", *SIDES, *CHOICES)
 STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
 CURVE_WIDTH, MAX_CURVE_WIDTH = 10, 24  # columns of a terminal beside the numbers
 MODEL = ("family", *SIZES)
@@ -51,10 +52,12 @@ FIXED = [field.name.rstrip("_") for field in fields(Recipe) if field.name not in
 
 
 def read_operand(stage: Stage, upstream: Records | None) -> Records:
-    """Read the name of the text: the operand, or `-` for standard input."""
+    """Read the name of the text or folder: the operand, or `-` for standard input."""
     if upstream is not None:
-        raise UsageError("train reads a text, not the result of a stage")
-    return Records(None, iter([stage.operands[0] if stage.operands else stdin_or_error("name a text file")]))
+        raise UsageError("train reads a text or a folder of images, not the result of a stage")
+    return Records(
+        None, iter([stage.operands[0] if stage.operands else stdin_or_error("name a text file or a folder of images")])
+    )
 
 
 def read_name(stage: Stage, inputs: Sequence[Any]) -> Records:
@@ -80,8 +83,8 @@ def present_run(line: str, stage: Stage) -> dict[str, Any]:
     gives="text",
     without=("format", "only", "precision", "theme", "title", "indent", "check_finite"),
     sections={
-        "Model": "family layers heads dim hidden cell attention input_feeding bidirectional config from_ tokens pairs "
-        "classify",
+        "Model": "family layers heads dim hidden size patch cell attention input_feeding bidirectional config from_ "
+        "tokens pairs classify",
         "Learning": "batch block accumulate optimizer lr momentum weight_decay schedule warmup clip dropout "
         "weight_drop smoothing freeze unfreeze_every layer_decay seed",
         "End": "steps epochs minutes patience valid resume",
@@ -115,6 +118,12 @@ def train(
     hidden: Annotated[
         int | None, typer.Option(min=1, help="width of the feed-forward networks, or of the recurrent states")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="pixels of each side of the images of a vit [default: 32]")
+    ] = None,
+    patch: Annotated[
+        int | None, typer.Option(min=1, help="pixels of each side of a patch, a token of a vit [default: 4]")
+    ] = None,
     cell: Annotated[str | None, options.choice(CELLS, "recurrent cell of a seq2seq [default: gru]")] = None,
     attention: Annotated[
         str | None, options.choice(ATTENTIONS, "attention of the decoder of a seq2seq [default: additive]")
@@ -133,7 +142,7 @@ def train(
     ] = None,
     pairs: Annotated[bool, typer.Option(help="train a t5 on lines of source, tab, target")] = False,
     classify: Annotated[bool, typer.Option(help="train a classifier on lines of label, tab, text (lstm)")] = False,
-    batch: Annotated[int | None, typer.Option(min=1, help="number of sequences in a batch [default: 12]")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="number of texts or images in a batch [default: 12]")] = None,
     block: Annotated[
         int | None, typer.Option(min=1, help="number of tokens in a sequence [default: 64; fewer if the text is short]")
     ] = None,
@@ -180,13 +189,13 @@ def train(
     steps: Annotated[
         int | None, typer.Option(min=0, help="end after N steps; 0: an untrained model [default: 1000]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="end when the text has been read N times")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="end when the data have been read N times")] = None,
     minutes: Annotated[float | None, typer.Option(click_type=options.ABOVE_0, help="end after X minutes")] = None,
     patience: Annotated[
         int | None, typer.Option(min=1, help="end after N reports without a better held-out loss")
     ] = None,
     valid: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="share of the text that is held out; 0: nothing [default: 5%]")
+        str | None, typer.Option(metavar="PERCENT", help="share of the data that is held out; 0: nothing [default: 5%]")
     ] = None,
     resume: Annotated[str | None, typer.Option(metavar="DIR", help="resume the run in this folder")] = None,
     dtype: Annotated[
@@ -204,11 +213,14 @@ def train(
         ),
     ] = (),
 ) -> str:
-    """Train a model on a text file, on pairs of sentences or on labelled texts, and write its folder.
+    """Train a model on a text file, pairs of sentences, labelled texts or labelled images, and write its folder.
 
-    The folder has config.json, model.safetensors (the best by the held-out loss, or the last without one), the
-    tokenizer, training.json (how it was made), training.jsonl (its reports) and state.safetensors. --resume reads
-    the state and gives the bits of an uninterrupted run. The same command gives the same bytes. Ctrl-C saves and ends.
+    The images of a vit are PNG and JPEG files, in a folder for each label.
+
+    The folder that is written has config.json, model.safetensors (the best by the held-out loss, or the last without
+    one), the tokenizer or preprocessor_config.json, training.json (how it was made), training.jsonl (its reports) and
+    state.safetensors. --resume reads the state and gives the bits of an uninterrupted run. The same command gives the
+    same bytes. Ctrl-C saves and ends.
 
     \b
     Examples:
@@ -216,32 +228,30 @@ def train(
       attnkit train tales.txt --resume my-gpt --steps 2000
       attnkit train pairs.tsv -o my-rnn --family seq2seq --cell gru --attention additive
       attnkit train labels.tsv --from my-lstm --classify -o my-critic
+      attnkit train shapes -o my-vit --family vit --size 16
       attnkit decode --model my-gpt "Once upon"
     """
     given = locals()
     chosen = {field.name: given[field.name] for field in fields(Recipe) if is_set(given[field.name])}
-    return train_text(text, chosen, output, resume, sample)
+    return train_on(text, chosen, output, resume, sample)
 
 
-def train_text(path: str, chosen: Mapping[str, Any], output: str | None, resume: str | None, sample: str | None) -> str:
-    """Train on the text of a file; return a line that describes the result.
+def train_on(path: str, chosen: Mapping[str, Any], output: str | None, resume: str | None, sample: str | None) -> str:
+    """Train on a text file or a folder of images; return a line that describes the result.
 
     chosen  the options of the recipe that are set
     """
-    source = open_source(path, hash=True)
-    with source:
-        text = read_text(source).removeprefix("\ufeff")  # the mark of some editors
-        digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    recipe = choose_recipe(chosen, resume, source.name, digest)
+    data, name, digest = read_data(path, chosen, resume)
+    recipe = choose_recipe(chosen, resume, name, digest)
     folder = str(resume if output is None else output)
     engine = callbacks.current().engine
     is_writer = engine is None or engine.is_first
     if is_writer:
-        check_output(folder, recipe)
+        check_output(folder, recipe, data)
     changed = changed_values(recipe)
     command = command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
-    origin = Origin(to_unicode(command), to_unicode(source.name), digest, __version__)
-    model = prepare_model(recipe, text, source.name)
+    origin = Origin(to_unicode(command), to_unicode(name), digest, __version__)
+    model = prepare_model(recipe, data, name)
     if sample:
         check_sample(model, sample, "--sample")
     run = Run(recipe, model, origin, folder, is_writer)
@@ -262,25 +272,42 @@ def train_text(path: str, chosen: Mapping[str, Any], output: str | None, resume:
     return report_text(run.summary(), lambda style: closing_line(run))
 
 
+def read_data(path: str, chosen: Mapping[str, Any], resume: str | None) -> tuple[str | ImageFolder, str, str]:
+    """Read a text, or find the images of a folder; with it come its name and its SHA-256."""
+    if os.path.isdir(path):
+        family = chosen.get("family", Recipe.family)
+        if resume is None and family not in OF_IMAGES and not {"from_", "config"} & set(chosen):
+            of_images = " or ".join(f"--family {one}" for one in OF_IMAGES)
+            raise DataError(f"a folder, and a {family} model learns from a text file ({of_images} from images)", path)
+        images = find_images(path)
+        return images, path, images.digest()
+    source = open_source(path, hash=True)
+    with source:
+        text = read_text(source).removeprefix("\ufeff")  # the mark of some editors
+        digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return text, source.name, digest
+
+
 def closing_line(run: Run) -> str:
     summary = run.summary()
     best = f", held out {summary['held_out_loss']:.4f}" if "held_out_loss" in summary else ""
     result = f"{summary['folder']}: {summary['parameters']:,} parameters after {summary['steps']:,} steps{best}"
-    tool = "decode" if run.trainer.config.decoder else "encode"
-    return f"{result}; attnkit {tool} --model {shlex.quote(run.folder)} TEXT"
+    config = run.trainer.config
+    tool = "decode" if config.decoder or config.classes else "encode"
+    return f"{result}; attnkit {tool} --model {shlex.quote(run.folder)} {'--image FILE' if config.patches else 'TEXT'}"
 
 
 def choose_recipe(chosen: Mapping[str, Any], resume: str | None, name: str, digest: str) -> Recipe:
     """The recipe of the options, or of the run to resume with another end.
 
-    DataError if the text of a run to be resumed is another one.
+    DataError if the data of a run to be resumed are others.
     """
     if resume is None:
         check_sizes(chosen)
         return Recipe(**chosen).check()
     origin, recipe = read_origin(resume)
     if digest != origin.digest:
-        raise DataError(f"another text than that of {resume} (SHA-256 {origin.digest[:12]}… then)", name)
+        raise DataError(f"other data than those of {resume} (SHA-256 {origin.digest[:12]}… then)", name)
     ends: Any = dict.fromkeys(ENDS) if set(ENDS) & set(chosen) else {}
     return replace(recipe, **(ends | chosen)).check()
 
@@ -294,13 +321,15 @@ def check_sizes(values: Mapping[str, Any]) -> None:
         raise UsageError(f"a {family} model always learns the same way; --family t5 can choose", "--pairs")
 
 
-def check_output(folder: str, recipe: Recipe) -> None:
-    """Check that the folder of the result can be written, and is not --from."""
+def check_output(folder: str, recipe: Recipe, data: str | ImageFolder) -> None:
+    """Check that the folder of the result can be written, and is neither --from nor among the images."""
     if folder in ("", "-"):
         raise UsageError(f"expected the name of a folder, got {folder!r}", "--output")
     check_folder(folder)
     if recipe.from_ is not None and os.path.realpath(recipe.from_) == os.path.realpath(folder):
         raise UsageError(f"{folder} is the folder of --from too, and would be lost", "--output")
+    if isinstance(data, ImageFolder) and data.encloses(folder):
+        raise UsageError(f"{folder} is in the folder of the images, {data.name}", "--output")
 
 
 def reporter(sample: str | None) -> Callable[[Run, Report, Speed], None]:

@@ -48,11 +48,18 @@ KIND = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
 
 def decode_image(source: Source) -> Array:
     """Decode PNG or JPEG to pixels (height, width, 3), or read the tensor of a file."""
+    if source.peek(4).startswith(SIGNATURES):
+        return decode_picture(source)
+    records = list(read(source))
+    if len(records) != 1:
+        raise DataError(f"{len(records)} records (expected 1)", source.name)
+    return records[0]["x"]
+
+
+def decode_picture(source: Source) -> Array:
+    """Decode PNG or JPEG to pixels (height, width, 3): greys as three equal channels, transparency left out."""
     if not source.peek(4).startswith(SIGNATURES):
-        records = list(read(source))
-        if len(records) != 1:
-            raise DataError(f"{len(records)} records (expected 1)", source.name)
-        return records[0]["x"]
+        raise DataError("neither a PNG nor a JPEG, by its first bytes", source.name)
     image, content = import_library("PIL.Image", "image", source.name), io.BytesIO(source.read_all())
     with (
         call_library("not a PNG or JPEG that can be read", source.name),
@@ -61,7 +68,73 @@ def decode_image(source: Source) -> Array:
         if opened.width * opened.height > image.MAX_IMAGE_PIXELS:
             size, most = f"{opened.width}x{opened.height} pixels", image.MAX_IMAGE_PIXELS
             raise DataError(f"{size} (expected at most {most})", source.name)
+        if opened.mode.startswith("I"):  # Pillow would make white of all but the darkest
+            raise DataError("greys of 16 bits (expected at most 8 bits a channel)", source.name)
         return np.asarray(opened.convert("RGB"))
+
+
+class ImageProcessor(NamedTuple):
+    """What becomes of an image before a model reads it.
+
+    raw    the values of preprocessor_config.json, {} if there is none
+    usual  height and width of the images that the model was made for
+    """
+
+    raw: ConfigReader
+    usual: tuple[int, int]
+
+    @property
+    def known(self) -> Defaults:
+        """What its kind does where the file does not say."""
+        kind = self.raw.get_str("image_processor_type", self.raw.get_str("feature_extractor_type", "ViT"))
+        return PROCESSORS.get(KIND.sub("", kind), Defaults())
+
+    def fit(self, image: Array, name: str) -> Array:
+        """Resize and crop pixels (height, width, 3) uint8; `name` is that of the image in errors."""
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3 or 0 in image.shape:
+            expected = "uint8 (height, width, 3), or floats (C, height, width)"
+            raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", name)
+        raw, known = self.raw, self.known
+        if raw.get_bool("do_resize", True):
+            size = find_size(raw, image.shape[:2], known, self.usual, name)
+            image = resize_pixels(image, size, raw.get_int("resample", known.resample, least=0, most=LAST_FILTER), name)
+        if raw.get_bool("do_center_crop", known.crops):
+            image = crop_center(image, read_sides(raw, "crop_size", self.usual))
+        return image
+
+    def normalize(self, image: Array) -> Array:
+        """Pixels (height, width, 3) uint8 times rescale_factor, less image_mean, divided by image_std.
+
+        -> (3, height, width) float32
+        """
+        raw, known = self.raw, self.known
+        normalizes, rescales = raw.get_bool("do_normalize", True), raw.get_bool("do_rescale", True)
+        mean = raw.get_floats("image_mean", known.mean) if normalizes else [0.0] * 3
+        std = raw.get_floats("image_std", known.std, least=SMALLEST) if normalizes else [1.0] * 3
+        return model.normalize_pixels(image, mean, std, raw.get_float("rescale_factor", 1 / 255) if rescales else 1.0)
+
+
+def read_processor(folder: str, usual: tuple[int, int]) -> ImageProcessor:
+    """The processor of the images of a model in a folder."""
+    path = os.path.join(folder, SETTINGS)
+    return ImageProcessor(ConfigReader(read_json_object(path) if exists(path) else {}, path), usual)
+
+
+def new_processor(height: int, width: int) -> ImageProcessor:
+    """The processor of a new model: pixels between -1 and 1, as ViT's."""
+    defaults = Defaults()
+    raw = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [*defaults.mean],
+        "image_std": [*defaults.std],
+        "resample": defaults.resample,
+        "rescale_factor": 1 / 255,
+        "size": {"height": height, "width": width},
+    }
+    return ImageProcessor(ConfigReader(raw, SETTINGS), (height, width))
 
 
 def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
@@ -70,32 +143,18 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
     image (C, height, width) float, or (height, width, 3) uint8 -> (C, height, width) float
     usual  height and width of the images that the model was made for
 
-    Pixels are resized, cropped, then multiplied by rescale_factor, less image_mean, divided by image_std.
+    Pixels are resized, cropped, then normalized.
     """
     if image.dtype.kind == "f":
         return image
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3 or 0 in image.shape:
-        expected = "uint8 (height, width, 3), or floats (C, height, width)"
-        raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", "--image")
-    path = os.path.join(folder, SETTINGS)
-    raw = ConfigReader(read_json_object(path) if exists(path) else {}, path)
-    kind = KIND.sub("", raw.get_str("image_processor_type", raw.get_str("feature_extractor_type", "ViT")))
-    known = PROCESSORS.get(kind, Defaults())
-    normalizes, rescales = raw.get_bool("do_normalize", True), raw.get_bool("do_rescale", True)
-    mean = raw.get_floats("image_mean", known.mean) if normalizes else [0.0] * 3
-    std = raw.get_floats("image_std", known.std, least=SMALLEST) if normalizes else [1.0] * 3
-    scale = raw.get_float("rescale_factor", 1 / 255) if rescales else 1.0
-    if raw.get_bool("do_resize", True):
-        size = find_size(raw, image.shape[:2], known, usual)
-        resample = raw.get_int("resample", known.resample, least=0, most=LAST_FILTER)
-        image = resize_pixels(image, size, resample)
-    if raw.get_bool("do_center_crop", known.crops):
-        image = crop_center(image, read_sides(raw, "crop_size", usual))
-    return model.normalize_pixels(image, mean, std, scale)
+    processor = read_processor(folder, usual)
+    return processor.normalize(processor.fit(image, "--image"))
 
 
-def find_size(raw: ConfigReader, given: tuple[int, int], known: Defaults, usual: tuple[int, int]) -> tuple[int, int]:
-    """The height and width that an image of a given size is resized to."""
+def find_size(
+    raw: ConfigReader, given: tuple[int, int], known: Defaults, usual: tuple[int, int], name: str
+) -> tuple[int, int]:
+    """The height and width that an image of a given size, and of a name in errors, is resized to."""
     sizes = raw.values.get("size")
     edge = sizes.get("shortest_edge") if isinstance(sizes, dict) else sizes if known.keeps_proportion else None
     if edge is None and not (known.keeps_proportion and sizes is None):
@@ -107,7 +166,7 @@ def find_size(raw: ConfigReader, given: tuple[int, int], known: Defaults, usual:
     short, long = min(given), max(given)
     longer = int(shortest * long / short)
     if shortest * longer > MOST_PIXELS:
-        raise DataError(f"{given[1]}x{given[0]} pixels are too narrow to resize to an edge of {shortest}", "--image")
+        raise DataError(f"{given[1]}x{given[0]} pixels are too narrow to resize to an edge of {shortest}", name)
     return (longer, shortest) if given[1] <= given[0] else (shortest, longer)
 
 
@@ -127,12 +186,12 @@ def check_sides(raw: ConfigReader, sides: tuple[int, int], usual: tuple[int, int
         raise raw.error(f"{key} {sides[0]}x{sides[1]} ({expected})")
 
 
-def resize_pixels(image: Array, size: tuple[int, int], resample: int) -> Array:
+def resize_pixels(image: Array, size: tuple[int, int], resample: int, name: str) -> Array:
     """Resize an image (height, width, 3) uint8 by a filter of Pillow, which widens for a smaller image."""
     if image.shape[:2] == size:
         return image
-    with call_library("cannot be resized", "--image"):
-        pillow = import_library("PIL.Image", "image", "--image")
+    with call_library("cannot be resized", name):
+        pillow = import_library("PIL.Image", "image", name)
         return np.asarray(pillow.fromarray(image).resize(size[::-1], resample))
 
 

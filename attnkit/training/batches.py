@@ -133,11 +133,12 @@ POOL = 64  # batches whose pairs are sorted by length together
 class Batch(NamedTuple):
     """The inputs of a step, and what the model is to predict.
 
-    ids          (B, T) of the decoder, or of an encoder without one
+    ids          (B, T) of the decoder, or of an encoder without one; of a model of images their normalized pixels
+                 (B, C, height, width)
     targets      (B, T) the id to predict at each place; IGNORE_INDEX if there is none
     source       (B, S) ids of the encoder of a model with both
     source_mask  (B, S) boolean, True = no padding
-    mask         (B, T) the same of texts with labels, whose targets are (B,)
+    mask         (B, T) the same of texts with labels; the targets of labels are (B,)
     """
 
     ids: Array

@@ -14,6 +14,7 @@ from attnkit.model.recurrent_config import RecurrentConfig, RecurrentStack
 from attnkit.training.recipe import Recipe
 
 CHOICES = ("cell", "attention", "input_feeding", "bidirectional")  # of a recurrent encoder-decoder
+SIDES = ("size", "patch")  # of a model of images
 
 
 class FamilyTokens(NamedTuple):
@@ -67,6 +68,10 @@ def new_config(recipe: Recipe, positions: int, vocabulary: int, special: Mapping
             raise UsageError(f"{name} {getattr(recipe, name)} (expected 1 or more)")
     if FAMILIES[family].has_heads and recipe.dim % recipe.heads:
         raise UsageError(f"dim {recipe.dim} is not divisible by heads {recipe.heads}")
+    if family == "vit":
+        if recipe.size % recipe.patch:
+            raise UsageError(f"size {recipe.size} is not divisible by patch {recipe.patch}")
+        return FAMILIES[family].config(recipe, positions, special)
     if family == "llama" and recipe.dim // recipe.heads % 2:
         raise UsageError(f"dim {recipe.dim} over heads {recipe.heads} is odd, and rotary positions need pairs")
     if family in ("marian", "transformer") and recipe.dim % 2:
@@ -83,10 +88,11 @@ def stated_sizes(path: str) -> Values:
     raw = read_json_object(path)
     config = published_tensors(raw, path).config
     stack = config.stack(config.stacks[-1])
-    sizes: Values = dict.fromkeys(("heads", *CHOICES))
+    sizes: Values = dict.fromkeys(("heads", *CHOICES, *SIDES))
     sizes |= {"family": raw["model_type"], "layers": stack.layers, "dim": config.width, "hidden": stack.hidden}
     if not isinstance(stack, RecurrentStack) or not isinstance(config, RecurrentConfig):
-        return sizes | {"heads": stack.heads}
+        sides = {"size": config.patches.height, "patch": config.patches.patch_height} if config.patches else {}
+        return sizes | {"heads": stack.heads} | sides
     has_encoder = config.encoder is not None and config.recurrent_stack("encoder").is_bidirectional
     choices = (stack.cell, config.decoding.score, config.decoding.input_feeding, has_encoder)
     return sizes | {"dim": stack.embedding, "hidden": stack.widths[0]} | dict(zip(CHOICES, choices, strict=True))
@@ -253,6 +259,26 @@ def _lstm(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
     }
 
 
+def _vit(recipe: Recipe, positions: int, special: Mapping[str, int]) -> Values:
+    return {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        "attention_probs_dropout_prob": recipe.dropout,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": recipe.dropout,
+        "hidden_size": recipe.dim,
+        "image_size": recipe.size,
+        "initializer_range": 0.02,
+        "intermediate_size": recipe.hidden or 4 * recipe.dim,
+        "layer_norm_eps": 1e-12,
+        "num_attention_heads": recipe.heads,
+        "num_channels": 3,
+        "num_hidden_layers": recipe.layers,
+        "patch_size": recipe.patch,
+        "qkv_bias": True,
+    }
+
+
 def _draw_normal(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
     """Draw from N(0, initializer_range), 0.02 by default, as in transformers."""
     return "normal", float(raw.get("initializer_range") or 0.02)
@@ -302,7 +328,7 @@ def _draw_t5(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Di
 class NewFamily(NamedTuple):
     """A family of which new models are made.
 
-    learns     what it learns from: causal, masked, spans or pairs (corpus.py)
+    learns     what it learns from: causal, masked, spans or pairs (corpus.py), or images
     layers     of a model for which none are given
     has_heads  whether its attention has heads; the layers of the others are recurrent
     """
@@ -341,13 +367,18 @@ FAMILIES = {
     "t5": NewFamily(_t5, _draw_t5, T5, "spans"),
     "seq2seq": NewFamily(_seq2seq, _draw_recurrent, TRANSLATION, "pairs", layers=1, has_heads=False),
     "lstm": NewFamily(_lstm, _draw_lstm, TEXT, "causal", layers=3, has_heads=False),
+    "vit": NewFamily(_vit, _draw_normal, FamilyTokens((), {}), "images"),
 }
 RECURRENT = tuple(name for name, family in FAMILIES.items() if not family.has_heads)
+OF_IMAGES = tuple(name for name, family in FAMILIES.items() if family.learns == "images")
+OF_TEXTS = tuple(name for name in FAMILIES if name not in OF_IMAGES)
 # options that some families alone have
 OWN_OPTIONS: dict[str, tuple[str, ...]] = {
     "heads": tuple(family for family in FAMILIES if family not in RECURRENT),
     "weight_drop": RECURRENT,
-} | dict.fromkeys(CHOICES, ("seq2seq",))
+}
+OWN_OPTIONS |= dict.fromkeys(CHOICES, ("seq2seq",)) | dict.fromkeys(SIDES, OF_IMAGES)
+OWN_OPTIONS |= dict.fromkeys(("tokens", "block", "pairs"), OF_TEXTS)
 
 
 def check_family_options(family: str, names: Collection[str]) -> None:

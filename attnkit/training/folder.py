@@ -19,8 +19,9 @@ from attnkit.records import Record
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ORIGIN = "training.json"  # how a model was made
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
-TOKENIZER_FILES = {
-    *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml", "target_vocab.json",
+IMAGES = "preprocessor_config.json"  # how the images of a model are resized and normalized
+INPUT_FILES = {  # by which a model reads what it is given
+    IMAGES, *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml", "target_vocab.json",
     "source.spm", "target.spm", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model",
 }  # fmt: skip
 STATE, CURVE = "state.safetensors", "training.jsonl"
@@ -65,7 +66,7 @@ def check_folder(folder: str) -> None:
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise FileError("not a folder", folder)
     if not os.path.exists(os.path.join(folder, ORIGIN)):
-        for name in (CONFIG, WEIGHTS, STATE, CURVE, *sorted(TOKENIZER_FILES)):  # what a run replaces or removes
+        for name in (CONFIG, WEIGHTS, STATE, CURVE, *sorted(INPUT_FILES)):  # what a run replaces or removes
             if os.path.lexists(os.path.join(folder, name)):
                 raise FileError(f"it has a {name} that attnkit train did not write; name another folder", folder)
     existing = os.path.abspath(folder)

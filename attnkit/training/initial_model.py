@@ -2,18 +2,20 @@
 
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints import open_checkpoint, read_json_object
+from attnkit.checkpoints import Checkpoint, open_checkpoint, read_json_object
 from attnkit.checkpoints.label_heads import label_values
 from attnkit.checkpoints.publishing import PublishedTensors, publish_parameters, published_tensors
-from attnkit.errors import DataError, FileError, UsageError
+from attnkit.errors import AttnkitNote, DataError, FileError, UsageError, shortened
 from attnkit.formats import check_memory
 from attnkit.formats.streams import Buffer
+from attnkit.inputs.image_processor import ImageProcessor, new_processor, read_processor
 from attnkit.model import Array
 from attnkit.model.config import Config, parse_layer_name
 from attnkit.tokenizers import Tokenizer
@@ -21,8 +23,9 @@ from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.batches import SpecialIds
 from attnkit.training.corpus import CLASSIFIERS, Corpus, Vocabulary, corpus_kind, read_corpus, read_labels
 from attnkit.training.data import check_known_tokens, encode_words
-from attnkit.training.families import FAMILIES, SENTINELS, Parameter, check_family_options, new_config
-from attnkit.training.folder import COMPANIONS, CONFIG, write_folder
+from attnkit.training.families import FAMILIES, OF_IMAGES, SENTINELS, Parameter, check_family_options, new_config
+from attnkit.training.folder import COMPANIONS, CONFIG, IMAGES, json_bytes, write_folder
+from attnkit.training.images import ImageFolder, image_corpus, read_images
 from attnkit.training.recipe import Recipe
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
@@ -103,28 +106,50 @@ class InitialModel(NamedTuple):
     raw      the values of config.json
     tensors  by their published names
     corpus   what it learns from
-    files    the files of the tokenizer by name
-    tokenizer  of the texts, or of the sources of pairs
+    files    the files of the tokenizer, or of the processor of images, by name
+    tokenizer  of the texts, or of the sources of pairs; None: it learns from images
     """
 
     raw: dict[str, Any]
     tensors: dict[str, Array]
     corpus: Corpus
     files: Files
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
 
 
-def prepare_model(recipe: Recipe, text: str, name: str) -> InitialModel:
-    """Prepare the model and the corpus of a recipe and a text.
+def prepare_model(recipe: Recipe, data: str | ImageFolder, name: str) -> InitialModel:
+    """Prepare the model and the corpus of a recipe and a text, or a folder of images.
 
-    Errors are those of the text, the tokenizer, the configuration and the folders that the recipe names.
+    Errors are those of the text, the tokenizer, the images, the configuration and the folders that the recipe names.
     """
     if recipe.from_ is not None:
-        return prepare_published(recipe, text, name)
+        checkpoint = open_checkpoint(recipe.from_)
+        check_data(checkpoint.config.family, data, name)
+        if isinstance(data, ImageFolder):
+            return prepare_images(recipe, data, checkpoint)
+        return prepare_published(recipe, data, name, checkpoint)
     raw: dict[str, Any] = dict(read_json_object(recipe.config)) if recipe.config else {"model_type": recipe.family}
-    family = raw.get("model_type")
+    family = str(raw.get("model_type"))
     if family not in FAMILIES:
-        raise UsageError(f"no new model of family {str(family)[:40]!r} (expected {', '.join(FAMILIES)})")
+        raise UsageError(f"no new model of family {family[:40]!r} (expected {', '.join(FAMILIES)})")
+    check_data(family, data, name)
+    if isinstance(data, ImageFolder):
+        return prepare_images(recipe, data)
+    return prepare_new(recipe, raw, data, name)
+
+
+def check_data(family: str, data: str | ImageFolder, name: str) -> None:
+    """Raise DataError if a family does not learn from a text, or from images."""
+    if isinstance(data, ImageFolder) and family not in OF_IMAGES:
+        of_images = " or ".join(OF_IMAGES)
+        raise DataError(f"a {family} model learns from a text file (a {of_images} from a folder of images)", name)
+    if isinstance(data, str) and family in OF_IMAGES:
+        raise DataError(f"a {family} model learns from a folder of images, with a folder for each label", name)
+
+
+def prepare_new(recipe: Recipe, raw: dict[str, Any], text: str, name: str) -> InitialModel:
+    """Prepare a new model, whose configuration is `raw` if the recipe names one, and the corpus of a text."""
+    family = raw["model_type"]
     labels, words = read_labels(recipe, family, (), text, name)
     tokenizers, files = new_tokenizers(recipe, family, words, name)
     learns = FAMILIES[family].learns
@@ -149,6 +174,8 @@ def prepare_model(recipe: Recipe, text: str, name: str) -> InitialModel:
 def check_sample(model: InitialModel, sample: str, name: str) -> None:
     """Raise UsageError or DataError if the model cannot continue a sample text."""
     config = published_tensors(model.raw).config
+    if model.tokenizer is None:
+        raise UsageError(f"a {config.family} model labels images, and continues no text", name)
     if config.decoder is None:
         raise UsageError(f"a {config.family} model restores masked words, and continues no text", name)
     check_known_tokens(model.tokenizer, sample, 1, name)
@@ -220,11 +247,9 @@ def describe_vocabulary(
     return Vocabulary(tokenizers, SpecialIds(**one, start=start, sentinels=sentinels), size)
 
 
-def prepare_published(recipe: Recipe, text: str, name: str) -> InitialModel:
+def prepare_published(recipe: Recipe, text: str, name: str, checkpoint: Checkpoint) -> InitialModel:
     """Prepare a published model and the corpus of a recipe and a text."""
-    folder = recipe.from_ or ""
-    checkpoint = open_checkpoint(folder)
-    config = checkpoint.config
+    folder, config = recipe.from_ or "", checkpoint.config
     check_family_options(config.family, ["weight_drop"] if recipe.weight_drop else [])
     labels, _ = read_labels(recipe, config.family, config.classes, text, name)
     if not labels and (not config.head or config.classes):
@@ -243,11 +268,60 @@ def prepare_published(recipe: Recipe, text: str, name: str) -> InitialModel:
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
     check_positions(checkpoint.raw, corpus.longest, folder)
     raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype")}
-    table = published_tensors(checkpoint.raw, os.path.join(folder, CONFIG))
-    tensors = {
-        name: np.asarray(array, np.float32) for name, array in publish_parameters(table, checkpoint.params).items()
-    }
+    raw |= label_values(labels) if labels else {}
+    tensors = known_tensors(checkpoint, published_tensors(checkpoint.raw, os.path.join(folder, CONFIG)))
     if labels:
-        raw |= label_values(labels)
         tensors = {name: tensors.get(name, new) for name, new in initial_tensors(raw, recipe.seed).items()}
     return InitialModel(raw, tensors, corpus, files, tokenizers[0])
+
+
+def known_tensors(checkpoint: Checkpoint, table: PublishedTensors) -> dict[str, Array]:
+    """The tensors of a checkpoint, float32, by the published names of a table."""
+    published = publish_parameters(table, checkpoint.params)
+    return {name: np.asarray(array, np.float32) for name, array in published.items()}
+
+
+def prepare_images(recipe: Recipe, images: ImageFolder, checkpoint: Checkpoint | None = None) -> InitialModel:
+    """Prepare a classifier of images, new or published, and the corpus of a folder of images.
+
+    A published model keeps its labels if they include those of the images. Otherwise a new head replaces its own, and
+    a note says so.
+    """
+    labels, name = images.labels, recipe.config or CONFIG
+    if checkpoint is None:
+        raw = dict(read_json_object(name)) if recipe.config else new_config(recipe, 0, 0, {})
+    else:
+        labels, name = keep_labels(checkpoint, labels), os.path.join(checkpoint.place, CONFIG)
+        raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype", "num_labels")}
+        raw["architectures"] = ["ViTForImageClassification"]
+    raw |= label_values(labels)
+    table, tensors = published_tensors(raw, name), initial_tensors(raw, recipe.seed, name)
+    if checkpoint is not None:
+        is_replaced = not checkpoint.config.head or checkpoint.config.classes != labels
+        kept = {one: names for one, names in table.names.items() if not (is_replaced and one.startswith("head."))}
+        tensors |= known_tensors(checkpoint, table._replace(names=kept))
+    processor = find_processor(table.config, checkpoint, name)
+    corpus = image_corpus(read_images(images, labels, processor), images.name, processor, recipe)
+    return InitialModel(raw, tensors, corpus, {IMAGES: [json_bytes(processor.raw.values.plain)]}, None)
+
+
+def keep_labels(checkpoint: Checkpoint, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The labels of a published model, or others if it lacks one of them."""
+    known = checkpoint.config.classes if checkpoint.config.head else ()
+    if known and not {*labels} <= {*known}:
+        lacking = next(label for label in labels if label not in known)
+        note = f"{checkpoint.place}: it has no label {shortened(repr(lacking))}, so a new head replaces its own"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
+    return known if {*labels} <= {*known} else labels
+
+
+def find_processor(config: Config, checkpoint: Checkpoint | None, name: str) -> ImageProcessor:
+    """The processor of a model's images: that of its folder, or a new one.
+
+    DataError for a model of images of other than three channels.
+    """
+    cut = config.patches
+    if cut is None or cut.channels != 3:
+        raise DataError("num_channels is not 3, as images have", name)
+    known = read_processor(checkpoint.place, (cut.height, cut.width)) if checkpoint else None
+    return known if known and known.raw.values.plain else new_processor(cut.height, cut.width)

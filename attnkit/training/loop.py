@@ -24,9 +24,9 @@ from attnkit.model import Array, softmax
 from attnkit.records import Record, join_names
 from attnkit.training.folder import (
     CURVE,
+    INPUT_FILES,
     ORIGIN,
     STATE,
-    TOKENIZER_FILES,
     json_bytes,
     model_files,
     recorded_steps,
@@ -174,7 +174,7 @@ class Run:
             earlier = [name for number, name in known if number not in self._recorded]
         write_folder(self.folder, files)
         if self._is_new:
-            remove_files(self.folder, (TOKENIZER_FILES - set(files)).union(earlier))
+            remove_files(self.folder, (INPUT_FILES - set(files)).union(earlier))
             self._is_new = False
         if earlier:
             note = f"{self.folder}: removed the recorded steps of the earlier run: {join_names(earlier)}"

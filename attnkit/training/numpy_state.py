@@ -75,6 +75,17 @@ def batch_mask(real: Array | None) -> Array | None:
     return None if real is None or real.all() else real[:, None, :]
 
 
+def count_places(config: Config, batch: Batch) -> int:
+    """The tokens of a batch with their padding; of images the class token and the patches.
+
+    >>> from attnkit.model.config import PatchConfig
+    >>> count_places(Config("", 4, patches=PatchConfig(8, 8, 4, 4)), Batch(np.zeros((3, 3, 8, 8)), np.zeros(3)))
+    15
+    """
+    cut = config.patches
+    return len(batch.ids) * cut.tokens(*batch.ids.shape[-2:]) if cut else batch.ids.size
+
+
 BLOCK = 1 << 16  # elements that are worked on at a time, which stay in a core's cache
 
 
@@ -210,7 +221,8 @@ class NumpyState:
         A large pass is PARTS smaller ones at once, on any number of cores, as each of its operations is too small to
         be shared by them; not where hooks are to see its whole intermediates.
         """
-        is_large = batch.ids.size >= MANY and batch.ids.size * self.parameters.flat.size >= LARGE
+        places = count_places(self.model.config, batch)
+        is_large = places >= MANY and places * self.parameters.flat.size >= LARGE
         parts = split_rows(len(batch.ids), PARTS if is_large and hooks is NO_HOOKS else 1)
         results: list[tuple[float, ModelGradients]] = [(0.0, {})] * len(parts)
 

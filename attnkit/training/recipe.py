@@ -20,12 +20,13 @@ class Recipe:
     family, layers, heads, dim   a new model
     hidden       width of its feed-forward networks [4 times dim; gated: 8/3 of it, a multiple of 32], or of recurrent
                  states [dim]
+    size, patch  pixels of the sides of the square images and patches of a new model of images
     config       the path of its config.json; from_: the folder of a model
     cell, attention, input_feeding, bidirectional   of a new seq2seq
     tokens       chars, words, bpe:N, unigram:N, or the folder of a tokenizer
     pairs        whether the text of a T5 is sentence pairs
     classify     whether the text is labelled texts, and the model a classifier of them
-    batch        texts of a step; accumulate: so many times as many, in as many passes
+    batch        texts or images of a step; accumulate: so many times as many, in as many passes
     block        tokens of a text; for pairs the longest source or target
     steps, epochs, minutes, patience   the end: the first of them that is reached
     weight_drop  rate of dropout on the weights between the states of recurrent layers
@@ -38,6 +39,8 @@ class Recipe:
     heads: int = 4
     dim: int = 128
     hidden: int | None = None
+    size: int = 32
+    patch: int = 4
     cell: str = "gru"
     attention: str = "additive"
     input_feeding: bool = False

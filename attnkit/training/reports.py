@@ -32,7 +32,7 @@ class Report(NamedTuple):
     bits_per_byte  the same loss in bits, for each byte of the text
     gradient_norm  of the last step, before clipping
     learning_rate  of the last step
-    tokens         predicted so far; of labelled texts those read
+    tokens         predicted so far; of labelled texts and images those read
     accuracy       of the labels of the held-out part
     """
 
@@ -166,16 +166,18 @@ def record_step(trainer: Trainer, number: int) -> Record:
     slopes: dict[str, Array] = {}
     plan, state = trainer.plan(number), trainer.state.fetch()
     batch = plan.batch
-    tensors = {"ids": batch.ids, "target": batch.targets} | ({} if batch.source is None else {"source": batch.source})
+    inputs = {"image" if batch.ids.ndim == 4 else "ids": batch.ids}
+    tensors = {**inputs, "target": batch.targets} | ({} if batch.source is None else {"source": batch.source})
     hooks = Hooks(keeping(activations), keeping(slopes))
     with contextlib.suppress(AttnkitError):  # an operator refuses what is not finite: what came before it is kept
         state.collect_gradients(plan, hooks)
         slopes |= {name: state.gradient_of(name) for name in trainer.table.names}
-    named = {name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()}
+    axes = ("batch", "token"), ("batch", "channel", "row", "column")
+    named = {name: Tensor(array, axes[array.ndim == 4][: array.ndim]) for name, array in tensors.items()}
     named |= {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in activations.items()}
     for name, array in slopes.items():
-        axes = named[name].axes if name in activations else None  # a parameter is as in its file
-        named[name + GRADIENT] = Tensor(np.array(array), axes)
+        own = named[name].axes if name in activations else None  # a parameter is as in its file
+        named[name + GRADIENT] = Tensor(np.array(array), own)
     return Record(named)
 
 

@@ -9,10 +9,18 @@ from attnkit import callbacks
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import NotFiniteError, UsageError
 from attnkit.model import Array
+from attnkit.model.config import Config
 from attnkit.model.loss import IGNORE_INDEX
 from attnkit.training.batches import Batch
 from attnkit.training.initial_model import InitialModel
-from attnkit.training.numpy_state import BufferedParameters, NumpyState, StepPlan, split_rows, stack_inputs
+from attnkit.training.numpy_state import (
+    BufferedParameters,
+    NumpyState,
+    StepPlan,
+    count_places,
+    split_rows,
+    stack_inputs,
+)
 from attnkit.training.parameter_groups import match_parameters, tensors_of, unfrozen_parameters
 from attnkit.training.recipe import Recipe
 from attnkit.training.schedules import SCHEDULES, ScheduleOptions, check_schedule
@@ -91,6 +99,13 @@ class StepResult(NamedTuple):
     tokens: int
 
 
+def reported_tokens(config: Config, batch: Batch) -> int:
+    """The targets of a batch, or the tokens that a classifier reads."""
+    if config.patches:
+        return count_places(config, batch)
+    return int((batch.targets != IGNORE_INDEX).sum() if batch.mask is None else batch.mask.sum())
+
+
 class Evaluation(NamedTuple):
     """The mean held-out loss, and the share of labels that are predicted right."""
 
@@ -144,8 +159,7 @@ class Trainer:
         loss, norm = self.state.step(plan)
         if not (np.isfinite(loss) and np.isfinite(norm)):
             raise NotFiniteError(f"step {number}: the {'gradient' if np.isfinite(loss) else 'loss'} is not finite")
-        mask = plan.batch.mask
-        return StepResult(loss, norm, self.recipe.lr * plan.factor, plan.targets if mask is None else int(mask.sum()))
+        return StepResult(loss, norm, self.recipe.lr * plan.factor, reported_tokens(self.config, plan.batch))
 
     def evaluate(self) -> Evaluation | None:
         """Evaluate the held-out part; None if there is none."""

@@ -1,6 +1,7 @@
 """Training by JAX gives what NumPy's gives: gradients of its own, and parameters that stay on the devices."""
 
 import json
+import runpy
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from attnkit.callbacks import current, use_callbacks
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.training.batches import Batch
+from attnkit.training.images import find_images
 from attnkit.training.initial_model import prepare_model
 from attnkit.training.loop import Monitor, Run
 from attnkit.training.numpy_state import NumpyState, StepPlan
@@ -22,7 +24,7 @@ from attnkit.training.recipe import Recipe
 from attnkit.training.reports import Origin
 from attnkit.training.trainer import EngineState, Trainer
 from tests.drawing import drawn_models
-from tests.places import MODELS
+from tests.places import DATA, MODELS
 
 FAMILIES = ("gpt2", "llama", "bert-mlm", "t5", "deberta-v2", "modernbert", "electra")
 ARCHIVE = np.load(MODELS.parent / "recurrent_models.npz")
@@ -45,6 +47,10 @@ def by_engine(make, engine):
 def trainers(recipe, engine, dtype="float64"):
     """Training of the same model in NumPy and by JAX."""
     start = prepare_model(recipe, PAIRS if recipe.family == "seq2seq" else TEXT, "text")
+    return trainers_of(start, recipe, engine, dtype)
+
+
+def trainers_of(start, recipe, engine, dtype="float64"):
     start = start._replace(tensors={name: array.astype(dtype) for name, array in start.tensors.items()})
     return Trainer(recipe, start), by_engine(lambda: Trainer(recipe, start), engine)
 
@@ -108,6 +114,22 @@ def test_steps_are_those_of_numpy_in_float64(name):
     for number in range(1, 4):
         assert ours.step(number) == pytest.approx(known.step(number), rel=1e-9)
     assert ours.evaluate().loss == pytest.approx(known.evaluate().loss, rel=1e-9)
+    assert_same(ours.state, known.state, 1e-9)
+
+
+def test_steps_on_images_are_those_of_numpy_in_float64(tmp_path):
+    runpy.run_path(str(DATA / "shapes.py"))["draw_folder"](tmp_path, 3, 0)
+    recipe = replace(RECIPES["adamw"], family="vit", size=8, valid="0")
+    start = prepare_model(recipe, find_images(str(tmp_path)), "shapes")
+    batch = start.corpus.batch
+
+    def draw(step):
+        return batch(step)._replace(ids=batch(step).ids.astype(float))
+
+    start = start._replace(corpus=replace(start.corpus, batch=draw))
+    known, ours = trainers_of(start, recipe, JaxEngine())
+    for number in (1, 2):
+        assert ours.step(number) == pytest.approx(known.step(number), rel=1e-9)
     assert_same(ours.state, known.state, 1e-9)
 
 

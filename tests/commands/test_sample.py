@@ -24,8 +24,8 @@ Short scripts of one idea each, in the order of `attnkit help lecture`; beside e
 `attnkit sample NAME` runs one, `attnkit sample NAME --copy` copies it with its data to change it.
 
 The small models in [data](data) know little: `fr-en` the words of
-[french_english.py](data/french_english.py), `story` those of [tales.py](data/tales.py). What they make
-of other words means nothing.
+[french_english.py](data/french_english.py), `story` those of [tales.py](data/tales.py), `shapes` the
+pictures of [shapes.py](data/shapes.py). What they make of others means nothing.
 """
 
 

@@ -140,7 +140,7 @@ def test_a_resumed_run_has_its_own_text_and_options(tales):
     (tales / "tales.txt").write_text(TEXT + "more\n")
     done = run("train", "tales.txt", "--resume", "gpt", "--steps", "3", cwd=tales)
     assert (done.code, done.out) == (3, b"")
-    assert done.err.startswith("attnkit train: tales.txt: another text than that of gpt (SHA-256 ")
+    assert done.err.startswith("attnkit train: tales.txt: other data than those of gpt (SHA-256 ")
     done = run("train", "tales.txt", "--resume", "gpt", "--lr", "1", cwd=tales)
     assert (done.code, done.err) == (2, "attnkit train: --lr: 1, but 0.001 in --resume\n")
     assert files_of(tales / "gpt") == before

@@ -12,7 +12,7 @@ from attnkit import callbacks
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training import vocabulary
-from attnkit.training.families import FAMILIES, SENTINELS
+from attnkit.training.families import FAMILIES, OF_TEXTS, SENTINELS
 from attnkit.training.folder import write_folder
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
@@ -26,7 +26,7 @@ KINDS = pytest.mark.parametrize("kind", SIZES)
 # BPE and unigram of a Marian are trained on pairs
 EACH_TOKENIZER = pytest.mark.parametrize(
     ("family", "kind"),
-    [(one, kind) for one in FAMILIES for kind in SIZES if one != "marian" or kind == "chars"],
+    [(one, kind) for one in OF_TEXTS for kind in SIZES if one != "marian" or kind == "chars"],
 )
 PAIRS = "le chat dort\tthe cat sleeps\n\nle chat, la fille et l'été\tthe cat, the girl and the summer\n" * 9
 

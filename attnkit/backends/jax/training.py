@@ -244,12 +244,13 @@ class JaxTrainState:
         self, inputs: Inputs, texts: int, passes: Sequence[slice], dropouts: Sequence[Dropout]
     ) -> dict[str, JaxArray]:
         """The masks of dropout, drawn by NumPy, by the layers that they apply to."""
-        masks = {}
+        masks, cut = {}, self._config.patches
         for name, steps in self._steps.items():
-            tokens = inputs[name].x.shape[1]
+            tokens = cut.tokens(*inputs[name].x.shape[-2:]) if cut else inputs[name].x.shape[1]
+            length = tokens if cut else self._engine.sizes().padded(tokens)
             for layer in sorted(dropout_layers(steps)):
                 width = self._config.result_width(layer)
-                whole = np.zeros((texts, len(passes), self._engine.sizes().padded(tokens), width), bool)
+                whole = np.zeros((texts, len(passes), length, width), bool)
                 for number, (rows, one) in enumerate(zip(passes, dropouts, strict=True)):
                     size = rows.stop - rows.start
                     whole[:size, number, :tokens] = dropout_mask((size, tokens, width), **one._asdict(), place=layer)
