@@ -27,6 +27,7 @@ ARCHITECTURES = {
     "stablelm-parallel": "stablelm", "gpt_neox": "gptneox", "gpt_neox-serial": "gptneox", "falcon-7b": "falcon",
     "falcon-40b": "falcon", "falcon-11b": "falcon", "bloom": "bloom", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss",
+    "deepseek_v2": "deepseek2", "deepseek_v2-greedy": "deepseek2", "deepseek_v3": "deepseek2",
 }  # fmt: skip
 PREFIXES = {"bloom": "transformer.", "bert": "bert."}  # which its converter removes from names
 PERMUTED = ("llama", "olmo", "granite", "smollm3")
@@ -37,6 +38,17 @@ CHANGES = {
     "qwen2_moe": {"use_sliding_window": False, "mlp_only_layers": []},
     "qwen3_moe": {"decoder_sparse_step": 1},
     "gpt_oss": {"swiglu_limit": 7.0},
+    "phi3-long": {"sliding_window": None},
+    "deepseek_v2": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "rope_theta": 5000.0,
+            "mscale": 0.7,
+            "mscale_all_dim": 0.7,
+        }
+    },
     "qwen2": {"use_sliding_window": False},
     "gemma2": {"query_pre_attn_scalar": 10},
     "gemma3": {"query_pre_attn_scalar": 10, "sliding_window_pattern": 6, "layer_types": None},
@@ -103,16 +115,19 @@ def load_tiny(model):
     return config | CHANGES.get(model, {}), {name: array.astype(np.float32) for name, array in tensors.items()}
 
 
-def convert(model, changes=(), quantize=None, chosen=None):
+def convert(model, changes=(), quantize=None, chosen=None, older=None):
     """The bytes of a model as a GGUF file.
 
     changes   keys of the metadata that are added or replaced; `...` removes one
     quantize  (name, array) -> the array, or a packed tensor
     chosen    whether the tensor of a number is in the file [all]
+    older     what makes of the tensors those of an older file
     """
     config, tensors = load_tiny(model)
     metadata, stored = convert_metadata(model, config), convert_tensors(model, config, tensors)
     stored |= rope_tensors(config)
+    if older:
+        stored = older(stored)
     if chosen:
         stored = {name: array for at, (name, array) in enumerate(sorted(stored.items())) if chosen(at)}
     if quantize:
@@ -125,7 +140,7 @@ def permute(array, heads):
     return array.reshape(heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
 
 
-def convert_tensors(model, config, tensors):
+def convert_tensors(model, config, tensors):  # noqa: C901 - a line for each change
     architecture = ARCHITECTURES[model]
     names = json.loads((REFERENCES / "gguf_names.json").read_text())[architecture]
     heads = config.get("num_attention_heads") or config.get("n_head") or config.get("num_heads")
@@ -144,6 +159,15 @@ def convert_tensors(model, config, tensors):
             continue
         if bare.endswith("shared_expert_gate"):
             array = array[0]
+        if suffix == "e_score_correction_bias":
+            stored[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = array
+            continue
+        if bare.endswith("kv_b_proj"):  # DeepseekV2Model: keys, transposed, and values
+            content, layer = config["qk_nope_head_dim"], f"blk.{name.split('.')[2]}"
+            by_head = array.reshape(heads, -1, array.shape[-1])
+            stored[f"{layer}.attn_k_b.weight"] = by_head[:, :content].swapaxes(1, 2)
+            stored[f"{layer}.attn_v_b.weight"] = by_head[:, content:]
+            continue
         key = rename(bare, names)
         if key is None:
             continue  # a head that llama.cpp leaves out
@@ -253,7 +277,14 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
     if kind == "olmoe":
         keys["attention.clamp_kqv"] = config["clip_qkv"]
     if kind in ("gemma2", "gemma3_text", "cohere2", "olmo3", "phi3", "gpt_oss"):
-        keys["attention.sliding_window"] = config["sliding_window"]
+        keys["attention.sliding_window"] = config["sliding_window"] or 0
+    if kind == "olmo3":
+        keys["attention.sliding_window_pattern"] = [one == "sliding_attention" for one in config["layer_types"]]
+        keys["rope.freq_base_swa"] = keys["rope.freq_base"]
+    if kind == "bloom":
+        keys["attention.head_count_kv"] = heads
+    if kind.startswith("deepseek"):
+        keys |= deepseek_keys(config, rope)
     if rope.get("rope_type") in ("linear", "yarn"):
         keys |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": float(rope["factor"])}
         keys["rope.scaling.original_context_length"] = rope.get("original_max_position_embeddings")
@@ -305,6 +336,32 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
     metadata = {"general.architecture": architecture, "general.name": model}
     metadata |= {f"{architecture}.{key}": value for key, value in keys.items() if value is not None}
     return metadata | {f"tokenizer.ggml.{key}_token_id": value for key, value in tokens.items() if value is not None}
+
+
+def deepseek_keys(config, rope):
+    """DeepseekV2Model: the latent vectors are one key and value of all heads."""
+    rank, rotary = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    keys = {
+        "attention.head_count_kv": 1,
+        "attention.key_length": rank + rotary,
+        "attention.value_length": rank,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + rotary,
+        "attention.value_length_mla": config["v_head_dim"],
+        "attention.kv_lora_rank": rank,
+        "attention.q_lora_rank": config["q_lora_rank"],
+        "rope.dimension_count": rotary,
+        "leading_dense_block_count": config["first_k_dense_replace"],
+        "expert_count": config["n_routed_experts"],
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_weights_norm": config["norm_topk_prob"] or None,
+        "expert_group_count": config["n_group"],
+        "expert_group_used_count": config["topk_group"],
+    }
+    growth = rope.get("mscale_all_dim")
+    return keys | ({"rope.scaling.yarn_log_multiplier": 0.1 * growth} if growth else {})
 
 
 READ_BY_TRANSFORMERS = ("llama", "qwen2", "stablelm", "falcon-7b", "bloom")

@@ -14,7 +14,12 @@ map_layers = cohere.map_layers
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     config = cohere.read_cohere(raw, stored)
     layers = config.stack("decoder").layers
-    kinds = llama.read_layer_types(raw, llama.every(raw.get_int("sliding_window_pattern", 4), layers))
+    pattern = raw.get_int("sliding_window_pattern", 4)
+    if raw.get_int("layer_switch", pattern) != pattern:
+        raise raw.error(f"layer_switch {raw.values['layer_switch']} (expected {pattern}, as sliding_window_pattern)")
+    raw.get_choice("order_of_interleaved_layers", {"local_attn_first": ""}, "local_attn_first")
+    raw.get_choice("position_embedding_type", {"rope_gptj": ""}, "rope_gptj")
+    kinds = llama.read_layer_types(raw, llama.every(pattern, layers))
     config = llama.limit_layers(raw, config, kinds, window=4096)
     unrotated = tuple(number for number, kind in enumerate(kinds) if kind == llama.FULL)
     return replace(config, positions=replace(config.positions, unrotated=unrotated))

@@ -14,6 +14,7 @@ import numpy as np
 
 from attnkit.checkpoints.config_reader import ConfigReader, is_finite
 from attnkit.checkpoints.gguf_tokenizer import GgufFolder
+from attnkit.checkpoints.llama import FULL, SLIDING
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import DataError
 from attnkit.formats.gguf import GgufFile, open_gguf
@@ -22,10 +23,11 @@ from attnkit.formats.streams import name_errors
 from attnkit.model.dtypes import Array
 
 Values = dict[str, Any]
-Undo = Callable[[Array, Mapping[str, Any]], Array]
+Undo = Callable[..., Array]
 
 BLOCK = re.compile(r"blk\.([0-9]{1,6})\.")
 SUFFIX = re.compile(r"\.(weight|bias)$")
+EXPERT = re.compile(r"(?<=[a-z]\.)[0-9]{1,6}$")  # in older files, which have tensors for each expert
 TOKENS = {
     "bos_token_id": "tokenizer.ggml.bos_token_id",
     "pad_token_id": "tokenizer.ggml.padding_token_id",
@@ -37,17 +39,24 @@ HARMLESS = (
     "tensor_data_layout", "attention.causal", "attention.max_alibi_bias", "pooling_type",
 )  # fmt: skip
 
+AGAIN = {  # keys that no family reads, and what they have to be equal to
+    "attention.value_length": "attention.key_length",
+    "attention.head_count_kv": "attention.head_count",
+    "rope.freq_base_swa": "rope.freq_base",
+}
+
 
 class Change(NamedTuple):
     """What llama.cpp does to a tensor.
 
     undo   array of the file, values of config.json -> the published array
     shape  shape in the file -> the published one
-    other  the name of a second tensor, of which the published one is made too; `undo` gets both along a first axis
+    other  the name of a second tensor, of which the published one is made too; `undo` and `shape` get it as well, and
+           `shape` raises ValueError where both do not fit each other
     """
 
     undo: Undo
-    shape: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
+    shape: Callable[..., tuple[int, ...]] = tuple
     other: str = ""
 
 
@@ -56,8 +65,8 @@ class Architecture(NamedTuple):
 
     model_type  the family
     names       name in the file, without .weight -> published name; {n} is the number of a layer, {h} of a head and {e}
-                of an expert, of which the file has all in one tensor. With .weight the published name has
-                another ending; "": the tensor is a part of what another one is published as
+                of an expert, of which the file has all in one tensor, unless its name has {e} too. With .weight the
+                published name has another ending; "": the tensor is a part of what another one is published as
     keys        key of config.json -> key of the metadata, after the name of the architecture
     fixed       values of config.json that the architecture implies
     changes     name in the file -> what llama.cpp does to the tensor
@@ -160,15 +169,37 @@ def by_head(heads: str, groups: str, array: Array, values: Mapping[str, Any]) ->
     return np.concatenate(grouped, axis=1).reshape(array.shape)
 
 
-def take_turns(array: Array, values: Mapping[str, Any]) -> Array:
-    """Gates and linear parts (2, experts, ...) of gpt-oss, whose outputs take turns on the last axis.
+def take_turns(gates: Array, linear: Array, values: Mapping[str, Any]) -> Array:
+    """Gates and linear parts (experts, ...) of gpt-oss, whose outputs take turns on the last axis.
 
-    >>> take_turns(np.array([[[1, 2]], [[3, 4]]]), {})
+    >>> take_turns(np.array([[1, 2]]), np.array([[3, 4]]), {})
     array([[1, 3, 2, 4]])
     """
-    outputs_last = array if array.ndim < 4 else array.swapaxes(-1, -2)
-    both = np.stack([*outputs_last], axis=-1)
+    both = np.stack([part if part.ndim < 3 else part.swapaxes(-1, -2) for part in (gates, linear)], axis=-1)
     return both.reshape(*both.shape[:-2], -1)
+
+
+def turns_shape(gates: tuple[int, ...], linear: tuple[int, ...]) -> tuple[int, ...]:
+    if gates != linear:
+        raise ValueError
+    experts, outputs, *inputs = gates
+    return (experts, *inputs, 2 * outputs)
+
+
+def join_latent(keys: Array, contents: Array, values: Mapping[str, Any]) -> Array:
+    """The rows of keys (H, rank, K) and those of values (H, V, rank), by head.
+
+    >>> join_latent(np.array([[[1, 2]], [[3, 4]]]), np.array([[[5]], [[6]]]), {}).ravel()
+    array([1, 2, 5, 3, 4, 6])
+    """
+    return np.concatenate([keys.swapaxes(1, 2), contents], axis=1).reshape(-1, keys.shape[1])
+
+
+def latent_shape(keys: tuple[int, ...], contents: tuple[int, ...]) -> tuple[int, ...]:
+    (heads, rank, width), (also_heads, value, also_rank) = keys, contents
+    if (heads, rank) != (also_heads, also_rank):
+        raise ValueError
+    return heads * (width + value), rank
 
 
 TRANSPOSED = Change(lambda array, values: array.T, lambda shape: shape[::-1])
@@ -225,6 +256,23 @@ MIXTRAL_EXPERTS = {
     "ffn_gate_exps": "block_sparse_moe.experts.{e}.w1",
     "ffn_up_exps": "block_sparse_moe.experts.{e}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{e}.w2",
+    "ffn_gate.{e}": "block_sparse_moe.experts.{e}.w1",
+    "ffn_up.{e}": "block_sparse_moe.experts.{e}.w3",
+    "ffn_down.{e}": "block_sparse_moe.experts.{e}.w2",
+}
+DEEPSEEK = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",  # of older files; newer ones have the parts
+    "attn_k_b": "self_attn.kv_b_proj",
+    "attn_v_b": "",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_inp": "mlp.gate",
+    **{f"ffn_{name}_exps": f"mlp.experts.{{e}}.{name}_proj" for name in ("gate", "up", "down")},
+    **{f"ffn_{name}_shexp": f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "down")},
 }
 GPT_OSS = {
     "post_attention_norm": "post_attention_layernorm",
@@ -292,17 +340,17 @@ def infer_rotation(file: ModelFile) -> Values:
         rope |= {"original_max_position_embeddings": original} if original else {}
         betas = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
         rope |= {key: value for key, name in betas.items() if (value := file.get(f"rope.scaling.{name}"))}
-        if attention and is_finite(factor) and is_finite(attention) and factor > 0:
+        if published := file.get("rope.scaling.yarn_attn_factor"):
+            rope["attention_factor"] = published
+        elif attention and is_finite(factor) and is_finite(attention) and factor > 0:
             rope["attention_factor"] = attention * (1 + 0.1 * math.log(factor))
     return {"rope_scaling": rope}
 
 
 def infer_mixtral(file: ModelFile) -> Values:
-    """Mixtral is a Llama with experts to llama.cpp, and Llama has none. DataError for older files of Mixtral."""
+    """Mixtral is a Llama with experts to llama.cpp, and Llama has none."""
     if not file.get_int("expert_count"):
         return {}
-    if "blk.0.ffn_gate_exps.weight" not in file.entries:
-        raise DataError("experts that are no blk.0.ffn_gate_exps.weight are not supported", file.name)
     check_gating(file, SOFTMAX)
     values = {"num_local_experts": file.get("expert_count"), "num_experts_per_tok": file.get("expert_used_count")}
     return {"model_type": "mixtral", "sliding_window": None, **values}
@@ -388,9 +436,45 @@ def infer_clip_of_experts(file: ModelFile) -> Values:
 
 
 def infer_windows(file: ModelFile) -> Values:
-    """OLMo 3 is OLMo 2 with windows to llama.cpp."""
-    window = file.get("attention.sliding_window")
-    return {"model_type": "olmo3", "sliding_window": window} if window else {}
+    """OLMo 3 is OLMo 2 with windows to llama.cpp; the layers that have one may be stated."""
+    if not (window := file.get("attention.sliding_window")):
+        return {}
+    file.used.add("attention.sliding_window_pattern")
+    flags = file.metadata.get(f"{file.architecture}.attention.sliding_window_pattern")
+    stated = [*flags] if isinstance(flags, np.ndarray) and flags.dtype == bool else []
+    kinds = [SLIDING if has_window else FULL for has_window in stated]
+    return {"model_type": "olmo3", "sliding_window": window, **({"layer_types": kinds} if kinds else {})}
+
+
+def infer_deepseek(file: ModelFile) -> Values:
+    """The generation, by the rule of the router, the widths of a head, and the growth of a longer context."""
+    rotary = file.get_int("rope.dimension_count")
+    whole = {name: file.get_int(f"attention.{name}_length") for name in ("key", "value")}  # that of the latent vectors
+    key, value = (file.get_int(f"attention.{name}_length_mla", width) for name, width in whole.items())
+    file.used.add("attention.head_count_kv")  # 1: that of the latent vectors, too
+    has_correction = any(name.endswith(".exp_probs_b.bias") for name in file.entries)
+    rule = file.get_int("expert_gating_func", SIGMOID if has_correction else SOFTMAX)
+    if rule not in (SOFTMAX, SIGMOID):
+        raise DataError(f"expert_gating_func {rule} is not supported here (expected {SOFTMAX} or {SIGMOID})", file.name)
+    groups = file.get_int("expert_group_count", 1)
+    limited = "group_limited_greedy" if groups > 1 else "greedy"
+    rope = infer_rotation(file).get("rope_scaling", {})
+    growth = file.get("rope.scaling.yarn_log_multiplier")
+    if rope and growth and is_finite(growth):
+        rope |= dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * growth, 6))
+    return {
+        "model_type": "deepseek_v3" if rule == SIGMOID else "deepseek_v2",
+        "topk_method": "noaux_tc" if rule == SIGMOID else limited,
+        "norm_topk_prob": file.get("expert_weights_norm", False),
+        "q_lora_rank": file.get("attention.q_lora_rank"),
+        "num_key_value_heads": file.get("attention.head_count"),
+        "qk_nope_head_dim": key - rotary,
+        "v_head_dim": value,
+        "attention_bias": "blk.0.attn_kv_a_mqa.bias" in file.entries,
+        "rope_scaling": rope,
+        "n_group": groups,
+        "topk_group": file.get_int("expert_group_used_count", 1),
+    }
 
 
 def infer_t5(file: ModelFile) -> Values:
@@ -431,7 +515,7 @@ T5_GATED = {
     "dec": "decoder.block.{n}.layer.2.DenseReluDense.wi_1",
 }
 OLMO_EPS = 1e-5
-SOFTMAX, SOFTMAX_OF_CHOSEN = 1, 3  # rules of routers: expert_gating_func
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3  # rules of routers: expert_gating_func
 OLMO = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 PHI = {"attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 GPT2 = {
@@ -492,15 +576,30 @@ ARCHITECTURES = {
         },
         changes={
             **{
-                f"blk.{{n}}.ffn_gate_exps.{suffix}": Change(take_turns, shape, f"blk.{{n}}.ffn_up_exps.{suffix}")
-                for suffix, shape in (("weight", lambda shape: (shape[0], shape[2], 2 * shape[1])),
-                                      ("bias", lambda shape: (shape[0], 2 * shape[1])))
+                f"blk.{{n}}.ffn_gate_exps.{suffix}": Change(take_turns, turns_shape, f"blk.{{n}}.ffn_up_exps.{suffix}")
+                for suffix in ("weight", "bias")
             },
             "blk.{n}.ffn_down_exps.weight": Change(
                 lambda array, values: array.swapaxes(-1, -2), lambda shape: (shape[0], shape[2], shape[1])
             ),
         },
         infer=(infer_head, infer_biases, infer_gpt_oss, infer_whole_rotation),
+    ),
+    "deepseek2": Architecture(
+        "deepseek_v2",
+        name_llama(**DEEPSEEK),
+        {
+            "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+            "num_attention_heads": "attention.head_count", "max_position_embeddings": "context_length",
+            "intermediate_size": "feed_forward_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+            "rope_theta": "rope.freq_base", "kv_lora_rank": "attention.kv_lora_rank",
+            "qk_rope_head_dim": "rope.dimension_count", "n_routed_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count", "n_shared_experts": "expert_shared_count",
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "first_k_dense_replace": "leading_dense_block_count", "routed_scaling_factor": "expert_weights_scale",
+        },
+        changes={"blk.{n}.attn_k_b": Change(join_latent, latent_shape, "blk.{n}.attn_v_b.weight")},
+        infer=(infer_head, infer_deepseek),
     ),
     "qwen2": Architecture("qwen2", name_llama(), RMS, infer=PLAIN),
     "qwen3": Architecture("qwen3", name_llama(), RMS, infer=(*BIASED, infer_whole_rotation)),
@@ -661,6 +760,8 @@ def infer_values(file: ModelFile, architecture: Architecture) -> Values:
     for key, name in architecture.keys.items():
         if (value := file.get(name)) is not None:
             values[key] = value
+    if values.get("sliding_window") == 0:  # as converters write null
+        values["sliding_window"] = None
     for infer in architecture.infer:
         values |= infer(file)
     values |= {key: json_value(file.metadata[name]) for key, name in TOKENS.items() if name in file.metadata}
@@ -673,12 +774,15 @@ def infer_values(file: ModelFile, architecture: Architecture) -> Values:
 
 def refuse_unread_keys(file: ModelFile) -> None:
     """Raise DataError for a key of the architecture that is not read and may change a number."""
-    begin, value_length = f"{file.architecture}.", file.get("attention.value_length")
-    if value_length is not None and value_length != file.head_dim():
-        raise DataError(f"{begin}attention.value_length is {value_length} (expected {file.head_dim()}, as of keys)")
+    begin = f"{file.architecture}."
     for key, value in file.metadata.items():
         name = key.removeprefix(begin)
         is_known = name == key or name in file.used or name in HARMLESS
+        if not is_known and name in AGAIN:
+            expected = file.head_dim() if name == "attention.value_length" else file.get(AGAIN[name])
+            if (stated := json_value(value)) != expected:
+                raise DataError(f"{key} is {str(stated)[:40]} (expected {expected}, as {begin}{AGAIN[name]})")
+            continue
         is_off = isinstance(value, bool | int | float) and not value
         if not is_known and not is_off:
             raise DataError(f"{key[:100]} is not supported, and may change what the model computes")
@@ -698,15 +802,18 @@ class Restored(NamedTuple):
     other: str = ""
 
     def entry(self, parts: Mapping[str, Mapped]) -> tuple[str, tuple[int, ...]]:
-        """The dtype and the published shape. DataError for two tensors of different shapes."""
+        """The dtype and the published shape. DataError for tensors that do not fit each other."""
         dtype, shape = parts[self.name].entries[self.name]
-        if self.other and (self.other not in parts or parts[self.other].entries[self.other][1] != shape):
-            raise DataError(f"tensor {self.name!r} has shape {shape}, and none of this shape is {self.other!r}")
         shape = shape if self.row is None else shape[1:]
+        others = [parts[self.other].entries[self.other][1]] if self.other in parts else []
         try:
-            return dtype, self.change.shape(shape) if self.change else shape
+            return dtype, self.change.shape(shape, *others) if self.change else shape
         except IndexError:
             raise DataError(f"tensor {self.name!r} has shape {shape} (expected more dimensions)") from None
+        except (ValueError, TypeError):
+            found = f"shape {others[0]}" if others else "missing"
+            problem = f"tensor {self.name!r} has shape {shape}, which does not fit {self.other!r} ({found})"
+            raise DataError(problem) from None
 
     def read(self, parts: Mapping[str, Mapped], values: Mapping[str, Any]) -> Array:
         """The published tensor."""
@@ -715,9 +822,8 @@ class Restored(NamedTuple):
         if self.change is None:
             return array
         try:
-            return self.change.undo(
-                np.stack([array, parts[self.other].tensor(self.other)]) if self.other else array, values
-            )
+            others = [parts[self.other].tensor(self.other)] if self.other else []
+            return self.change.undo(array, *others, values)
         except (ValueError, ZeroDivisionError):
             raise DataError(f"tensor {self.name!r}: shape {array.shape} does not fit the heads of the model") from None
 
@@ -742,7 +848,9 @@ def find_published(
 ) -> dict[str, Restored]:
     """The published tensors that one in the file is, by name; one of an unknown name is itself."""
     suffix, number = SUFFIX.search(name), BLOCK.search(name)
-    pattern = BLOCK.sub("blk.{n}.", SUFFIX.sub("", name))
+    bare = SUFFIX.sub("", name)
+    expert = EXPERT.search(bare)
+    pattern = BLOCK.sub("blk.{n}.", EXPERT.sub("{e}", bare))
     whole = pattern + (suffix[0] if suffix else "")
     published = names.get(whole, names.get(pattern))
     if published is None:
@@ -751,6 +859,8 @@ def find_published(
         return {}
     layer = number[1] if number else ""
     published = published.replace("{n}", layer) + (suffix[0] if suffix and whole not in names else "")
+    if expert:
+        published = published.replace("{e}", expert[0])
     change = architecture.changes.get(whole, architecture.changes.get(pattern))
     for mark, key in (("{h}", "attention.head_count"), ("{e}", "expert_count")):
         if mark in published:

@@ -51,6 +51,24 @@ DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+CASED = (  # letters of alphabets with capitals, as the tokenizer of DeepSeek LLM lists them
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώ"
+    "ᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏"
+    "𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+DEEPSEEK = (  # line ends, then the letters and the marks of each language model, then Chinese and digits
+    (r"[\r\n]", rf"\s?[{CASED}]+", "\\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+", r"\p{N}+"),
+    (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+)
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+SEED_CODER = (
+    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{LETTERS}\p{{L}}+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+BLOOM = (r" ?[^(\s|.,!?…。，、।۔،)]+",)
 
 
 class Splitter(NamedTuple):
@@ -68,19 +86,25 @@ class Splitter(NamedTuple):
 
 # tokenizer.ggml.pre -> how text is split, as llama.cpp's llama-vocab.cpp and the published tokenizers have it
 SPLITS = {
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe", "gigachat", "trillion"), Splitter(GPT2)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"),
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe", "gigachat", "trillion", "a.x-4.0",
+                     "mellum", "granite-docling"), Splitter(GPT2)),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "midm-2.0"),
                     Splitter(LLAMA3, whole=True)),
     **dict.fromkeys(("dbrx", "smaug-bpe"), Splitter(LLAMA3)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo"), Splitter((QWEN2_PATTERN,), normalizes=True)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"),
+                    Splitter((QWEN2_PATTERN,), normalizes=True)),
     "stablelm2": Splitter((QWEN2_PATTERN,)),
+    "qwen35": Splitter(QWEN35),
+    "seed-coder": Splitter(SEED_CODER),
     "tekken": Splitter(TEKKEN, whole=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), Splitter(GPT4O)),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), Splitter(GPT4O)),
     **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"),
                     Splitter((DIGITS, *GPT2))),
     "falcon": Splitter((r"[\p{P}\$\+<=>\^~\|`]+", *GPT2, TRIPLES)),
-    "deepseek-v3": Splitter(DEEPSEEK3),
-    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), Splitter((r" ?[^(\s|.,!?…。，、।۔،)]+",))),
+    **dict.fromkeys(("deepseek-v3", "joyai-llm"), Splitter(DEEPSEEK3)),
+    **{f"deepseek-{kind}": Splitter(patterns) for kind, patterns in zip(("llm", "coder"), DEEPSEEK, strict=True)},
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), Splitter(BLOOM)),
+    "viking": Splitter((*BLOOM, DIGITS)),
 }  # fmt: skip
 USUAL = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2", "falcon": "falcon", "bloom": "bloom"}
 ARCHITECTURE = "general.architecture"
@@ -218,7 +242,7 @@ class GgufFolder(TokenizerFolder):
         return {
             str(id): {"content": token, "special": kind == CONTROL}
             for id, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
-            if kind in (CONTROL, USER_DEFINED) and token.strip(f" {WORD_START}")
+            if kind in (CONTROL, USER_DEFINED) and (self.kind == "gpt2" or token.strip(f" {WORD_START}"))
         }
 
     @cached_property
@@ -290,15 +314,16 @@ class GgufFolder(TokenizerFolder):
         if scores is None:
             raise self.error(f"{PREFIX}scores is missing")
         count = len(tokens) - self.sentinels if algorithm == UNIGRAM else len(tokens)
-        if UNKNOWN not in kinds:
-            kinds[self.token_id("unk") or 0] = UNKNOWN
+        unknown = self.token_id("unk") or (kinds.index(UNKNOWN) if UNKNOWN in kinds else 0)
+        kinds = [UNUSED if kind == UNKNOWN else kind for kind in kinds]  # what older converters call blanks
+        kinds[unknown] = UNKNOWN
         pieces = []
         for token, score, kind in zip(tokens[:count], scores, kinds, strict=False):
             text = token.replace(" ", WORD_START) if kind in (NORMAL, USER_DEFINED) else token
             fields = write_bytes(1, text.encode()) + b"\x15" + struct.pack("<f", score) + write_number(3, kind)
             pieces.append(write_bytes(1, fields))
         has_bytes = BYTE in kinds
-        trainer = write_number(3, algorithm) + write_number(35, has_bytes) + write_number(40, kinds.index(UNKNOWN))
+        trainer = write_number(3, algorithm) + write_number(35, has_bytes) + write_number(40, unknown)
         has_prefix, is_trimmed = self.flag("add_space_prefix", True), self.flag("remove_extra_whitespaces")
         normalizer = write_number(3, has_prefix) + write_number(4, is_trimmed) + write_number(5, True)
         charsmap = self.get("precompiled_charsmap")

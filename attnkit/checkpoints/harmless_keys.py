@@ -21,7 +21,7 @@ ANY_VALUE = {  # what keys are about -> keys that pass with any value
         "output_past gradient_checkpointing pretraining_tp slow_but_exact reorder_and_upcast_attn "
         "attention_softmax_in_fp32 masked_softmax_fusion bias_dropout_fusion skip_bias_add offset_alibi "
         "attn_implementation _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled "
-        "deterministic_flash_attn reference_compile xla_device finetuned"
+        "deterministic_flash_attn reference_compile xla_device finetuned use_parallel_embedding"
     ),
     "what transformers gives back": (
         "return_dict output_attentions output_hidden_states output_router_logits output_scores return_dict_in_generate"
@@ -86,6 +86,7 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {  # key -> the values that pass; 
     "right-left": (False,),
     "rope_interleaved": (False,),
     "rotary": (True,),
+    "rotary_pct": (1,),
     "scale_attn_weights": (True,),
     "skip": (False,),
     "skip_bias_add_qkv": (False,),
@@ -93,7 +94,10 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {  # key -> the values that pass; 
     "tie_encoder_decoder": (False,),
     "typical_p": (1,),
     "ulr": (False,),
+    "use_embedding_sharing": (True,),
+    "use_gated_activation": (True,),
     "use_mrope": (False,),
+    "use_parallel_block": (True,),
 }
 
 

@@ -39,7 +39,7 @@ def load_marian(folder: TokenizerFolder) -> Tokenizer:
 
 
 def load_t5(folder: TokenizerFolder) -> Tokenizer:
-    """Load spiece.model, then <extra_id_99> … <extra_id_0>. </s> ends a text."""
+    """Load spiece.model, then <extra_id_99> … <extra_id_0>. </s> ends a text; <s> begins it where the file says so."""
     model, pieces = load_sentencepiece(folder, "spiece.model")
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(count_sentinels(folder, len(pieces))))]
     vocabulary = {token: id for id, token in enumerate([*pieces, *sentinels])}
@@ -54,6 +54,7 @@ def load_t5(folder: TokenizerFolder) -> Tokenizer:
         special,
         split=lambda text, is_first: model.encode(text),
         join=join,
+        before=[special["bos"]] if folder.get_bool("add_bos_token", False) and "bos" in special else [],
         after=[special["eos"]],
         sentinels=sentinels,
     )

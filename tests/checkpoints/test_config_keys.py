@@ -210,3 +210,17 @@ def differs(
     except AttnkitError:
         return True
     return len(actual) != len(expected) or not all(map(np.array_equal, actual, expected))
+
+
+def test_the_keys_of_published_cohere_2_are_read() -> None:
+    """Command R7B and Command A state what transformers takes for granted."""
+    published = {
+        "layer_switch": 4, "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
+        "rotary_pct": 1.0, "use_embedding_sharing": True, "use_gated_activation": True, "use_parallel_block": True,
+        "use_parallel_embedding": True, "use_qk_norm": False, "cache_implementation": "hybrid",
+    }  # fmt: skip
+    config = DRAWN["cohere2"]["config"]
+    assert read(config | published).config == read(config).config
+    for key, value in (("layer_switch", 2), ("order_of_interleaved_layers", "global"), ("use_parallel_block", False)):
+        with pytest.raises(DataError, match=key):
+            read(config | {key: value})

@@ -132,7 +132,65 @@ FAULTS = {
     "experts without end": ("gpt_oss", {"gpt-oss.expert_count": 2**31 - 1}, "the outputs of the routers are 5"),
     "no experts": ("gemma2", {"gemma2.expert_count": 4}, "the outputs of the routers are none"),
     "width 0": ("phi3", {"phi3.embedding_length": 0}, "embedding_length 0"),
+    "shared keys": (
+        "bloom",
+        {"bloom.attention.head_count_kv": 2},
+        "head_count_kv is 2 (expected 6, as bloom.att",
+    ),
+    "two rotations": (
+        "olmo3",
+        {"olmo2.rope.freq_base_swa": 9.0},
+        "freq_base_swa is 9.0 (expected 5000.0, as olmo2",
+    ),
+    "a router of DeepSeek": ("deepseek_v2", {"deepseek2.expert_gating_func": 4}, "expert_gating_func 4 is not support"),
+    "a head all rotated": ("deepseek_v2", {"deepseek2.rope.dimension_count": 10}, "qk_nope_head_dim is '0'"),
 }
+
+
+def one_tensor_of_each_expert(stored):
+    """Mixtral in files before 2024-04."""
+    found = {}
+    for name, array in stored.items():
+        bare = name.replace("_exps.weight", "")
+        found |= {name: array} if bare == name else {f"{bare}.{at}.weight": one for at, one in enumerate(array)}
+    return found
+
+
+def keys_and_values_in_one(stored):
+    """DeepSeek in files before 2025-04."""
+    found = {name: array for name, array in stored.items() if "attn_k_b" not in name and "attn_v_b" not in name}
+    for name in stored.keys() - found.keys():
+        if "attn_k_b" in name:
+            both = [stored[name].swapaxes(1, 2), stored[name.replace("k_b", "v_b")]]
+            found[name.replace("k_b", "kv_b")] = np.concatenate(both, axis=1).reshape(-1, both[0].shape[2])
+    return found
+
+
+WIDTHS = dict.fromkeys(("deepseek2.attention.key_length_mla", "deepseek2.attention.value_length_mla"), ...)
+OLDER = {
+    "mixtral": (one_tensor_of_each_expert, {}),
+    "deepseek_v3": (
+        keys_and_values_in_one,
+        {"deepseek2.attention.key_length": 10, "deepseek2.attention.value_length": 3, **WIDTHS},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_older_files_are_read_as_newer_ones(name, tmp_path):
+    older, changes = OLDER[name]
+    (tmp_path / "older.gguf").write_bytes(convert(name, changes, older=older))
+    (tmp_path / "newer.gguf").write_bytes(convert(name))
+    found, expected = (open_checkpoint(str(tmp_path / f"{age}.gguf")) for age in ("older", "newer"))
+    assert found.config == expected.config
+    for layer in expected.params:
+        for key, array in expected.params[layer].items():
+            assert np.array_equal(found.params[layer][key], array), f"{layer}.{key}"
+
+
+def test_a_stated_factor_of_a_scaled_rotation_is_read(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(convert("olmo3", {"olmo2.rope.scaling.yarn_attn_factor": 1.25}))
+    assert open_checkpoint(str(tmp_path / "m.gguf")).config.positions.rope["attention_factor"] == 1.25
 
 
 def test_a_tensor_of_a_pair_that_is_missing(tmp_path):
@@ -142,7 +200,7 @@ def test_a_tensor_of_a_pair_that_is_missing(tmp_path):
         return array[:, :-1] if name == "blk.2.ffn_up_exps.weight" else array
 
     (tmp_path / "m.gguf").write_bytes(convert("gpt_oss", quantize=shorten))
-    with pytest.raises(DataError, match=r"none of this shape is 'blk\.2\.ffn_up_exps\.weight'"):
+    with pytest.raises(DataError, match=r"does not fit 'blk\.2\.ffn_up_exps\.weight'"):
         open_checkpoint(str(tmp_path / "m.gguf"))
 
 

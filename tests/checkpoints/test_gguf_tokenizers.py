@@ -50,17 +50,58 @@ def test_ids_and_texts_are_those_of_the_folder(model, tmp_path):
     assert found.files == (str(tmp_path / "m.gguf"),)
 
 
+def splitter(name, *more):
+    library = pytest.importorskip("tokenizers")
+    splits = [library.pre_tokenizers.Split(library.Regex(one), "isolated") for one in SPLITS[name].patterns]
+    split = library.pre_tokenizers.Sequence([*splits, *more])
+    return lambda text: [part for part, _ in split.pre_tokenize_str(text)]
+
+
 @pytest.mark.parametrize("name", FROZEN)
 def test_text_is_split_as_transformers_splits_it(name):
     library = pytest.importorskip("tokenizers")
-    split = library.pre_tokenizers.Sequence(
-        [
-            *(library.pre_tokenizers.Split(library.Regex(pattern), "isolated") for pattern in SPLITS[name].patterns),
-            library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = splitter(name, library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     for text, expected in zip(SPLIT_TEXTS, FROZEN[name], strict=True):
-        assert [part for part, _ in split.pre_tokenize_str(text)] == expected, text
+        assert split(text) == expected, text
+
+
+# by hand; with the vocabularies that llama.cpp has for its tests, the first three give the ids of its lists
+BY_HAND = {
+    "deepseek-llm": ("Ab12b\r\n c!! 中文", ["Ab", "12", "b", "\r", "\n", " c", "!!", " ", "中文"]),
+    "deepseek-coder": ("Ab12b\r\n c!! 中文", ["Ab", "1", "2", "b", "\r", "\n", " c", "!!", " ", "中文"]),
+    "qwen35": ("xe\u0301y 12!\n", ["xe\u0301y", " ", "1", "2", "!\n"]),
+    "qwen2": ("xe\u0301y", ["xe", "\u0301y"]),
+    "seed-coder": ("it's !!\nx1", ["it", "'s", " !!", "\n", "x", "1"]),
+    "viking": (" ab12, c", [" ab", "1", "2", ",", " c"]),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_text_is_split_by_the_pattern_of_a_name(name):
+    text, expected = BY_HAND[name]
+    assert splitter(name)(text) == expected
+
+
+def test_runs_of_spaces_that_users_defined_are_tokens(tmp_path):
+    """GPT-NeoX, MPT and Phi-2 have some."""
+    keys = tokenizer_keys("gpt2")
+    tokens, kinds = keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"]
+    tokens[292], kinds[292] = "   ", 4
+    changes = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.merges": []}
+    found = load(tmp_path, "gpt2", changes).encode("a   b").ids
+    assert found == [tokens.index("a"), 292, tokens.index("b")]
+
+
+def test_blanks_that_are_called_unknown(tmp_path):
+    """In files of Phi-3 of 2024 <unk> is a control token, and the blanks at the end are unknown ones."""
+    keys = tokenizer_keys("llama")
+    tokens, scores, kinds = (keys[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores", "token_type"))
+    blanks = ["[PAD330]", "[PAD331]"]
+    changes = {"tokens": tokens + blanks, "scores": [*scores, 0.0, 0.0], "token_type": [3, *kinds[1:], 2, 2]}
+    named = {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+    found, expected = load(tmp_path, "llama", named), load(tmp_path, "llama")
+    for text in ("The cat sat on the mat.", "日本語"):
+        assert found.encode(text).ids == expected.encode(text).ids
 
 
 def test_the_name_of_a_split_changes_the_ids(tmp_path):
@@ -97,6 +138,8 @@ def test_tokens_around_a_text(tmp_path):
         299,
         *ids("gpt2"),
     ]  # Llama 3 adds it unless told otherwise
+    # of XLM-RoBERTa, whose tokenizer is of the kind of T5
+    assert ids("t5", bos_token_id=2, add_bos_token=True) == [2, *ids("t5")]
     bare = ids("llama", add_space_prefix=False, add_bos_token=False)
     assert bare != plain and load(tmp_path, "llama").vocabulary[bare[0]] == "T"
 
