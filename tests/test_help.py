@@ -194,7 +194,7 @@ def test_no_bold_where_none_is_wanted(setting):
     [
         (["operator"], "no tool or topic 'operator'; did you mean operators?"),
         (["atend"], "no tool or topic 'atend'; did you mean attend?"),
-        (["../cli"], "no tool or topic '../cli'; attnkit help lists both"),
+        (["../setup"], "no tool or topic '../setup'; attnkit help lists both"),
         (["lecture", "tokkens"], "no chapter 'tokkens'; did you mean tokens?"),
         (["lecture", "99"], "no chapter '99'; attnkit help lecture lists them"),
         (["attend", "zzz"], "no tool or topic 'attend zzz'; did you mean attend?"),

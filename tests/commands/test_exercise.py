@@ -186,12 +186,31 @@ BY_HAND = {
     "The loss of a text": mean_loss,
     "A gradient through three steps": relu_path,
     "A gradient through attention": lambda given: [[sum(column)] * 2 for column in transposed(given["weights"])],
-    "A patch becomes a vector": lambda given: linear_map(given, "patches"),
     "A masked word": lambda given: softmax(product(given["x"], transposed(given["e"]))),
     "Top-k": top_two,
     "A cache of keys": lambda given: attended(given["x"], [*given["past"][0], *given["x"]]),
     "What a layer would say": lambda given: product(given["x"], transposed(given["e"])),
     "Attention through two layers": lambda given: product(given["second"], given["first"]["w"]),
+    "A patch becomes a vector": lambda given: linear_map(given, "patches"),
+    "Patches by a kernel": lambda given: [
+        [
+            sum(
+                given["x"][row][2 * patch + column][0] * given["weights"]["w"][0][0][row][column]
+                for row in (0, 1)
+                for column in (0, 1)
+            )
+        ]
+        for patch in (0, 1)
+    ],
+    "Every second frame": lambda given: [
+        [
+            sum(
+                a * b
+                for a, (b,) in zip(given["weights"]["w"][0][0], [[0], *given["x"], [0]][start : start + 3], strict=True)
+            )
+        ]
+        for start in (0, 2)
+    ],
     "The gradient of the loss": lambda given: [
         [one - (place == 0) for place, one in enumerate(row)] for row in softmax(given["logits"])
     ],
