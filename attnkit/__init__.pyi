@@ -336,6 +336,7 @@ def decode(
     audio: TensorLike | None = None,
     language: str | None = None,
     task: Literal["transcribe", "translate"] | None = None,
+    timestamps: bool = False,
     memory: TensorLike | Mapping[str, Tensor | Array] | None = None,
     max_tokens: int | None = None,
     score: str | None = None,

@@ -10,7 +10,8 @@ from attnkit.model.spectrogram import Spectrogram
 
 PREFIXES = ("model.",)
 # keys of generation_config.json that the text of a sound begins by
-GENERATION_KEYS = ("lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens")
+LATEST_BEGIN = "max_initial_timestamp_index"
+GENERATION_KEYS = ("lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens", LATEST_BEGIN)
 ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
 DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model")
 
@@ -46,6 +47,7 @@ def read_sound(raw: ConfigReader) -> SoundConfig:
         languages={name.strip("<|>"): id for name, id in read_token_names(raw, "lang_to_id").items()},
         tasks=read_token_names(raw, "task_to_id"),
         no_timestamps=raw.get_token_id("no_timestamps_token_id"),
+        latest_begin=raw.get_int(LATEST_BEGIN, least=0) if raw.has(LATEST_BEGIN) else None,
         banned_first=raw.get_token_ids("begin_suppress_tokens"),
     )
 

@@ -134,6 +134,14 @@ def step_cells(record: Record) -> Cells:
     return Cells([*axes, *["token"] * bool(words), *(name.removeprefix("candidates.") for name in names)], rows)
 
 
+def segment_cells(record: Record) -> Cells:
+    """The begin, the end and the text of each segment of a sound as cells."""
+    from attnkit.display.cells import Cells
+
+    rows = zip(record["start"], record["end"], record.labels["segment"], strict=True)
+    return Cells(["start", "end", "text"], [[start, end, str(text).strip()] for start, end, text in rows])
+
+
 def _find_titles(config: model.Config) -> tuple[str, str]:
     if config.vector_width:
         return "label", "image"
@@ -267,6 +275,8 @@ def list_decoded(record: Record, stage: Stage) -> Cells:
     if makes_text(stage):
         if "candidates.ids" in record:
             return step_cells(record)
+        if stage.parameters["timestamps"] and "segment" in record.labels:
+            return segment_cells(record)
         return score_cells(record) if "rank" in record else computed_cells(record, stage)
     if is_plain_tensor(record, stage):
         return computed_cells(record, stage)
@@ -318,6 +328,10 @@ def render_generation(record: Record, stage: Stage, style: display.Style) -> str
         return views.render_tables(record, stage, style)
     if "rank" in record:
         return "\n\n".join(display.format_table(table, style) for table in list_scores(record, style))
+    if stage.parameters["timestamps"] and "segment" in record.labels:
+        from attnkit.generation.transcription import segment_lines
+
+        return "\n".join(segment_lines(record))
     lines = []
     scores = record["scores"].tolist() if "scores" in record and len(texts) > 1 else []
     prompts = shared_labels(record.labels.get("prompt")) or [""] * len(texts)
@@ -362,6 +376,7 @@ NEEDS_MODEL = (
     "audio",
     "language",
     "task",
+    "timestamps",
     "batch",
     "labels",
     *LABELLING,
@@ -375,6 +390,7 @@ EXCLUSIVE = [
     *(("beam", name) for name in (*Sampling._fields, "cache_out", "top")),
     *(("score", name) for name in ("max_tokens", "repetition_penalty", *SEARCH, *Sampling._fields, "stop", "steps")),
     ("score", "top"),
+    *(("timestamps", name) for name in ("score", "best", "stop", "cache_out", "trace", "grad", "attribute")),
     *(("grad", name) for name in ("patch", "ablate", "cache_in")),
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
@@ -389,7 +405,7 @@ REQUIRES = [
     *(("grad", "score"), ("grad_only", "grad"), ("check", "grad"), ("attribute", "score")),
     *((name, "chat") for name in (*Chat._fields, "emit=prompt")),
     ("labels", "image"),
-    *((name, "audio") for name in ("language", "task")),
+    *((name, "audio") for name in ("language", "task", "timestamps")),
 ]
 
 
@@ -402,7 +418,7 @@ def requests_tensors(stage: Stage) -> bool:
 
 @tool(
     sections={
-        "Model and input": "model_ layer ids pair image audio language task memory tokenizer batch lines",
+        "Model and input": "model_ layer ids pair image audio language task timestamps memory tokenizer batch lines",
         "Chat": "chat system messages variable template",
         "Labels": "labels question aggregate",
         "Hidden states without a model": "table params vocab",
@@ -476,6 +492,9 @@ def decode(
         Literal["transcribe", "translate"] | None,
         typer.Option(help="write --audio in its language or, translated, in English [default: transcribe]"),
     ] = None,
+    timestamps: Annotated[
+        bool, typer.Option(help="begin and end of each segment of the text of --audio, in seconds")
+    ] = False,
     memory: Annotated[
         Any, options.file("memory", "encoder output for cross-attention: a file from encode, or :memory")
     ] = None,
@@ -484,7 +503,8 @@ def decode(
         typer.Option(
             min=0,
             help="generate at most N tokens; some models force the end token as the last one (not with --cache-out); "
-            "0: only score the prompt [default: 40; for an encoder-decoder model and --chat 256]",
+            "0: only score the prompt [default: 40; for an encoder-decoder model and --chat 256; for each window of "
+            "--audio as many as the model has positions]",
         ),
     ] = None,
     score: Annotated[
@@ -646,8 +666,9 @@ def decode(
     --top-k, --top-p, --min-p or --seed, it samples a token.
 
     With --model, decode generates text. The input is TEXT, lines of standard input, --ids, or a record with ids; for an
-    encoder-decoder model it is the source text, or a record from encode; for Whisper it is --audio. Generation ends at
-    the model's end token,
+    encoder-decoder model it is the source text, or a record from encode; for Whisper it is --audio. A sound that is
+    longer than the model reads at once is read in windows, each from the last time of the text before; the record then
+    has, as with --timestamps, `start` and `end` of each segment in seconds. Generation ends at the model's end token,
     at --stop, or after --max-tokens tokens. In the result, x is the log-probability of each new token, `ids` are
     the tokens, and `mask` marks the padding if the rows of a batch have different lengths. --emit text prints the
     whole text (of a translation, only the target). In an encoder-decoder model, --ids follow the start token of the
@@ -692,7 +713,7 @@ def decode(
         raise UsageError(f"{dtype}: a model computes in float32 or float64", "--dtype")
     settings = GenerationOptions(
         model_=model_, ids=ids, image=image, memory=memory, tokenizer=tokenizer, batch=batch,
-        audio=audio, language=language, task=task,
+        audio=audio, language=language, task=task, timestamps=timestamps,
         pair=pair, question=question, aggregate=aggregate, max_tokens=max_tokens, score=score,
         repetition_penalty=repetition_penalty, stop=stop, emit=emit, steps=steps, top=top,
         cache_in=cache_in, cache_out=cache_out, dtype=dtype, sampling=sampling,
@@ -707,10 +728,8 @@ def decode(
     if config.encoder or not generates_text(config, layer):
         refuse_options("a decoder that generates text", chat=chat)
     if generates_text(config, layer):
-        from attnkit.generation.text_generation import run_decode  # a head alone does not need it
-
         refuse_options("hidden states; --trace keeps the intermediates of a text", keep=keep)
-        return run_decode(record, settings)
+        return generate_text(record, settings)
     from attnkit.generation.output_head import apply_output_head, run_decoder_stack
 
     if layer is None and config.decoder is not None and not config.classes:
@@ -720,6 +739,17 @@ def decode(
         return label_input(source, vocab, keep, settings)
     output = replace_words(apply_output_head(source, settings), vocab)
     return choose_output(output, "head(x)", sampling, emit, steps, keep, fills_masks=not config.decoder)
+
+
+def generate_text(source: Sequence[str] | Record | None, settings: GenerationOptions) -> Record | str:
+    from attnkit.generation.text_generation import run_decode  # a head alone does not need it
+
+    if settings.audio is not None:
+        from attnkit.generation.transcription import reads_windows, transcribe
+
+        if reads_windows(settings):
+            return transcribe(settings.audio, settings)
+    return run_decode(source, settings)
 
 
 def choose_output(

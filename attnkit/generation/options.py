@@ -62,6 +62,7 @@ class GenerationOptions(NamedTuple):
     audio: Record | None = None
     language: str | None = None
     task: str | None = None
+    timestamps: bool = False
     memory: "AttendedTensor | None" = None
     tokenizer: Tokenizer | None = None
     batch: bool = False
@@ -98,6 +99,8 @@ class GenerationOptions(NamedTuple):
             return self.max_tokens
         if asks_for_next_word(self.top, self.steps):
             return 1
+        if self.model_.config.sound:
+            return self.model_.config.positions.size
         return DEFAULT_ANSWER_TOKENS if self.model_.config.encoder or self.chat else DEFAULT_TOKENS
 
     @property

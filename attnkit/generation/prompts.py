@@ -273,7 +273,7 @@ def encode_sound(options: GenerationOptions) -> Array:
 
 
 def begin_transcription(options: GenerationOptions, memory: Array) -> list[int]:
-    """The tokens that the text of a sound begins with: start, language, task, no times.
+    """The tokens that the text of a sound begins with: start, language, task, and no times if it is to have none.
 
     UsageError for a language or a task that the model does not have.
     """
@@ -292,7 +292,7 @@ def begin_transcription(options: GenerationOptions, memory: Array) -> list[int]:
         ids.append(sound.languages[options.language or detect_language(options, memory, ids)])
     if sound.tasks:
         ids.append(sound.tasks[options.task or "transcribe"])
-    return ids if sound.no_timestamps is None else [*ids, sound.no_timestamps]
+    return ids if sound.no_timestamps is None or options.timestamps else [*ids, sound.no_timestamps]
 
 
 def detect_language(options: GenerationOptions, memory: Array, ids: Sequence[int]) -> str:

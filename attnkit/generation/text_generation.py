@@ -110,6 +110,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
         eos=special.eos,
         banned=special.banned,
         banned_first=config.sound.banned_first if config.sound else (),
+        times=config.time_tokens if options.timestamps else None,
         forced_bos=special.forced_bos,
         forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
         repetition_penalty=options.repetition_penalty or 1.0,

@@ -41,6 +41,7 @@ from attnkit.model.experts import ExpertConfig
 from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.parameters import LATENT, LAYERS, TOOLS
 from attnkit.model.spectrogram import Spectrogram
+from attnkit.model.time_tokens import TimeTokens
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ class SoundConfig(NamedTuple):
     spectrogram  its numbers
     positions    of the encoder, after the convolutions
     languages    language -> its token; tasks: transcribe and translate -> their tokens
-    no_timestamps  the token after which a text has no times; None: there is none
+    no_timestamps  the token after which a text has no times, before those of times; None: there is none
+    latest_begin   how many times after 0 may begin a text; None: any
     banned_first   tokens that are never the first of a text
     """
 
@@ -141,6 +143,7 @@ class SoundConfig(NamedTuple):
     languages: Mapping[str, int] = {}
     tasks: Mapping[str, int] = {}
     no_timestamps: int | None = None
+    latest_begin: int | None = None
     banned_first: tuple[int, ...] = ()
 
     @property
@@ -406,6 +409,15 @@ class Config:
         return (
             names + ["vector"] * bool(self.vector_width) + ["pooler"] * self.pooler + transform + ["head"] * self.head
         )
+
+    @property
+    def time_tokens(self) -> TimeTokens | None:
+        """The tokens of times in the text of a sound; None: there are none."""
+        sound, eos = self.sound, self.special.eos
+        first = None if sound is None or sound.no_timestamps is None else sound.no_timestamps + 1
+        if sound is None or first is None or not eos or first >= self.stack("decoder").vocab:
+            return None
+        return TimeTokens(first, eos[0], sound.latest_begin)
 
     def mixture(self, layer: str) -> ExpertConfig | None:
         """The experts of a layer; None if it is no mixture of experts."""

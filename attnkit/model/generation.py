@@ -27,6 +27,7 @@ from attnkit.model.sampling import (
     sample_word,
 )
 from attnkit.model.softmax import shifted
+from attnkit.model.time_tokens import TimeTokens, allow_times
 
 Filter = Callable[[Array, Array], Array]  # scores (B, N), ids so far (B, T) -> scores (B, N)
 
@@ -47,7 +48,8 @@ class SamplingConfig:
 
     limit                maximum number of new tokens; minimum: number before which no token of eos is chosen
     eos                  tokens that end a text, as its last
-    banned               tokens that are never chosen
+    banned               tokens that are never chosen; banned_first: never as the first new token
+    times                tokens of times, which stand where `allow_times` says; None: anywhere
     forced_bos           first new token after a prompt of a single token
     forced_eos           last token at the limit
     repetition_penalty   of tokens that are in the prompt or were chosen before
@@ -59,6 +61,7 @@ class SamplingConfig:
     eos: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
     banned_first: tuple[int, ...] = ()
+    times: TimeTokens | None = None
     forced_bos: int | None = None
     forced_eos: int | None = None
     repetition_penalty: float = 1.0
@@ -200,6 +203,8 @@ def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter
             "banned first",
             lambda scores, ids: _without(scores, settings.banned_first) if ids.shape[1] == start else scores,
         )
+    if (times := settings.times) is not None:
+        yield "times", lambda scores, ids: allow_times(scores, ids[:, start:], times)
     if settings.minimum and settings.eos:
         early = start + settings.minimum
         yield "minimum", lambda scores, ids: _without(scores, settings.eos) if ids.shape[1] < early else scores

@@ -14,6 +14,7 @@ LINEAR, LOGARITHMIC = 1000.0, 27 / np.log(6.4)  # hertz from which on mels are l
 LEAST = 1e-10  # of a mel, before the logarithm
 RANGE = 8.0  # between the largest logarithm and the smallest that is kept
 MOST = 1 << 22  # numbers of frames that are computed at a time
+ALL = slice(None)
 STEPS = ("frames", "windowed", "power", "filters", "mel", "log", "clamped")
 
 
@@ -36,11 +37,19 @@ WHISPER = Spectrogram()
 
 
 @quiet
-def log_mel(samples: Array, options: Spectrogram = WHISPER, keep: Sequence[str] = ()) -> dict[str, Array]:
+def log_mel(
+    samples: Array,
+    options: Spectrogram = WHISPER,
+    keep: Sequence[str] = (),
+    frames: slice = ALL,
+    loudest: float | None = None,
+) -> dict[str, Array]:
     """Log-mel spectrogram of a sound, as Whisper reads it.
 
     samples (T,) -> output (F, M), and those in `keep` of the steps frames and windowed (F, W), power (F, W / 2 + 1),
     filters (W / 2 + 1, M), mel, log and clamped (F, M), where F is T / hop
+
+    frames   which of them are computed; loudest: the largest logarithm of the sound, if that is not among these
 
     Frames are centered at every `hop` samples, and beyond both ends the sound is reflected. Computed in float64.
     Source: Whisper (Radford et al. 2022), section 2.2. DataError for samples that are not one sound, or too few.
@@ -48,25 +57,47 @@ def log_mel(samples: Array, options: Spectrogram = WHISPER, keep: Sequence[str] 
     >>> log_mel(np.zeros(480), Spectrogram(mels=2))["output"].tolist()
     [[-1.5, -1.5], [-1.5, -1.5], [-1.5, -1.5]]
     """
+    check_sound(samples, options)
+    parts: dict[str, list[Array]] = {name: [] for name in ("mel", *keep) if name in STEPS[:5] and name != "filters"}
+    for steps in compute_bands(samples, options, frames):
+        for name, some in parts.items():
+            some.append(steps[name])
+    steps = {name: np.concatenate(some) for name, some in parts.items()} | {"filters": mel_filters(options)}
+    steps["log"] = np.log10(np.maximum(steps["mel"], LEAST))
+    steps["clamped"] = np.maximum(steps["log"], (steps["log"].max() if loudest is None else loudest) - RANGE)
+    steps["output"] = (steps["clamped"] + 4) / 4
+    dtype = output_dtype(samples)
+    return {name: steps[name].astype(dtype, copy=False) for name in (*STEPS, "output") if name in (*keep, "output")}
+
+
+@quiet
+def find_loudest(samples: Array, options: Spectrogram = WHISPER) -> float:
+    """The largest logarithm of a sound, some frames at a time: samples (T,).
+
+    >>> find_loudest(np.zeros(480))
+    -10.0
+    """
+    check_sound(samples, options)
+    largest = max(steps["mel"].max() for steps in compute_bands(samples, options))
+    return float(np.log10(max(largest, LEAST)))
+
+
+def compute_bands(samples: Array, options: Spectrogram, frames: slice = ALL) -> Iterator[dict[str, Array]]:
+    """The steps frames, windowed, power and mel of some frames at a time."""
+    filters, window = mel_filters(options), hann_window(options.window)
+    for some in split_frames(samples, options, frames):
+        windowed = some * window
+        power = np.abs(np.fft.rfft(windowed)) ** 2
+        yield {"frames": some, "windowed": windowed, "power": power, "mel": power @ filters}
+
+
+def check_sound(samples: Array, options: Spectrogram) -> None:
+    """Raise an error for samples that are not one sound, or too few for a frame."""
     check_spectrogram(options)
     if samples.ndim != 1:
         raise DataError.about("x", f"{as_text(samples.shape)}: rank {samples.ndim}, expected 1, the samples of a sound")
     if len(samples) < max(options.hop, 2):
         raise DataError(f"x of {len(samples)} samples, too few for a frame (expected {max(options.hop, 2)})")
-    filters = mel_filters(options)
-    parts: dict[str, list[Array]] = {name: [] for name in ("mel", *keep) if name in STEPS[:5] and name != "filters"}
-    for frames in split_frames(samples.astype(np.float64), options):
-        windowed = frames * hann_window(options.window)
-        power = np.abs(np.fft.rfft(windowed)) ** 2
-        steps = {"frames": frames, "windowed": windowed, "power": power, "mel": power @ filters}
-        for name, some in parts.items():
-            some.append(steps[name])
-    steps = {name: np.concatenate(some) for name, some in parts.items()} | {"filters": filters}
-    steps["log"] = np.log10(np.maximum(steps["mel"], LEAST))
-    steps["clamped"] = np.maximum(steps["log"], steps["log"].max() - RANGE)
-    steps["output"] = (steps["clamped"] + 4) / 4
-    dtype = output_dtype(samples)
-    return {name: steps[name].astype(dtype, copy=False) for name in (*STEPS, "output") if name in (*keep, "output")}
 
 
 def check_spectrogram(options: Spectrogram) -> None:
@@ -78,14 +109,33 @@ def check_spectrogram(options: Spectrogram) -> None:
         raise UsageError(f"a window of {options.window} sample (expected 2 or more)")
 
 
-def split_frames(samples: Array, options: Spectrogram) -> Iterator[Array]:
-    """Some frames at a time, each (F, W): those centered at 0, hop, 2 hop, …, before the end."""
-    padded = np.pad(samples, options.window // 2, mode="reflect")
-    views = np.lib.stride_tricks.sliding_window_view(padded, options.window)[:: options.hop]
-    count = len(samples) // options.hop  # the last frame is left out
+def split_frames(samples: Array, options: Spectrogram, frames: slice = ALL) -> Iterator[Array]:
+    """Some frames at a time, each (F, W): those centered at 0, hop, 2 hop, …, before the end.
+
+    >>> [frames.tolist() for frames in split_frames(np.arange(6.0), Spectrogram(window=2, hop=2), slice(1, 3))]
+    [[[1.0, 2.0], [3.0, 4.0]]]
+    """
+    first, last, _ = frames.indices(len(samples) // options.hop)  # the last frame is left out
     step = max(1, MOST // options.window)
-    for start in range(0, count, step):
-        yield views[start : min(start + step, count)].copy()
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        part = cut_reflected(samples, start * options.hop, (stop - 1) * options.hop, options.window)
+        yield np.lib.stride_tricks.sliding_window_view(part, options.window)[:: options.hop].copy()
+
+
+def cut_reflected(samples: Array, first: int, last: int, window: int) -> Array:
+    """The samples in float64 of the windows centered from `first` to `last`, of a sound reflected at both ends.
+
+    >>> cut_reflected(np.arange(9.0), 0, 1, 4).tolist(), cut_reflected(np.arange(9.0), 8, 8, 4).tolist()
+    ([2.0, 1.0, 0.0, 1.0, 2.0], [6.0, 7.0, 8.0, 7.0])
+    """
+    half, count = window // 2, len(samples)
+    begin, end = first - half, last - half + window
+    low, high = max(0, min(begin, count - window)), min(count, max(end, window))  # enough samples to reflect
+    sides = (max(0, -begin), max(0, end - count))
+    padded = np.pad(samples[low:high].astype(np.float64), sides, mode="reflect")
+    start = begin - low + sides[0]
+    return padded[start : start + end - begin]
 
 
 def hann_window(size: int) -> Array:

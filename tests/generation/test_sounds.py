@@ -17,10 +17,11 @@ from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
 from tests.drawing import drawn_models, write_model
-from tests.places import arrays
-from tests.sound_files import pack_wav
+from tests.places import REFERENCES, arrays
+from tests.sound_files import make_syllables, pack_wav
 
 TABLE = drawn_models("sounds")
+TRANSCRIPTIONS = json.loads((REFERENCES / "transcriptions.json").read_text())
 EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
 
 
@@ -86,6 +87,37 @@ def test_texts_are_those_of_transformers_token_for_token(folder, name, at):
     assert [one for one in ids if one != 2] == text["ids"] and len(text["ids"]) > 3
 
 
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    """The folder of a model with tokens of times."""
+    place = write_model("whisper", tmp_path_factory.mktemp("timed"), np.float64, "sounds")
+    (place / "generation_config.json").write_text(json.dumps(TRANSCRIPTIONS["generation"]))
+    return str(place)
+
+
+@pytest.mark.parametrize("text", TRANSCRIPTIONS["texts"], ids=lambda text: f"{text['seconds']} s")
+def test_times_and_windows_are_those_of_transformers(timed, text):
+    options = {"beam" if key == "num_beams" else key: value for key, value in text["options"].items()}
+    samples = make_syllables(text["seconds"], text["seed"])
+    record = attnkit.decode(
+        audio=samples, model=timed, dtype="float64", max_tokens=20, timestamps=True, emit="ids", **options
+    )
+    assert record["x"].tolist() == [id for ids in text["ids"] for id in ids]
+    for name in ("start", "end"):
+        np.testing.assert_allclose(record[name], text[name], atol=1e-9)
+    if text["seconds"] > 1:  # a sound that is longer than a window has segments in any case
+        longer = attnkit.decode(audio=samples, model=timed, dtype="float64", max_tokens=20, emit="ids", **options)
+        np.testing.assert_array_equal(longer["end"], record["end"])
+
+
+def test_tokens_of_a_sound_of_several_windows_have_their_scores(timed):
+    options = {"audio": make_syllables(3.7, 3), "model": timed, "dtype": "float64", "max_tokens": 20}
+    record, logits = attnkit.decode(**options, top=3), attnkit.decode(**options, emit="logits")
+    assert len(record["x"]) == len(record["ids"]) == len(logits["x"]) == len(record["candidates.ids"])
+    np.testing.assert_array_equal(logits["ids"], record["ids"])
+    np.testing.assert_allclose(record["x"], model.score_tokens(logits["x"], record["ids"]), atol=1e-12)
+
+
 def test_a_wav_file_its_samples_and_its_spectrogram_have_one_memory(folder, tmp_path):
     numbers = np.round(frozen("whisper", "samples") * 32767).astype("<i2")
     (tmp_path / "a.wav").write_bytes(pack_wav(numbers.tobytes()))
@@ -123,6 +155,7 @@ def test_gradients_agree_with_finite_differences(folder):
         ({"audio": None, "language": "en"}, UsageError, "needs --audio"),
         ({"audio": np.zeros((2, 400))}, DataError, "rank 2, expected 1, the samples of a sound"),
         ({"audio": Record({"x": np.zeros(800), "sample_rate": np.array(8000)})}, DataError, "8000 samples a second"),
+        ({"timestamps": True, "stop": ("a",)}, UsageError, "cannot be combined with --stop"),
         ({"ids": np.array([1])}, UsageError, "cannot be combined with"),
         ({"model": "story"}, UsageError, "takes no sound"),
     ],

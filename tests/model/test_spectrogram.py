@@ -5,7 +5,7 @@ import pytest
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import spectrogram
-from attnkit.model.spectrogram import STEPS, Spectrogram, hann_window, log_mel, mel_filters, pad_sound
+from attnkit.model.spectrogram import STEPS, Spectrogram, find_loudest, hann_window, log_mel, mel_filters, pad_sound
 from tests.places import REFERENCES
 
 # name -> options, and the seconds that a sound is padded or cut to
@@ -61,6 +61,16 @@ def test_every_step_follows_from_the_one_before():
     np.testing.assert_array_equal(steps["log"], np.log10(np.maximum(steps["mel"], 1e-10)))
     np.testing.assert_array_equal(steps["clamped"], np.maximum(steps["log"], steps["log"].max() - 8))
     np.testing.assert_array_equal(steps["output"], (steps["clamped"] + 4) / 4)
+
+
+@pytest.mark.parametrize(("window", "hop"), [(8, 3), (9, 2), (64, 5)])
+def test_some_frames_are_those_of_the_whole_sound(window, hop):
+    samples, options = np.random.default_rng(1).standard_normal(70), Spectrogram(1000, window, hop, 4)
+    whole, loudest = log_mel(samples, options)["output"], find_loudest(samples, options)
+    for first in range(len(whole)):
+        for last in (first + 1, first + 4, len(whole)):
+            part = log_mel(samples, options, frames=slice(first, last), loudest=loudest)["output"]
+            np.testing.assert_allclose(part, whole[first:last], rtol=1e-12)
 
 
 @pytest.mark.parametrize("hertz", [300, 1000, 5000])

@@ -4,9 +4,10 @@
     OMP_NUM_THREADS=1 PYTHONPATH=. python tests/references/make_sounds.py
 
 writes tests/transcripts/inputs/whisper, a folder with a tokenizer; sounds.json, each model's config.json and
-generation_config.json, the shapes of its tensors as transformers saves them, and the texts that it generates; and
-sounds.npz, what it computes in eager attention. The weights are those of tests/drawing.py, which draws them by name, so
-no file holds them. Members of the .npz begin with the name of the model:
+generation_config.json, the shapes of its tensors as transformers saves them, and the texts that it generates;
+transcriptions.json, texts with times, in windows of one second, of sounds of tests/sound_files.py; and sounds.npz, what
+it computes in eager attention. The weights are those of tests/drawing.py, which draws them by name, so no file holds
+them. Members of the .npz begin with the name of the model:
 
     samples        (T,) a sound that is shorter than what the model reads, in float32
     features       (1, M, F) what WhisperFeatureExtractor makes of it
@@ -27,6 +28,8 @@ import torch
 import transformers
 from make_decoders import in_double, write_weights
 from make_spectrograms import tone
+
+from tests.sound_files import make_syllables
 
 HERE = pathlib.Path(__file__).parent
 WORDS = 108
@@ -70,6 +73,15 @@ TEXTS = {  # options of generate
     "whisper-english": [{}, {"num_beams": 4}],
 }
 
+TIMED = MULTILINGUAL | {"suppress_tokens": [3, 4, *range(50, 57)], "max_initial_timestamp_index": 20}
+TIMES = [  # seconds, seed, options of generate
+    (0.8, 1, {"language": "de"}),
+    (1.0, 2, {"task": "transcribe"}),
+    (3.7, 3, {"task": "transcribe"}),
+    (5.23, 4, {"language": "fr", "task": "translate"}),
+    (2.6, 5, {"language": "en", "num_beams": 3}),
+]
+
 
 def save(values: dict, generation: dict, folder: pathlib.Path) -> tuple[dict, dict, dict]:
     """Save a model with drawn weights; its configurations and the shapes of its tensors."""
@@ -110,6 +122,36 @@ def generate(folder: pathlib.Path, features: np.ndarray, **options) -> list[int]
     return [one for one in ids if one != 2]
 
 
+def transcribe(folder: pathlib.Path, seconds: float, seed: int, **options) -> dict:
+    """The tokens of a sound of any length, and the begin and end of each segment."""
+    extractor = transformers.WhisperFeatureExtractor(feature_size=WHISPER["num_mel_bins"], chunk_length=1)
+    whole = {"truncation": False, "padding": "longest"} if seconds > 1 else {}
+    samples = make_syllables(seconds, seed)
+    features = extractor(samples, sampling_rate=16000, return_tensors="pt", **whole)["input_features"]
+    load = transformers.WhisperForConditionalGeneration.from_pretrained
+    model = load(folder, attn_implementation="eager", dtype=torch.float64).eval()
+    limits = {"max_new_tokens": 20, "return_timestamps": True, "return_segments": True}
+    segments = model.generate(features.double(), **limits, **options)["segments"][0]
+    found = {name: [round(float(one[name]), 6) for one in segments] for name in ("start", "end")}
+    return found | {"ids": [one["tokens"].tolist() for one in segments]}
+
+
+def write_transcriptions() -> None:
+    """Texts with times, of the model whisper with tokens of times allowed."""
+    with tempfile.TemporaryDirectory() as place, in_double():
+        folder = pathlib.Path(place)
+        _, begins, shapes = save(WHISPER, TIMED, folder)
+        write_weights(folder, "whisper", shapes, np.float64)
+        rows = [
+            {"seconds": seconds, "seed": seed, "options": one} | transcribe(folder, seconds, seed, **one)
+            for seconds, seed, one in TIMES
+        ]
+    for row in rows:
+        print(row)
+    table = {"generation": begins, "texts": rows}
+    (HERE / "transcriptions.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
 def write_whisper() -> None:
     """A whole folder with its tokenizer."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -125,7 +167,7 @@ def write_whisper() -> None:
     tokenizer.add_special_tokens(["<|endoftext|>", *(AddedToken(f"<|{name}|>", special=True) for name in names)])
     assert (len(words), tokenizer.token_to_id("<|notimestamps|>")) == (50, 56)
     tokenizer.save(str(folder / "tokenizer.json"))
-    config, begins, _ = save(WHISPER, MULTILINGUAL, folder)
+    config, begins, _ = save(WHISPER, TIMED, folder)
     for name, values in (("config", config), ("generation_config", begins)):
         (folder / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
 
@@ -155,4 +197,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     write_whisper()
+    write_transcriptions()
     main()
