@@ -20,8 +20,8 @@ attnkit train -q "$work/pictures" -o "$work/seer" --family vit --size 16 --patch
   jq -r 'select(.accuracy) | if .accuracy > 0.6 then "more than 60" else "not more than 60" end'
 
 echo
-echo 'a picture by the brightness of its pixels, and what shape it is to the model data/shapes'
-python3 data/shapes.py data/triangle.png | jq -c 'map(map(add / 3))' | attnkit show --heatmap
+echo 'how red the pixels of a picture are, and what shape it is to the model data/shapes'
+attnkit show data/triangle.png --slice :,:,0 --heatmap
 attnkit decode --model data/shapes --image data/triangle.png -f table --precision 2
 
 echo

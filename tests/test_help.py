@@ -254,9 +254,9 @@ def test_the_functions_that_the_architecture_names_are_those_of_its_examples():
 def test_the_list_of_faults_has_those_that_tests_name():
     listed = re.findall(r"^- ([A-Z][0-9]+):", help.read_page("faults"), re.MULTILINE)
     files = [path for room in ("faults", "formats") for path in (ROOT / "tests" / room).glob("*.py")]
-    places = [re.findall(r"^ *#( [NZSPGWJCMIT][0-9]+(?:[,:].*)?)$", path.read_text(), re.MULTILINE) for path in files]
+    places = [re.findall(r"^ *#( [NZSPGWRJCMIT][0-9]+(?:[,:].*)?)$", path.read_text(), re.MULTILINE) for path in files]
     places.append(re.findall("^##( .*)$", (ROOT / "tests/transcripts/faults.md").read_text(), re.MULTILINE))
-    named = {number for place in itertools.chain(*places) for number in re.findall(r"\b[NZSPGWJCMIT][0-9]+\b", place)}
+    named = {number for place in itertools.chain(*places) for number in re.findall(r"\b[NZSPGWRJCMIT][0-9]+\b", place)}
     assert len(listed) == len(set(listed))
     assert named == set(listed)
 

@@ -9,7 +9,7 @@ from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
-from attnkit.inputs.convolution_stage import STEPS, compute_convolution, find_convolution, without_resized_labels
+from attnkit.inputs.convolution_stage import STEPS, compute_convolution, find_convolution, without_outdated_labels
 from attnkit.records import Array, Record
 
 
@@ -93,4 +93,4 @@ def conv(
     callbacks.current().on_parameters(stage.weights)
     tensors = compute_convolution(record, stage, keep, steps=steps or "all" in keep)
     rest = record.without([name for name in STEPS if name in record])
-    return without_resized_labels(rest, tensors).with_tensors(tensors)
+    return without_outdated_labels(rest, tensors, stage).with_tensors(tensors)

@@ -35,7 +35,7 @@ from attnkit.generation.options import is_set
 from attnkit.training.families import CHOICES, FAMILIES, OF_IMAGES, SIDES, check_family_options, stated_sizes
 from attnkit.training.folder import CONFIG, check_folder, lock_folder
 from attnkit.training.images import ImageFolder, find_images
-from attnkit.training.initial_model import check_sample, prepare_model
+from attnkit.training.initial_model import check_data, check_sample, prepare_model
 from attnkit.training.loop import Monitor, Run
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
@@ -274,14 +274,15 @@ def train_on(path: str, chosen: Mapping[str, Any], output: str | None, resume: s
 
 def read_data(path: str, chosen: Mapping[str, Any], resume: str | None) -> tuple[str | ImageFolder, str, str]:
     """Read a text, or find the images of a folder; with it come its name and its SHA-256."""
+    family = chosen.get("family", Recipe.family)
     if os.path.isdir(path):
-        family = chosen.get("family", Recipe.family)
         if resume is None and family not in OF_IMAGES and not {"from_", "config"} & set(chosen):
             of_images = " or ".join(f"--family {one}" for one in OF_IMAGES)
             raise DataError(f"a folder, and a {family} model learns from a text file ({of_images} from images)", path)
         images = find_images(path)
         return images, path, images.digest()
     source = open_source(path, hash=True)
+    check_data(family, "", source.name)
     with source:
         text = read_text(source).removeprefix("\ufeff")  # the mark of some editors
         digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,6 +12,7 @@
     gguf.py gguf_blocks.py   files of llama.cpp and their quantized tensors, read only
     pickle_reader.py that pickle, read without executing it
     wav.py sound.py sounds: WAV, and by a library FLAC, Ogg and MP3, read only
+    picture.py      pictures, by a library: PNG and JPEG, read only
     json_text.py    JSON syntax: documents of a stream, errors with their place
     zip.py          the ZIP container of npz, written, and read from front to back
 
@@ -42,17 +43,15 @@ FORMATS = ("json", "npy", "npz", "safetensors")
 STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back
 SUFFIXES = {".json": "json", ".jsonl": "json", ".ndjson": "json"} | {f".{name}": name for name in FORMATS[1:]}
 
-WRITTEN_AS = {"pytorch": "npz", "gguf": "npz", "csv": "json", "wav": "npz", "sound": "npz"}
+WRITTEN_AS = {"pytorch": "npz", "gguf": "npz", "csv": "json", "wav": "npz", "sound": "npz", "picture": "npz"}
 
 # The first bytes of JSON, and of texts likely meant as JSON, whose parser names the first error.
 JSON_STARTS = b" \t\r\n{[\"-0123456789+'/#"
 JSON_WORDS = (b"true", b"fals", b"null", b"NaN", b"Infi")
 SIGNATURES = {
     b"\x1f\x8b": "gzip",
-    b"\x89PNG": "PNG",
     b"\x7fELF": "ELF",
     b"\x89HDF": "HDF5",
-    b"\xff\xd8\xff": "JPEG",
     b"BZh": "bzip2",
     b"\xfd7zXZ": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -60,6 +59,7 @@ SIGNATURES = {
     b"version https://git-lfs": "Git LFS pointer",
     b"<": "HTML or XML",
 }
+PICTURES = (b"\x89PNG", b"\xff\xd8\xff")  # PNG, JPEG
 SOUNDS = (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"FORM")  # FLAC, Ogg, MP3, AIFF
 # The first lines of the tables and heat maps that show writes, for people
 TABLE_HEAD = re.compile(rb"\S+ (\([^\n]*\)|scalar) (float|bfloat|u?int|bool)|[^\n]*\n(\xe2\x94\x80){3}|[^\n]*\n---")
@@ -195,6 +195,8 @@ def _sniff(source: Source) -> str:
         return "wav"
     if start.startswith(SOUNDS):
         return "sound"
+    if start.startswith(PICTURES):
+        return "picture"
     if start == PYTORCH_START[:4] and source.peek(len(PYTORCH_START)) == PYTORCH_START:
         return "pytorch"
     if min(start) > 5:  # the length of a header has a smaller byte

@@ -135,9 +135,10 @@ def compute_convolution(
     return tensors
 
 
-def without_resized_labels(record: Record, tensors: Mapping[str, Tensor]) -> Record:
-    """The record without the labels of axes that the tensors have in another size than its x."""
-    old = set(zip(record.axes_of("x"), record["x"].shape, strict=True))
+def without_outdated_labels(record: Record, tensors: Mapping[str, Tensor], stage: ConvolutionStage) -> Record:
+    """The record without the labels of its channels, and of axes that the tensors have in another size than its x."""
+    last = stage.channels_last(record["x"])
+    old = set(zip(stage.axes(record)[:-1], last.shape[:-1], strict=True))
     sizes = {pair for one in tensors.values() for pair in zip(one.axis_names(), one.array.shape, strict=True)}
     return clear_labels(record, {}, dict(sizes - old), tensors)[0]
 

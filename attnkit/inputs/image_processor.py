@@ -1,6 +1,5 @@
 """Read, resize and normalize images for a model."""
 
-import io
 import os
 import re
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from attnkit.formats.streams import exists
 from attnkit.libraries import call_library, import_library
 from attnkit.records import Array
 
-SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff")
 SETTINGS = "preprocessor_config.json"
 BILINEAR, BICUBIC, LAST_FILTER = 2, 3, 5  # by Pillow's numbers
 SMALLEST = 1e-6  # deviation of a channel
@@ -47,30 +45,11 @@ KIND = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
 
 
 def decode_image(source: Source) -> Array:
-    """Decode PNG or JPEG to pixels (height, width, 3), or read the tensor of a file."""
-    if source.peek(4).startswith(SIGNATURES):
-        return decode_picture(source)
+    """Read the pixels (height, width, 3) of a picture, or the tensor of another file."""
     records = list(read(source))
     if len(records) != 1:
         raise DataError(f"{len(records)} records (expected 1)", source.name)
     return records[0]["x"]
-
-
-def decode_picture(source: Source) -> Array:
-    """Decode PNG or JPEG to pixels (height, width, 3): greys as three equal channels, transparency left out."""
-    if not source.peek(4).startswith(SIGNATURES):
-        raise DataError("neither a PNG nor a JPEG, by its first bytes", source.name)
-    image, content = import_library("PIL.Image", "image", source.name), io.BytesIO(source.read_all())
-    with (
-        call_library("not a PNG or JPEG that can be read", source.name),
-        image.open(content, formats=("PNG", "JPEG")) as opened,
-    ):
-        if opened.width * opened.height > image.MAX_IMAGE_PIXELS:
-            size, most = f"{opened.width}x{opened.height} pixels", image.MAX_IMAGE_PIXELS
-            raise DataError(f"{size} (expected at most {most})", source.name)
-        if opened.mode.startswith("I"):  # Pillow would make white of all but the darkest
-            raise DataError("greys of 16 bits (expected at most 8 bits a channel)", source.name)
-        return np.asarray(opened.convert("RGB"))
 
 
 class ImageProcessor(NamedTuple):

@@ -11,8 +11,9 @@ import numpy as np
 from attnkit import callbacks
 from attnkit.errors import AttnkitNote, DataError, FileError, counted, shortened, system_reason
 from attnkit.formats.memory import check_memory
+from attnkit.formats.picture import read_pixels
 from attnkit.formats.streams import open_source, regular_files_only
-from attnkit.inputs.image_processor import ImageProcessor, decode_picture
+from attnkit.inputs.image_processor import ImageProcessor
 from attnkit.model import Array
 from attnkit.training.batches import Batch
 from attnkit.training.corpus import Corpus, sampled_corpus
@@ -120,7 +121,7 @@ def read_images(images: ImageFolder, labels: Sequence[str], processor: ImageProc
     for number, (label, path) in enumerate(images.files, start=1):
         name = os.path.join(images.name, path)
         with regular_files_only(), open_source(name) as source:
-            pixels = processor.fit(decode_picture(source), name)
+            pixels = processor.fit(read_pixels(source), name)
         if read and pixels.shape != read[0].pixels.shape:
             sizes = ["{1}x{0}".format(*one.shape) for one in (pixels, read[0].pixels)]
             raise DataError(f"{sizes[0]} pixels after resizing, and the first image {sizes[1]}", name)

@@ -2,11 +2,8 @@
 
 Each label gets COUNT pictures of 16 x 16 pixels: a circle, a square or a triangle of a bright colour, of any size and
 at any place, on a dark ground, in noise. The same seed draws the same pictures.
-
-python shapes.py FILE.png prints the pixels of a picture that it has drawn, as JSON: rows, columns, three colours.
 """
 
-import json
 import random
 import struct
 import sys
@@ -44,13 +41,6 @@ def encode_png(rows):
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def decode_png(data):
-    """The pixels of a PNG file that `encode_png` made."""
-    width, height = struct.unpack(">II", data[16:24])
-    levels = iter(zlib.decompress(data[41:-16]))
-    return [[[next(levels) for _ in range(3)] for _ in range(width)] for _ in range(height) if next(levels) == 0]
-
-
 def draw_folder(folder, count, seed):
     """Write so many pictures of each shape."""
     rng = random.Random(seed)
@@ -61,9 +51,6 @@ def draw_folder(folder, count, seed):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] and sys.argv[1].endswith(".png"):
-        print(json.dumps(decode_png(Path(sys.argv[1]).read_bytes())))
-    elif len(sys.argv) in (3, 4) and all(number.isdecimal() for number in sys.argv[2:]):
-        draw_folder(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else 0)
-    else:
+    if len(sys.argv) not in (3, 4) or not all(number.isdecimal() for number in sys.argv[2:]):
         sys.exit(__doc__.split("\n")[0])
+    draw_folder(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else 0)

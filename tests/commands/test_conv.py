@@ -69,6 +69,14 @@ def test_labels_of_an_axis_that_gets_another_size_are_dropped():
     assert same.axes_of("padded") == ("row", "column", "channel") and dict(same.labels) == {"row": list("abcd")}
 
 
+@pytest.mark.parametrize("channels", ["first", "last"])
+def test_filters_are_not_labelled_as_the_channels_are(channels):
+    axes = ("row", "column", "channel") if channels == "last" else ("channel", "row", "column")
+    record = Record({"x": Tensor(np.ones((3, 3, 3)), axes)}, {"channel": list("rgb"), "row": list("abc")})
+    ours = attnkit.conv(record, filters=3, size=(1, 1), channels=channels)
+    assert ours.axes_of("x") == axes and dict(ours.labels) == {"row": list("abc")}
+
+
 def test_a_batch_of_nothing_has_steps_too():
     ours = attnkit.conv(np.ones((0, 4, 1)), params=PARAMS, padding=1, steps=True)
     assert [ours[name].shape for name in ("padded", "windows", "x")] == [(0, 6, 1), (0, 5, 2), (0, 5, 1)]

@@ -102,7 +102,7 @@ BAD = {
     # N22
     "text": (b"hello there\n", "not a tensor file (looks like text)"),
     "gzip": (b"\x1f\x8b\x08\x00" + bytes(60), "not a tensor file (looks like gzip)"),
-    "PNG": (b"\x89PNG\r\n\x1a\n" + bytes(60), "not a tensor file (looks like PNG)"),
+    "PNG": (b"\x89PNG\r\n\x1a\n" + bytes(60), "not a PNG or JPEG that can be read"),
     "ELF": (b"\x7fELF\x02\x01\x01" + bytes(60), "not a tensor file (looks like ELF)"),
     "HTML": (b"<!DOCTYPE html><html>", "not a tensor file (looks like HTML or XML)"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "(looks like Git LFS pointer)"),

@@ -24,7 +24,7 @@ HEAVY = ("orjson", "zipfile", "hashlib", "ml_dtypes", "json", "pathlib", "attnki
         ("żółw".encode(), "not a tensor file (looks like text)"),
         (b"this is text", "not a tensor file (looks like text)"),
         (gzip.compress(b"[1]", mtime=0), "not a tensor file (looks like gzip)"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a tensor file (looks like PNG)"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a PNG or JPEG that can be read"),
         (b"\x7fELF\2\1\1" + bytes(9), "not a tensor file (looks like ELF)"),
         (b"<!DOCTYPE html>", "not a tensor file (looks like HTML or XML)"),
         (b"version https://git-lfs.github.com/spec/v1\n", "not a tensor file (looks like Git LFS pointer)"),

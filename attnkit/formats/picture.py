@@ -1,0 +1,37 @@
+"""Pictures, read only, by the Pillow library: PNG and JPEG."""
+
+import io
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.formats import PICTURES
+from attnkit.formats.streams import Source
+from attnkit.libraries import call_library, import_library
+from attnkit.records import Array, Record, Tensor
+
+
+def read(source: Source) -> Iterator[Record]:
+    """The one record of a file: x, the pixels (row, column, channel), uint8."""
+    yield Record({"x": Tensor(read_pixels(source), ("row", "column", "channel"))})
+
+
+def read_pixels(source: Source) -> Array:
+    """Read pixels (height, width, 3) uint8: greys as three equal channels, transparency left out.
+
+    DataError for what is no PNG or JPEG, for more pixels than Pillow takes for harmless, and for greys of 16 bits.
+    """
+    if not source.peek(4).startswith(PICTURES):
+        raise DataError("neither a PNG nor a JPEG, by its first bytes", source.name)
+    image, content = import_library("PIL.Image", "image", source.name), io.BytesIO(source.read_all())
+    with (
+        call_library("not a PNG or JPEG that can be read", source.name),
+        image.open(content, formats=("PNG", "JPEG")) as opened,
+    ):
+        if opened.width * opened.height > image.MAX_IMAGE_PIXELS:
+            size, most = f"{opened.width}x{opened.height} pixels", image.MAX_IMAGE_PIXELS
+            raise DataError(f"{size} (expected at most {most})", source.name)
+        if opened.mode.startswith("I"):  # Pillow would make white of all but the darkest
+            raise DataError("greys of 16 bits (expected at most 8 bits a channel)", source.name)
+        return np.asarray(opened.convert("RGB"))

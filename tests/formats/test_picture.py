@@ -1,0 +1,65 @@
+"""Pictures: pixels of every kind of PNG and of JPEG, as Pillow has them; files that are cut or too large."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attnkit.errors import DataError
+from attnkit.formats import Source, read
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), np.uint8)
+
+
+def file_of(pixels, format="PNG", **options):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format, **options)
+    return file.getvalue()
+
+
+def pixels_of(data):
+    [record] = read(Source.of(data, "in.png"))
+    assert record.axes_of("x") == ("row", "column", "channel") and record["x"].dtype == np.uint8
+    return record["x"]
+
+
+def pack_png(width, height, bits, kind, data):
+    """A PNG file by hand."""
+    parts = {b"IHDR": struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0), b"IDAT": zlib.compress(data)}
+    chunks = (struct.pack(">I", len(one)) + name + one + struct.pack(">I", zlib.crc32(name + one))
+              for name, one in (parts | {b"IEND": b""}).items())  # fmt: skip
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def test_pixels_by_hand():
+    colour = pack_png(2, 1, 8, 2, b"\0" + bytes([1, 2, 3, 250, 251, 252]))
+    assert pixels_of(colour).tolist() == [[[1, 2, 3], [250, 251, 252]]]
+    grey = pack_png(2, 1, 8, 0, b"\0" + bytes([7, 9]))
+    assert pixels_of(grey).tolist() == [[[7] * 3, [9] * 3]]
+    wide = pack_png(1, 1, 16, 2, b"\0" + bytes([200, 1, 100, 2, 50, 3]))  # of 16 bits the first 8 are kept
+    assert pixels_of(wide).tolist() == [[[200, 100, 50]]]
+
+
+def test_transparency_is_left_out_and_jpeg_is_read():
+    np.testing.assert_array_equal(pixels_of(file_of(PIXELS)), PIXELS[..., :3])
+    palette = io.BytesIO()
+    Image.fromarray(PIXELS[..., :3]).quantize(4).save(palette, "PNG")
+    assert len(np.unique(pixels_of(palette.getvalue()).reshape(-1, 3), axis=0)) <= 4
+    plain = np.full((8, 8, 3), 120, np.uint8)
+    assert np.abs(pixels_of(file_of(plain, "JPEG")).astype(int) - 120).max() <= 1
+
+
+def test_files_that_are_refused():
+    # R1
+    whole = pack_png(4, 3, 8, 2, (b"\0" + bytes(12)) * 3)
+    for data in (whole[:8], whole[:40], whole[:45], whole[:20] + b"\xff" + whole[21:], b"\xff\xd8\xff"):
+        with pytest.raises(DataError, match=r"^in\.png: not a PNG or JPEG that can be read"):
+            pixels_of(data)
+    # R2
+    with pytest.raises(DataError, match=r"^in\.png: .*89478485"):
+        pixels_of(pack_png(10000, 10000, 8, 2, b""))
+    with pytest.raises(DataError, match=r"^in\.png: greys of 16 bits"):
+        pixels_of(pack_png(1, 1, 16, 0, b"\0\1\2"))
