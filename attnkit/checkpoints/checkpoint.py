@@ -451,7 +451,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
             raise DataError(f"has no towers of texts and images, and so no {tower}", above)
         return found
     if not os.path.isdir(folder):
-        above = os.path.dirname(folder)
+        above = os.path.dirname(folder) or os.curdir
         hint = f"; did you mean {above}?" if is_model(above) else f"; {WHAT_A_MODEL_IS}"
         raise FileError(f"{'not a folder' if exists(folder) else 'no such folder'}{hint}", folder)
     path = os.path.join(folder, CONFIG)

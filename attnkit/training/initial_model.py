@@ -141,8 +141,7 @@ def prepare_model(recipe: Recipe, data: str | ImageFolder, name: str) -> Initial
 def check_data(family: str, data: str | ImageFolder, name: str) -> None:
     """Raise DataError if a family does not learn from a text, or from images."""
     if isinstance(data, ImageFolder) and family not in OF_IMAGES:
-        of_images = " or ".join(OF_IMAGES)
-        raise DataError(f"a {family} model learns from a text file (a {of_images} from a folder of images)", name)
+        raise DataError(f"a {family} model does not learn from images (expected {' or '.join(OF_IMAGES)})", name)
     if isinstance(data, str) and family in OF_IMAGES:
         raise DataError(f"a {family} model learns from a folder of images, with a folder for each label", name)
 

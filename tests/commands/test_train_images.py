@@ -69,7 +69,11 @@ def test_a_recorded_step_holds_the_image_and_its_patches(place):
             2,
             "--sample: a vit model labels images, and",
         ),
-        (("shapes", "-o", "new", "--from", "{story}"), 3, "shapes: a gpt2 model learns from a text file"),
+        (
+            ("shapes", "-o", "new", "--from", "{story}"),
+            3,
+            "shapes: a gpt2 model does not learn from images (expected vit)",
+        ),
         (("text.txt", "-o", "new", "--family", "vit"), 3, "text.txt: a vit model learns from a folder of images"),
         (("text.txt", "-o", "new", "--size", "8"), 2, "--size: the family gpt2 has none (it is of vit)"),
         (("nowhere", "-o", "new", "--family", "vit"), 4, "nowhere: No such file or directory"),
