@@ -282,8 +282,8 @@ def read_data(path: str, chosen: Mapping[str, Any], resume: str | None) -> tuple
         images = find_images(path)
         return images, path, images.digest()
     source = open_source(path, hash=True)
-    check_data(family, "", source.name)
     with source:
+        check_data(family, "", source.name)
         text = read_text(source).removeprefix("\ufeff")  # the mark of some editors
         digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return text, source.name, digest

@@ -20,6 +20,8 @@ def read(source: Source) -> Iterator[Record]:
 def read_pixels(source: Source) -> Array:
     """Read pixels (height, width, 3) uint8: greys as three equal channels, transparency left out.
 
+    A picture that its camera has marked as lying on a side is turned upright, as transformers does.
+
     DataError for what is no PNG or JPEG, for more pixels than Pillow takes for harmless, and for greys of 16 bits.
     """
     if not source.peek(4).startswith(PICTURES):
@@ -34,4 +36,5 @@ def read_pixels(source: Source) -> Array:
             raise DataError(f"{size} (expected at most {most})", source.name)
         if opened.mode.startswith("I"):  # Pillow would make white of all but the darkest
             raise DataError("greys of 16 bits (expected at most 8 bits a channel)", source.name)
-        return np.asarray(opened.convert("RGB"))
+        upright = import_library("PIL.ImageOps", "image", source.name).exif_transpose(opened)
+        return np.asarray(upright.convert("RGB"))

@@ -52,6 +52,13 @@ def test_transparency_is_left_out_and_jpeg_is_read():
     assert np.abs(pixels_of(file_of(plain, "JPEG")).astype(int) - 120).max() <= 1
 
 
+def test_a_picture_on_its_side_is_turned_upright():
+    marks = Image.Exif()
+    marks[0x0112] = 6  # the first row is on the right
+    turned = pixels_of(file_of(PIXELS[..., :3], exif=marks))
+    np.testing.assert_array_equal(turned, np.rot90(PIXELS[..., :3], -1))
+
+
 def test_files_that_are_refused():
     # R1
     whole = pack_png(4, 3, 8, 2, (b"\0" + bytes(12)) * 3)
