@@ -68,7 +68,7 @@ def read_translator(
     for key, value in older.items():
         if raw.get_bool(key, value) is not value:
             raise raw.error(f"{key} {str(not value).lower()} is not supported by family {family}")
-    raw.ignore("num_hidden_layers", "no_repeat_ngram_size")  # encoder_layers again; an option of generation
+    raw.ignore("num_hidden_layers")  # encoder_layers again
     width, words = raw.get_int("d_model"), raw.get_int("vocab_size")
     stacks: dict[str, Any] = {"vocab": words, "final_norm": choices.get("norm_first", False)}
     bos = raw.get_token_id("bos_token_id", 0)

@@ -331,6 +331,7 @@ class Checkpoint:
     keys    the keys that its family read, and whether config.json has each
 
     tokenizer  the files of the tokenizer, where they are not in the folder
+    generation what generation_config.json states, else config.json: the defaults of another library
     place      the folder of the files, where `folder` names one tower of a model besides
     towers     of a model of texts and of images, of which this is one: by the names text and vision
     similarity of a text and an image, by their vectors
@@ -346,6 +347,7 @@ class Checkpoint:
         keys: Mapping[str, bool] | None = None,
         tokenizer: TokenizerFolder | None = None,
         place: str = "",
+        generation: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self.place = place or folder
@@ -354,6 +356,7 @@ class Checkpoint:
         self.raw = raw
         self.params = params
         self.keys = keys or {}
+        self.generation = raw if generation is None else generation
         self.towers: Mapping[str, Checkpoint] = {}
         self.similarity: Similarity | None = None
         self._files = list(files)
@@ -464,15 +467,16 @@ def open_checkpoint(folder: str) -> Checkpoint:
     except DataError as error:
         hint = "" if "model_type" in raw else hint_at_folder(folder)
         raise DataError(f"{error.problem}{hint}", error.name) from None
-    generation = os.path.join(folder, GENERATION_CONFIG)
+    generation, defaults = os.path.join(folder, GENERATION_CONFIG), raw
     if exists(generation):
-        keys = getattr(family, "GENERATION_KEYS", ())
-        reader, files = _override_tokens(reader, generation, keys), [path, generation]
+        keys, defaults = getattr(family, "GENERATION_KEYS", ()), read_json_object(generation)
+        reader, files = _override_tokens(reader, defaults, generation, keys), [path, generation]
     weights = join_packed(open_weights(folder))
     if hasattr(family, "TOWERS"):
         return _open_towers(family, folder, reader, weights, files)
     config, params = read_model(family, reader, weights)
-    return Checkpoint(folder, config, raw, params, [*files, *weights.files], reader.values.stated())
+    files += weights.files
+    return Checkpoint(folder, config, raw, params, files, reader.values.stated(), generation=defaults)
 
 
 def is_tower(path: str) -> bool:
@@ -535,11 +539,10 @@ def _import_module(name: str) -> Family:
     return cast(Family, importlib.import_module(f"attnkit.checkpoints.{name}"))
 
 
-def _override_tokens(reader: ConfigReader, path: str, keys: Sequence[str]) -> ConfigReader:
+def _override_tokens(reader: ConfigReader, values: Mapping[str, Any], path: str, keys: Sequence[str]) -> ConfigReader:
     """Override the special tokens, and some keys of a family, by those of generation_config.json."""
-    values = read_json_object(path).items()
     tokens: Mapping[str, Any] = {
-        key: value for key, value in values if value is not None and (TOKEN_KEY.search(key) or key in keys)
+        key: value for key, value in values.items() if value is not None and (TOKEN_KEY.search(key) or key in keys)
     }
     ConfigReader(tokens, path).get_special_tokens()
     return reader.replaced({**reader.values.plain, **tokens})

@@ -44,7 +44,8 @@ ANY_VALUE = {  # what keys are about -> keys that pass with any value
     ),
     "layers that predict further tokens, and how experts are spread": "num_nextn_predict_layers num_mtp_layers ep_size",
     "generation, which has options of its own, and special tokens that no stage adds by their id": (
-        "do_sample early_stopping length_penalty max_length min_length max_new_tokens num_beams num_return_sequences "
+        "do_sample early_stopping length_penalty max_length min_length max_new_tokens no_repeat_ngram_size num_beams "
+        "num_return_sequences "
         "repetition_penalty temperature top_k top_p prefix task_specific_params remove_invalid_values bos_token_id "
         "cls_token_id decoder_start_token_id eos_token_id eos_token_ids forced_bos_token_id forced_eos_token_id "
         "mask_token_id pad_token_id sep_token_id unk_token_id"
@@ -76,7 +77,6 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {  # key -> the values that pass; 
     "mlp_bias": (False,),
     "n_special": (0,),
     "net_structure_type": (0,),
-    "no_repeat_ngram_size": (0,),
     "normalize_before": (False,),
     "normalize_embedding": (False,),
     "num_beam_groups": (1,),

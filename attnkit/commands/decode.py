@@ -365,10 +365,11 @@ def check_length_penalty(text: str) -> str:
 
 STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: what --keep takes
 SEARCH = Search._fields
-GENERATION = ("memory", "score", "max_tokens", "repetition_penalty", *SEARCH, "stop", "cache_in", "cache_out")
+CHOOSING = ("max_tokens", "min_tokens", "repetition_penalty", "no_repeat_ngram")
+GENERATION = ("memory", "score", *CHOOSING, *SEARCH, "stop", "cache_in", "cache_out")
 AGGREGATIONS = ("none", "simple", "first", "average", "max")  # how tokens are joined to entities
 LABELLING = ("pair", "question", "aggregate")
-CHOICE = (*SEARCH, *Sampling._fields, "score", "max_tokens", "repetition_penalty", "stop", "cache_out")
+CHOICE = (*SEARCH, *Sampling._fields, "score", *CHOOSING, "stop", "cache_out")
 NEEDS_MODEL = (
     "chat",
     "ids",
@@ -377,6 +378,8 @@ NEEDS_MODEL = (
     "language",
     "task",
     "timestamps",
+    "source_language",
+    "target_language",
     "batch",
     "labels",
     *LABELLING,
@@ -388,13 +391,14 @@ NEEDS_MODEL = (
 EXCLUSIVE = [
     *(("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), ("pair", "question")),
     *(("beam", name) for name in (*Sampling._fields, "cache_out", "top")),
-    *(("score", name) for name in ("max_tokens", "repetition_penalty", *SEARCH, *Sampling._fields, "stop", "steps")),
+    *(("score", name) for name in (*CHOOSING, *SEARCH, *Sampling._fields, "stop", "steps")),
     ("score", "top"),
     *(("timestamps", name) for name in ("score", "best", "stop", "cache_out", "trace", "grad", "attribute")),
     *(("grad", name) for name in ("patch", "ablate", "cache_in")),
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
     *(("chat", name) for name in ("ids", "image", "memory", "cache_in", "layer", *LABELLING)),
+    *(("audio", name) for name in ("source_language", "target_language")),
     *(("audio", name) for name in ("ids", "image", "memory", "chat", "cache_in", "layer", "labels", *LABELLING)),
     *(("labels", name) for name in ("layer", *CHOICE, *Inspection._fields, *LABELLING, "steps", "keep", "vocab")),
     *(("emit=prompt", name) for name in (*CHOICE, *Inspection._fields, "steps", "top", "dtype")),
@@ -419,12 +423,13 @@ def requests_tensors(stage: Stage) -> bool:
 @tool(
     sections={
         "Model and input": "model_ layer ids pair image audio language task timestamps memory tokenizer batch lines",
+        "Translation": "source_language target_language",
         "Chat": "chat system messages variable template",
         "Labels": "labels question aggregate",
         "Hidden states without a model": "table params vocab",
-        "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
+        "Sampling": "temperature top_k top_p min_p seed repetition_penalty no_repeat_ngram",
         "Search": "beam best length_penalty",
-        "Length": "max_tokens stop cache_in cache_out",
+        "Length": "max_tokens min_tokens stop cache_in cache_out",
         "Inspection": "steps keep top score trace trace_only patch ablate mean grad grad_only check attribute",
         "Results": "emit dtype",
         "Engine": options.ENGINE_SECTION,
@@ -495,6 +500,8 @@ def decode(
     timestamps: Annotated[
         bool, typer.Option(help="begin and end of each segment of the text of --audio, in seconds")
     ] = False,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
     memory: Annotated[
         Any, options.file("memory", "encoder output for cross-attention: a file from encode, or :memory")
     ] = None,
@@ -506,6 +513,9 @@ def decode(
             "0: only score the prompt [default: 40; for an encoder-decoder model and --chat 256; for each window of "
             "--audio as many as the model has positions]",
         ),
+    ] = None,
+    min_tokens: Annotated[
+        int | None, typer.Option(min=0, help="choose no end token before N tokens [default: 0]")
     ] = None,
     score: Annotated[
         str | None,
@@ -532,6 +542,10 @@ def decode(
             metavar="P",
             help="make earlier tokens less probable: divide positive logits by P, multiply negative ones by P",
         ),
+    ] = None,
+    no_repeat_ngram: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="never choose a token by which N tokens in a row would occur twice"),
     ] = None,
     stop: Annotated[
         tuple[str, ...], typer.Option(metavar="TEXT", help="end the generation before TEXT (may be repeated)")
@@ -714,8 +728,10 @@ def decode(
     settings = GenerationOptions(
         model_=model_, ids=ids, image=image, memory=memory, tokenizer=tokenizer, batch=batch,
         audio=audio, language=language, task=task, timestamps=timestamps,
+        source_language=source_language, target_language=target_language,
         pair=pair, question=question, aggregate=aggregate, max_tokens=max_tokens, score=score,
-        repetition_penalty=repetition_penalty, stop=stop, emit=emit, steps=steps, top=top,
+        repetition_penalty=repetition_penalty, no_repeat_ngram=no_repeat_ngram, min_tokens=min_tokens,
+        stop=stop, emit=emit, steps=steps, top=top,
         cache_in=cache_in, cache_out=cache_out, dtype=dtype, sampling=sampling,
         search=Search(beam, best, length_penalty),
         inspection=Inspection(trace, trace_only, patch, ablate, mean, grad, grad_only, check, attribute),
@@ -813,7 +829,9 @@ def prepare_source(
         memory=settings.memory,
         score=settings.score,
         max_tokens=settings.max_tokens,
+        min_tokens=settings.min_tokens,
         repetition_penalty=settings.repetition_penalty,
+        no_repeat_ngram=settings.no_repeat_ngram,
         **settings.search._asdict(),
         stop=settings.stop,
         cache_in=settings.cache_in,

@@ -33,7 +33,8 @@ HOOKED = (
 )  # parameters of encode that make a text a run of its own
 
 # the parameters of encode that prepare_encoding takes
-ENCODING = ("model_", "layers_", "pool", "prompt", "pair", "ids", "image", "audio", "tokenizer", "batch")
+ENCODING = ("model_", "layers_", "pool", "prompt", "pair", "ids", "image", "audio", "tokenizer", "batch",
+            "source_language")  # fmt: skip
 Finish = Callable[[encoding.Encoding, Any], Record]
 
 
@@ -191,7 +192,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
 
 @tool(
     sections={
-        "Model and input": "model_ ids pair image audio tokenizer batch lines",
+        "Model and input": "model_ ids pair image audio source_language tokenizer batch lines",
         "Layers and vectors": "layers_ pool prompt normalize",
         "Inspection": "keep trace trace_only weights patch ablate mean",
         "Results": "dtype",
@@ -222,6 +223,7 @@ def encode(
     pair: options.Pair = None,
     image: options.Image = None,
     audio: options.Audio = None,
+    source_language: options.SourceLanguage = None,
     tokenizer: Annotated[
         Tokenizer | None,
         options.file(
@@ -292,6 +294,7 @@ def encode(
             encoded = encoding.prepare_encoding(
                 source, model_=model_, layers_=layers_, pool=pool, prompt=prompt,
                 pair=pair, ids=ids, image=image, audio=audio, tokenizer=tokenizer, batch=batch,
+                source_language=source_language,
             )  # fmt: skip
             edits = make_edits(patch, ablate, mean, head_counts(encoded.core.config, encoded.steps))
             patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})

@@ -183,14 +183,14 @@ def read_value(stage: Stage, inputs: Sequence[Any]) -> Records:
     reader=read_input,
     views=ResultViews(table=render_scores, figure=draw_scores, cells=tabulate_scores),
     sections={
-        "Perplexity": "model_ window stride dtype",
+        "Perplexity": "model_ window stride source_language target_language dtype",
         "Translations": "references chrf_word_order",
         "Classes": "by source",
     },
     rules=Constraints(
         exclusive=[("model", "references")],
         requires=[
-            *((name, "model") for name in ("window", "stride", "dtype")),
+            *((name, "model") for name in ("window", "stride", "source_language", "target_language", "dtype")),
             *((name, "references") for name in ("chrf_word_order", "source")),
             ("source", "by"),
         ],
@@ -219,6 +219,8 @@ def score(
             min=1, help="number of tokens from one window to the next, which overlap [default: half a window]"
         ),
     ] = None,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
     dtype: Annotated[str | None, options.choice(("float32", "float64"), "compute in this dtype")] = None,
     chrf_word_order: Annotated[
         int | None, typer.Option(min=0, help="n-grams of words in chrF too, up to N: 2 is chrF++ [default: 0]")
@@ -262,8 +264,9 @@ def score(
     dtype = dtype or str(model_.params["decoder.embed"]["table"].dtype.name)
     if model_.config.encoder is not None:
         refuse_options("a text, and this model takes pairs", window=window, stride=stride)
-        return measure_targets(model_, text, by, dtype)
-    refuse_options("--references, or a model that takes pairs", by=by)
+        return measure_targets(model_, text, by, dtype, (source_language, target_language))
+    languages = {"source_language": source_language, "target_language": target_language}
+    refuse_options("--references, or a model that takes pairs", by=by, **languages)
     return measure_text(model_, text, window, stride, dtype)
 
 
@@ -285,13 +288,15 @@ def text_tensors(result: "TextScore") -> dict[str, Tensor]:
     return {name: Tensor(np.array(getattr(result, name)), ()) for name in names}
 
 
-def measure_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, dtype: str) -> Record:
+def measure_targets(
+    checkpoint: "Checkpoint", text: NamedText, by: str | None, dtype: str, languages: tuple[str | None, str | None]
+) -> Record:
     """Measure the perplexity of the targets of sentence pairs, also by source lengths."""
     from attnkit.generation.perplexity import score_pairs
     from attnkit.training.data import parse_pairs
 
     pairs = parse_pairs(text.text, text.name)
-    results = score_pairs(checkpoint, pairs, text.name, dtype)
+    results = score_pairs(checkpoint, pairs, text.name, dtype, languages)
     whole = text_tensors(reduce(add, results)) | {"sentences": Tensor(np.array(len(pairs)), ())}
     if by is None:
         return Record({}).with_tensors(whole)

@@ -54,7 +54,10 @@ class Chat(NamedTuple):
 
 
 class GenerationOptions(NamedTuple):
-    """How a model generates, scores or labels text: input, choice, result."""
+    """How a model generates, scores or labels text: input, choice, result.
+
+    special  the special tokens for the target language; None: those of the model
+    """
 
     model_: "Checkpoint"
     ids: Record | None = None
@@ -63,6 +66,8 @@ class GenerationOptions(NamedTuple):
     language: str | None = None
     task: str | None = None
     timestamps: bool = False
+    source_language: str | None = None
+    target_language: str | None = None
     memory: "AttendedTensor | None" = None
     tokenizer: Tokenizer | None = None
     batch: bool = False
@@ -72,6 +77,8 @@ class GenerationOptions(NamedTuple):
     max_tokens: int | None = None
     score: str | None = None
     repetition_penalty: float | None = None
+    no_repeat_ngram: int | None = None
+    min_tokens: int | None = None
     stop: tuple[str, ...] = ()
     emit: str | None = None
     steps: bool = False
@@ -83,6 +90,7 @@ class GenerationOptions(NamedTuple):
     search: Search = Search()
     inspection: Inspection = Inspection()
     chat: Chat | None = None
+    special: "model.SpecialTokens | None" = None
 
     @property
     def candidates(self) -> int:

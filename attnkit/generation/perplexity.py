@@ -136,19 +136,25 @@ def targets_nll(core: model.Model, x: Array, targets: Array) -> float:
 
 
 def score_pairs(
-    checkpoint: "Checkpoint", pairs: Sequence[tuple[int, str, str]], name: str, dtype: str
+    checkpoint: "Checkpoint",
+    pairs: Sequence[tuple[int, str, str]],
+    name: str,
+    dtype: str,
+    languages: tuple[str | None, str | None] = (None, None),
 ) -> list[TextScore]:
     """Score the target of each pair after its source, with the token that ends it.
 
-    pairs  line, source and target of each; name: their file, for errors
+    pairs      line, source and target of each; name: their file, for errors
+    languages  of sources and of targets; None: as the folder states
     """
     core = layers.complete_model(checkpoint)
-    unknown, scores = 0, list[TextScore]()
+    (of_source, of_target), unknown, scores = languages, 0, list[TextScore]()
     for number, source, target in pairs:
         callbacks.current().on_progress(f"pair {len(scores) + 1:,} of {len(pairs):,}")
         try:
-            read = text_inputs.tokenize_for_model(checkpoint, "encoder", ModelInput(source)).ids
-            inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(target), target=True)
+            read = text_inputs.tokenize_for_model(checkpoint, "encoder", ModelInput(source, language=of_source)).ids
+            written = ModelInput(target, language=of_target)
+            inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", written, target=True)
             ids = inputs.ids
             positions_left(core.config, max(len(read), len(ids) - 1))
             encoder = layers.new_context(dtype=dtype)

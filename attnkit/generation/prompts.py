@@ -1,12 +1,14 @@
 """Make prompts of text, ids or a record, with a memory or after a KV cache."""
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import AttnkitError, DataError, UsageError, counted
+from attnkit.checkpoints.generation_defaults import OF_BEAMS, list_defaults
+from attnkit.errors import AttnkitError, AttnkitNote, DataError, UsageError, counted, flag_name
 from attnkit.generation import kv_cache_file
 from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import layers, source_states, text_inputs
@@ -133,7 +135,8 @@ def make_prompt(
     if config.sound and memory is not None and options.audio is not None:
         begin = begin_transcription(options, memory)
         return Prompt([*begin, *ids], len(begin), memory, names, None, text)
-    first = config.special.start if config.special.start is not None else config.special.bos
+    special = options.special or config.special
+    first = special.start if special.start is not None else special.bos
     if first is None and (config.encoder or not ids):
         name = "decoder_start_token_id" if config.encoder else "bos_token_id"
         raise DataError(f"the prompt is empty, and the model has no {name}", options.model_.folder)
@@ -144,10 +147,13 @@ def make_prompt(
 
 def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
     try:
-        tokenizer = detokenizer.tokenizer or text_inputs.tokenizer_of(options.model_)
+        if detokenizer.tokenizer is None:
+            text_inputs.tokenizer_of(options.model_)
     except AttnkitError as error:
         raise type(error)(f"{error.problem}; --ids FILE takes ids instead of text", error.name) from None
-    source = text_inputs.ModelInput(text, tokenizer=tokenizer, with_special=options.chat is None)
+    source = text_inputs.ModelInput(
+        text, tokenizer=options.tokenizer, with_special=options.chat is None, language=options.target_language
+    )
     ids: list[int] = text_inputs.read_known_texts(options.model_, "decoder", source).ids.tolist()
     first = options.model_.config.special.bos
     return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids
@@ -178,6 +184,8 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
             raise UsageError("the cache contains its source text; no other source is allowed", "--cache-in")
         return [SourceText()], False
     memory, mask, tokens = find_memory(source, options.memory)
+    if options.source_language and (memory is not None or isinstance(source, Record)):
+        raise UsageError("needs TEXT: the tokens of a record are made already", "--source-language")
     if memory is None:
         return encode_sources(source, options)
     if isinstance(source, Record) and memory is source.get("memory"):
@@ -229,7 +237,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
     if not source:
         family = checkpoint.config.family
         raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
-    tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint)
+    tokenizer = text_inputs.text_tokenizer(checkpoint, "source", options.source_language, options.tokenizer)
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
     inputs = [text_inputs.read_known_texts(checkpoint, "encoder", each) for each in sources]
     return [
@@ -303,6 +311,32 @@ def detect_language(options: GenerationOptions, memory: Array, ids: Sequence[int
     x = model.run(core, core.config.plan("decoder"), np.array(ids), context)
     logits = model.head_logits(core, x)[-1]
     return max(languages, key=lambda language: float(logits[languages[language]]))
+
+
+def choose_target(options: GenerationOptions, detokenizer: Detokenizer) -> model.SpecialTokens:
+    """The special tokens of a text in the target language."""
+    languages = detokenizer.tokenizer.languages if detokenizer.tokenizer else None
+    return text_inputs.target_special(options.model_.config.special, languages, options.target_language)
+
+
+def note_language(prompts: Sequence[Prompt], options: GenerationOptions, detokenizer: Detokenizer) -> None:
+    """A note of texts whose language nothing states, of a model that has several."""
+    special, languages = options.special, detokenizer.tokenizer.languages if detokenizer.tokenizer else None
+    if languages is None or special is None or special.forced_bos is not None:
+        return
+    if any(len(prompt.ids) == 1 and prompt.ids[0] not in languages.ids.values() for prompt in prompts):
+        note = "the model itself chooses the language of the target; --target-language L names one"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
+
+
+def note_defaults(options: GenerationOptions) -> None:
+    """A note of rules that the folder of an encoder-decoder asks for, and that no option states."""
+    given = {**options._asdict(), **options.search._asdict()}
+    asked = list_defaults(options.model_.generation) if options.model_.config.encoder else {}
+    flags = [f"{flag_name(name)} {value}" for name, value in asked.items() if given[name] is None]
+    if flags and not all(given[name] is not None or name in OF_BEAMS for name in asked):
+        note = f"the folder asks for {' '.join(flags)}, which decode does only if its own options say so"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
 
 
 def memory_context(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:

@@ -19,9 +19,12 @@ from attnkit.generation.chat import render_chats
 from attnkit.generation.options import CANDIDATES, GenerationOptions, TextModel, check_options
 from attnkit.generation.prompts import (
     Prompt,
+    choose_target,
     make_detokenizer,
     make_prompts,
     memory_context,
+    note_defaults,
+    note_language,
     positions_left,
     tokenize_prompt,
 )
@@ -92,7 +95,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
     tracer   edits intermediates
     """
     core, options, detokenizer = text_model
-    config, special = core.config, core.config.special
+    config, special = core.config, options.special or core.config.special
     requested = options.token_limit
     limit = min(requested, positions_left(config, len(prompt.ids)))
     predict: CachedDecoder = (core.engine.decoder if core.engine else CachedDecoder)(
@@ -113,7 +116,9 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
         times=config.time_tokens if options.timestamps else None,
         forced_bos=special.forced_bos,
         forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
+        minimum=options.min_tokens or 0,
         repetition_penalty=options.repetition_penalty or 1.0,
+        no_repeat_ngram=options.no_repeat_ngram or 0,
         sampling=options.sampling,
     )
 
@@ -313,6 +318,7 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     if core.engine and options.inspection.grad:
         raise UsageError("numpy computes gradients (--engine numpy)", "--grad")
     detokenizer = make_detokenizer(options)
+    options = options._replace(special=choose_target(options, detokenizer))
     prompts, is_batch = make_prompts(source, options, detokenizer)
     for flag, value in (
         ("--best", options.search.best),
@@ -324,6 +330,8 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     if options.score is not None or options.max_tokens == 0:
         record = score_prompts(core, prompts, options, detokenizer, is_batch)
     else:
+        note_language(prompts, options, detokenizer)
+        note_defaults(options)
         record = generate_texts(core, prompts, options, detokenizer, is_batch)
     if options.emit == "text":
         texts = shared_labels(record.labels.get("text"))
@@ -483,7 +491,7 @@ def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Det
 def continuation(options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
     """The ids of --score as a continuation: no start token, an end for a translation."""
     ids = tokenize_prompt(options.score or "", options, detokenizer)
-    special = options.model_.config.special
+    special = options.special or options.model_.config.special
     if options.model_.config.encoder:
         return text_inputs.with_eos(ids, special)
     return ids[1:] if ids[:1] == [special.bos] else ids

@@ -81,6 +81,7 @@ def prepare_encoding(
     audio: Record | None,
     tokenizer: Tokenizer | None,
     batch: bool,
+    source_language: str | None = None,
 ) -> Encoding:
     """Prepare what encode computes from texts or a record.
 
@@ -96,13 +97,15 @@ def prepare_encoding(
     pool = pool or ("folder" if modules.is_pooled and is_whole else "none")
     opening = find_prompt(prompt, modules, pool)
     length = 0
+    if source_language and (isinstance(source, Record) or ids is not None):
+        raise UsageError("needs TEXT: the tokens of a record are made already", "--source-language")
     if isinstance(source, Record):
         inputs, base = read_inputs(model_, stack, first, source, tokenizer)
     else:
         if first or not has_embeddings(core.config, stack):
             subject = "--layers from A > 0" if has_embeddings(core.config, stack) else f"a {core.config.family} model"
             raise UsageError(f"{subject} needs x from a record")
-        read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch, audio=audio)
+        read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch, audio=audio, language=source_language)
         if pool == "folder" and source is not None:
             texts = [opening + text for text in ([source] if isinstance(source, str) else source)]
             read = read._replace(texts=[text.lower() for text in texts] if modules.is_lower else texts)

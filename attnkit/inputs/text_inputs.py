@@ -5,16 +5,17 @@ import os
 import shlex
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model, tokenizers
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted
+from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, UsageError, counted
 from attnkit.formats.streams import decode_text
 from attnkit.inputs import layers
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
-from attnkit.tokenizers import Tokenizer, Tokens
+from attnkit.tokenizers import Languages, Tokenizer, Tokens
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -31,6 +32,7 @@ class ModelInput(NamedTuple):
     most       how many tokens a text may have, more are cut with a warning; None: any number
     with_special  whether the tokenizer adds its special tokens to a text
     audio      a sound, x (T,), in place of texts and ids
+    language   of the texts, of a model that translates; None: as `speak` chooses
     """
 
     texts: Sequence[str] | str | None = None
@@ -42,6 +44,7 @@ class ModelInput(NamedTuple):
     most: int | None = None
     with_special: bool = True
     audio: Record | None = None
+    language: str | None = None
 
 
 class EncodedInputs(NamedTuple):
@@ -156,12 +159,14 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
     side = "target" if config.encoder and stack == "decoder" else "source"
     if source.ids is not None:
         return ids_to_inputs(source.ids, vocabulary_of(checkpoint, side, source.tokenizer, size), size)
-    tokenizer = source.tokenizer or tokenizer_of(checkpoint, side)
+    tokenizer = text_tokenizer(checkpoint, side, source.language, source.tokenizer)
     encoded = encode_texts(source.texts, tokenizer, source.pair, source.with_special)
     if source.most is not None:
         encoded = cut_texts(encoded, source, tokenizer)
     if target:
-        encoded = [decoder_input(one, config.special, tokenizer.vocabulary) for one in encoded]
+        languages = (source.tokenizer or tokenizer_of(checkpoint, side)).languages
+        special = target_special(config.special, languages, source.language)
+        encoded = [decoder_input(one, special, tokenizer.vocabulary) for one in encoded]
     labels, special = [one.spellings for one in encoded], config.special
     pad = next((id for id in (special.pad, *special.eos) if id is not None), 0)
     needs_padding = len(set(map(len, labels))) > 1
@@ -235,13 +240,39 @@ def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenize
     ]
 
 
+def target_special(
+    special: "model.SpecialTokens", languages: Languages | None, language: str | None
+) -> "model.SpecialTokens":
+    """The special tokens of a target in a language: what the decoder starts with, or the first token after that.
+
+    language  None: as the folder states
+
+    UsageError for a language that the model does not have.
+
+    >>> target_special(model.SpecialTokens(start=2), Languages({"fr": 7}, end=2), "fr").forced_bos
+    7
+    """
+    from attnkit.tokenizers.languages import find_language
+
+    if languages is None:
+        if language:
+            raise UsageError("the model has no languages", "--target-language")
+        return special
+    language = language or languages.target
+    if not language:
+        return special
+    id = find_language(languages, language, "--target-language")
+    return replace(special, start=id, forced_bos=None) if languages.starts else replace(special, forced_bos=id)
+
+
 def decoder_input(text: Tokens, special: "model.SpecialTokens", words: Sequence[str]) -> Tokens:
     """The tokens of a text as decoder input: after its start token, and with the end.
 
     >>> decoder_input(Tokens(["a"], [1]), model.SpecialTokens(start=2, eos=(0,)), ["</s>", "a"])
     Tokens(spellings=['2', 'a', '</s>'], ids=[2, 1, 0], types=None)
     """
-    ids = [*([] if special.start is None else [special.start]), *with_eos(text.ids or [], special)]
+    first = special.bos if special.start is None else special.start
+    ids = [*([] if first is None else [first]), *with_eos(text.ids or [], special)]
     return Tokens([words[id] if id < len(words) else str(id) for id in ids], ids)
 
 
@@ -251,7 +282,8 @@ def with_eos(ids: Sequence[int], special: "model.SpecialTokens") -> list[int]:
     >>> with_eos([5, 1], model.SpecialTokens(bos=5, eos=(0,))), with_eos([1, 0], model.SpecialTokens(eos=(0,)))
     ([1, 0], [1, 0])
     """
-    rest = [*(ids[1:] if ids[:1] == [special.bos] else ids)]
+    first = special.bos if special.start is None else special.start
+    rest = [*(ids[1:] if ids[:1] == [first] else ids)]
     return rest if not special.eos or rest[-1:] in [[one] for one in special.eos] else [*rest, special.eos[0]]
 
 
@@ -310,6 +342,34 @@ def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
 
     tokenizer: Tokenizer = checkpoint.load_companion(side, load_tokenizer)
     return tokenizer
+
+
+def text_tokenizer(
+    checkpoint: "Checkpoint", side: str, language: str | None = None, tokenizer: Tokenizer | None = None
+) -> Tokenizer:
+    """The tokenizer for texts of one language of a model, if it has languages; with a note of one that is assumed.
+
+    tokenizer  instead of the model's own
+
+    UsageError for a language that it does not have.
+    """
+    from attnkit.tokenizers.languages import speak
+
+    if tokenizer is not None:
+        return speak(tokenizer, language, side)
+    own = tokenizer_of(checkpoint, side)
+
+    def choose(place: object, name: str) -> Tokenizer:
+        languages = own.languages
+        if languages and not (language or (languages.source if side == "source" else languages.target)):
+            source = f"the source is taken as {languages.usual}; --source-language L names another"
+            target = "the target has no language; --target-language L names one"
+            note = source if side == "source" else target
+            warnings.warn(note, AttnkitNote, stacklevel=2)
+        return speak(own, language, side)
+
+    chosen: Tokenizer = checkpoint.load_companion(f"{side} {language}", choose)
+    return chosen
 
 
 def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None, size: int) -> list[str]:

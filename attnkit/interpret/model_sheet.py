@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attnkit.checkpoints.generation_defaults import key_of, list_defaults
 from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table
-from attnkit.errors import counted, format_bytes
+from attnkit.errors import counted, flag_name, format_bytes
 from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
 from attnkit.model.experts import ExpertConfig
 from attnkit.records import Record, Tensor, join_names
@@ -128,7 +129,10 @@ def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
         "pooling": config.pooling * config.is_head_pooled,
         "tokens": tokens_text(config.special),
     }
-    return [Fact(name, value, *find_key(checkpoint.keys, name)) for name, value in rows.items() if value]
+    facts = [Fact(name, value, *find_key(checkpoint.keys, name)) for name, value in rows.items() if value]
+    asked = list_defaults(checkpoint.generation)
+    flags = " ".join(f"{flag_name(name)} {value}" for name, value in asked.items())
+    return [*facts, Fact("asks for", flags, key_of(next(iter(asked))), is_stated=True)] if asked else facts
 
 
 @dataclass(frozen=True, repr=False)

@@ -21,6 +21,7 @@ from attnkit.model.sampling import (
     GREEDY,
     Sampling,
     check_finite,
+    exclude_repeats,
     log_probabilities,
     probabilities,
     repetition_penalty,
@@ -53,6 +54,7 @@ class SamplingConfig:
     forced_bos           first new token after a prompt of a single token
     forced_eos           last token at the limit
     repetition_penalty   of tokens that are in the prompt or were chosen before
+    no_repeat_ngram      N: no N tokens in a row occur twice, those of the prompt included; 0: any may
     sampling             filters and choice of a token at random; by default the most likely one is chosen
     """
 
@@ -65,6 +67,7 @@ class SamplingConfig:
     forced_bos: int | None = None
     forced_eos: int | None = None
     repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
     sampling: Sampling = GREEDY
 
 
@@ -196,6 +199,8 @@ def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter
     """
     if settings.repetition_penalty != 1:
         yield "repetition penalty", lambda scores, ids: repetition_penalty(scores, ids, settings.repetition_penalty)
+    if settings.no_repeat_ngram:
+        yield "repeated n-gram", lambda scores, ids: exclude_repeats(scores, ids, settings.no_repeat_ngram)
     if settings.banned:
         yield "banned", lambda scores, ids: _without(scores, settings.banned)
     if settings.banned_first:

@@ -103,6 +103,28 @@ def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
     return scores
 
 
+def exclude_repeats(logits: Array, ids: Array, size: int) -> Array:
+    """Exclude each token that would make the last `size` tokens of a row ones that occur in it already.
+
+    logits (B, N), ids (B, T) -> (B, N)
+
+    Source: Paulus et al. 2017, section 2.5. UsageError for a size below 1, DataError for an id outside 0..N-1.
+
+    >>> exclude_repeats(np.zeros((1, 3)), np.array([[0, 2, 1, 0]]), 2)
+    array([[  0.,   0., -inf]])
+    """
+    if size < 1:
+        raise UsageError(f"n-grams of {size} tokens (expected 1 or more)")
+    scores, tokens = logits.copy(), check_ids(ids, logits.shape[-1])
+    if tokens.shape[-1] < size:
+        return scores
+    ngrams = np.lib.stride_tricks.sliding_window_view(tokens, size, axis=-1)  # (B, T - size + 1, size)
+    last = tokens[:, tokens.shape[-1] - size + 1 :]
+    rows, places = np.nonzero((ngrams[..., :-1] == last[:, None]).all(axis=-1))
+    scores[rows, ngrams[rows, places, -1]] = -np.inf
+    return scores
+
+
 def _rows(scores: Array, dtype: DType) -> Array:
     if scores.ndim == 0:
         raise DataError("x (): a single number, expected one for each word of the vocabulary")

@@ -3,8 +3,9 @@
 auto.py             `load_tokenizer`: the tokenizer of a published folder, by the files it has
 tokens.py           the `Tokenizer` value; the built-in tokenizers, words and characters; text as it is generated
 huggingface.py      tokenizer.json, vocab.txt, vocab.json with merges.txt: by the tokenizers library
-sentencepiece.py    sentencepiece models of Marian, T5 and Llama; vocabularies of words between spaces
-unigram.py          sentencepiece models of ALBERT, DeBERTa, XLM-RoBERTa and CamemBERT, by the tokenizers library
+sentencepiece.py    sentencepiece models of Marian, M2M-100, T5 and Llama; vocabularies of words between spaces
+unigram.py          sentencepiece models of ALBERT, DeBERTa, XLM-RoBERTa, CamemBERT and mBART, by the tokenizers library
+languages.py        the languages of a tokenizer for translation, and where their tokens are in a text
 files.py            the files of a folder, read and checked; vocabularies in YAML
 
 The readers of published folders are imported from their files, by those alone who need them.
@@ -15,6 +16,7 @@ from attnkit.tokenizers.tokens import (
     MASK,
     PADDING,
     UNKNOWN,
+    Languages,
     Tokenizer,
     TokenPlaces,
     Tokens,
@@ -30,6 +32,7 @@ __all__ = [
     "MASK",
     "PADDING",
     "UNKNOWN",
+    "Languages",
     "TokenPlaces",
     "Tokenizer",
     "Tokens",

@@ -6,7 +6,8 @@ from dataclasses import replace
 from attnkit.errors import DataError
 from attnkit.tokenizers.files import TokenizerFolder, open_folder
 from attnkit.tokenizers.huggingface import load_bpe, load_tokenizer_json, load_wordpiece
-from attnkit.tokenizers.sentencepiece import load_llama, load_marian, load_t5, load_whitespace
+from attnkit.tokenizers.languages import with_languages
+from attnkit.tokenizers.sentencepiece import load_llama, load_m2m, load_marian, load_t5, load_whitespace
 from attnkit.tokenizers.tokens import Tokenizer
 from attnkit.tokenizers.unigram import load_unigram
 
@@ -18,6 +19,7 @@ LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
     ("source.spm",): load_marian,
     ("spiece.model",): lambda folder: load_unigram(folder) if folder.family == "albert" else load_t5(folder),
     ("spm.model",): load_unigram,
+    ("vocab.json", "sentencepiece.bpe.model"): load_m2m,
     ("sentencepiece.bpe.model",): load_unigram,
     ("tokenizer.model",): load_llama,
 }
@@ -45,4 +47,5 @@ def load_tokenizer(place: str | TokenizerFolder, side: str = "source") -> Tokeni
     if load is None:
         names = ", ".join(" with ".join(files) for files in LOADERS)
         raise NoTokenizer(f"no tokenizer in the folder (looked for {names}, vocab.json, vocab.yml)", folder.path)
-    return replace(load(folder), files=tuple(folder.files))
+    tokenizer = with_languages(load(folder), folder)
+    return replace(tokenizer, files=tuple(folder.files))

@@ -217,6 +217,12 @@ class TokenizerFolder:
         return str(self.read_json("config.json").get("model_type") or "")
 
     @cached_property
+    def tokenizer_class(self) -> str:
+        """The class of transformers that the folder names for its tokenizer, or ""."""
+        stated = self.settings.get("tokenizer_class") or self.read_json("config.json").get("tokenizer_class")
+        return str(stated or "").removesuffix("Fast")
+
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """tokenizer_config.json, completed by special_tokens_map.json."""
         return self.read_json("special_tokens_map.json") | self.read_json("tokenizer_config.json")

@@ -206,7 +206,7 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
             tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
     special = find_special_tokens(folder.settings, vocabulary.get)
-    if family == "roberta":
+    if family in ("roberta", "bart"):
         set_roberta_template(tokenizer, library, name, vocabulary)
     return complete_tokenizer(tokenizer, folder, name, special)
 

@@ -1,4 +1,4 @@
-"""Sentencepiece models of Marian, T5 and Llama, and vocabularies of words."""
+"""Sentencepiece models of Marian, M2M-100, T5 and Llama, and vocabularies of words."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -9,6 +9,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.libraries import call_library, import_library
 from attnkit.tokenizers.files import TokenizerFolder, find_special_tokens, tokens_by_id
 from attnkit.tokenizers.huggingface import clean_up
+from attnkit.tokenizers.languages import M2M_100
 from attnkit.tokenizers.tokens import Tokenizer, Tokens, tokens_to_ids
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -36,6 +37,26 @@ def load_marian(folder: TokenizerFolder) -> Tokenizer:
         return join_pieces(pieces).strip()
 
     return build_tokenizer(folder, vocabulary, special, split, join, after=[special["eos"]])
+
+
+def load_m2m(folder: TokenizerFolder) -> Tokenizer:
+    """Load sentencepiece.bpe.model, numbered by vocab.json, after which the languages come."""
+    model, _ = load_sentencepiece(folder, "sentencepiece.bpe.model")
+    vocabulary = folder.read_vocabulary("vocab.json")
+    special = require_special_tokens(folder, "vocab.json", vocabulary, "unk", "eos")
+    codes = folder.settings.get("language_codes") or "m2m100"
+    if codes not in M2M_100:
+        raise folder.error(f"language_codes {str(codes)[:40]!r} is not known (use {', '.join(M2M_100)})")
+    languages = {f"__{code}__": id for id, code in enumerate(M2M_100[codes], start=len(vocabulary))}
+
+    def split(text: str, is_first: bool) -> list[int]:
+        return [vocabulary.get(piece, special["unk"]) for piece in model.encode(text, out_type=str)]
+
+    def join(pieces: list[str]) -> str:
+        return join_pieces(pieces).strip()
+
+    numbered = languages | vocabulary
+    return build_tokenizer(folder, numbered, special, split, join, after=[special["eos"]], sentinels=languages)
 
 
 def load_t5(folder: TokenizerFolder) -> Tokenizer:

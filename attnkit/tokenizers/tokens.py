@@ -41,6 +41,26 @@ class TokenPlaces(NamedTuple):
     subwords: list[bool]
 
 
+class Languages(NamedTuple):
+    """The languages of a tokenizer for translation, whose tokens stand beside every text.
+
+    ids       language -> its token
+    end       the token that ends a text
+    follows   whether the language of a source is after that end, not before the text
+    starts    whether the language of a target is what the decoder starts with, not the first token after that
+    source, target   the languages that the folder states, "" for none
+    usual     the language of a source where none is stated
+    """
+
+    ids: Mapping[str, int]
+    end: int
+    follows: bool = False
+    starts: bool = False
+    source: str = ""
+    target: str = ""
+    usual: str = ""
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """Functions from text to tokens and back.
@@ -53,6 +73,7 @@ class Tokenizer:
     files            the files it was read from
     locate           (text, pair or None) -> TokenPlaces; None where tokens cannot be found in the text
     truncate         (text, pair or None, most) -> Tokens, at most so many; None where a text cannot be cut
+    languages        of a tokenizer for translation, see Languages; None: there are none
     """
 
     encode: Callable[..., Tokens]
@@ -62,6 +83,7 @@ class Tokenizer:
     files: tuple[str, ...] = ()
     locate: Callable[..., TokenPlaces] | None = None
     truncate: Callable[..., Tokens] | None = None
+    languages: Languages | None = None
 
     @cached_property
     def vocabulary(self) -> list[str]:

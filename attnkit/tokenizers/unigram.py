@@ -1,4 +1,4 @@
-"""Sentencepiece models of text encoders, as tokenizers of the library."""
+"""Sentencepiece models of text encoders and of mBART, as tokenizers of the library."""
 
 import math
 import struct
@@ -9,6 +9,7 @@ from attnkit.errors import DataError
 from attnkit.libraries import call_library, import_library
 from attnkit.tokenizers.files import TokenizerFolder, check_charsmap, check_pieces, find_special_tokens
 from attnkit.tokenizers.huggingface import complete_tokenizer
+from attnkit.tokenizers.languages import MBART, MBART_50
 from attnkit.tokenizers.tokens import Tokenizer
 
 UNIGRAM, CONTROL, USER_DEFINED = 1, 3, 4  # the algorithm; the types of pieces
@@ -44,6 +45,7 @@ class PieceRules(NamedTuple):
     special      tokens that are never split
     normalizers  (library, folder, that of the file) -> what is done to text, in this order
     before       pieces in front of those of the file, whose first ones, `dropped`, are left out
+    after        pieces behind them, before the mask
     """
 
     file: str
@@ -53,6 +55,7 @@ class PieceRules(NamedTuple):
     normalizers: Callable[[Any, TokenizerFolder, list[Any]], list[Any]]
     before: Sequence[tuple[str, float]] = ()
     dropped: Sequence[str] = ()
+    after: Sequence[str] = ()
 
 
 def load_unigram(folder: TokenizerFolder) -> Tokenizer:
@@ -61,8 +64,7 @@ def load_unigram(folder: TokenizerFolder) -> Tokenizer:
     DataError for a family of which no rules are known here, for a model of another algorithm than unigram, and for one
     without the tokens of its family.
     """
-    name = str(folder.settings.get("tokenizer_class") or "").removesuffix("Fast")
-    kind = CLASSES.get(name) or folder.family
+    kind = CLASSES.get(folder.tokenizer_class) or folder.family
     family = RULES.get(kind)
     if family is None or family.file not in folder.names:
         files = ", ".join(sorted(folder.names & FILES))
@@ -105,7 +107,7 @@ def list_pieces(
         raise DataError(f"the first pieces are not {', '.join(family.dropped)}{NEEDS}", name)
     own = [(text, score - 100 * (is_albert and ends_in_number(text))) for text, score, _ in stored.pieces]
     vocabulary = [*family.before, *own[len(family.dropped) :]]
-    vocabulary += [(family.mask[0], 0.0)] if family.before else []
+    vocabulary += [(token, 0.0) for token in (*family.after, family.mask[0])] if family.before else []
     known = {text for text, _ in vocabulary}
     for token in family.special:
         if token not in known:
@@ -162,6 +164,16 @@ def single_spaces(library: Any, space: str) -> Any:
 
 
 ROBERTA_FILE, ROBERTA_MASK = "sentencepiece.bpe.model", ("<mask>", True)
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
+XLM_ROBERTA = PieceRules(
+    ROBERTA_FILE,
+    ROBERTA_MASK,
+    ROBERTA_TEMPLATE,
+    FAIRSEQ,
+    roberta_normalizers,
+    before=[(token, 0.0) for token in FAIRSEQ],
+    dropped=("<unk>", "<s>", "</s>"),
+)
 RULES = {
     "albert": PieceRules(
         "spiece.model", ("[MASK]", True), BERT_TEMPLATE, ("<pad>", "<unk>", "[CLS]", "[SEP]"), albert_normalizers
@@ -169,15 +181,9 @@ RULES = {
     "deberta-v2": PieceRules(
         "spm.model", ("[MASK]", False), BERT_TEMPLATE, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), deberta_normalizers
     ),
-    "xlm-roberta": PieceRules(
-        ROBERTA_FILE,
-        ROBERTA_MASK,
-        ROBERTA_TEMPLATE,
-        ("<s>", "<pad>", "</s>", "<unk>"),
-        roberta_normalizers,
-        before=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)],
-        dropped=("<unk>", "<s>", "</s>"),
-    ),
+    "xlm-roberta": XLM_ROBERTA,
+    "mbart": XLM_ROBERTA._replace(special=(*FAIRSEQ, *MBART), after=MBART),
+    "mbart-50": XLM_ROBERTA._replace(special=(*FAIRSEQ, *MBART_50), after=MBART_50),
     "camembert": PieceRules(
         ROBERTA_FILE,
         ROBERTA_MASK,
@@ -194,6 +200,8 @@ CLASSES = {  # tokenizer_class -> the family
     "DebertaV2Tokenizer": "deberta-v2",
     "XLMRobertaTokenizer": "xlm-roberta",
     "CamembertTokenizer": "camembert",
+    "MBartTokenizer": "mbart",
+    "MBart50Tokenizer": "mbart-50",
 }
 
 

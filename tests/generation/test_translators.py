@@ -3,6 +3,8 @@
 What the numbers are, and how they were made: tests/references/make_translators.py.
 """
 
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +13,14 @@ import pytest
 import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.errors import DataError
 from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
 from tests.drawing import drawn_models, write_model
-from tests.places import arrays
+from tests.places import DATA, REFERENCES, arrays
+from tests.process import run
+from tests.tokenizers.translation_folders import NLLB
 
 TABLE = drawn_models("translators")
 GENERATING = [name for name, one in TABLE.items() if one["texts"]]
@@ -170,3 +175,105 @@ def test_gradients_agree_with_finite_differences(folder, name):
     if name == "bart":
         used = np.flatnonzero(record["encoder.positions.table"].any(axis=1))
         np.testing.assert_array_equal(used, np.arange(2, 2 + len(source)))
+
+
+@pytest.mark.parametrize(("name", "at"), [(name, at) for name in GENERATING for at in range(len(TABLE[name]["texts"]))])
+def test_texts_are_those_of_transformers_token_for_token(folder, name, at):
+    text, place = TABLE[name]["texts"][at], folder(name)
+    options = dict(text["options"])
+    start, forced = TABLE[name]["config"]["decoder_start_token_id"], options.pop("forced_bos_token_id", None)
+    ours = {
+        "beam": options.get("num_beams"),
+        "length_penalty": f"average:{options['length_penalty']}" if "length_penalty" in options else None,
+        "no_repeat_ngram": options.get("no_repeat_ngram_size"),
+        "min_tokens": options.get("min_new_tokens"),
+    }
+    checkpoint = open_checkpoint(place)
+    checkpoint.config = replace(checkpoint.config, special=replace(checkpoint.config.special, forced_bos=forced))
+    source = Record({"ids": frozen(name, "source")[0]})
+    written = attnkit.decode(source, model=checkpoint, dtype="float64", max_tokens=11, emit="ids", **ours)
+    assert [start, *written["x"].tolist()] == text["ids"]
+
+
+def test_a_batch_is_what_its_texts_are_alone(folder):
+    place, mask = folder("mbart"), frozen("mbart", "batch.mask")
+    batch = Record({"ids": frozen("mbart", "batch.source"), "mask": mask[:, None] == 1})
+    options = {"model": place, "beam": 2, "max_tokens": 6, "emit": "ids"}
+    together = attnkit.decode(batch, **options)["x"]
+    for row, ids, real in zip(together, frozen("mbart", "batch.source"), mask == 1, strict=True):
+        alone = attnkit.decode(Record({"ids": ids[real]}), **options)["x"]
+        np.testing.assert_array_equal(row[: len(alone)], alone)
+
+
+def test_a_cache_continues_a_text(folder, tmp_path):
+    source, options = Record({"ids": frozen("m2m_100", "source")[0]}), {"model": folder("m2m_100"), "emit": "ids"}
+    whole = attnkit.decode(source, max_tokens=8, **options)["x"]
+    first = attnkit.decode(source, max_tokens=5, cache_out=str(tmp_path / "cache.npz"), **options)["x"]
+    rest = attnkit.decode(cache_in=str(tmp_path / "cache.npz"), max_tokens=3, **options)["x"]
+    np.testing.assert_array_equal(whole, [*first, *rest])
+
+
+def test_a_text_ends_where_positions_do(folder):
+    source, options = Record({"ids": frozen("bart", "source")[0]}), {"model": folder("bart"), "emit": "ids"}
+    text = attnkit.decode(source, min_tokens=40, **options)["x"]
+    assert len(text) == 23 and text[-1] == 2  # the end that is forced at the last position
+    long = Record({"ids": np.tile(frozen("bart", "source")[0], 3)})
+    with pytest.raises(DataError, match="33 tokens, and this bart model has 23 positions"):
+        attnkit.encode(long, model=folder("bart"))
+    assert attnkit.encode(long, model=folder("m2m_100"))["x"].shape == (33, 24)
+
+
+TRANSLATIONS = json.loads((REFERENCES / "nllb.json").read_text())
+FR_EN, STORY = DATA / "fr-en", DATA / "story"
+
+
+@pytest.mark.parametrize("row", TRANSLATIONS, ids=lambda row: f"{row['source']} {row['target']} {row['beams']}")
+def test_translations_between_languages_are_those_of_transformers(row):
+    options = {"source_language": row["source"], "target_language": row["target"], "dtype": "float64"}
+    search = {"max_tokens": 12, "no_repeat_ngram": 2, "beam": row["beams"]}
+    written = attnkit.decode(row["text"], model=NLLB, **options, **search)
+    assert [2, *written["ids"].tolist()] == row["ids"]
+    assert written.labels["text"] == [row["written"]]
+    memory = attnkit.encode(row["text"], model=NLLB, source_language=row["source"], dtype="float64")
+    again = attnkit.decode(memory, model=NLLB, target_language=row["target"], dtype="float64", **search)
+    np.testing.assert_array_equal(again["ids"], written["ids"])
+    pairs = f"{row['text']}\t{row['text']}"
+    assert abs(float(attnkit.score([pairs], model=NLLB, **options)["loss"]) - row["loss"]) < 1e-6
+    scored = attnkit.decode(row["text"], model=NLLB, score=row["text"], **options)
+    assert scored.labels["token"][0] == row["target"]
+    assert abs(-scored["x"].mean() - row["loss"]) < 1e-6
+
+
+@pytest.mark.parametrize(("line", "problem"), [
+    ("decode --model {nllb} --target-language xx_Xxxx a", r"--target-language: the model has no language 'xx_Xxxx'"),
+    ("decode --model {nllb} --source-language fra a", r"no language 'fra' \(expected one of fra_Latn"),
+    ("decode --model {frEn} --target-language fr a", "--target-language: the model has no languages"),
+    ("decode --model {frEn} --source-language fr a", "--source-language: the tokenizer has no languages"),
+    ("decode --model {story} --target-language fr a", "--target-language: the model has no languages"),
+    ("decode --target-language fr", "--target-language: needs --model"),
+    ("encode --model {frEn} --source-language fr a", "--source-language: the tokenizer has no languages"),
+    ("encode --model {nllb} --source-language eng_Latn --ids {ids}", "--source-language: needs TEXT"),
+    ("score --model {story} --target-language fr {text}", "--target-language: needs --references, or a model"),
+    ("score --references {text} --source-language fr {text}", "--source-language: needs --model"),
+])  # fmt: skip
+def test_languages_that_are_refused(tmp_path, line, problem):
+    (tmp_path / "ids.json").write_text("[5, 6]")
+    (tmp_path / "text.txt").write_text("a\n")
+    names = {"nllb": NLLB, "frEn": FR_EN, "story": STORY, "ids": tmp_path / "ids.json", "text": tmp_path / "text.txt"}
+    ran = run(*line.format(**names).split())
+    assert ran.code in (2, 3) and not ran.out
+    assert re.search(problem, ran.err) and ran.err.count("\n") == 1
+
+
+def test_rules_that_a_folder_asks_for_are_noted_and_shown(tmp_path):
+    asked = {"num_beams": 4, "length_penalty": 2.0, "no_repeat_ngram_size": 3, "min_length": 5, "max_length": 9}
+    write_model("bart", tmp_path, np.float32, "translators", no_repeat_ngram_size=7)
+    for values in (asked, {"num_beams": 4}, {"num_beams": "x", "min_length": None, "no_repeat_ngram_size": True}):
+        (tmp_path / "generation_config.json").write_text(json.dumps(values))
+        ran = run("decode", "--model", str(tmp_path), "--max-tokens", "2", stdin=b'{"tensors":{"ids":{"shape":[2],'
+                  b'"dtype":"int64","data":[8,2]}}}')  # fmt: skip
+        flags = "--beam 4 --length-penalty average:2 --no-repeat-ngram 3 --min-tokens 4"
+        note = f"attnkit decode: note: the folder asks for {flags}, which decode does only if its own options say so\n"
+        assert (ran.code, ran.err) == (0, note if values == asked else "")
+        shown = run("show", str(tmp_path), "--facts", env={"COLUMNS": "200"}).out.decode()
+        assert ("asks for" in shown, flags in shown) == (values["num_beams"] == 4, values == asked)

@@ -14,7 +14,8 @@ the model:
                                ones are after the norm at the end, if there is one
     logits, batch.logits       (.., T, V) in float64 (.f64) and float32 (.f32), or the labels of a classifier (.., C)
 
-In the float64 model every part is computed in float64: see make_decoders.py.
+In the float64 model every part is computed in float64: see make_decoders.py. It writes besides a whole small model of
+NLLB beside its tokenizer, in tests/transcripts/inputs/nllb, and nllb.json, what transformers translates by it.
 """
 
 import json
@@ -61,7 +62,12 @@ TEXTS = [  # options of generate
     {"no_repeat_ngram_size": 2, "min_new_tokens": 7},
     {"no_repeat_ngram_size": 3, "min_new_tokens": 9, "num_beams": 3},
 ]
-NEW = 11
+NEW, MORE = 11, {"max_new_tokens": 12, "no_repeat_ngram_size": 2}
+TRANSLATIONS = [  # text, its language, and that of the translation
+    ("the cat reads a book", "eng_Latn", "fra_Latn"),
+    ("the cat reads a book", "deu_Latn", "fra_Latn"),
+    ("la gare est près de la rivière", "fra_Latn", "zho_Hans"),
+]
 
 
 def save(kind: type, values: dict, folder: pathlib.Path) -> tuple[dict, dict]:
@@ -114,6 +120,31 @@ def generate(kind: type, folder: pathlib.Path, source: np.ndarray) -> list[dict]
     return texts
 
 
+def write_nllb() -> None:
+    """A model for the tokenizer that make_languages.py wrote, with its files, and some translations."""
+    folder = HERE.parent / "transcripts" / "inputs" / "nllb"
+    kind = transformers.M2M100ForConditionalGeneration
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    config, _ = save(kind, {"vocab_size": 116, "max_position_embeddings": 64, **sizes, **heads}, folder)
+    written = {"config": config, "tokenizer_config": {"tokenizer_class": "NllbTokenizer"}}
+    for name, values in written.items():
+        (folder / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
+    (folder / "generation_config.json").unlink()
+    model, rows = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float64).eval(), []
+    for text, source, target in TRANSLATIONS:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, src_lang=source)
+        first = tokenizer.convert_tokens_to_ids(target)
+        given = tokenizer(text, return_tensors="pt")
+        for beams in (1, 3):
+            ids = model.generate(**given, forced_bos_token_id=first, num_beams=beams, **MORE)[0]
+            label = tokenizer(text_target=text)["input_ids"][1:-1]
+            loss = model(**given, labels=torch.tensor([[first, *label, 2]])).loss.item()
+            row = {"text": text, "source": source, "target": target, "beams": beams, "loss": loss}
+            rows.append(row | {"ids": ids.tolist(), "written": tokenizer.decode(ids, skip_special_tokens=True)})
+    (HERE / "nllb.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
 def main() -> None:
     table, arrays = {}, {}
     for name, (family, what, values) in MODELS.items():
@@ -139,4 +170,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    write_nllb()
     main()
