@@ -610,11 +610,6 @@ def wav_seeds() -> list[bytes]:
     ]
 
 
-def picture_seeds() -> list[bytes]:
-    """A PNG and a JPEG."""
-    return [(MODELS / name).read_bytes() for name in ("vit.png", "vit.jpeg")]
-
-
 def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
     return rng.choice(BYTES)(rng, data)
 
@@ -634,7 +629,6 @@ def readers(scratch: str) -> dict[str, Reader]:
         "pytorch mapped": Reader(pytorch_files, mutate_pytorch, lambda data: check_mapped(pytorch, data, path), 4),
         "gguf": Reader(gguf_seeds(), mutate_bytes, check_tensors, 8),
         "wav": Reader(wav_seeds(), mutate_bytes, check_tensors, 4),
-        "picture": Reader(picture_seeds(), mutate_bytes, check_tensors, 4),
         "gguf mapped": Reader(gguf_seeds(), mutate_bytes, lambda data: check_mapped(gguf, data, path), 4),
         "npz mapped": Reader(files["npz"], mutate_npz, lambda data: check_mapped(npz, data, path)),
         "safetensors mapped": Reader(
