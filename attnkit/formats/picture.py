@@ -11,6 +11,8 @@ from attnkit.formats.streams import Source
 from attnkit.libraries import call_library, import_library
 from attnkit.records import Array, Record, Tensor
 
+END = b"IEND\xaeB`\x82"  # the last chunk of a PNG, with its checksum
+
 
 def read(source: Source) -> Iterator[Record]:
     """The one record of a file: x, the pixels (row, column, channel), uint8."""
@@ -22,14 +24,17 @@ def read_pixels(source: Source) -> Array:
 
     A picture that its camera has marked as lying on a side is turned upright, as transformers does.
 
-    DataError for what is no PNG or JPEG, for more pixels than Pillow takes for harmless, and for greys of 16 bits.
+    DataError for what is no PNG or JPEG, for a second picture after a PNG, for more pixels than Pillow takes for
+    harmless, and for greys of 16 bits.
     """
     if not source.peek(4).startswith(PICTURES):
         raise DataError("neither a PNG nor a JPEG, by its first bytes", source.name)
-    image, content = import_library("PIL.Image", "image", source.name), io.BytesIO(source.read_all())
+    image, content = import_library("PIL.Image", "image", source.name), bytes(source.read_all())
+    if content.partition(END)[2].startswith(PICTURES):
+        raise DataError("a second picture follows the first (expected one)", source.name)
     with (
         call_library("not a PNG or JPEG that can be read", source.name),
-        image.open(content, formats=("PNG", "JPEG")) as opened,
+        image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as opened,
     ):
         if opened.width * opened.height > image.MAX_IMAGE_PIXELS:
             size, most = f"{opened.width}x{opened.height} pixels", image.MAX_IMAGE_PIXELS

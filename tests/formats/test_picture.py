@@ -65,6 +65,8 @@ def test_files_that_are_refused():
     for data in (whole[:8], whole[:40], whole[:45], whole[:20] + b"\xff" + whole[21:], b"\xff\xd8\xff"):
         with pytest.raises(DataError, match=r"^in\.png: not a PNG or JPEG that can be read"):
             pixels_of(data)
+    with pytest.raises(DataError, match=r"^in\.png: a second picture follows the first \(expected one\)"):
+        pixels_of(whole + whole)
     # R2
     with pytest.raises(DataError, match=r"^in\.png: .*89478485"):
         pixels_of(pack_png(10000, 10000, 8, 2, b""))
