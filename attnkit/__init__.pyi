@@ -246,6 +246,7 @@ def conv(
     dilation: Sequence[int] | int | str = (1,),
     groups: int = 1,
     activation: Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "sigmoid", "identity"] = "identity",
+    residual: bool = False,
     keep: Sequence[str] | str = (),
     steps: bool = False,
     only: Sequence[str] | str | None = None,

@@ -33,7 +33,7 @@ FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_m
             "gpt_neox", "gpt_oss", "gptj", "granite", "llama", "lstm", "m2m_100", "marian", "mbart", "mistral",
             "mixtral", "modernbert", "mpnet", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3",
             "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "roberta", "seq2seq", "smollm3", "stablelm", "t5",
-            "transformer", "vit", "whisper", "xlm-roberta")  # fmt: skip
+            "transformer", "vit", "wav2vec2", "whisper", "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 TOWERS = ("text", "vision")  # DIR:text and DIR:vision are the towers of a model of texts and images

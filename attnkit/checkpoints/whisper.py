@@ -5,13 +5,15 @@ from dataclasses import replace
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
-from attnkit.model.config import KERNEL, Config, PositionConfig, SoundConfig
+from attnkit.model.config import Config, ConvolutionLayer, PositionConfig, SoundConfig
+from attnkit.model.convolution import Convolution
 from attnkit.model.spectrogram import Spectrogram
 
 PREFIXES = ("model.",)
 # keys of generation_config.json that the text of a sound begins by
 LATEST_BEGIN = "max_initial_timestamp_index"
 GENERATION_KEYS = ("lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens", LATEST_BEGIN)
+KERNEL = 3  # frames of a window of the convolutions
 ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
 DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model")
 
@@ -44,12 +46,22 @@ def read_sound(raw: ConfigReader) -> SoundConfig:
     return SoundConfig(
         Spectrogram(mels=raw.get_int("num_mel_bins", 80)),
         raw.get_int("max_source_positions", 1500),
+        read_convolutions(raw),
         languages={name.strip("<|>"): id for name, id in read_token_names(raw, "lang_to_id").items()},
         tasks=read_token_names(raw, "task_to_id"),
         no_timestamps=raw.get_token_id("no_timestamps_token_id"),
         latest_begin=raw.get_int(LATEST_BEGIN, least=0) if raw.has(LATEST_BEGIN) else None,
         banned_first=raw.get_token_ids("begin_suppress_tokens"),
     )
+
+
+def read_convolutions(raw: ConfigReader) -> dict[str, ConvolutionLayer]:
+    """The two convolutions of the spectrogram, of which the second halves the number of frames."""
+    width, mels = raw.get_int("d_model"), raw.get_int("num_mel_bins", 80)
+    return {
+        "conv1": ConvolutionLayer(mels, width, KERNEL, Convolution((1,), (1,))),
+        "conv2": ConvolutionLayer(width, width, KERNEL, Convolution((2,), (1,))),
+    }
 
 
 def read_token_names(raw: ConfigReader, key: str) -> dict[str, int]:

@@ -30,7 +30,7 @@ def numbers(help: str) -> Any:
     sections={
         "Kernel": "params model_ layer filters size seed",
         "Windows": "channels stride padding dilation groups",
-        "Results": "activation keep steps",
+        "Results": "activation residual keep steps",
     },
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["filters"] is not None else {},
 )
@@ -71,6 +71,7 @@ def conv(
         int, typer.Option(min=1, metavar="G", help="split channels and filters into G groups, each by itself")
     ] = 1,
     activation: Annotated[str, options.choice(model.ACTIVATIONS, "function of the result")] = "identity",
+    residual: Annotated[bool, typer.Option(help="add x to the result, which must be as large")] = False,
     keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
     steps: options.Steps = False,
 ) -> Record:
@@ -79,7 +80,7 @@ def conv(
     A kernel w (out, in, size) moves over the tokens of x (token, model), whose features are the channels; a kernel of
     two sizes moves over the rows and columns of x (row, column, channel). With --channels first x is (channel,
     position) or (channel, row, column), as in PyTorch and ONNX. Axes before these are batches. With --model a layer of
-    Whisper states the kernel, how it moves, and the activation. The random weights of
+    Whisper or wav2vec 2.0 states the kernel, how it moves, the norm and the activation. The random weights of
     --filters and --size are drawn from N(0, 1/inputs), without biases.
 
     \b
@@ -88,7 +89,8 @@ def conv(
     """
     stage = find_convolution(
         record["x"], params=params, filters=filters, size=size, seed=seed, channels=channels, stride=stride,
-        padding=padding, dilation=dilation, groups=groups, activation=activation, model_=model_, layer=layer,
+        padding=padding, dilation=dilation, groups=groups, activation=activation, residual=residual,
+        model_=model_, layer=layer,
     )  # fmt: skip
     callbacks.current().on_parameters(stage.weights)
     tensors = compute_convolution(record, stage, keep, steps=steps or "all" in keep)

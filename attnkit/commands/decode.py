@@ -145,6 +145,8 @@ def segment_cells(record: Record) -> Cells:
 def _find_titles(config: model.Config) -> tuple[str, str]:
     if config.vector_width:
         return "label", "image"
+    if config.frame_labels:
+        return "label of each frame", "frame"
     if config.classes:
         return ("class", "image") if config.patches else ("label", "text")
     return ("next word" if config.decoder else "word at each position"), "position"
@@ -228,6 +230,8 @@ def render_decoded(record: Record, stage: Stage, style: display.Style) -> str:
         return render_labels(record, stage, style)
     if makes_text(stage):
         return render_generation(record, stage, style)
+    if gives_spelling(record, stage):
+        return "\n".join(display.dim_then_bold("", text, style) for text in shared_labels(record.labels["text"]))
     if is_plain_tensor(record, stage):
         return views.render_tensor(record, "x", style)
     candidates = "\n\n".join(display.candidates_table(one, style) for one in find_candidates(record, stage))
@@ -256,6 +260,8 @@ def draw_decoded(record: Record, stage: Stage, figure_options: FigureOptions) ->
         if stage.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
             return figures.tensor_sections(record, stage, figure_options)
         return [figures.text_section(render_generation(record, stage, style))]
+    if gives_spelling(record, stage):
+        return [figures.text_section(render_decoded(record, stage, style))]
     if is_plain_tensor(record, stage):
         return [tensor_section(views.tensor_view(record, "x"), figure_options)]
     steps = (
@@ -287,6 +293,13 @@ def gives_labels(record: Record, stage: Stage) -> bool:
     config = find_config(stage)
     is_labelled = record.axes_of("x")[-1:] == ("label",) and stage.parameters["emit"] is None
     return config is not None and bool(config.task) and is_labelled
+
+
+def gives_spelling(record: Record, stage: Stage) -> bool:
+    """Whether the result is the text that the labels of the frames of a sound spell."""
+    config, parameters = find_config(stage), stage.parameters
+    is_text = not parameters["emit"] and not parameters["top"] and parameters["layer"] is None
+    return config is not None and bool(config.frame_labels) and is_text and "text" in record.labels
 
 
 def makes_text(stage: Stage) -> bool:
@@ -345,7 +358,7 @@ def render_generation(record: Record, stage: Stage, style: display.Style) -> str
 def is_single_text(record: Record, stage: Stage) -> bool:
     """Whether the view of a result is one text without a table."""
     is_text = stage.parameters["emit"] in (None, "text") and not {"rank", "output", "candidates.ids"} & {*record}
-    if gives_labels(record, stage):
+    if gives_labels(record, stage) or gives_spelling(record, stage):
         return record["x"].ndim == 1
     return makes_text(stage) and is_text and len(shared_labels(record.labels.get("text"))) == 1
 
@@ -680,7 +693,8 @@ def decode(
     --top-k, --top-p, --min-p or --seed, it samples a token.
 
     With --model, decode generates text. The input is TEXT, lines of standard input, --ids, or a record with ids; for an
-    encoder-decoder model it is the source text, or a record from encode; for Whisper it is --audio. A sound that is
+    encoder-decoder model it is the source text, or a record from encode; for Whisper it is --audio, as for wav2vec 2.0,
+    whose labels of frames spell a text (CTC). A sound that is
     longer than the model reads at once is read in windows, each from the last time of the text before; the record then
     has, as with --timestamps, `start` and `end` of each segment in seconds. Generation ends at the model's end token,
     at --stop, or after --max-tokens tokens. In the result, x is the log-probability of each new token, `ids` are
@@ -751,6 +765,11 @@ def decode(
     if layer is None and config.decoder is not None and not config.classes:
         return run_decoder_stack(require_hidden_states(record), settings)
     source = prepare_source(record, layer, settings)
+    if config.frame_labels and layer is None:
+        from attnkit.generation.frame_labels import label_sound
+
+        refuse_options("a model that predicts words", vocab=vocab, keep=keep)
+        return label_sound(source, settings)
     if config.task:
         return label_input(source, vocab, keep, settings)
     output = replace_words(apply_output_head(source, settings), vocab)

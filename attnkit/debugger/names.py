@@ -199,7 +199,14 @@ SKELETON = {
 HEADED = ({}, *({"architectures": [suffix]} for suffix in SUFFIXES.values()))
 VARIANTS = {"t5": ({"feed_forward_proj": "gated-gelu"},), "electra": ({"embedding_size": 3},
             {"architectures": ["ForPreTraining"]})}  # fmt: skip
-WITHOUT_MODULES = ("lstm", "seq2seq", "gemma3", "phi3", "whisper")  # of their own, of unknown sizes, of sounds
+WITHOUT_MODULES = (
+    "lstm",
+    "seq2seq",
+    "gemma3",
+    "phi3",
+    "wav2vec2",
+    "whisper",
+)  # of their own, of unknown sizes, of sounds
 FEW = 200  # layers
 
 

@@ -24,7 +24,7 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
     else:  # run its only stack, as encode does
         layers.check_pair(config, options.pair, source)
         read = text_inputs.ModelInput(
-            source, options.pair, options.ids, options.image, options.tokenizer, options.batch
+            source, options.pair, options.ids, options.image, options.tokenizer, options.batch, audio=options.audio
         )
         inputs, base = text_inputs.model_inputs(options.model_, config.stacks[0], read)
         context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)

@@ -40,9 +40,9 @@ def transcribe(audio: Record, options: GenerationOptions) -> Record | str:
         best=search.best, cache_out=options.cache_out, trace=inspection.trace, stop=options.stop,
     )  # fmt: skip
     sound, times = core.config.sound, core.config.time_tokens
-    if sound is None or times is None:
+    if sound is None or sound.spectrogram is None or times is None:
         raise UsageError("the model has no tokens of times", "--timestamps")
-    windows = open_windows(audio, sound)
+    windows = open_windows(audio, sound.samples, sound.spectrogram)
     text_model = TextModel(core, options._replace(timestamps=True), detokenizer)
     tracer = options.tracer() if inspection.patch or inspection.ablate else None
     texts: list[Generation] = []

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.inputs.intermediates import clear_labels
 from attnkit.inputs.layers import find_layer, linear_weights
 from attnkit.model.activations import activation_backward, apply_activation
-from attnkit.model.config import AFTER_KERNEL
+from attnkit.model.config import ConvolutionLayer
 from attnkit.model.convolution import Convolution, convolve, convolve_backward
 from attnkit.model.dtypes import cast, working
 from attnkit.model.intermediates import step_names
-from attnkit.model.transformer import unfold_kernel
+from attnkit.model.linear import add
+from attnkit.model.transformer import find_kernel, normalize_channels
 from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
@@ -29,12 +30,16 @@ class ConvolutionStage(NamedTuple):
 
     weights  w (E, C / groups, K) or (E, C / groups, K, J), and b (E) of some
     first    whether the channels of x come first
+    residual  whether x is added to the result
+    layer    of a model, which says more; None without one
     """
 
     weights: Mapping[str, Array]
     options: Convolution
     first: bool
     activation: str
+    residual: bool = False
+    layer: ConvolutionLayer | None = None
 
     @property
     def over(self) -> int:
@@ -43,6 +48,8 @@ class ConvolutionStage(NamedTuple):
 
     def channels_last(self, x: Array) -> Array:
         """x with its channels last."""
+        if self.layer is not None and self.layer.reads_samples:
+            return x[..., None]
         return np.moveaxis(x, -1 - self.over, -1) if self.first and x.ndim > self.over else x
 
     def channels_back(self, x: Array) -> Array:
@@ -57,6 +64,8 @@ class ConvolutionStage(NamedTuple):
     def axes(self, record: Record) -> tuple[str, ...]:
         """The axis names of the input, with that of its channels last."""
         names, rank = record.axes_of("x"), record["x"].ndim
+        if self.layer is not None and self.layer.reads_samples:
+            return (*names, "channel")
         if record.tensors["x"].axes is None and (self.first or self.over == 2):
             return (*("batch",) * (rank - self.over - 1), *PLACES[self.over], "channel")
         return (*names[: -1 - self.over], *names[-self.over :], names[-1 - self.over]) if self.first else names
@@ -75,6 +84,7 @@ def find_convolution(
     dilation: tuple[int, ...],
     groups: int,
     activation: str,
+    residual: bool,
     model_: "Checkpoint | None" = None,
     layer: str | None = None,
 ) -> ConvolutionStage:
@@ -84,12 +94,12 @@ def find_convolution(
     """
     if model_ is not None:
         layer = find_layer(model_, layer, "conv")
-        of_layer = dict(model_.params[layer]) | {"w": unfold_kernel(model_.params[layer]["w"])}
-        sound = model_.config.sound
-        return ConvolutionStage(of_layer, sound.convolution(layer) if sound else Convolution(), False, AFTER_KERNEL)
+        cut, params = model_.config.convolution(layer), model_.params[layer]
+        weights = dict(params) | {"w": find_kernel(params, cut)}
+        return ConvolutionStage(weights, cut.options, False, cut.activation, residual, cut)
     options, is_first = Convolution(stride, padding, dilation, groups), channels == "first"
     if filters is None:
-        return ConvolutionStage(linear_weights(params, None, None), options, is_first, activation)
+        return ConvolutionStage(linear_weights(params, None, None), options, is_first, activation, residual)
     if x.ndim <= len(size):
         raise DataError(f"x of rank {x.ndim}: expected {len(size) + 1} axes or more, {len(size)} and channels")
     width = x.shape[-1 - len(size) if is_first else -1]
@@ -98,7 +108,7 @@ def find_convolution(
     shape = (filters, width // groups, *size)
     inputs = max(int(np.prod(shape[1:])), 1)
     kernel = np.random.default_rng(seed).standard_normal(shape) / inputs**0.5
-    return ConvolutionStage({"w": kernel.astype(working(x))}, options, is_first, activation)
+    return ConvolutionStage({"w": kernel.astype(working(x))}, options, is_first, activation, residual)
 
 
 def compute_convolution(
@@ -114,24 +124,33 @@ def compute_convolution(
     axes, output = stage.axes(record), computed["output"]
     tensors: dict[str, Tensor] = {}
 
-    def add(name: str, array: Array, formula: str) -> None:
+    def put(name: str, array: Array, formula: str) -> None:
         own = stage.names_back(rename_axes(axes, x.shape, array.shape, stage.over))
         tensors[name] = Tensor(stage.channels_back(array), own, formula=formula)
 
     is_padded = "padded" in computed and computed["padded"].shape != x.shape
     if "padded" in keep or (steps and is_padded):
-        add("padded", computed["padded"], "x with zeros around it" if is_padded else "as before")
+        put("padded", computed["padded"], "x with zeros around it" if is_padded else "as before")
     if "windows" in computed:
         names = (*rename_axes(axes, x.shape, output.shape, stage.over)[:-1], "window")
         tensors["windows"] = Tensor(computed["windows"], names, formula="the numbers that the kernel covers")
     formula, has_activation = "windows W" + " + b" * (bias is not None), stage.activation != "identity"
-    if "convolved" in keep or (steps and has_activation):
-        add("convolved", output, formula)
+    if "convolved" in keep or (steps and (has_activation or stage.residual)):
+        put("convolved", output, formula)
         formula = "convolved"
+    if stage.layer is not None and stage.layer.norm:
+        output, formula = normalize_channels(output, stage.weights, stage.layer), f"norm({formula})"
+        if "normalized" in keep or steps:
+            put("normalized", output, formula)
+            formula = "normalized"
     if has_activation:
         formula = f"{stage.activation}({formula})"
         output = apply_activation(stage.activation, cast(output, working(output))).astype(output.dtype, copy=False)
-    add("x", output, formula)
+    if stage.residual:
+        if output.shape != x.shape:
+            raise DataError(f"x {x.shape} and its convolution {output.shape} cannot be added", "--residual")
+        output, formula = add(output, x), f"x + {formula}"
+    put("x", output, formula)
     return tensors
 
 
@@ -145,11 +164,15 @@ def without_outdated_labels(record: Record, tensors: Mapping[str, Tensor], stage
 
 def undo_convolution(x: Array, dy: Array, stage: ConvolutionStage) -> tuple[Array, dict[str, Array]]:
     """The gradients of x, and of the weights by name."""
+    if (cut := stage.layer) is not None and (cut.reads_samples or cut.is_scaled or cut.norm):
+        raise UsageError("the gradients of a convolution with a norm, or of samples, are not computed", "--model")
     last, weight, dy = stage.channels_last(x), stage.weights["w"], stage.channels_last(dy)
+    through = dy if stage.residual else None
     if stage.activation != "identity":
         inner = convolve(last, weight, stage.weights.get("b"), stage.options)["output"]
         dy = activation_backward(stage.activation, dy, inner)
     dx, dw, db = convolve_backward(dy, last, weight, stage.options)
+    dx = dx if through is None else dx + through
     return stage.channels_back(dx), {"w": dw} | ({"b": db} if "b" in stage.weights else {})
 
 

@@ -190,7 +190,10 @@ def read_inputs(
         record = layers.normalize_mask(record)
         x, width = record["x"], config.input_width(stack, first)
         is_image = config.patches and not first
-        width = config.sound.spectrogram.mels if config.sound and not first else width
+        if config.sound and not first:
+            if config.sound.spectrogram is None and 0 < x.ndim < 3:
+                return x.astype(model.output_dtype(x), copy=False), record
+            width = config.sound.spectrogram.mels if config.sound.spectrogram else width
         if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):
             raise DataError(f"x {x.shape}: expected (T, {width}) or (B, T, {width})")
         return x.astype(model.output_dtype(x), copy=False), record

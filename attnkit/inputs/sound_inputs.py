@@ -1,14 +1,22 @@
 """Sounds that stages and models read: their samples, and the spectrogram of a model."""
 
+import os
 import warnings
 from typing import NamedTuple
 
 import numpy as np
 
+from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
 from attnkit.errors import AttnkitWarning, DataError
+from attnkit.formats.streams import exists
 from attnkit.model.config import SoundConfig
-from attnkit.model.spectrogram import find_loudest, log_mel, pad_sound
+from attnkit.model.dtypes import output_dtype
+from attnkit.model.norms import layer_norm
+from attnkit.model.spectrogram import Spectrogram, find_loudest, log_mel, pad_sound
 from attnkit.records import Array, Record
+
+PROCESSOR = "preprocessor_config.json"
+RATE, VARIANCE = 16000, 1e-7  # where that file states no rate, and what is added to the variance of samples
 
 
 def find_samples(record: Record, rate: int, name: str = "") -> Array:
@@ -25,54 +33,77 @@ def find_samples(record: Record, rate: int, name: str = "") -> Array:
     return x
 
 
-def model_spectrogram(record: Record, sound: SoundConfig) -> Array:
+def model_sound(record: Record, sound: SoundConfig, folder: str) -> Array:
+    """What a model reads of a sound: its spectrogram (frame, mel), or its samples (T,)."""
+    if sound.spectrogram is None:
+        return model_samples(record, sound, folder)
+    return model_spectrogram(record, sound, sound.spectrogram)
+
+
+def model_samples(record: Record, sound: SoundConfig, folder: str) -> Array:
+    """The samples (T,) that a model reads, with mean 0 and variance 1 unless its preprocessor_config.json says no."""
+    path = os.path.join(folder, PROCESSOR)
+    settings = ConfigReader(read_json_object(path) if exists(path) else {}, path)
+    samples = find_samples(record, settings.get_int("sampling_rate", RATE), "--audio")
+    if samples.ndim != 1:
+        raise DataError(f"x of rank {samples.ndim}, expected 1, the samples of a sound", "--audio")
+    least = sound.frames_before("", 1)
+    if len(samples) < least:
+        raise DataError(f"a sound of {len(samples)} samples (expected {least} or more)", "--audio")
+    samples = samples.astype(output_dtype(samples), copy=False)
+    return layer_norm(samples, eps=VARIANCE).y if settings.get_bool("do_normalize", True) else samples
+
+
+def model_spectrogram(record: Record, sound: SoundConfig, spectrogram: Spectrogram) -> Array:
     """The spectrogram (frame, mel) that a model reads of a sound, cut or with silence to its seconds."""
-    rate, most = sound.spectrogram.rate, sound.samples
+    rate, most = spectrogram.rate, sound.samples
     samples = find_samples(record, rate, "--audio")
     if samples.ndim == 1 and len(samples) > most:
         problem = f"the sound is cut to {most / rate:g} seconds, which the model reads (of {len(samples) / rate:g})"
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
-    return log_mel(pad_sound(samples, most) if samples.ndim == 1 else samples, sound.spectrogram)["output"]
+    return log_mel(pad_sound(samples, most) if samples.ndim == 1 else samples, spectrogram)["output"]
 
 
 class SoundWindows(NamedTuple):
     """A sound, whose spectrogram is read window by window; its samples alone are held.
 
-    samples  (T,), with silence to the length of a window
-    loudest  the largest logarithm of its spectrogram
+    samples      (T,), with silence to the length of a window
+    most         samples of a window
+    spectrogram  its numbers, and `loudest` its largest logarithm
     """
 
     samples: Array
-    sound: SoundConfig
+    most: int
+    spectrogram: Spectrogram
     loudest: float
 
     @property
     def frames(self) -> int:
         """The number of all frames."""
-        return len(self.samples) // self.sound.spectrogram.hop
+        return len(self.samples) // self.spectrogram.hop
 
     @property
     def size(self) -> int:
         """The number of frames of a window."""
-        return self.sound.samples // self.sound.spectrogram.hop
+        return self.most // self.spectrogram.hop
 
     def seconds(self, frame: int) -> float:
         """The time of a frame."""
-        return frame * self.sound.spectrogram.hop / self.sound.spectrogram.rate
+        return frame * self.spectrogram.hop / self.spectrogram.rate
 
     def read(self, frame: int) -> Array:
         """The window that begins with a frame, with zeros after the sound: (size, M)."""
         frames = slice(frame, frame + self.size)
-        features = log_mel(self.samples, self.sound.spectrogram, frames=frames, loudest=self.loudest)["output"]
+        features = log_mel(self.samples, self.spectrogram, frames=frames, loudest=self.loudest)["output"]
         return np.pad(features, ((0, self.size - len(features)), (0, 0)))
 
 
-def open_windows(record: Record, sound: SoundConfig) -> SoundWindows:
-    """The windows of a sound; DataError if it is none."""
-    samples = find_samples(record, sound.spectrogram.rate, "--audio")
-    if samples.ndim == 1 and len(samples) < sound.samples:
-        samples = pad_sound(samples, sound.samples)
-    return SoundWindows(samples, sound, find_loudest(samples, sound.spectrogram))
+def open_windows(record: Record, most: int, spectrogram: Spectrogram) -> SoundWindows:
+    """The windows of a sound, each of so many samples; DataError if it is none."""
+    samples = find_samples(record, spectrogram.rate, "--audio")
+    if samples.ndim == 1 and len(samples) < most:
+        samples = pad_sound(samples, most)
+    return SoundWindows(samples, most, spectrogram, find_loudest(samples, spectrogram))
 
 
 def exceeds_window(record: Record, sound: SoundConfig) -> bool:

@@ -388,7 +388,7 @@ def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tu
             raise UsageError(f"a {checkpoint.config.family} model takes --audio FILE")
         from attnkit.inputs import sound_inputs
 
-        return sound_inputs.model_spectrogram(source.audio, sound), Record({})
+        return sound_inputs.model_sound(source.audio, sound, checkpoint.place), Record({})
     if source.audio is not None:
         part = "the decoder of a" if sound else "a"
         raise UsageError(f"{part} {checkpoint.config.family} model takes no sound", "--audio")

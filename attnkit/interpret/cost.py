@@ -578,9 +578,12 @@ def count_alignment(model: ModelShapes, passes: Passes) -> Iterator[Stage]:
 
 
 def count_convolution(model: ModelShapes, layer: str, passes: Passes) -> Iterator[Stage]:
-    """Yield the product of the windows, of which the layers before the last one have two for each state."""
-    rows = passes.rows * (1 if layer.endswith("conv2") else 2)
-    yield matrix_stage(model, layer, "w", layer, passes, rows, after=1)
+    """Yield the product of the windows, its norm and activation, for as many windows as the states need."""
+    sound, cut = model.config.sound, model.config.convolution(layer)
+    windows = sound.frames_before(layer.rpartition(".")[2], passes.tokens) if sound else 0
+    after = 1 + (7 if cut.norm else 0)
+    stage = matrix_stage(model, layer, "w", layer, passes, passes.texts * passes.count * windows, after)
+    yield stage._replace(parameters=model.own_size(layer))
 
 
 COUNTERS = {

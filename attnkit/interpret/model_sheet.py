@@ -12,6 +12,7 @@ from attnkit.checkpoints.generation_defaults import key_of, list_defaults
 from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table
 from attnkit.errors import counted, flag_name, format_bytes
 from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
+from attnkit.model.config import POSITION_CONVOLUTION, SoundConfig
 from attnkit.model.experts import ExpertConfig
 from attnkit.records import Record, Tensor, join_names
 
@@ -76,6 +77,10 @@ KEYS = {
     "image": "image_size num_channels",
     "sound": "max_source_positions",
     "mel filters": "num_mel_bins",
+    "convolutions": "conv_kernel",
+    "convolution norm": "feat_extract_norm",
+    "position convolution": "num_conv_pos_embeddings",
+    "frame labels": "vocab_size",
     "patches": "patch_size",
     "registers": "num_register_tokens",
     "vector width": "projection_dim",
@@ -272,11 +277,26 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "biases": biases_text(specs),
         **position_facts(config),
         "segments": f"{config.types} kinds" if config.types else "",
-        "sound": f"{sound.samples / sound.spectrogram.rate:g} seconds" if sound else "",
-        "mel filters": f"{sound.spectrogram.mels}" if sound else "",
+        **(sound_facts(sound) if sound else {}),
+        "frame labels": f"{config.frame_labels}, joined by CTC" if config.frame_labels else "",
         "image": f"{cut.channels} channels of {cut.height} × {cut.width}" if cut else "",
         "patches": f"{cut.patch_height} × {cut.patch_width}" if cut else "",
         "registers": str(cut.registers) if cut and cut.registers else "",
+    }
+
+
+def sound_facts(sound: SoundConfig) -> dict[str, str]:
+    """What a model of sounds reads, and its convolutions."""
+    cuts = [cut for part, cut in sound.convolutions.items() if part != POSITION_CONVOLUTION]
+    windows = ", ".join(f"{cut.size}/{cut.options.stride[0]}" for cut in cuts)
+    position = sound.convolutions.get(POSITION_CONVOLUTION)
+    shown = sound.spectrogram
+    return {
+        "sound": f"{sound.samples / shown.rate:g} seconds" if shown else "samples",
+        "mel filters": f"{shown.mels}" if shown else "",
+        "convolutions": f"{windows} (frames of a window / stride)",
+        "convolution norm": {"channel": "of the first, by channel", "layer": "of all, by frame"}.get(cuts[0].norm, ""),
+        "position convolution": f"{position.size} frames, {position.options.groups} groups" if position else "",
     }
 
 

@@ -3,7 +3,9 @@
 A model is a configuration, and parameters by layer name. Layer names, with STACK for encoder or decoder:
 
 STACK.embed        table (N, D), types (M, D); of images w (C*P*P, D), b (D,), cls (D,), registers (R, D)
-STACK.conv1 …      w (C*K, D), b (D,): convolutions of a spectrogram (frame, C), each before GELU
+STACK.conv1 …      w (C*K, D), b (D,); gamma, beta (D,): convolutions of a sound (frame, C), their norms
+STACK.feature_norm gamma, beta (E,): a norm of what they give
+STACK.position_conv  w (D/groups*K, D), b (D,), g (K,): a convolution whose result is added, in place of positions
 STACK.positions    table (P, D), learned positions
 STACK.embed_norm   gamma, beta (D,): a norm of the embeddings
 STACK.projection   w (E, D), b (D,): embeddings of another width to that of the layers; E is then that of all above
@@ -127,19 +129,55 @@ class PatchConfig:
         return height // self.patch_height, width // self.patch_width
 
 
+class ConvolutionLayer(NamedTuple):
+    """A convolution over the frames of a sound.
+
+    inputs, filters  channels before and after it
+    size             frames of a window
+    options          how the window moves
+    activation       after it
+    norm             before that: layer (of each frame), channel (of each channel, over all frames), or "" for none
+    is_scaled        whether its weights have a length at each place of a window, the parameter g
+    reads_samples    whether its input is a sound, whose samples have no axis of channels
+    """
+
+    inputs: int
+    filters: int
+    size: int
+    options: Convolution
+    activation: str = "gelu"
+    norm: str = ""
+    is_scaled: bool = False
+    reads_samples: bool = False
+
+    @property
+    def window(self) -> int:
+        """The numbers that a filter reads at once.
+
+        >>> ConvolutionLayer(8, 8, 3, Convolution(groups=2)).window
+        12
+        """
+        return self.inputs // self.options.groups * self.size
+
+
+POSITION_CONVOLUTION = "position_conv"  # the part whose result is added to its input
+
+
 class SoundConfig(NamedTuple):
     """What a model of sounds reads, and how the text of one begins.
 
-    spectrogram  its numbers
-    positions    of the encoder, after the convolutions
+    spectrogram  its numbers; None: the model reads the samples
+    positions    of the encoder, after the convolutions; 0: no limit
+    convolutions  by part of the encoder, in their order; one of positions is the last
     languages    language -> its token; tasks: transcribe and translate -> their tokens
     no_timestamps  the token after which a text has no times, before those of times; None: there is none
     latest_begin   how many times after 0 may begin a text; None: any
     banned_first   tokens that are never the first of a text
     """
 
-    spectrogram: Spectrogram
+    spectrogram: Spectrogram | None
     positions: int
+    convolutions: Mapping[str, ConvolutionLayer]
     languages: Mapping[str, int] = {}
     tasks: Mapping[str, int] = {}
     no_timestamps: int | None = None
@@ -148,23 +186,31 @@ class SoundConfig(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """The samples that the encoder reads at once.
+        """The samples that the encoder reads at once; 0: any number.
 
-        >>> SoundConfig(Spectrogram(), 1500).samples / 16000
+        >>> SoundConfig(Spectrogram(), 1500, {}).samples / 16000
         30.0
         """
-        return 2 * self.positions * self.spectrogram.hop
+        return 2 * self.positions * self.spectrogram.hop if self.spectrogram else 0
 
-    def convolution(self, layer: str) -> Convolution:
-        """How the kernel of a layer moves: that of the last one halves the number of frames.
+    def frames_before(self, part: str, states: int) -> int:
+        """The windows of a convolution of which the encoder makes so many states, or the samples before the first.
 
-        >>> SoundConfig(Spectrogram(), 1500).convolution("encoder.conv2").stride
-        (2,)
+        part  "" for the samples; the least number that suffices
+
+        >>> one = ConvolutionLayer(1, 4, 10, Convolution((5,)))
+        >>> sound = SoundConfig(None, 0, {"conv1": one, "conv2": one})
+        >>> [sound.frames_before(part, 2) for part in ("conv2", "conv1", "")]
+        [2, 15, 80]
         """
-        return Convolution((2,) if layer.endswith("conv2") else (1,), (1,))
-
-
-KERNEL, AFTER_KERNEL = 3, "gelu"  # frames of a window of these convolutions, and the activation after them
+        frames = states
+        for name, cut in reversed([*self.convolutions.items()]):
+            if name == part:
+                break
+            if name != POSITION_CONVOLUTION:
+                stride, zeros = cut.options.stride[0], cut.options.padding
+                frames = (frames - 1) * stride + cut.size - (2 * zeros[0] if isinstance(zeros, tuple) else 0)
+        return frames
 
 
 @dataclass(frozen=True)
@@ -287,6 +333,7 @@ class Config:
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
     head_norm     whether head.norm follows head.dense
     classes       names of the logits of a classifier
+    frame_labels  number of the labels of each frame of a sound, of which CTC makes a text; 0: there are none
     task          what the classes are of: sequence, token, or question (the ends of an answer); "": see `pooling`
     pooling       the vector that a classifier of whole texts or images reads: first (the first token's), pooler, mean
                   (of the tokens), concat (of the last token, the maximum and the mean), or patches (the first token's
@@ -335,6 +382,7 @@ class Config:
     head_norm: bool = True
     head_activation: str = ""
     classes: tuple[str, ...] = ()
+    frame_labels: int = 0
     task: str = ""
     pooling: str = "first"
     vector_width: int = 0
@@ -384,11 +432,16 @@ class Config:
         """
         chosen = self.stack(stack)
         steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or self.patches else []
-        if self.sound and stack == "encoder":
-            steps = [Step("conv", f"{stack}.conv1"), Step("conv", f"{stack}.conv2")]
+        is_sound = self.sound is not None and stack == "encoder"
+        convolutions = [*self.sound.convolutions] if self.sound and is_sound else []
+        if is_sound:
+            steps = [Step("conv", f"{stack}.{part}") for part in convolutions if part != POSITION_CONVOLUTION]
+            steps += [Step("layernorm", f"{stack}.feature_norm")] * (POSITION_CONVOLUTION in convolutions)
         projection = [Step("linear", f"{stack}.projection")] if self.embed_width else []
         if self.projects_first:
             steps += projection
+        if POSITION_CONVOLUTION in convolutions:
+            steps.append(Step("conv", f"{stack}.{POSITION_CONVOLUTION}", "input"))
         if self.positions.kind in ("learned", "sinusoidal"):
             steps.append(Step("posenc", f"{stack}.positions"))
         if self.embed_norm:
@@ -434,6 +487,13 @@ class Config:
         numbered = [f"{name}.expert.{number}" for number in range(experts.count)]
         return [layer, *numbered, *[f"{name}.shared"] * bool(experts.shared)]
 
+    def convolution(self, layer: str) -> ConvolutionLayer:
+        """The convolution of a layer; UsageError if it is none."""
+        _, _, part = parse_layer_name(layer)
+        if self.sound is None or part not in self.sound.convolutions:
+            raise UsageError(f"{layer} is no convolution of a {self.family} model", "--layer")
+        return self.sound.convolutions[part]
+
     def position_count(self, stack: str) -> int:
         """The number of positions of a stack; 0: no limit."""
         return self.sound.positions if self.sound and stack == "encoder" else self.positions.longest
@@ -447,11 +507,12 @@ class Config:
         """
         stack_name, _, part = parse_layer_name(layer)
         patches, positions = self.patches, self.positions
+        cut = self.sound.convolutions.get(part) if self.sound else None
         if not stack_name:
             return _head_shape(self, part, name)
         stack = self.stack(stack_name)
         sizes = {
-            "model": self.result_width(layer) if part in EMBEDDING else self.width,
+            "model": self.result_width(layer) if part in EMBEDDING or cut else self.width,
             "heads": stack.heads * stack.head_dim,
             "key heads": stack.kv_heads * stack.head_dim,
             "hidden": self._hidden_width(stack, part),
@@ -463,7 +524,8 @@ class Config:
             "pixel": patches.channels * patches.patch_height * patches.patch_width if patches else 0,
             "embedding": self.embed_width,
             "position": self.position_count(stack_name) + positions.first,
-            "window": KERNEL * (self.sound.spectrogram.mels if self.sound and part == "conv1" else self.width),
+            "window": cut.window if cut else 0,
+            "place": cut.size if cut else 0,
             "bucket": positions.buckets,
             "distance": 2 * positions.buckets,
             "head": stack.heads,
@@ -487,8 +549,11 @@ class Config:
 
     def result_width(self, layer: str) -> int:
         """Width of what the step of a layer computes, without its residual."""
-        narrow = EMBEDDING[:1] if self.projects_first else EMBEDDING
-        return self.embed_width if self.embed_width and parse_layer_name(layer)[2] in narrow else self.width
+        narrow = EMBEDDING[:2] if self.projects_first else EMBEDDING
+        part = parse_layer_name(layer)[2]
+        if self.sound and part in self.sound.convolutions:
+            return self.sound.convolutions[part].filters
+        return self.embed_width if self.embed_width and part in narrow else self.width
 
     def fixes_shapes(self, layer: str) -> bool:
         """Whether products have fixed shapes, so that other texts change no bits.
@@ -606,7 +671,7 @@ def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
     return match[1], None if match[2] is None else int(match[2]), match[3]
 
 
-EMBEDDING = ("embed", "positions", "embed_norm")  # layers before a projection
+EMBEDDING = ("embed", "feature_norm", "positions", "embed_norm")  # layers before a projection
 
 
 def _with_relative_positions(positions: PositionConfig, stack: str, layers: list[str]) -> list[str]:
@@ -628,7 +693,7 @@ def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:
     """Shape of a parameter of the pooler or of a layer of the head."""
     width = config.width
     inner = (config.head_width or width) if config.transform else config.pooled_width
-    words = len(config.classes) or config.stack(config.stacks[-1]).vocab
+    words = len(config.classes) or config.frame_labels or config.stack(config.stacks[-1]).vocab
     rows, out = {"pooler": (width, width), "vector": (width, config.vector_width), "head": (inner, words)}.get(
         part, (width, inner)
     )

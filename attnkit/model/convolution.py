@@ -128,6 +128,18 @@ def convolve_backward(
     return dpadded[(slice(None), *inner)].reshape(x.shape), dweight, sum_rows(rows)
 
 
+def scale_places(kernel: Array, lengths: Array) -> Array:
+    """The kernel whose weights have a length at each place of a window: (E, C, K), (K,) -> (E, C, K).
+
+    Source: weight normalization (Salimans and Kingma 2016), over all axes but the last as wav2vec 2.0 has it.
+
+    >>> scale_places(np.array([[[3.0, 1.0]], [[4.0, 0.0]]]), np.array([10.0, 2.0])).tolist()
+    [[[6.0, 2.0]], [[8.0, 0.0]]]
+    """
+    scaled: Array = kernel * (lengths / np.sqrt((kernel * kernel).sum(axis=(0, 1))))
+    return scaled
+
+
 def find_windows(x: Array, weight: Array, options: Convolution) -> Windows:
     """The windows of an input; DataError where x and the weight do not match."""
     over = weight.ndim - 2

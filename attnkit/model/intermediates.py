@@ -86,6 +86,7 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
         "padded": Intermediate(None),
         "windows": Intermediate(None),
         "convolved": Intermediate(None, "windows W + b"),
+        "normalized": Intermediate(None, "norm(convolved)"),
     },
     "mel": {
         "frames": Intermediate(("frame", "sample"), "the samples around each step of --hop"),

@@ -79,6 +79,21 @@ def layer_norm(
     return normalize_rows(x, gamma, beta, eps, axis, centred=True)
 
 
+def channel_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5) -> Array:
+    """Each channel to mean 0 and variance 1 over all positions, times gamma, plus beta.
+
+    x (..., L, C), gamma (C,), beta (C,) -> (..., L, C)
+
+    Source: GroupNormalization-21 of ONNX, with a group for each channel.
+
+    >>> channel_norm(np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([2.0, 1.0]), np.array([0.0, 7.0])).round(4).tolist()
+    [[-2.0, 7.0], [2.0, 7.0]]
+    """
+    y = np.swapaxes(layer_norm(np.swapaxes(x, -1, -2), eps=eps).y, -1, -2)
+    y = y if gamma is None else y * gamma
+    return np.ascontiguousarray(y if beta is None else y + beta)
+
+
 def layer_norm_vjp(
     x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5, axis: int = -1
 ) -> tuple[Array, Pullback]:

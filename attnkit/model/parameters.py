@@ -8,6 +8,9 @@ Axes = tuple[str, ...]
 
 SHOWN = {"key heads": "heads", "query norm": "heads", "key norm": "heads"}  # axes under the names that users see
 
+MOST_CONVOLUTIONS = 16  # one after another
+CONVOLUTIONS = tuple(f"conv{number}" for number in range(1, MOST_CONVOLUTIONS + 1))
+
 # the last part of the name of a layer -> the tool that computes it
 TOOLS = {
     "embed": "embed",
@@ -15,9 +18,11 @@ TOOLS = {
     **dict.fromkeys(("self", "cross", "bias", "relative"), "attend"),
     **dict.fromkeys(("ffn", "expert", "shared", "readout", "bridge", "bridge_cell"), "ffn"),
     **dict.fromkeys(("projection", "scale1", "scale2"), "linear"),
-    **dict.fromkeys(("conv1", "conv2"), "conv"),
+    **dict.fromkeys((*CONVOLUTIONS, "position_conv"), "conv"),
     "rnn": "rnn",
-    **dict.fromkeys(("norm", "embed_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"),
+    **dict.fromkeys(
+        ("norm", "embed_norm", "feature_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"
+    ),
     **dict.fromkeys(("pooler", "vector"), "encode"),
     **dict.fromkeys(("head", "head.dense", "head.norm"), "decode"),
 }
@@ -65,6 +70,7 @@ FFN: dict[str, Axes] = {
     "b3": ("hidden",),
 }
 NORM: dict[str, Axes] = {"gamma": ("model",), "beta": ("model",)}
+CONVOLUTION: dict[str, Axes] = {"w": ("window", "model"), "b": ("model",), **NORM}
 CELL: dict[str, Axes] = {
     "input": ("gates", "model"),
     "hidden": ("gates", "model"),
@@ -93,8 +99,8 @@ OWN: dict[str, dict[str, Axes]] = {
         "shared_gate": ("model", "one"),
     },
     "projection": {"w": ("embedding", "model"), "b": ("model",)},
-    "conv1": {"w": ("window", "model"), "b": ("model",)},
-    "conv2": {"w": ("window", "model"), "b": ("model",)},
+    **dict.fromkeys(CONVOLUTIONS, CONVOLUTION),
+    "position_conv": CONVOLUTION | {"g": ("place",)},
     "scale1": {"w": ("model",)},
     "scale2": {"w": ("model",)},
     "cross": {"w": ("model", "source model")},

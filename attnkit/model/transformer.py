@@ -14,17 +14,16 @@ from attnkit.errors import DataError, counted
 from attnkit.model.activations import apply_activation
 from attnkit.model.attention import attention, multi_head_attention, project_heads, with_relative_scores
 from attnkit.model.config import (
-    AFTER_KERNEL,
-    KERNEL,
     AttentionRules,
     Config,
+    ConvolutionLayer,
     StackConfig,
     Step,
     layer_steps,
     parse_layer_name,
 )
 from attnkit.model.context import Context, Model, Params
-from attnkit.model.convolution import convolve
+from attnkit.model.convolution import convolve, scale_places
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.dtypes import Array, output_dtype, quiet, rounded, working
 from attnkit.model.embedding import embed
@@ -34,7 +33,7 @@ from attnkit.model.head_views import merge_heads
 from attnkit.model.hooks import apply_hook, scoped
 from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
 from attnkit.model.linear import add, linear, scaled
-from attnkit.model.norms import Normalized, layer_norm, rms_norm
+from attnkit.model.norms import Normalized, channel_norm, layer_norm, rms_norm
 from attnkit.model.patch_embedding import add_register_rows, extract_patches, interpolate_positions
 from attnkit.model.positions import (
     add_positions,
@@ -350,22 +349,29 @@ def _over_heads(mask: Array | None) -> Array | None:
 
 def _conv(model: Model, layer: str, x: Array, context: Context) -> Array:
     inner = convolve_frames(model, layer, x, context)
-    return apply_hook(context.hook, layer, apply_activation(AFTER_KERNEL, inner))
+    return apply_hook(context.hook, layer, apply_activation(model.config.convolution(layer).activation, inner))
 
 
 def convolve_frames(model: Model, layer: str, x: Array, context: Context) -> Array:
-    """The convolution of a layer before its activation: x (..., F, C) -> (..., F', D)."""
-    if model.config.sound is None:
-        raise DataError(f"a {model.config.family} model has no convolutions")
-    params, frames = model.params[layer], x.astype(context.dtype or x.dtype, copy=False)
-    options = model.config.sound.convolution(layer)
-    y = convolve(frames, unfold_kernel(params["w"]), params.get("b"), options)["output"]
-    return apply_hook(context.hook, f"{layer}.convolved", y)
+    """The convolution of a layer before its activation: x (..., F, C), or samples (..., F) -> (..., F', D)."""
+    cut, params = model.config.convolution(layer), model.params[layer]
+    frames = x.astype(context.dtype or x.dtype, copy=False)
+    frames = frames[..., None] if cut.reads_samples else frames
+    y = convolve(frames, find_kernel(params, cut), params.get("b"), cut.options)["output"]
+    y = apply_hook(context.hook, f"{layer}.convolved", y)
+    return apply_hook(context.hook, f"{layer}.normalized", normalize_channels(y, params, cut)) if cut.norm else y
 
 
-def unfold_kernel(weight: Array) -> Array:
-    """The kernel of a convolution from its matrix: (C * K, D) -> (D, C, K)."""
-    return weight.T.reshape(weight.shape[1], -1, KERNEL)
+def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
+    """The kernel of a convolution from its matrix w (C * K, D), and its lengths g (K,) if it has some: (D, C, K)."""
+    kernel: Array = params["w"].T.reshape(cut.filters, -1, cut.size)
+    return scale_places(kernel, params["g"]) if cut.is_scaled else kernel
+
+
+def normalize_channels(x: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
+    """The norm after a convolution, of each frame or of each channel: (..., F, D) -> (..., F, D)."""
+    gamma, beta = params.get("gamma"), params.get("beta")
+    return channel_norm(x, gamma, beta) if cut.norm == "channel" else layer_norm(x, gamma, beta).y
 
 
 def _linear(model: Model, layer: str, x: Array, context: Context) -> Array:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attnkit.errors import DataError
+from attnkit.tokenizers.ctc import load_ctc
 from attnkit.tokenizers.files import TokenizerFolder, open_folder
 from attnkit.tokenizers.huggingface import load_bpe, load_tokenizer_json, load_wordpiece
 from attnkit.tokenizers.languages import with_languages
@@ -23,6 +24,7 @@ LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
     ("sentencepiece.bpe.model",): load_unigram,
     ("tokenizer.model",): load_llama,
 }
+CTC_FAMILIES = ("wav2vec2",)  # whose vocabulary is of the labels of frames
 
 
 class NoTokenizer(DataError):
@@ -39,6 +41,8 @@ def load_tokenizer(place: str | TokenizerFolder, side: str = "source") -> Tokeni
     """
     folder = open_folder(place, side)
     vocabulary = folder.vocabulary_file  # first: files are recorded in the order they are read
+    if vocabulary is not None and folder.family in CTC_FAMILIES:
+        return replace(load_ctc(folder), files=tuple(folder.files))
     load = next((loader for files, loader in LOADERS.items() if folder.names.issuperset(files)), None)
     if load is None and vocabulary is not None:
         if folder.family == "marian":

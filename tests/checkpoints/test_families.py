@@ -61,7 +61,7 @@ def test_all_layers_of_every_folder_are_there_in_their_shapes(name):
 def test_a_folder_for_every_family():
     published = sorted({*FOLDERS} - {"marian-native"})  # which has the configuration of Marian's own program
     families = {json.loads((MODELS / name / "config.json").read_text())["model_type"] for name in published}
-    kinds = [drawn_models(kind) for kind in ("decoders", "vision", "sounds", "translators")]
+    kinds = [drawn_models(kind) for kind in ("decoders", "vision", "sounds", "waves", "translators")]
     drawn = {model["config"]["model_type"] for models in kinds for model in models.values()}
     assert families | drawn | {"gemma3", "clip_text_model", "clip_vision_model"} == set(FAMILIES)  # parts of others
 

@@ -53,8 +53,8 @@ def assert_near(actual, expected, tolerance):
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_spectrogram_is_that_of_transformers(folder, name):
-    config = open_checkpoint(folder(name)).config
-    assert_near(model_spectrogram(sound(name), config.sound), frozen(name, "features")[0].T, SINGLE)
+    read = open_checkpoint(folder(name)).config.sound
+    assert_near(model_spectrogram(sound(name), read, read.spectrogram), frozen(name, "features")[0].T, SINGLE)
 
 
 @pytest.mark.parametrize("name", TABLE)

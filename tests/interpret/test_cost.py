@@ -39,7 +39,7 @@ def list_cases(folder):
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """Cases, and what each of them really multiplies."""
-    names = [(name, kind) for kind in ("decoders", "translators") for name in drawn_models(kind)]
+    names = [(name, kind) for kind in ("decoders", "translators", "sounds", "waves") for name in drawn_models(kind)]
     drawn = {name: str(write_model(name, tmp_path_factory.mktemp(name), kind=kind)) for name, kind in names}
     folders = [STORY, *(str(MODELS / name) for name in FOLDERS), *drawn.values()]
     cases = [case for folder in folders for case in list_cases(folder)]

@@ -20,7 +20,7 @@ from attnkit.errors import UsageError
 from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_projection
-from attnkit.model.config import AFTER_KERNEL, Config, Step, parse_layer_name
+from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.convolution import convolve_backward
 from attnkit.model.dropout import dropout
@@ -41,11 +41,11 @@ from attnkit.model.transformer import (
     attention_source,
     changed_grid,
     convolve_frames,
+    find_kernel,
     layer_experts,
     position_buckets,
     run,
     segments,
-    unfold_kernel,
 )
 
 
@@ -281,18 +281,19 @@ def _linear_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
 
 def _conv_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
-    layer, params = step.layer, model.params[step.layer]
+    layer, params, cut = step.layer, model.params[step.layer], model.config.convolution(step.layer)
+    if cut.reads_samples or cut.is_scaled or cut.norm:
+        raise UsageError(f"the gradients of {layer} of a {model.config.family} model are not computed", "--model")
     inner = convolve_frames(model, layer, x, context)
 
     def undo(dy: Array, reverse: Reverse) -> Array:
-        dy = activation_backward(AFTER_KERNEL, apply_hook(reverse.hook, layer, dy), inner)
+        dy = activation_backward(cut.activation, apply_hook(reverse.hook, layer, dy), inner)
         dy = apply_hook(reverse.hook, f"{layer}.convolved", dy)
-        options = model.config.sound.convolution(layer) if model.config.sound else None
-        dx, dw, db = convolve_backward(dy, x, unfold_kernel(params["w"]), options)
+        dx, dw, db = convolve_backward(dy, x, find_kernel(params, cut), cut.options)
         reverse.add(layer, {"w": dw.reshape(len(dw), -1).T} | ({"b": db} if "b" in params else {}))
         return dx
 
-    return apply_hook(context.hook, layer, apply_activation(AFTER_KERNEL, inner)), undo
+    return apply_hook(context.hook, layer, apply_activation(cut.activation, inner)), undo
 
 
 def _rnn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:

@@ -1,0 +1,212 @@
+"""Models of the samples of a sound: states, logits and texts as transformers computes them, and their traps.
+
+What the numbers are, and how they were made: tests/references/make_waves.py.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import attnkit
+from attnkit import model
+from attnkit.checkpoints import open_checkpoint
+from attnkit.errors import DataError, UsageError
+from attnkit.inputs import layers
+from attnkit.inputs.sound_inputs import model_samples
+from attnkit.interpret.model_summary import shell_pipeline
+from attnkit.records import Record
+from attnkit.tokenizers.auto import load_tokenizer
+from tests.drawing import draw_tensors, drawn_models, write_model
+from tests.places import REFERENCES, arrays
+
+TABLE = drawn_models("waves")
+LABELS = json.loads((REFERENCES / "frame_labels.json").read_text())
+EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Writes the folder of a model of a name, once for a dtype."""
+    known = {}
+
+    def write(name, dtype=np.float64):
+        if (name, dtype) not in known:
+            place = write_model(name, tmp_path_factory.mktemp(name), dtype, "waves")
+            for file, content in LABELS["files"].items():
+                (place / file).write_text(json.dumps(content))
+            known[name, dtype] = str(place)
+        return known[name, dtype]
+
+    return write
+
+
+def frozen(key):
+    return arrays("waves")[key]
+
+
+def sound():
+    return Record({"x": frozen("samples") / np.float32(32768)})
+
+
+def assert_near(actual, expected, tolerance):
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def compute(place, dtype, **changes):
+    """States and logits of the prepared samples, with choices of the configuration changed, and what was kept."""
+    core, kept = layers.core_model(open_checkpoint(place)), {}
+    core = core._replace(config=replace(core.config, **changes))
+    context = model.Context(hook=lambda where: lambda array: kept.setdefault(where, array), dtype=dtype)
+    states = model.run(core, core.config.plan("encoder"), frozen("values").astype(dtype), context)
+    return states, model.head_logits(core, states), kept
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_states_and_logits_are_those_of_transformers(folder, name, dtype):
+    kind, tolerance = ("f64", EXACT) if dtype == "float64" else ("f32", SINGLE)
+    states, logits, kept = compute(folder(name, np.dtype(dtype).type), dtype)
+    assert_near(states, frozen(f"{name}/states.{kind}"), tolerance)
+    assert_near(logits, frozen(f"{name}/logits.{kind}"), tolerance)
+    if dtype == "float64":
+        assert_near(kept["encoder.feature_norm"], frozen(f"{name}/features"), EXACT)
+        assert_near(kept["encoder.0.ffn.residual" if name != "group" else "encoder.0.norm2"],
+                    frozen(f"{name}/hidden.1"), EXACT)  # fmt: skip
+        first = "encoder.embed_norm" if name == "group" else "encoder.position_conv.residual"
+        assert_near(kept[first], frozen(f"{name}/hidden.0"), EXACT)
+
+
+def test_samples_are_those_of_transformers(folder, tmp_path):
+    read = open_checkpoint(folder("group")).config.sound
+    assert_near(model_samples(sound(), read, folder("group")), frozen("values"), 1e-6)
+    (tmp_path / "preprocessor_config.json").write_text('{"do_normalize": false}')
+    np.testing.assert_array_equal(model_samples(sound(), read, str(tmp_path)), sound()["x"])
+
+
+def test_weights_under_their_older_names(folder, tmp_path):
+    tensors = draw_tensors("wav2vec2", TABLE["group"]["shapes"])
+    older = {"original0": "weight_g", "original1": "weight_v"}
+    renamed = {
+        key if key[-9:] not in older else key.replace(f"parametrizations.weight.{key[-9:]}", older[key[-9:]]): one
+        for key, one in tensors.items()
+    }
+    assert any(key.endswith("conv.weight_v") for key in renamed)
+    write_model("group", tmp_path, np.float32, "waves")
+    safetensors.numpy.save_file(renamed, tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(
+        compute(str(tmp_path), "float32")[0], compute(folder("group", np.float32), "float32")[0]
+    )
+
+
+def changed(config, part, **changes):
+    """The model of sounds with a convolution changed."""
+    cuts = dict(config.sound.convolutions)
+    cuts[part] = cuts[part]._replace(**changes)
+    return {"sound": config.sound._replace(convolutions=cuts)}
+
+
+TRAPS = {  # a mistake that an implementation makes easily
+    "no scale of the places of the position kernel": lambda config: changed(config, "position_conv", is_scaled=False),
+    "zeros of an even window on the other side": lambda config: changed(
+        config, "position_conv", options=config.sound.convolutions["position_conv"].options._replace(padding="same")
+    ),
+    "the other norm of the first convolution": lambda config: changed(
+        config, "conv1", norm="layer" if config.sound.convolutions["conv1"].norm == "channel" else "channel"
+    ),
+    "no activation after the positions": lambda config: changed(config, "position_conv", activation="identity"),
+    "the erf of GELU": lambda config: changed(config, "conv2", activation="gelu-tanh"),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_mistake_changes_the_states_by_more_than_rounding(folder, trap):
+    config = open_checkpoint(folder("group")).config
+    expected = frozen("group/states.f64")
+    states, _, _ = compute(folder("group"), "float64", **TRAPS[trap](config))
+    assert np.abs(states - expected).max() > 1e-5 * np.abs(expected).max()
+
+
+def test_the_scale_is_of_places_not_of_filters():
+    kernel = np.random.default_rng(0).standard_normal((4, 2, 3))
+    scaled = model.convolution.scale_places(kernel, np.array([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(np.sqrt((scaled**2).sum(axis=(0, 1))), [1, 2, 3])
+
+
+@pytest.mark.parametrize("text", LABELS["texts"], ids=lambda text: text["text"] or "blank")
+def test_texts_of_labels_are_those_of_transformers(folder, text):
+    assert load_tokenizer(folder("group")).decode(text["ids"]) == text["text"]
+
+
+def test_the_text_of_a_sound_and_its_labels(folder):
+    options = {"model": folder("group"), "audio": sound(), "dtype": "float64"}
+    record, ids = attnkit.decode(**options), attnkit.decode(**options, emit="ids")
+    logits, probs = attnkit.decode(**options, emit="logits"), attnkit.decode(**options, top=2)
+    assert_near(logits["x"], frozen("group/logits.f64"), 1e-5)  # of samples that are prepared in float32
+    np.testing.assert_array_equal(ids["x"], frozen("group/logits.f64").argmax(axis=-1))
+    np.testing.assert_array_equal(ids["x"], record["ids"])
+    np.testing.assert_allclose(np.exp(record["x"]), probs["x"].max(axis=-1))
+    text = attnkit.decode(**options, emit="text")
+    assert record.labels["text"] == (text,) or list(record.labels["text"]) == [text]
+    states = attnkit.encode(model=folder("group"), audio=sound(), dtype="float64")
+    np.testing.assert_array_equal(attnkit.decode(states, model=folder("group"))["x"], record["x"])
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_printed_pipeline_has_the_bits_of_the_model(folder, name):
+    place = folder(name)
+    of_model = attnkit.encode(model=place, audio=sound())
+    lines = shell_pipeline(open_checkpoint(place).config, place, "encoder").replace("\\\n", "").split("|")
+    samples = attnkit.layernorm(sound(), eps=1e-7)
+    np.testing.assert_array_equal(attnkit.run("|".join(lines), samples)["x"], of_model["x"])
+    np.testing.assert_array_equal(attnkit.encode(samples, model=place)["x"], of_model["x"])
+
+
+def test_a_trace_has_every_convolution(folder, tmp_path):
+    attnkit.encode(model=folder("layer"), audio=sound(), trace=str(tmp_path / "run.npz"))
+    with np.load(tmp_path / "run.npz") as run:
+        for number in range(1, 8):
+            assert {f"encoder.conv{number}{part}" for part in ("", ".convolved", ".normalized")} <= {*run.files}
+        assert "encoder.position_conv" in run.files
+
+
+@pytest.mark.parametrize(
+    ("tool", "options", "kind", "problem"),
+    [
+        ("decode", {"audio": np.zeros(399)}, DataError, r"a sound of 399 samples \(expected 400 or more\)"),
+        ("decode", {"audio": np.zeros((2, 4000))}, DataError, "rank 2, expected 1"),
+        ("decode", {"audio": Record({"x": np.zeros(800), "sample_rate": np.array(8000)})}, DataError, "8000 samples"),
+        ("decode", {"timestamps": True}, UsageError, "--timestamps: needs a model that generates text"),
+        ("decode", {"language": "en"}, UsageError, "--language: needs a model that generates text"),
+        ("decode", {"beam": 2}, UsageError, "--beam: needs a model that generates text"),
+        ("decode", {"temperature": 0.5}, UsageError, "--temperature: needs a model that generates text"),
+        ("decode", {"steps": True}, UsageError, "--steps: needs a model that generates text"),
+        ("encode", {"audio": np.zeros(10)}, DataError, "a sound of 10 samples"),
+        ("encode", {"audio": sound(), "engine": "jax"}, UsageError, "numpy computes models of sounds"),
+    ],
+)
+def test_what_is_refused(folder, tool, options, kind, problem):
+    with pytest.raises(kind, match=problem):
+        getattr(attnkit, tool)(**({"model": folder("group"), "audio": sound()} | options))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"conv_dim": [8, 10]}, r"conv_stride has 7 numbers \(expected 2\)|conv_kernel has 7"),
+        ({"conv_dim": "8"}, r"conv_dim is '8' \(expected a list"),
+        ({"conv_kernel": [0, 3, 3, 3, 3, 2, 2]}, "conv_kernel is"),
+        ({"conv_dim": [1 << 40] * 7}, "conv_dim is"),
+        ({"num_conv_pos_embedding_groups": 5}, "24 is not divisible by num_conv_pos_embedding_groups 5"),
+        ({"feat_extract_norm": "batch"}, "feat_extract_norm"),
+        ({"add_adapter": True}, "adapters are not supported"),
+        ({"adapter_attn_dim": 16}, "adapters are not supported"),
+    ],
+)
+def test_bad_configurations(tmp_path, changes, problem):
+    write_model("group", tmp_path, np.float32, "waves", **changes)
+    with pytest.raises(DataError, match=problem):
+        open_checkpoint(str(tmp_path))
