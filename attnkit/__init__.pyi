@@ -504,7 +504,7 @@ def cost(
     generate: int = 0,
     batch: int = 1,
     train: bool = False,
-    dtype: Literal["float64", "float32", "bfloat16", "float16"] = "float32",
+    dtype: Literal["float64", "float32", "bfloat16", "float16"] | None = None,
     sweep: str = "",
     parts: bool = False,
     elementwise: bool = False,

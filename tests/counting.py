@@ -1,6 +1,7 @@
 """Counts the products that NumPy makes in a run of a model, and prints them as JSON: python -m tests.counting FILE.
 
-FILE lists cases [folder, tokens, generated, texts, is_masked]; -1 generated tokens are a step of training. Every `@` of
+FILE lists cases [folder, tokens, generated, texts, is_masked]; -1 generated tokens are a step of training; or texts,
+each a pipeline. Every `@` of
 the package is rewritten to a function that counts before it multiplies, and so are the functions of NumPy. Of kernels
 that add rows of zeros, or a column for a bias, the product without them is counted; a sum by a vector of ones is none.
 """
@@ -125,6 +126,15 @@ def draw_input(core, rng, stack, texts, length):
     return rng.integers(0, len(core.params[f"{stack}.embed"]["table"]), (texts, length))
 
 
+def run_pipeline(text):
+    """The FLOPs of products of a pipeline."""
+    import attnkit
+
+    counted["products"] = 0
+    attnkit.run(text)
+    return {"flops": 2 * counted["products"]}
+
+
 def run_case(folder, tokens, generated, texts, is_masked):
     """The FLOPs of products of a case, and the bytes of its weights and of its cache."""
     from attnkit.checkpoints import open_checkpoint
@@ -181,4 +191,6 @@ def run_case(folder, tokens, generated, texts, is_masked):
 if __name__ == "__main__":
     install()
     with open(sys.argv[1]) as file:
-        print(json.dumps([run_case(*case) for case in json.load(file)]))
+        print(
+            json.dumps([run_pipeline(case) if isinstance(case, str) else run_case(*case) for case in json.load(file)])
+        )

@@ -128,6 +128,14 @@ def stdin_or_error(remedy: str = "name a file, or pipe into it ('-' reads it)") 
     return "-"
 
 
+def is_model_path(path: str) -> bool:
+    """Whether a path is a folder, a GGUF file or a tower of a model, DIR:text or DIR:vision."""
+    from attnkit.checkpoints.checkpoint import is_tower
+    from attnkit.formats.gguf import is_gguf
+
+    return os.path.isdir(path) or is_gguf(path) or is_tower(path)
+
+
 def load_operand(
     path: str, load: Load, piped: list[Record | str] | None = None, bfloat16: bool = False
 ) -> tuple[Any, dict[str, str]]:

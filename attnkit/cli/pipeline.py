@@ -5,11 +5,12 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 
 from attnkit import commands, formats
-from attnkit.cli import parser
+from attnkit.cli import operands, parser
 from attnkit.cli.output_format import (
     DISPLAY_FORMATS,
     FIGURE_FORMATS,
@@ -19,6 +20,7 @@ from attnkit.cli.output_format import (
 )
 from attnkit.cli.tool import Records, Stage, make_item, named_files, running
 from attnkit.errors import AttnkitError, UsageError
+from attnkit.interpret.stage_calls import StageCall
 from attnkit.records import Record
 
 # a backslash and line end, among the quotes, comments and other backslashes that may hold one
@@ -71,6 +73,15 @@ def parse_stages(text: str) -> list[Stage]:
             text_format(call.common, call.gives == "report")
         check_figure_flags(call.common | call.extra, call.common.get("format") in FIGURE_FORMATS, call.tool.name)
     return calls
+
+
+def is_pipeline(text: str) -> bool:
+    """Whether a text begins with the name of a tool, or has several stages.
+
+    >>> is_pipeline("embed 'a b' --dim 2"), is_pipeline("gpt2"), is_pipeline("a | b")
+    (True, False, True)
+    """
+    return "|" in text or text.removeprefix("attnkit ").partition(" ")[0] in commands.TOOLS
 
 
 @contextlib.contextmanager
@@ -165,3 +176,26 @@ def split_pipeline(results: Iterator[Result], format: str, bfloat16: bool) -> It
     """Yield results as a pipe in this format would deliver them."""
     for result in results:
         yield formats.round_trip(result, format, bfloat16) if isinstance(result, Record) else result
+
+
+def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> None:
+    """Have a stage of a pipeline add each call of its tool to a list.
+
+    number  the number of the stage, from 1
+    """
+    function = stage.tool.function
+    texts = {name: value for name, value in stage.parameters.items() if isinstance(value, str)}
+    loaded = {name: value for name, value in texts.items() if stage.tool.flags[name].load}
+    own = {name: value[1:] for name, value in loaded.items() if value.startswith(":")}
+    piped = tuple(name for name, value in loaded.items() if operands.is_stdin(value) and number > 1)
+
+    @wraps(function)
+    def keep(item: Any, **values: Any) -> Result:
+        result: Result = function(item, **values)
+        stage.format.keeps_history = True  # so that its files are hashed: the history of the result names them
+        calls.append(
+            StageCall(number, stage.tool.name, function, item, values, own, piped, result, tuple(stage.operands))
+        )
+        return result
+
+    stage.tool = replace(stage.tool, function=keep)

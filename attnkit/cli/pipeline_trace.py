@@ -16,7 +16,7 @@ from attnkit.errors import UsageError, suggest
 from attnkit.generation.options import is_same_file
 from attnkit.inputs import layers
 from attnkit.interpret.gradients.pipeline import gather_tensors, shorten_names
-from attnkit.interpret.gradients.stages import part_prefix
+from attnkit.interpret.stage_calls import part_prefix
 from attnkit.records import Labels, Record, Tensor, join_names
 
 INPUT = "0.input"

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from attnkit import display
-from attnkit.cli import figures, operands, options, views
+from attnkit import display, formats
+from attnkit.cli import figures, operands, options, pipeline, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, tool
 from attnkit.display.cells import Cells
-from attnkit.errors import UsageError, counted, format_bytes
+from attnkit.errors import DataError, UsageError, counted, format_bytes
+from attnkit.formats.streams import name_errors
 from attnkit.interpret import cost as counting
 from attnkit.interpret.cost import QUANTITIES, format_count
+from attnkit.interpret.stage_calls import StageCall
 from attnkit.records import Labels, Record, Tensor, shared_labels
 
 if TYPE_CHECKING:
@@ -44,23 +46,90 @@ class Models:
         return short if len({*short}) == len(short) else [*self.folders]
 
 
-def read_models(stage: Stage, upstream: Records | None) -> Records:
-    """Open the folders of one model or two."""
+@dataclass(frozen=True)
+class Ran:
+    """The stages of a pipeline or of a trace, which state their own tokens.
+
+    kind    pipeline or trace
+    dtype   of their numbers
+    """
+
+    kind: str
+    title: str
+    stages: list[counting.Stage]
+    dtype: str
+
+
+def read_counted(stage: Stage, upstream: Records | None) -> Records:
+    """Open the folders of one model or two, read a trace, or run a pipeline."""
     if not 1 <= len(stage.operands) <= 2:
-        raise UsageError(f"expected the folder of a model or of two, got {counted(len(stage.operands), 'operand')}")
-    return Records(None, iter([open_models(stage)]))
+        problem = "expected the folder of a model or of two, a trace, or a pipeline in quotes"
+        raise UsageError(f"{problem}, got {counted(len(stage.operands), 'operand')}")
+    return Records(None, iter([read_operands(stage, upstream)]))
 
 
-def open_models(stage: Stage) -> Models:
+def read_operands(stage: Stage, upstream: Records | None) -> "Models | Ran":
+    first = stage.operands[0]
+    if len(stage.operands) == 1 and not operands.is_model_path(first):
+        if first == "-" or os.path.lexists(first):
+            return read_trace(stage, first)
+        if pipeline.is_pipeline(first):
+            return run_pipeline(stage, first, upstream)
     checkpoints = [operands.load_operand(folder, "model")[0] for folder in stage.operands]
     stage.files.loaded |= dict(zip(("folder", "other"), checkpoints, strict=False))
     return Models(stage.operands, checkpoints)
 
 
-def read_folders(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Open the models of a caller in Python."""
+def run_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
+    """Run a pipeline, and count its stages for all of its records."""
+    from attnkit.interpret.pipeline_cost import count_call
+
+    calls: list[StageCall] = []
+    stages = pipeline.parse_stages(text)
+    for number, one in enumerate(stages, start=1):
+        if one.common.pop("output", None):
+            raise UsageError(f"stage {number}, {one.tool.name}: --output is of cost: attnkit cost '…' -o FILE")
+        if one.recorded_engine():
+            raise UsageError(f"stage {number}, {one.tool.name}: what numpy computes is counted", "--engine")
+        pipeline.keep_calls(one, number, calls)
+    counts: list[counting.Stage] = []
+    records, dtype = 0, "float32"
+    for result in pipeline.chain_stages(stages, upstream=upstream).items:
+        counts = counting.sum_stages([*counts, *(one for call in calls for one in count_call(call))])
+        records += 1
+        if isinstance(result, Record) and "x" in result and result["x"].dtype.name in counting.ITEMSIZES:
+            dtype = result["x"].dtype.name
+        calls.clear()
+    for one in stages:
+        stage.files.digests |= one.files.compute_digests(True)
+    return Ran("pipeline", f"pipeline: {counted(records, 'record')}", counts, dtype)
+
+
+def read_trace(stage: Stage, path: str) -> Ran:
+    """Read a trace, and count the layers that it has by the model that made it."""
+    from attnkit.interpret.trace_cost import count_trace, model_of_history
+
+    source, _ = operands.open_operand(path, hash=True)
+    with source:
+        records = [*formats.read(source, lone_is_x=False, maps=True)]
+        if len(records) != 1:
+            raise DataError(f"expected one trace, got {counted(len(records), 'record')}", source.name)
+        with name_errors(source.name):
+            folder = model_of_history(records[0].history)
+            checkpoint, _ = operands.load_operand(folder, "model")
+            counts = count_trace(records[0], checkpoint)
+        if source.name != "<stdin>":
+            stage.files.digests |= {source.name: source.digest()}
+    names = [tensor.array.dtype.name for tensor in records[0].tensors.values()]
+    dtype = next((name for name in names if name in counting.ITEMSIZES), "float32")
+    shape = next(one.shape for one in counts if one.shape)
+    return Ran("trace", f"trace of {folder}: {counted(shape[-2], 'token')}", counts, dtype)
+
+
+def read_given(stage: Stage, inputs: Sequence[Any]) -> Records:
+    """Open the models, or run the pipeline, of a caller in Python."""
     stage.operands = tuple(os.fspath(one) for one in inputs if one is not None)
-    return read_models(stage, None)
+    return read_counted(stage, None)
 
 
 def parse_sweep(value: str) -> str:
@@ -305,8 +374,8 @@ def list_rows(record: Record, stage: Stage) -> Cells:
 
 
 @tool(
-    operand="DIR [DIR]",
-    reader=read_models,
+    operand="DIR [DIR] | PIPELINE | TRACE",
+    reader=read_counted,
     gives="answer",
     views=ResultViews(table=render_cost, figure=draw_cost, cells=list_rows),
     check_finite=lambda parameters: False,
@@ -329,12 +398,12 @@ def list_rows(record: Record, stage: Stage) -> Cells:
     ),
     python=PythonForm(
         inputs={"model": "str | os.PathLike[str]", "other": "str | os.PathLike[str] | None"},
-        reader=read_folders,
+        reader=read_given,
         result="Record",
     ),
 )
 def cost(
-    models: Models,
+    models: Models | Ran,
     *,
     tokens: Annotated[
         int | None,
@@ -353,9 +422,13 @@ def cost(
         bool, typer.Option(help="count a step of training: forward, backward, and what AdamW keeps")
     ] = False,
     dtype: Annotated[
-        str,
-        options.choice(counting.ITEMSIZES, "dtype of weights, cache and results, by which bytes are counted"),
-    ] = "float32",
+        str | None,
+        options.choice(
+            counting.ITEMSIZES,
+            "dtype of weights, cache and results, by which bytes are counted [default: float32; of a pipeline or a "
+            "trace its own]",
+        ),
+    ] = None,
     sweep: Annotated[
         str,
         typer.Option(
@@ -388,12 +461,16 @@ def cost(
 ) -> Record:
     """Count what a model costs: FLOPs, bytes read and written, parameters and KV cache, of every stage that runs.
 
-    DIR is the folder of a model; nothing is run without --measure. Two models are set side by side. The stages have
-    the names of a trace, equal layers in one row with # for their number. FLOPs are those of products, 2 M K N of (M,
-    K) times (K, N), as they run: scores are those of all queries and keys, also blocked ones, and where there are so
-    many that they are computed in tiles, those of the tiles that are not skipped. With --generate, the prompt and the
-    generated tokens, each of which attends to the cache, are two tables. Without it, one pass over the texts computes
-    the logits of every token; the decoder of an encoder-decoder model reads as many tokens as its encoder.
+    DIR is the folder of a model; nothing is run without --measure. Two models are set side by side. A PIPELINE in
+    quotes is run once, for what standard input holds, and its stages are counted for all records together. A TRACE of
+    encode or decode is counted by the model that its history names: one pass over its tokens, through the layers that
+    it has. The stages have the names of a trace, equal layers in one row with # for their number.
+
+    FLOPs are those of products, 2 M K N of (M, K) times (K, N), as they run: scores are those of all queries and keys,
+    also blocked ones, and where there are so many that they are computed in tiles, those of the tiles that are not
+    skipped. With --generate, the prompt and the generated tokens, each of which attends to the cache, are two tables.
+    Without it, one pass over the texts computes the logits of every token; the decoder of an encoder-decoder model
+    reads as many tokens as its encoder.
 
     A table shows bytes read and written together, FLOPs per byte of them (elementwise ones included), the bytes that a
     token adds to the cache of keys and values, and the share of the FLOPs. Training counts two products in the
@@ -407,11 +484,20 @@ def cost(
 
     \b
     Examples:
+      attnkit cost 'embed "The cat sat" --dim 8 | attend --heads 2 --seed 1 | ffn --hidden 32' --parts
       attnkit cost DIR --tokens 1024
       attnkit cost DIR --tokens 1024 --generate 100 --dtype bfloat16
       attnkit cost DIR OTHER --sweep tokens=128:131072 -o cost.svg
       attnkit cost DIR --paper --sweep tokens=128:4096 --measure
     """
+    if isinstance(models, Ran):
+        given = {"tokens": tokens, "generate": generate, "batch": batch > 1, "train": train, "sweep": sweep}
+        given |= {"measure": measure, "paper": paper}
+        if flag := next((name for name, value in given.items() if value), None):
+            raise UsageError(f"needs the folder of a model, not a {models.kind}", f"--{flag}")
+        held = {models.title: {"weights": sum(one.parameters for one in models.stages)}}
+        return counting.phases_record({models.title: models.stages}, held, dtype or models.dtype, by_layer=not parts)
+    dtype = dtype or "float32"
     shapes = [counting.count_model(checkpoint) for checkpoint in models.checkpoints]
     run = counting.Workload(
         tokens or min(counting.default_tokens(one.config) for one in shapes), generate, batch, train

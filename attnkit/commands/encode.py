@@ -170,7 +170,6 @@ def compute_pack(pack: Sequence[tuple[Line, encoding.Encoding]], dtype: str | No
         line.result = finish(one, x)
 
 
-OUTPUT_HEAD = ("head.dense", "head.norm", "logits")
 POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
 
 
@@ -324,7 +323,7 @@ def run_encoder(
     x = model.run(core, steps, encoded.inputs, context)
     encoded = encoded._replace(base=source_states.add_last_states(base, core.config, context, x.ndim == 3))
     has_head_alone = encoded.is_whole and core.config.head and len(core.config.stacks) == 1
-    if has_head_alone and any(map(tracer.wants, OUTPUT_HEAD)):
+    if has_head_alone and any(map(tracer.wants, encoding.HEAD_STEPS)):
         encoding.compute_logits(core, encoded.base, x, tracer.visit)
     result = make_result(encoded, x, normalize, tracer.visit)
     tracer.check()

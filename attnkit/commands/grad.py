@@ -1,16 +1,15 @@
 """attnkit grad: the gradients of a pipeline."""
 
-import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from attnkit import callbacks, display
-from attnkit.cli import operands, options, pipeline, views
+from attnkit.cli import options, pipeline, views
 from attnkit.cli.attribution_views import render_attributions
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import Result
@@ -20,8 +19,8 @@ from attnkit.generation.options import CHECK_TOLERANCE
 from attnkit.interpret.gradients.attribution import attribute_pipeline
 from attnkit.interpret.gradients.check import CHECKED, check_gradients
 from attnkit.interpret.gradients.pipeline import pipeline_backward, select_names
-from attnkit.interpret.gradients.stages import StageCall, number_parts
 from attnkit.interpret.slices import Index
+from attnkit.interpret.stage_calls import StageCall, number_parts
 from attnkit.records import Array, Record, join_names
 
 
@@ -55,7 +54,7 @@ def record_stages(grad_stage: Stage, stages: list[Stage], upstream: Records | No
     if grad_stage.parameters["of"] is not None:
         emit(stages[-1], len(stages), grad_stage.parameters["of"][0])
     for number, stage in enumerate(stages, start=1):
-        stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
+        pipeline.keep_calls(stage, number, calls)
         if stage.common.pop("output", None):
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
         if stage.returns_text or stage.parameters.get("explain") is not None:
@@ -97,26 +96,6 @@ def run_items(
         is_piped = not set(stages[0].operands) - {"-"}  # of a file the digest suffices
         yield PipelineRun(numbered, result, calls[0].before.history if is_piped else [])
         calls.clear()
-
-
-def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..., Result]:
-    """The function of a stage's tool, which adds each of its calls to a list."""
-    function = stage.tool.function
-    texts = {name: value for name, value in stage.parameters.items() if isinstance(value, str)}
-    loaded = {name: value for name, value in texts.items() if stage.tool.flags[name].load}
-    own = {name: value[1:] for name, value in loaded.items() if value.startswith(":")}
-    piped = tuple(name for name, value in loaded.items() if operands.is_stdin(value) and number > 1)
-
-    @functools.wraps(function)
-    def keep(item: Any, **values: Any) -> Result:
-        result = function(item, **values)
-        stage.format.keeps_history = True  # so that its files are hashed: the history of grad names them
-        calls.append(
-            StageCall(number, stage.tool.name, function, item, values, own, piped, result, tuple(stage.operands))
-        )
-        return result
-
-    return keep
 
 
 def render_gradients(record: Record, stage: Stage, style: display.Style) -> str:

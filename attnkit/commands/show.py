@@ -101,9 +101,9 @@ def read_gguf(stage: Stage, path: str, name: str, names: Sequence[str]) -> Check
     return CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names), file=file)
 
 
-def are_folders(operands: Sequence[str]) -> bool:
+def are_folders(paths: Sequence[str]) -> bool:
     """Whether two operands are models, which are set side by side."""
-    return len(operands) == 2 and all(map(is_model_path, operands))
+    return len(paths) == 2 and all(map(operands.is_model_path, paths))
 
 
 def read_pair(stage: Stage) -> "FactSheet":
@@ -125,19 +125,13 @@ def split_folder(operand: str) -> tuple[str, str]:
     (('/', 'encoder.0'), ('/', ''), ('', ''))
     """
     if operand == "-" or os.path.lexists(operand):
-        return (operand, "") if operand != "-" and is_model_path(operand) else ("", "")
+        return (operand, "") if operand != "-" and operands.is_model_path(operand) else ("", "")
     from attnkit.checkpoints.checkpoint import is_tower
 
     if is_tower(operand):
         return operand, ""
     ends = [match.start() for match in re.finditer(":.", operand)]
-    return next(((operand[:at], operand[at + 1 :]) for at in ends if is_model_path(operand[:at])), ("", ""))
-
-
-def is_model_path(path: str) -> bool:
-    from attnkit.checkpoints.checkpoint import is_tower
-
-    return os.path.isdir(path) or is_gguf(path) or is_tower(path)
+    return next(((operand[:at], operand[at + 1 :]) for at in ends if operands.is_model_path(operand[:at])), ("", ""))
 
 
 def is_flag_set(stage: Stage, flag: str) -> bool:

@@ -25,6 +25,8 @@ FORMULAS = {
     "last": "last token",
 }
 
+HEAD_STEPS = ("head.dense", "head.norm", "logits")  # of the head of a model of one stack, computed only if kept
+
 
 class Encoding(NamedTuple):
     """What encode computes.

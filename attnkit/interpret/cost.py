@@ -64,6 +64,8 @@ class Passes:
     source    tokens of the memory, whose keys and values are computed in the first pass unless `has_memory`
     is_step   whether each pass computes one token by the incremental decoder, with the keys of its window alone
     heads     rows that the output head reads of each text; 0: it is not computed
+    lengths   tokens of each text of a batch that is padded at its end, whose texts are attended to one by one
+    is_dense  whether all scores are kept, so that none are computed in tiles
     """
 
     texts: int
@@ -74,43 +76,52 @@ class Passes:
     has_memory: bool = False
     is_step: bool = False
     heads: int = 0
+    lengths: tuple[int, ...] = ()
+    is_dense: bool = False
 
     @property
     def rows(self) -> int:
         """The tokens of all texts."""
         return self.texts * self.tokens
 
-    def pairs(self, rules: AttentionRules, can_tile: bool = True) -> int:
-        """Pairs of a query and a key of one head of one text, whose scores are computed."""
+    def pairs(self, rules: AttentionRules) -> int:
+        """Pairs of a query and a key of one head of all texts, whose scores are computed."""
         if rules.is_cross:
-            return self.tokens * self.source
+            return self.texts * self.tokens * self.source
+        if self.lengths:
+            ends = ((length, self.tokens - length) for length in self.lengths)
+            return sum(self.cells(rules, real, 0, real) + self.cells(rules, rest, real, real) for real, rest in ends)
         if not self.is_step and self.count == 1:
-            keys = self.past + self.tokens
-            if can_tile and self.tokens > 1 and rules.heads * self.tokens * keys >= MANY:
-                return tiled_pairs(self.tokens, self.past, rules.window, rules.causal)
-            return self.tokens * keys
+            return self.texts * self.cells(rules, self.tokens, self.past, self.past + self.tokens)
         first, last = self.past + 1, self.past + self.tokens
         if not self.is_step or rules.window[0] < 0:
-            return (first + last) * self.tokens // 2
+            return self.texts * ((first + last) * self.tokens // 2)
         most = rules.window[0] + 1
         growing = max(0, min(last, most) - first + 1)
-        return (first + first + growing - 1) * growing // 2 + (self.tokens - growing) * most
+        return self.texts * ((first + first + growing - 1) * growing // 2 + (self.tokens - growing) * most)
+
+    def cells(self, rules: AttentionRules, tokens: int, past: int, keys: int) -> int:
+        """Pairs of so many tokens of a text and its keys: all, or those of the tiles that are not skipped."""
+        if self.is_dense or tokens < 2 or rules.heads * tokens * keys < MANY:
+            return tokens * keys
+        return tiled_pairs(tokens, past, keys, rules.window, rules.causal)
 
     def keys(self, rules: AttentionRules) -> int:
-        """Keys that the passes read, of one key head of one text."""
+        """Keys that the passes read, of one key head of all texts."""
         if rules.is_cross:
-            return self.count * self.source
-        return self.past + self.tokens if self.count == 1 and not self.is_step else self.pairs(rules)
+            return self.texts * self.count * self.source
+        is_pass = self.count == 1 and not self.is_step
+        return self.texts * (self.past + self.tokens) if is_pass else self.pairs(rules)
 
 
 @lru_cache(maxsize=64)
-def tiled_pairs(tokens: int, past: int, window: tuple[int, int], causal: bool) -> int:
+def tiled_pairs(tokens: int, past: int, keys: int, window: tuple[int, int], causal: bool) -> int:
     """Scores of a head that tiled attention computes: tiles of queries, each with all keys from low to high.
 
-    >>> tiled_pairs(512, 0, (-1, -1), True), tiled_pairs(512, 0, (-1, -1), False)
+    >>> tiled_pairs(512, 0, 512, (-1, -1), True), tiled_pairs(512, 0, 512, (-1, -1), False)
     (196608, 262144)
     """
-    keys, (left, right), total = past + tokens, window, 0
+    (left, right), total = window, 0
     for start in range(0, tokens, BLOCKS[0]):
         stop = min(start + BLOCKS[0], tokens)
         low = max(0, past + start - left) if left >= 0 else 0
@@ -399,10 +410,10 @@ def count_attention(model: ModelShapes, layer: str, passes: Passes) -> Iterator[
             parameters=stage.parameters + model.own_size(layer, f"gamma_{letter}", f"beta_{letter}"),
             window=window,
         )
-    pairs = texts * passes.pairs(rules)
+    pairs = passes.pairs(rules)
     if rules.relative == "disentangled":
         yield from count_distances(model, layer, passes, pairs)
-    read_keys = texts * passes.keys(rules) * groups
+    read_keys = passes.keys(rules) * groups
     numbers, size = pairs * heads, (heads, tokens, keys)
     added = (rules.factor != 1) + 3 * bool(rules.softcap) + bool(rules.relative)
     yield Stage(
@@ -520,22 +531,27 @@ def count_bridges(model: ModelShapes, number: int, passes: Passes) -> Iterator[S
 
 
 def count_cells(model: ModelShapes, layer: str, passes: Passes) -> Iterator[Stage]:
-    """Yield the products of a recurrent layer: with its input, and with its state."""
+    """Yield the products of a recurrent layer: with its input, with its state, and the projection of its state."""
     shapes, rows = model.shapes[layer], passes.rows
-    for name, stage in (("input", "product"), ("hidden", "state")):
+    directions = [name for name in ("hidden", "hidden_reverse") if name in shapes]
+    states = sum(shapes[name][1] for name in directions)
+    for name, stage in (("input", "product"), ("hidden", "state"), ("projection", "projected")):
         weights = [weight for weight in (name, f"{name}_reverse") if weight in shapes]
+        if not weights:
+            continue
         names = [*weights, *(f"{name}_bias{weight.removeprefix(name)}" for weight in weights)]
-        size, inner = sum(math.prod(shapes[weight]) for weight in weights), shapes[name][1]
+        size, inner = sum(math.prod(shapes[weight]) for weight in weights), shapes[weights[0]][1]
         width = sum(shapes[weight][0] for weight in weights)
-        states = len(weights) * shapes["hidden"][1]
-        is_state = name == "hidden"
+        is_input, is_state = name == "input", name == "hidden"
+        after = width * is_input + (3 * width + 4 * states) * is_state
+        results = states if is_state else width
         yield Stage(
             f"{layer}.{stage}",
-            (shown_tokens(passes), states if is_state else width),
+            (shown_tokens(passes), results),
             2 * rows * size,
-            rows * (width + (2 * width + 4 * states) * is_state),
-            rows * inner * len(weights) + (passes.tokens if is_state else passes.count) * model.size(layer, *names),
-            rows * (states if is_state else width),
+            rows * after,
+            rows * inner * len(weights) + (passes.count if is_input else passes.tokens) * model.size(layer, *names),
+            rows * results,
             parameters=model.own_size(layer, *names),
         )
 
@@ -577,10 +593,13 @@ def count_alignment(model: ModelShapes, passes: Passes) -> Iterator[Stage]:
     yield Stage(f"{layer}.heads", heads_shape, 2 * pairs * memory, 0, pairs + keys * memory, rows * memory)
 
 
-def count_convolution(model: ModelShapes, layer: str, passes: Passes) -> Iterator[Stage]:
-    """Yield the product of the windows, its norm and activation, for as many windows as the states need."""
+def count_convolution(model: ModelShapes, layer: str, passes: Passes, windows: int = 0) -> Iterator[Stage]:
+    """Yield the product of the windows, its norm and activation.
+
+    windows  their number; 0: as many as the states need
+    """
     sound, cut = model.config.sound, model.config.convolution(layer)
-    windows = sound.frames_before(layer.rpartition(".")[2], passes.tokens) if sound else 0
+    windows = windows or (sound.frames_before(layer.rpartition(".")[2], passes.tokens) if sound else 0)
     after = 1 + (7 if cut.norm else 0)
     stage = matrix_stage(model, layer, "w", layer, passes, passes.texts * passes.count * windows, after)
     yield stage._replace(parameters=model.own_size(layer))
@@ -645,12 +664,19 @@ def count_least_cache(model: ModelShapes, tokens: int, source: int = 0, texts: i
 def layer_of(name: str) -> str:
     """The layer that a stage belongs to; a stage outside the stacks, and a layer's own result, is its own.
 
+    A stage of a pipeline begins with its number and tool, which another stage than that of a layer is called by.
+
     >>> layer_of("decoder.0.self.scores"), layer_of("decoder.embed"), layer_of("head.dense")
     ('decoder.0.self', 'decoder.embed', 'head.dense')
+    >>> layer_of("2.attend.scores"), layer_of("1.encode.encoder.0.self.q")
+    ('2.attend', '1.encode.encoder.0.self')
     """
     parts = name.split(".")
-    numbered = len(parts) > 1 and parts[1].isdigit()
-    return ".".join(parts[: 3 if numbered else 2])
+    tool = 2 * parts[0].isdigit()
+    if tool and not set(parts[2:3]) & {"encoder", "decoder", "head"}:
+        return ".".join(parts[:2])
+    numbered = len(parts) > tool + 1 and parts[tool + 1].isdigit()
+    return ".".join(parts[: tool + (3 if numbered else 2)])
 
 
 def collapse(stages: Iterable[Stage], by_layer: bool = True) -> list[Stage]:
@@ -739,11 +765,20 @@ def cost_record(models: Mapping[str, ModelShapes], run: Workload, dtype: str, by
 
     Of several models, each has its own phases. A result of fewer than three dimensions has zeros for the others.
     """
-    phases: dict[str, list[Stage]] = {}
-    for model, one in models.items():
-        for name, counts in count_phases(one, run).items():
-            title = f"{model}: " * (len(models) > 1) + describe_phase(name, run)
-            phases[title] = collapse(counts, by_layer)
+    phases = {
+        f"{model}: " * (len(models) > 1) + describe_phase(name, run): stages
+        for model, one in models.items()
+        for name, stages in count_phases(one, run).items()
+    }
+    held = {model: {"weights": one.parameters} | count_held(one, run) for model, one in models.items()}
+    return phases_record(phases, held, dtype, by_layer)
+
+
+def phases_record(
+    phases: Mapping[str, Iterable[Stage]], held: Mapping[str, Mapping[str, int]], dtype: str, by_layer: bool
+) -> Record:
+    """What some phases cost, as `cost_record`, and numbers that each model holds in memory."""
+    phases = {title: collapse(stages, by_layer) for title, stages in phases.items()}
     stages = [*dict.fromkeys(stage.name for some in phases.values() for stage in some)]
     x = np.zeros((len(phases), len(stages), len(QUANTITIES)), np.int64)
     shape = np.zeros((len(phases), len(stages), 3), np.int64)
@@ -753,11 +788,10 @@ def cost_record(models: Mapping[str, ModelShapes], run: Workload, dtype: str, by
             x[at] = [whole_number(number) for number in quantities(stage, ITEMSIZES[dtype])]
             shape[at][: len(stage.shape)] = stage.shape
     tensors = {"x": Tensor(x, ("phase", "stage", "quantity")), "shape": Tensor(shape, ("phase", "stage", "dimension"))}
-    held = [{"weights": one.parameters} | count_held(one, run) for one in models.values()]
-    for name in dict.fromkeys(name for one in held for name in one):
-        numbers = [whole_number(one.get(name, 0) * ITEMSIZES[dtype]) for one in held]
+    for name in dict.fromkeys(name for one in held.values() for name in one):
+        numbers = [whole_number(one.get(name, 0) * ITEMSIZES[dtype]) for one in held.values()]
         tensors[name] = Tensor(np.array(numbers, np.int64), ("model",))
-    labels: dict[str, Labels] = {"phase": [*phases], "stage": stages, "quantity": [*LABELS], "model": [*models]}
+    labels: dict[str, Labels] = {"phase": [*phases], "stage": stages, "quantity": [*LABELS], "model": [*held]}
     return Record(tensors, labels)
 
 

@@ -20,8 +20,9 @@ from attnkit.inputs import layers
 from attnkit.inputs.encoding import prepare_encoding
 from attnkit.interpret.gradients.check import replace_arrays, replace_operand
 from attnkit.interpret.gradients.pipeline import INPUT, pipeline_backward
-from attnkit.interpret.gradients.stages import StageCall, StageGradients
+from attnkit.interpret.gradients.stages import StageGradients
 from attnkit.interpret.gradients.tools import undo_encoding
+from attnkit.interpret.stage_calls import StageCall
 from attnkit.model import Array
 from attnkit.model.dtypes import is_float
 from attnkit.model.hooks import Hook

@@ -17,8 +17,8 @@ from attnkit.inputs.operands import AttendedTensor, load_attended, select_tensor
 from attnkit.inputs.position_inputs import find_positions
 from attnkit.inputs.recurrent_layers import find_recurrent_weights
 from attnkit.interpret.gradients.pipeline import INPUT, PipelineGradients, list_inputs, pipeline_backward
-from attnkit.interpret.gradients.stages import FILE, StageCall, part_prefix
 from attnkit.interpret.gradients.tools import input_of
+from attnkit.interpret.stage_calls import FILE, StageCall, part_prefix
 from attnkit.model import Array
 from attnkit.model.backward.tied import cast_parameters
 from attnkit.model.dtypes import is_float

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import UsageError, suggest
-from attnkit.interpret.gradients.stages import FILE, Outer, StageCall, StageGradients, part_prefix
+from attnkit.interpret.gradients.stages import Outer, StageGradients
 from attnkit.interpret.gradients.tools import ADJOINTS
+from attnkit.interpret.stage_calls import FILE, StageCall, part_prefix
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import sum_tied

@@ -28,7 +28,8 @@ from attnkit.inputs.position_inputs import (
 )
 from attnkit.inputs.recurrent_layers import find_recurrent_weights, find_texts, read_state_file
 from attnkit.inputs.targets import find_logits
-from attnkit.interpret.gradients.stages import Adjoint, Outer, StageCall, StageGradients, collect_gradients
+from attnkit.interpret.gradients.stages import Adjoint, Outer, StageGradients, collect_gradients
+from attnkit.interpret.stage_calls import StageCall
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
 from attnkit.model.backward.attention_backward import merge_partial_attention_backward, multi_head_attention_vjp
@@ -58,7 +59,6 @@ from attnkit.records import Labels, Record, Tensor
 
 MANY = 1 << 22  # scores from which on the gradients of scores and weights are not kept
 NORM_STEPS, FFN_STEPS = step_names("layernorm"), step_names("ffn")
-HEAD_STEPS = ("head.dense", "head.norm", "logits")  # what encode --keep adds of the head of a model without a decoder
 KERNEL_AXES = ("filter", "channel", "row", "column")
 IMAGE_AXES = ("channel", "row", "column")
 
@@ -500,7 +500,7 @@ def undo_outputs(call: StageCall, encoded: Encoding, x: Array, outer: Outer, rev
         dx = outer.pop("x") if encoded.pool == "none" else undo_pooling(call, encoded, x, outer, reverse)
     if "memory" in outer:
         dx = dx + outer.pop("memory")
-    if any(name in outer for name in HEAD_STEPS):
+    if any(name in outer for name in encoding.HEAD_STEPS):
         logits = (*x.shape[: -1 - bool(encoded.core.config.is_head_pooled)], encoded.core.params["head"]["w"].shape[1])
         dx = dx + head_backward(encoded.core, x, np.zeros(logits, x.dtype), reverse)
     return dx
