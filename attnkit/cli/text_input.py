@@ -8,15 +8,18 @@ import shlex
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
 from attnkit.cli.operands import is_stdin, stdin_or_error
 from attnkit.cli.tool import Records, Stage, read_records, running
-from attnkit.errors import AttnkitNote, AttnkitWarning, FileError, UsageError, flag_name
+from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
 from attnkit.formats.streams import decode_text
 from attnkit.records import Record
+
+if TYPE_CHECKING:
+    from attnkit.model import Config
 
 Blocks = Iterator[Iterator[str]]  # lines that arrive together
 Together = Callable[[Stage, Blocks], Iterator[Any]]  # makes the items of --lines from blocks of lines
@@ -111,8 +114,11 @@ def read_model_input(
         return read_texts(call, upstream, alone, together)
     if upstream is None:
         source = open_source(stdin_or_error(TEXT_NEEDED))
-        if looks_like_tensors(source.peek_available(16)):
+        start = source.peek_available(16)
+        if looks_like_tensors(start):
             return call.read_stream(source, formats.read(source))
+        if start.startswith(b"RIFF"):
+            raise DataError("a WAV file (expected text or tensors); --audio - reads it", source.name)
         return divide_texts(call, read_blocks(source), together)
     first = next(upstream.items, None)
     items = itertools.chain([] if first is None else [first], upstream.items)
@@ -185,6 +191,8 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
     if config is not None and encodes_text(config, layer) and not any(map(find_tensor_file, call.operands[:1])):
         return read_model_input(call, upstream)
     if config is None or not generates_text(config, layer):
+        if config is not None and (flag := find_input_flag(config)) and not all(map(is_input, call.operands)):
+            raise UsageError(f"a {config.family} model takes {flag} FILE, or hidden states in a file", call.operands[0])
         return read_decoder_input(call, upstream)
     if asks_for_next_word(call.parameters["top"], call.parameters["steps"]) and call.parameters["emit"] == "text":
         raise UsageError("needs --steps with --emit text", "--top")
@@ -193,6 +201,20 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
     alone = is_prompt_complete(call, has_encoder=bool(config.encoder))
     check_prompt_sources(call, alone)
     return read_model_input(call, upstream, alone)
+
+
+def find_input_flag(config: "Config") -> str:
+    """The flag of what an encoder reads in place of text; "" for one of text."""
+    return "--audio" if config.sound else "--image" if config.patches and not config.decoder else ""
+
+
+def is_input(name: str) -> bool:
+    """Decide whether an operand names standard input or a file, which may be missing.
+
+    >>> is_input("-"), is_input("states.npz"), is_input("hello there.")
+    (True, True, False)
+    """
+    return name == "-" or os.path.exists(name) or bool(re.search(r"^\S*([.:]\w+|/\S*)$", name))
 
 
 def read_decoder_input(call: Stage, upstream: Records | None) -> Records:

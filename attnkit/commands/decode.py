@@ -295,11 +295,16 @@ def gives_labels(record: Record, stage: Stage) -> bool:
     return config is not None and bool(config.task) and is_labelled
 
 
+def spells_text(stage: Stage) -> bool:
+    """Whether decode labels the frames of a sound."""
+    config = find_config(stage)
+    return config is not None and bool(config.frame_labels) and stage.parameters["layer"] is None
+
+
 def gives_spelling(record: Record, stage: Stage) -> bool:
-    """Whether the result is the text that the labels of the frames of a sound spell."""
-    config, parameters = find_config(stage), stage.parameters
-    is_text = not parameters["emit"] and not parameters["top"] and parameters["layer"] is None
-    return config is not None and bool(config.frame_labels) and is_text and "text" in record.labels
+    """Whether the result is shown as the text that the labels of frames spell."""
+    is_text = not stage.parameters["emit"] and not stage.parameters["top"]
+    return spells_text(stage) and is_text and "text" in record.labels
 
 
 def makes_text(stage: Stage) -> bool:
@@ -412,7 +417,10 @@ EXCLUSIVE = [
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
     *(("chat", name) for name in ("ids", "image", "memory", "cache_in", "layer", *LABELLING)),
     *(("audio", name) for name in ("source_language", "target_language")),
-    *(("audio", name) for name in ("ids", "image", "memory", "chat", "cache_in", "layer", "labels", *LABELLING)),
+    *(
+        ("audio", name)
+        for name in ("batch", "lines", "ids", "image", "memory", "chat", "cache_in", "layer", "labels", *LABELLING)
+    ),
     *(("labels", name) for name in ("layer", *CHOICE, *Inspection._fields, *LABELLING, "steps", "keep", "vocab")),
     *(("emit=prompt", name) for name in (*CHOICE, *Inspection._fields, "steps", "top", "dtype")),
 ]
@@ -455,7 +463,7 @@ def requests_tensors(stage: Stage) -> bool:
         figure=draw_decoded,
         cells=list_decoded,
         is_text=is_single_text,
-        options=lambda stage: () if makes_text(stage) else ("top",),
+        options=lambda stage: () if makes_text(stage) or spells_text(stage) else ("top",),
     ),
     status=lambda record, stage: int(not all(error <= CHECK_TOLERANCE for error in stage.extra.get("errors", []))),
     needs_no_input=text_input.needs_no_input,

@@ -9,6 +9,7 @@ from attnkit.errors import DataError
 from attnkit.formats.streams import CHUNK, Source
 from attnkit.records import Array, Record, Tensor
 
+ENDLESS = b"\xff\xff\xff\xff"  # the sizes of a file and its samples that were written to a pipe, as by ffmpeg
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 CODECS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 0x11: "IMA ADPCM", 0x55: "MP3"}
 FORMAT_SIZES = range(16, 1 << 12)
@@ -20,7 +21,7 @@ def read(source: Source) -> Iterator[Record]:
     head = source.read(12)
     if len(head) < 12 or head[8:] != b"WAVE":
         raise DataError("not a WAV file: no WAVE after RIFF", source.name)
-    described = None
+    described, is_endless = None, head[4:8] == ENDLESS
     while True:
         head = source.read(8)
         if len(head) < 8:
@@ -37,7 +38,8 @@ def read(source: Source) -> Iterator[Record]:
     if described is None:
         raise DataError("a WAV file whose samples come before their format", source.name)
     dtype, channels, rate = described
-    yield describe_sound(read_samples(source, size, dtype, channels), rate)
+    is_endless = is_endless and size == int.from_bytes(ENDLESS, "little")
+    yield describe_sound(read_samples(source, None if is_endless else size, dtype, channels), rate)
     while source.read_available():  # other chunks
         pass
 
@@ -73,9 +75,10 @@ def read_format(source: Source, size: int) -> tuple[str, int, int]:
     return kinds[code, bits], channels, rate
 
 
-def read_samples(source: Source, size: int, dtype: str, channels: int) -> Array:
-    """The samples (T,), or of several channels (C, T)."""
-    data = source.read_uint8(size)
+def read_samples(source: Source, size: int | None, dtype: str, channels: int) -> Array:
+    """The samples (T,), or of several channels (C, T), of so many bytes; None: of all that follow."""
+    data = np.frombuffer(source.read_all(), np.uint8) if size is None else source.read_uint8(size)
+    size = len(data) if size is None else size
     if len(data) < size:
         raise DataError(f"a cut WAV file: {size} bytes of samples, but {len(data)} follow", source.name)
     width = int(dtype[-1]) * channels

@@ -124,6 +124,8 @@ def prepare_model(recipe: Recipe, data: str | ImageFolder, name: str) -> Initial
     """
     if recipe.from_ is not None:
         checkpoint = open_checkpoint(recipe.from_)
+        if checkpoint.config.sound is not None:
+            raise UsageError(f"a {checkpoint.config.family} model of sounds is not trained", "--from")
         check_data(checkpoint.config.family, data, name)
         if isinstance(data, ImageFolder):
             return prepare_images(recipe, data, checkpoint)

@@ -48,6 +48,14 @@ def test_channels_are_rows_and_other_chunks_are_skipped():
     assert record["x"].tolist() == [[0, -0.5], [0.5, 0]] and record.axes_of("x") == ("channel", "sample")
 
 
+def test_a_file_that_was_written_to_a_pipe_ends_where_it_ends():
+    endless = {"size": 0xFFFFFFFF, "whole": 0xFFFFFFFF}
+    record = samples(pack_wav(struct.pack("<3h", 0, 1 << 14, -(1 << 14)), before=b"LIST\4\0\0\0abcd", **endless))
+    assert record["x"].tolist() == [0, 0.5, -0.5]
+    with pytest.raises(DataError, match="3 bytes of samples, no multiple of 2"):
+        samples(pack_wav(bytes(3), **endless))
+
+
 def test_what_the_module_wave_writes():
     numbers, file = np.random.default_rng(0).integers(-32768, 32768, (300, 2)).astype("<i2"), io.BytesIO()
     with wave.open(file, "wb") as writer:

@@ -4,6 +4,7 @@ What the numbers are, and how they were made: tests/references/make_waves.py.
 """
 
 import json
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,8 @@ from attnkit.records import Record
 from attnkit.tokenizers.auto import load_tokenizer
 from tests.drawing import draw_tensors, drawn_models, write_model
 from tests.places import REFERENCES, arrays
+from tests.process import run
+from tests.sound_files import pack_wav
 
 TABLE = drawn_models("waves")
 LABELS = json.loads((REFERENCES / "frame_labels.json").read_text())
@@ -191,6 +194,33 @@ def test_a_trace_has_every_convolution(folder, tmp_path):
 def test_what_is_refused(folder, tool, options, kind, problem):
     with pytest.raises(kind, match=problem):
         getattr(attnkit, tool)(**({"model": folder("group"), "audio": sound()} | options))
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "problem"),
+    [
+        ("decode --model {model} hello", 2, "hello: a wav2vec2 model takes --audio FILE, or hidden states in a file"),
+        ("decode --model {model} missing.npz", 4, "missing.npz: No such file or directory"),
+        ("encode --model {model} hello", 2, "a wav2vec2 model takes --audio FILE"),
+        ("decode --model {model} --audio {sound} --batch", 2, "--audio: cannot be combined with --batch"),
+        ("decode --model {model} --audio {sound} --score hi", 2, "--score: needs a model that generates text"),
+        ("train --from {model} {text} -o {new}", 2, "--from: a wav2vec2 model of sounds is not trained"),
+        ("grad 'encode --model {model} --audio {sound} | softmax'", 2, "the gradients of encoder."),
+    ],
+)
+def test_lines_that_are_refused(folder, tmp_path, line, code, problem):
+    (tmp_path / "words.txt").write_text("some words\n")
+    (tmp_path / "a.wav").write_bytes(pack_wav(frozen("samples").tobytes()))
+    places = {"model": folder("group"), "sound": tmp_path / "a.wav", "text": tmp_path / "words.txt"}
+    result = run(*shlex.split(line.format(**places, new=tmp_path / "new")))
+    assert (result.code, result.out) == (code, b"") and problem in result.err
+    assert result.err.count("\n") == 1 and not (tmp_path / "new").exists()
+
+
+def test_a_wav_file_in_place_of_a_text(folder):
+    result = run("encode", "--model", folder("group"), stdin=pack_wav(frozen("samples").tobytes()))
+    assert (result.code, result.out) == (3, b"")
+    assert "a WAV file (expected text or tensors); --audio - reads it" in result.err
 
 
 @pytest.mark.parametrize(
