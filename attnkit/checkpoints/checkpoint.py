@@ -469,8 +469,10 @@ def open_checkpoint(folder: str) -> Checkpoint:
         raise DataError(f"{error.problem}{hint}", error.name) from None
     generation, defaults = os.path.join(folder, GENERATION_CONFIG), raw
     if exists(generation):
-        keys, defaults = getattr(family, "GENERATION_KEYS", ()), read_json_object(generation)
-        reader, files = _override_tokens(reader, defaults, generation, keys), [path, generation]
+        defaults = read_json_object(generation)
+        keys, kept = getattr(family, "GENERATION_KEYS", ()), getattr(family, "MODEL_KEYS", ())
+        stated = {key: value for key, value in defaults.items() if key not in kept}
+        reader, files = _override_tokens(reader, stated, generation, keys), [path, generation]
     weights = join_packed(open_weights(folder))
     if hasattr(family, "TOWERS"):
         return _open_towers(family, folder, reader, weights, files)

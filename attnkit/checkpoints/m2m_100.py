@@ -8,6 +8,7 @@ from attnkit.model.config import Config, PositionConfig
 from attnkit.model.positions import base_of_pairs
 
 PREFIXES = ("model.",)
+MODEL_KEYS = ("pad_token_id",)  # which positions depend on, and generation_config.json does not change
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -416,7 +416,8 @@ EXCLUSIVE = [
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
     *(("chat", name) for name in ("ids", "image", "memory", "cache_in", "layer", *LABELLING)),
-    *(("audio", name) for name in ("source_language", "target_language")),
+    *((one, name) for name in ("source_language", "target_language") for one in ("audio", "cache_in")),
+    ("ids", "target_language"),
     *(
         ("audio", name)
         for name in ("batch", "lines", "ids", "image", "memory", "chat", "cache_in", "layer", "labels", *LABELLING)

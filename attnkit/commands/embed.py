@@ -12,7 +12,7 @@ from attnkit import formats, model, tokenizers
 from attnkit.cli import options, text_input
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import TEXT, tool
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers, text_inputs
 from attnkit.records import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
@@ -29,13 +29,23 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 
 @tool(
     sections={
-        "Text": "tokenizer vocab ids pair image batch lines",
+        "Text": "tokenizer vocab ids pair image source_language target_language batch lines",
         "Vectors": "dim seed one_hot table model_ layer scale",
         "Results": "steps",
     },
     rules=Constraints(
-        exclusive=[("model", "one_hot", "table"), ("dim", "one_hot"), ("model", "vocab"), ("lines", "batch")],
-        requires=[("layer", "model"), ("pair", "model"), ("image", "model"), ("seed", "dim")],
+        exclusive=[
+            ("model", "one_hot", "table"),
+            ("dim", "one_hot"),
+            ("model", "vocab"),
+            ("lines", "batch"),
+            *((one, name) for name in ("source_language", "target_language") for one in ("ids", "image")),
+            ("source_language", "target_language"),
+        ],
+        requires=[
+            *((name, "model") for name in ("layer", "pair", "image", "source_language", "target_language")),
+            ("seed", "dim"),
+        ],
         one_of=[("model", "dim", "one_hot", "table")],
         repeats={
             "model": ("dim scale", _stated_by_model),
@@ -74,6 +84,8 @@ def embed(
     ids: options.Ids = None,
     pair: options.Pair = None,
     image: options.Image = None,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
     batch: options.Batch = False,
     scale: Annotated[bool, typer.Option(help="multiply by √D, as the 2017 paper does")] = False,
     steps: options.Steps = False,
@@ -94,8 +106,9 @@ def embed(
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
     if model_ is not None:
-        source = text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch)
-        record = embed_with_model(model_, layer, source)
+        language = source_language or target_language
+        source = text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch, language=language)
+        record = embed_with_model(model_, layer, source, "source" if source_language else "target")
         return add_steps(record, None) if steps else record
     matrix = check_matrix(table)
     known = vocab or text_inputs.table_words(table)
@@ -140,11 +153,19 @@ def make_vectors(inputs: text_inputs.EncodedInputs, table: Array | None, scale: 
     return Tensor(model.scale_embedding(x), axes, formula=f"√D · {formula}") if scale else Tensor(x, axes, {}, formula)
 
 
-def embed_with_model(checkpoint: "Checkpoint", layer: str | None, source: text_inputs.ModelInput) -> Record:
-    """Embed a text, ids or the patches of an image by a layer of a model."""
+def embed_with_model(
+    checkpoint: "Checkpoint", layer: str | None, source: text_inputs.ModelInput, side: str = "source"
+) -> Record:
+    """Embed a text, ids or the patches of an image by a layer of a model.
+
+    side  "source" or "target", of the language of the text, if it has one
+    """
     layer = layers.find_layer(checkpoint, layer, "embed")
     layers.check_pair(checkpoint.config, source.pair, source.texts)
     stack = model.parse_layer_name(layer)[0]
+    if source.language and (side == "source") is not (stack == checkpoint.config.stacks[0]):
+        other = "target" if side == "source" else "source"
+        raise UsageError(f"{layer} embeds a {other}: --{other}-language names its language", f"--{side}-language")
     inputs, base = text_inputs.model_inputs(checkpoint, stack, source)
     context = layers.context_from(base)
     x = model.embed_tokens(layers.core_model(checkpoint), layer, inputs, context)

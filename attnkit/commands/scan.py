@@ -61,7 +61,7 @@ def draw_scan(record: Record, stage: Stage, figure_options: "FigureOptions") -> 
 
 @tool(
     sections={
-        "Model and score": "model_ against score minus",
+        "Model and score": "model_ against score minus source_language target_language",
         "Sweep": "patch positions heads ablate mean",
         "Views": "heatmap",
         "Figures": "numbers no_numbers range cmap",
@@ -92,6 +92,8 @@ def scan(
         ),
     ] = None,
     minus: Annotated[str | None, typer.Option(help="subtract the logit of this word")] = None,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
     patch: Annotated[
         str | None,
         typer.Option(
@@ -134,7 +136,8 @@ def scan(
     texts = [source] if isinstance(source, str) else [*(source or [])]
     if len(texts) != 1:
         raise UsageError(f"{len(texts)} texts (expected 1; --against is the other)", "TEXT")
-    question = ScanOptions(against, score or "", minus, patch, heads, positions, mean, dtype)
+    languages = source_language, target_language
+    question = ScanOptions(against, score or "", minus, patch, heads, positions, mean, dtype, *languages)
     return scan_model(model_, texts[0], question)
 
 
@@ -164,7 +167,7 @@ class Scored(NamedTuple):
     head    the parameters of its head, of the scored words alone
     place   the position whose logits are the score
     dtype   to compute in
-    target  the id that begins the target of an encoder-decoder model; the logits after it are the score's
+    target  the ids that begin the target of an encoder-decoder model; the logits after them are the score's
     """
 
     core: model.Model
@@ -172,7 +175,7 @@ class Scored(NamedTuple):
     head: Mapping[str, Mapping[str, Array]]
     place: int
     dtype: str | None = None
-    target: int | None = None
+    target: tuple[int, ...] | None = None
 
     @property
     def is_causal(self) -> bool:
@@ -191,8 +194,8 @@ class Scored(NamedTuple):
         return score
 
     def decode(self, memory: Array) -> Array:
-        """Decode the token that begins the target: memory (B, S, D) -> (B, 1, D)."""
-        ids = np.full((len(memory), 1), self.target)
+        """Decode the tokens that begin the target: memory (B, S, D) -> (B, T, D)."""
+        ids = np.tile(self.target or (), (len(memory), 1))
         context = layers.new_context(memory=memory, dtype=self.dtype)
         return model.run(self.core, self.core.config.plan("decoder"), ids, context)
 
@@ -390,6 +393,7 @@ class ScanOptions(NamedTuple):
     score     the word whose logit is the score; minus: the word whose logit is subtracted
     patch     the shell pattern of the intermediates to patch
     means     LAYER.heads -> (H, K): what ablated heads are set to, in place of 0
+    source_language, target_language   of a model that translates between several; None: as the folder states
     """
 
     against: str | None
@@ -400,6 +404,8 @@ class ScanOptions(NamedTuple):
     by_position: bool
     means: Mapping[str, Array] | None
     dtype: str | None
+    source_language: str | None = None
+    target_language: str | None = None
 
 
 class TokenizedText(NamedTuple):
@@ -416,11 +422,11 @@ def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Rec
     different lengths, or of one score.
     """
     check_model(checkpoint.config)
-    clean = tokenize_text(checkpoint, text)
+    clean = tokenize_text(checkpoint, text, options.source_language)
     scored = make_score(checkpoint, clean, options)
     if options.patch is None or options.against is None:
         return scan_heads(scored, clean, options)
-    corrupted = tokenize_text(checkpoint, options.against)
+    corrupted = tokenize_text(checkpoint, options.against, options.source_language)
     if len(clean.ids) != len(corrupted.ids):
         sizes = f"{counted(len(corrupted.ids), 'token')}, but the text has {len(clean.ids)}"
         raise DataError(f"{sizes}; both must have the same number", "--against")
@@ -492,9 +498,9 @@ def check_model(config: "model.Config") -> None:
         raise UsageError(f"this {config.family} model has no head that gives words", "--model")
 
 
-def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
+def tokenize_text(checkpoint: "Checkpoint", text: str, language: str | None) -> TokenizedText:
     stack = checkpoint.config.stacks[0]
-    inputs = text_inputs.read_known_texts(checkpoint, stack, text_inputs.ModelInput(text))
+    inputs = text_inputs.read_known_texts(checkpoint, stack, text_inputs.ModelInput(text, language=language))
     if not inputs.ids.size:
         raise DataError("an empty text has no score", "TEXT")
     return TokenizedText(inputs.ids, [str(token) for token in inputs.tokens or []])
@@ -504,7 +510,9 @@ def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptio
     """Find the score of a model: at the next token, the mask, or a target."""
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, config.plan(config.stacks[0]), {}, 0, options.dtype)
-    target = find_start(checkpoint) if len(config.stacks) > 1 else None
+    if options.target_language and len(config.stacks) == 1:
+        raise UsageError(f"a {config.family} model translates no text", "--target-language")
+    target = find_start(checkpoint, options.target_language) if len(config.stacks) > 1 else None
     place = len(read.ids) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read, "TEXT")
     flags = [("--score", options.score), ("--minus", options.minus)]
     words = [find_word(checkpoint, word, flag) for flag, word in flags if word is not None]
@@ -515,12 +523,14 @@ def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptio
     return scored._replace(head=head, place=place, target=target)
 
 
-def find_start(checkpoint: "Checkpoint") -> int:
-    special = checkpoint.config.special
+def find_start(checkpoint: "Checkpoint", language: str | None) -> tuple[int, ...]:
+    """The ids before the first word of a target: its start, and a token that is always the first."""
+    languages = text_inputs.languages_of(checkpoint)
+    special = text_inputs.target_special(checkpoint.config.special, languages, language)
     start = special.bos if special.start is None else special.start
     if start is None:
         raise DataError("the model has no decoder_start_token_id", checkpoint.folder)
-    return start
+    return (start,) if special.forced_bos is None else (start, special.forced_bos)
 
 
 def find_place(checkpoint: "Checkpoint", text: TokenizedText, name: str) -> int:

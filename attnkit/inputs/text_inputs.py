@@ -1,5 +1,6 @@
 """Turn texts and ids into inputs of a model: tokenized, padded and checked."""
 
+import contextlib
 import itertools
 import os
 import shlex
@@ -238,6 +239,13 @@ def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenize
         one if len(one.spellings) <= most else tokenizer.truncate(text, source.pair, most)
         for one, text in zip(encoded, require_unicode(source.texts), strict=True)
     ]
+
+
+def languages_of(checkpoint: "Checkpoint") -> Languages | None:
+    """The languages that a model translates into; None if it has none, or no tokenizer."""
+    with contextlib.suppress(AttnkitError):
+        return tokenizer_of(checkpoint, "target").languages
+    return None
 
 
 def target_special(

@@ -195,7 +195,8 @@ def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
             raise UsageError(f"{text!r}: the model has no tokenizer (expected an id from 0 to {size - 1})", flag)
         return int(text)
     tokens = text_inputs.encode_texts([text], tokenizer, None)[0]
-    special = {*tokenizer.special.values()}
+    languages = tokenizer.languages.ids.values() if tokenizer.languages else ()
+    special = {*tokenizer.special.values(), *languages}
     ids = [id for id in tokens.ids or [] if id not in special]
     spellings = [text, *(mark + text.removeprefix(" ") for mark in "Ġ▁" if text.startswith(" "))]
     known = [tokenizer.vocabulary.index(one) for one in spellings if one in tokenizer.vocabulary]

@@ -252,7 +252,8 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
         with call_library("cannot tokenize the text", name):
             encoding = tokenizer.encode(text, pair, add_special_tokens=with_special)
             # not encoding.tokens, which for some ids has the text: an unknown character, a space before <mask>
-            return Tokens([tokenizer.id_to_token(id) for id in encoding.ids], encoding.ids, encoding.type_ids)
+            # or "" for an id that only the template has
+            return Tokens([tokenizer.id_to_token(id) or "" for id in encoding.ids], encoding.ids, encoding.type_ids)
 
     def decode(ids: Sequence[int]) -> str:
         with call_library("cannot decode the ids", name):

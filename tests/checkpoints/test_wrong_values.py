@@ -30,6 +30,7 @@ TESTS = Path(__file__).parent.parent
 MODELS = TESTS / "references" / "models"
 FOLDERS = sorted(path for path in MODELS.iterdir() if path.is_dir())
 FOLDERS += [TESTS.parent / "samples" / "data" / name for name in ("story", "fr-en")]
+FOLDERS += [TESTS / "transcripts" / "inputs" / "nllb"]
 NATIVE, OPTIONS = "model.npz", "special:model.yml"
 
 SAMPLE = 400  # cases of the suite

@@ -253,6 +253,10 @@ def test_translations_between_languages_are_those_of_transformers(row):
     ("decode --target-language fr", "--target-language: needs --model"),
     ("encode --model {frEn} --source-language fr a", "--source-language: the tokenizer has no languages"),
     ("encode --model {nllb} --source-language eng_Latn --ids {ids}", "--source-language: needs TEXT"),
+    ("embed --model {nllb} --target-language fra_Latn a", "encoder.embed embeds a source: --source-language names"),
+    ("decode --model {nllb} --target-language fra_Latn --ids {ids} a", "--ids: cannot be combined with --target-lang"),
+    ("decode --model {nllb} --target-language fra_Latn --cache-in c.npz", "cannot be combined with"),
+    ("scan --model {story} --target-language fr --score a --ablate heads a", "translates no text"),
     ("score --model {story} --target-language fr {text}", "--target-language: needs --references, or a model"),
     ("score --references {text} --source-language fr {text}", "--source-language: needs --model"),
 ])  # fmt: skip
@@ -263,6 +267,47 @@ def test_languages_that_are_refused(tmp_path, line, problem):
     ran = run(*line.format(**names).split())
     assert ran.code in (2, 3) and not ran.out
     assert re.search(problem, ran.err) and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "changes", "problem"), [
+    ("bart", {"normalize_before": True}, "normalize_before true is not supported by family bart"),
+    ("bart", {"add_final_layer_norm": True}, "add_final_layer_norm true is not supported by family bart"),
+    ("mbart", {"normalize_before": False}, "normalize_before false is not supported by family mbart"),
+    ("mbart", {"normalize_embedding": False}, "normalize_embedding false is not supported by family mbart"),
+    ("m2m_100", {"normalize_before": True}, "normalize_before true is not supported by family m2m_100"),
+    ("bart", {"encoder_attention_heads": 5}, "d_model 24 is not divisible by encoder_attention_heads 5"),
+    ("bart", {"max_position_embeddings": 10**9}, r"embed_positions.weight' .* has shape \(25, 24\)"),
+    ("bart", {"vocab_size": 10}, r"shared.weight' .* has shape \(67, 24\)"),
+    ("bart", {"is_decoder": True}, "is_decoder true is not supported"),
+    ("m2m_100", {"pad_token_id": -3}, "pad_token_id is '-3' "),
+    ("m2m_100", {"d_model": 48}, "has shape"),
+    ("mbart", {"activation_function": "swiglu"}, "activation_function 'swiglu' is not supported"),
+    ("bart-untied", {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
+    ("mbart", {"encoder_layers": 10**8}, "encoder_layers 100000000, and only"),
+])  # fmt: skip
+def test_a_wrong_value_is_an_error_that_names_its_key(tmp_path, name, changes, problem):
+    write_model(name, tmp_path, np.float32, "translators", **changes)
+    with pytest.raises(DataError, match=problem):
+        open_checkpoint(str(tmp_path))
+
+
+def test_positions_begin_after_the_padding_token_of_the_model_not_of_generation(tmp_path):
+    write_model("m2m_100-padding", tmp_path, np.float32, "translators")
+    (tmp_path / "generation_config.json").write_text('{"pad_token_id": 0}')
+    assert open_checkpoint(str(tmp_path)).config.positions.first == 6
+
+
+def test_a_start_that_bos_stands_for_and_keys_of_older_files(tmp_path):
+    """The configuration of bart-large-cnn before transformers 4."""
+    older = {"force_bos_token_to_be_generated": True, "normalize_before": False, "normalize_embedding": True}
+    older |= {"add_final_layer_norm": False, "static_position_embeddings": False, "extra_pos_embeddings": 2}
+    write_model("bart", tmp_path, np.float32, "translators", **older, prefix=" ", classif_dropout=0.0)
+    special = open_checkpoint(str(tmp_path)).config.special
+    assert (special.start, special.forced_bos, special.forced_eos, special.eos) == (2, 0, 2, (2,))
+    write_model("mbart", tmp_path, np.float32, "translators", decoder_start_token_id=..., forced_eos_token_id=...)
+    (tmp_path / "generation_config.json").unlink()
+    special = open_checkpoint(str(tmp_path)).config.special
+    assert (special.start, special.bos, special.forced_eos) == (None, 0, 2)
 
 
 def test_rules_that_a_folder_asks_for_are_noted_and_shown(tmp_path):
@@ -277,3 +322,17 @@ def test_rules_that_a_folder_asks_for_are_noted_and_shown(tmp_path):
         assert (ran.code, ran.err) == (0, note if values == asked else "")
         shown = run("show", str(tmp_path), "--facts", env={"COLUMNS": "200"}).out.decode()
         assert ("asks for" in shown, flags in shown) == (values["num_beams"] == 4, values == asked)
+
+
+def test_languages_of_the_other_tools():
+    embedded = attnkit.embed("the cat", model=NLLB, source_language="deu_Latn")
+    assert embedded.labels["token"][0] == "deu_Latn"
+    target = attnkit.embed("the cat", model=NLLB, layer="decoder.embed", target_language="fra_Latn")
+    assert target.labels["token"][:2] == ["</s>", "fra_Latn"]
+    languages = {"source_language": "eng_Latn", "target_language": "fra_Latn"}
+    swept = attnkit.scan("the cat", model=NLLB, ablate="heads", score="the", **languages)
+    logits = attnkit.decode("the cat", model=NLLB, max_tokens=2, emit="logits", **languages)["x"]
+    assert abs(float(swept["clean"]) - logits[1, embedded["ids"][1]]) < 1e-5  # of the first word after the language
+    line = f"embed 'the cat' --model {NLLB} --source-language deu_Latn"
+    used = attnkit.grad(f"{line} | softmax", of="x[0,0]")
+    assert used["encoder.embed.table"][114].any()

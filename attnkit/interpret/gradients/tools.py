@@ -69,8 +69,9 @@ def undo_embed(call: StageCall, outer: Outer, into: StageGradients) -> None:
     if values["model_"] is not None:
         if dx is not None:
             layer = layers.find_layer(values["model_"], values["layer"], "embed")
-            names = ("pair", "ids", "image", "tokenizer", "batch")
-            source = text_inputs.ModelInput(call.item, *(values[name] for name in names))
+            given = {name: values[name] for name in ("pair", "ids", "image", "tokenizer", "batch")}
+            given["language"] = values["source_language"] or values["target_language"]
+            source = text_inputs.ModelInput(call.item, **given)
             inputs, base = text_inputs.model_inputs(values["model_"], model.parse_layer_name(layer)[0], source)
             dx = undo_step(call, Step("embed", layer), inputs, dx, base, into)
             if values["image"] is not None:
