@@ -25,7 +25,7 @@ def read_config(
     raw: ConfigReader,
     stored: Weights,
     *,
-    eps: float = 1e-6,
+    eps: float | None = None,
     theta: float = 10000.0,
     size: int = 2048,
     head_dim: int | None = None,
@@ -34,7 +34,8 @@ def read_config(
 ) -> Config:
     """The configuration of a Llama, with defaults and further choices of another family.
 
-    eps, theta, size, head_dim, tied  where the file has no such key
+    eps      of all norms, whatever the file has
+    theta, size, head_dim, tied  where the file has no such key
     choices  fields of Config, in place of those of a Llama
     """
     size = raw.get_int("max_position_embeddings", size)
@@ -47,8 +48,7 @@ def read_config(
         "head": raw.get_bool("tie_word_embeddings", tied) or has_head,
         "special": raw.get_special_tokens(),
     }
-    if "eps" not in choices:
-        usual["eps"] = raw.get_float("rms_norm_eps", eps)
+    usual["eps"] = raw.get_float("rms_norm_eps", 1e-6) if eps is None else eps
     if "activation" not in choices:
         usual["activation"] = raw.get_choice("hidden_act", PUBLISHED, "silu")
     return Config(raw.get_str("model_type"), raw.get_int("hidden_size"), **usual | choices)

@@ -10,6 +10,7 @@ PREFIXES = llama.PREFIXES
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     clip = raw.get_float("clip_qkv") if raw.has("clip_qkv") else 0.0
+    raw.ignore("rms_norm_eps")  # the norms have an epsilon of their own
     return llama.read_config(raw, stored, norm="layer", eps=1e-5, clip=clip)
 
 

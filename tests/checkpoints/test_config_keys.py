@@ -224,3 +224,8 @@ def test_the_keys_of_published_cohere_2_are_read() -> None:
     for key, value in (("layer_switch", 2), ("order_of_interleaved_layers", "global"), ("use_parallel_block", False)):
         with pytest.raises(DataError, match=key):
             read(config | {key: value})
+
+
+def test_the_norms_of_olmo_have_an_epsilon_of_their_own() -> None:
+    """transformers normalizes OLMo without parameters by 1e-5, whatever rms_norm_eps the file states."""
+    assert read(DRAWN["olmo"]["config"] | {"rms_norm_eps": 0.25}).config.eps == 1e-5
