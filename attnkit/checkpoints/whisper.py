@@ -12,7 +12,8 @@ from attnkit.model.spectrogram import Spectrogram
 PREFIXES = ("model.",)
 # keys of generation_config.json that the text of a sound begins by
 LATEST_BEGIN = "max_initial_timestamp_index"
-GENERATION_KEYS = ("lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens", LATEST_BEGIN)
+FORCED = "forced_decoder_ids"
+GENERATION_KEYS = (FORCED, "lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens", LATEST_BEGIN)
 KERNEL = 3  # frames of a window of the convolutions
 ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
 DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model")
@@ -23,7 +24,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     raw.ignore(
         *(key for key in raw.values.plain if key.startswith(("mask_time", "mask_feature", "apply_spec_augment")))
     )
-    raw.ignore("forced_decoder_ids")  # of older files, in place of lang_to_id
     if raw.get_bool("scale_embedding", False):
         raise raw.error("scale_embedding true is not supported")
     special = raw.get_special_tokens(start=50257, eos=(50256,), pad=50256)
@@ -52,7 +52,18 @@ def read_sound(raw: ConfigReader) -> SoundConfig:
         no_timestamps=raw.get_token_id("no_timestamps_token_id"),
         latest_begin=raw.get_int(LATEST_BEGIN, least=0) if raw.has(LATEST_BEGIN) else None,
         banned_first=raw.get_token_ids("begin_suppress_tokens"),
+        forced=read_forced(raw),
     )
+
+
+def read_forced(raw: ConfigReader) -> tuple[int, ...]:
+    """The tokens that a text begins with after its start, of [[1, id], [2, id], …]; without those that are null."""
+    pairs, words = raw.values.get(FORCED) or [], raw.get_int("vocab_size")
+    known = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    ids = [id for _, id in pairs] if known else []
+    if not known or not all(id is None or (type(id) is int and 0 <= id < words) for id in ids):
+        raise raw.error(f"{FORCED} is {str(pairs)[:40]!r} (expected [[1, id], …], of ids below {words})")
+    return tuple(id for id in ids if id is not None)
 
 
 def read_convolutions(raw: ConfigReader) -> dict[str, ConvolutionLayer]:

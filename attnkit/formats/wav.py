@@ -108,7 +108,9 @@ def to_floats(data: Array, dtype: str) -> Array:
     samples = data.view(dtype)
     if dtype[1] == "f":
         return samples.astype(dtype[1:], copy=False)
-    return (samples / np.float64(1 << (8 * samples.itemsize - 1))).astype(np.float32)
+    floats = samples.astype(np.float32)
+    floats /= np.float32(1 << (8 * samples.itemsize - 1))  # a power of 2, which rounds nothing
+    return floats
 
 
 def describe_sound(samples: Array, rate: int) -> Record:

@@ -1,7 +1,7 @@
 """Make prompts of text, ids or a record, with a memory or after a KV cache."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -296,11 +296,24 @@ def begin_transcription(options: GenerationOptions, memory: Array) -> list[int]:
         if value is not None and value not in known:
             few = f"expected one of {join_names([*known], 8)}" if known else "it has one"
             raise UsageError(f"the model has no {flag[2:]} {value!r} ({few})", flag)
+    forced = sound.forced if options.language is None and options.task is None else ()
+    if not sound.languages and not sound.tasks:
+        ids += [id for id in forced if id != sound.no_timestamps]
     if sound.languages:
-        ids.append(sound.languages[options.language or detect_language(options, memory, ids)])
+        language = options.language or find_forced(sound.languages, forced)
+        ids.append(sound.languages[language or detect_language(options, memory, ids)])
     if sound.tasks:
-        ids.append(sound.tasks[options.task or "transcribe"])
+        ids.append(sound.tasks[options.task or find_forced(sound.tasks, forced) or "transcribe"])
     return ids if sound.no_timestamps is None or options.timestamps else [*ids, sound.no_timestamps]
+
+
+def find_forced(names: Mapping[str, int], forced: Sequence[int]) -> str | None:
+    """The first of some names whose token is forced.
+
+    >>> find_forced({"en": 7, "de": 8}, [8, 9])
+    'de'
+    """
+    return next((name for name, id in names.items() if id in forced), None)
 
 
 def detect_language(options: GenerationOptions, memory: Array, ids: Sequence[int]) -> str:

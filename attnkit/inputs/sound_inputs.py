@@ -8,6 +8,7 @@ import numpy as np
 
 from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
 from attnkit.errors import AttnkitWarning, DataError
+from attnkit.formats.memory import check_memory
 from attnkit.formats.streams import exists
 from attnkit.model.config import SoundConfig
 from attnkit.model.dtypes import output_dtype
@@ -16,6 +17,7 @@ from attnkit.model.spectrogram import Spectrogram, find_loudest, log_mel, pad_so
 from attnkit.records import Array, Record
 
 PROCESSOR = "preprocessor_config.json"
+COPIES = 3  # of the result of the first convolution, its norm and its activation
 RATE, VARIANCE = 16000, 1e-7  # where that file states no rate, and what is added to the variance of samples
 
 
@@ -51,6 +53,9 @@ def model_samples(record: Record, sound: SoundConfig, folder: str) -> Array:
     if len(samples) < least:
         raise DataError(f"a sound of {len(samples)} samples (expected {least} or more)", "--audio")
     samples = samples.astype(output_dtype(samples), copy=False)
+    first = next(iter(sound.convolutions.values()))
+    numbers = len(samples) // first.options.stride[0] * first.filters
+    check_memory(COPIES * numbers * samples.itemsize, f"a sound of {len(samples)} samples", "--audio")
     return layer_norm(samples, eps=VARIANCE).y if settings.get_bool("do_normalize", True) else samples
 
 

@@ -173,6 +173,7 @@ class SoundConfig(NamedTuple):
     no_timestamps  the token after which a text has no times, before those of times; None: there is none
     latest_begin   how many times after 0 may begin a text; None: any
     banned_first   tokens that are never the first of a text
+    forced         tokens that a text begins with, if it is not told another language or task
     """
 
     spectrogram: Spectrogram | None
@@ -183,6 +184,7 @@ class SoundConfig(NamedTuple):
     no_timestamps: int | None = None
     latest_begin: int | None = None
     banned_first: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()
 
     @property
     def samples(self) -> int:

@@ -13,7 +13,7 @@ SLOW = 200 / 3  # hertz of a mel up to LINEAR
 LINEAR, LOGARITHMIC = 1000.0, 27 / np.log(6.4)  # hertz from which on mels are logarithmic, and mels of a factor of e
 LEAST = 1e-10  # of a mel, before the logarithm
 RANGE = 8.0  # between the largest logarithm and the smallest that is kept
-MOST = 1 << 22  # numbers of frames that are computed at a time
+MOST = 1 << 19  # numbers of frames that are computed at a time
 ALL = slice(None)
 STEPS = ("frames", "windowed", "power", "filters", "mel", "log", "clamped")
 

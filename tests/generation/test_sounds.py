@@ -4,6 +4,7 @@ What the numbers are, and how they were made: tests/references/make_sounds.py.
 """
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ import attnkit
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.generation.options import GenerationOptions
+from attnkit.generation.prompts import make_prompts
 from attnkit.inputs import layers
+from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.interpret.model_summary import shell_pipeline
+from attnkit.model.spectrogram import log_mel
 from attnkit.records import Record
 from tests.drawing import drawn_models, write_model
 from tests.places import REFERENCES, arrays
@@ -87,6 +92,25 @@ def test_texts_are_those_of_transformers_token_for_token(folder, name, at):
     assert [one for one in ids if one != 2] == text["ids"] and len(text["ids"]) > 3
 
 
+@pytest.mark.parametrize("part", ["conv1", "conv2"])
+def test_a_convolution_with_the_activation_of_the_network_changes_the_memory(folder, part):
+    core = layers.core_model(open_checkpoint(folder("whisper-english")))
+    cuts = dict(core.config.sound.convolutions)
+    cuts[part] = cuts[part]._replace(activation=core.config.activation)
+    core = core._replace(config=replace(core.config, sound=core.config.sound._replace(convolutions=cuts)))
+    features = np.swapaxes(frozen("whisper-english", "features"), 1, 2).astype("float64")
+    memory = model.run(core, core.config.plan("encoder"), features, model.Context(dtype="float64"))
+    expected = frozen("whisper-english", "memory.f64")
+    assert np.abs(memory - expected).max() > 1e-4 * np.abs(expected).max()
+
+
+def test_zeros_after_a_spectrogram_are_not_that_of_silence_after_a_sound(folder):
+    read, features = open_checkpoint(folder("whisper")).config.sound, frozen("whisper", "features")[0].T
+    alone = log_mel(sound()["x"], read.spectrogram)["output"]
+    padded = np.pad(alone, ((0, len(features) - len(alone)), (0, 0)))
+    assert np.abs(padded - features).max() > 1e-2
+
+
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory):
     """The folder of a model with tokens of times."""
@@ -108,6 +132,19 @@ def test_times_and_windows_are_those_of_transformers(timed, text):
     if text["seconds"] > 1:  # a sound that is longer than a window has segments in any case
         longer = attnkit.decode(audio=samples, model=timed, dtype="float64", max_tokens=20, emit="ids", **options)
         np.testing.assert_array_equal(longer["end"], record["end"])
+
+
+@pytest.mark.parametrize("text", TRANSCRIPTIONS["forced"])
+def test_forced_tokens_of_older_files(tmp_path, text):
+    write_model("whisper", tmp_path, np.float64, "sounds")
+    (tmp_path / "generation_config.json").write_text(json.dumps(text["generation"]))
+    sound = Record({"x": make_syllables(0.7, 9)})
+    options = GenerationOptions(open_checkpoint(str(tmp_path)), audio=sound, dtype="float64", **text["options"])
+    prompts, _ = make_prompts(None, options, Detokenizer(None, 108, 1))
+    ids = attnkit.decode(
+        audio=sound, model=str(tmp_path), dtype="float64", max_tokens=20, emit="ids", **text["options"]
+    )
+    assert [*prompts[0].ids, *(id for id in ids["x"].tolist() if id != 2)] == text["ids"]
 
 
 def test_tokens_of_a_sound_of_several_windows_have_their_scores(timed):
@@ -174,6 +211,8 @@ def test_what_is_refused(folder, options, kind, problem):
         ({"lang_to_id": {"<|en|>": 200}}, r"lang_to_id: '<|en|>' is 200 \(expected an id below 108\)"),
         ({"task_to_id": {"translate": "x"}}, "task_to_id: 'translate' is x"),
         ({"suppress_tokens": [500]}, "500"),
+        ({"forced_decoder_ids": [[1, 500]]}, "forced_decoder_ids is"),
+        ({"forced_decoder_ids": [7]}, "forced_decoder_ids is"),
     ],
 )
 def test_bad_tokens_of_a_folder(tmp_path, changes, problem):

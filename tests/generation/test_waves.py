@@ -217,6 +217,12 @@ def test_lines_that_are_refused(folder, tmp_path, line, code, problem):
     assert result.err.count("\n") == 1 and not (tmp_path / "new").exists()
 
 
+def test_a_sound_that_needs_more_than_the_memory_is_refused_before_it_is_computed(folder):
+    hours = np.broadcast_to(np.float32(0), 1 << 41)
+    with pytest.raises(DataError, match=r"--audio: a sound of 2199023255552 samples needs .* more than this machine"):
+        model_samples(Record({"x": hours}), open_checkpoint(folder("group")).config.sound, folder("group"))
+
+
 def test_a_wav_file_in_place_of_a_text(folder):
     result = run("encode", "--model", folder("group"), stdin=pack_wav(frozen("samples").tobytes()))
     assert (result.code, result.out) == (3, b"")

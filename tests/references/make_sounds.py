@@ -82,6 +82,14 @@ TIMES = [  # seconds, seed, options of generate
     (2.6, 5, {"language": "en", "num_beams": 3}),
 ]
 
+WITHOUT_NAMES = {"suppress_tokens": MULTILINGUAL["suppress_tokens"]}
+FORCED = [  # generation_config.json and options of generate
+    (MULTILINGUAL | {"forced_decoder_ids": [[1, 53], [2, 54]]}, {}),
+    (MULTILINGUAL | {"forced_decoder_ids": [[1, None], [2, 54]]}, {}),
+    (MULTILINGUAL | {"forced_decoder_ids": [[1, 53], [2, 54]]}, {"language": "en"}),
+    (WITHOUT_NAMES | {"forced_decoder_ids": [[1, 52], [2, 55], [3, 56]]}, {}),
+]
+
 
 def save(values: dict, generation: dict, folder: pathlib.Path) -> tuple[dict, dict, dict]:
     """Save a model with drawn weights; its configurations and the shapes of its tensors."""
@@ -146,9 +154,18 @@ def write_transcriptions() -> None:
             {"seconds": seconds, "seed": seed, "options": one} | transcribe(folder, seconds, seed, **one)
             for seconds, seed, one in TIMES
         ]
-    for row in rows:
+        forced = []
+        for generation, one in FORCED:
+            _, stated, _ = save(WHISPER, generation, folder)
+            write_weights(folder, "whisper", shapes, np.float64)
+            extractor = transformers.WhisperFeatureExtractor(feature_size=WHISPER["num_mel_bins"], chunk_length=1)
+            samples = make_syllables(0.7, 9)
+            features = extractor(samples, sampling_rate=16000, return_tensors="np")["input_features"]
+            ids = generate(folder, features, force_unique_generate_call=True, **one)  # with those that it begins with
+            forced.append({"generation": stated, "options": one, "ids": ids})
+    for row in (*rows, *(one["ids"] for one in forced)):
         print(row)
-    table = {"generation": begins, "texts": rows}
+    table = {"generation": begins, "texts": rows, "forced": forced}
     (HERE / "transcriptions.json").write_text(json.dumps(table, indent=1) + "\n")
 
 
