@@ -489,15 +489,30 @@ Weights = Annotated[
     ),
 ]
 Ids = Annotated[Record | None, file("ids", "token ids (T) or (B, T), instead of text")]
+
+
+def parse_language(text: str) -> str:
+    """The name of a language as written; ValueError if it is empty."""
+    if not text:
+        raise ValueError("the name of a language")
+    return text
+
+
 SourceLanguage = Annotated[
     str | None,
     typer.Option(
-        metavar="L", help="language of TEXT, of a model that translates between several, as en_XX or fra_Latn"
+        parser=parse_language,
+        metavar="L",
+        help="language of TEXT, of a model that translates between several, as en_XX or fra_Latn",
     ),
 ]
 TargetLanguage = Annotated[
     str | None,
-    typer.Option(metavar="L", help="language to translate into, of a model that translates between several"),
+    typer.Option(
+        parser=parse_language,
+        metavar="L",
+        help="language to translate into, of a model that translates between several",
+    ),
 ]
 Pair = Annotated[str | None, typer.Option(help="second text of a pair, for models such as BERT")]
 Batch = Annotated[bool, typer.Option(help="make one padded batch of all texts, or of all lines of standard input")]

@@ -107,12 +107,15 @@ def encode_pairs(
 ) -> list[SentencePair]:
     """Encode pairs of `parse_pairs` by their tokenizers, each side ended by `eos`.
 
-    DataError names the line of a character that the vocabulary lacks.
+    The tokens that a tokenizer adds are kept if it ends a text with `eos` itself. DataError names the line of a
+    character that the vocabulary lacks.
     """
+    ends = [_encode(tokenizer, "")[-1:] == [eos] for tokenizer in tokenizers]
     encoded = []
     for number, *texts in pairs:
-        sides = zip(tokenizers, texts, strict=True)
-        encoded.append(SentencePair(*([*encode_line(*side, number, name), eos] for side in sides)))
+        sides = zip(tokenizers, texts, ends, strict=True)
+        rows = (encode_line(one, text, number, name, added=end) + [eos] * (not end) for one, text, end in sides)
+        encoded.append(SentencePair(*rows))
     return encoded
 
 

@@ -210,6 +210,8 @@ def new_tokenizers(recipe: Recipe, family: str, text: str, name: str) -> tuple[t
 def folder_tokenizers(folder: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:
     """Load the tokenizers of source and target of a folder, and read their files."""
     source, target = load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+    if source.languages:
+        raise DataError("its tokenizer puts a language beside every text, and pairs to train on state none", folder)
     names = {os.path.basename(path) for path in (*source.files, *target.files)} - {CONFIG}
     names |= {name for name in COMPANIONS if os.path.exists(os.path.join(folder, name))}
     files: Files = {}

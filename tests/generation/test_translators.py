@@ -17,10 +17,12 @@ from attnkit.errors import DataError
 from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
+from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.training.data import SentencePair, encode_pairs
 from tests.drawing import drawn_models, write_model
 from tests.places import DATA, REFERENCES, arrays
 from tests.process import run
-from tests.tokenizers.translation_folders import NLLB
+from tests.tokenizers.translation_folders import NLLB, write_folder
 
 TABLE = drawn_models("translators")
 GENERATING = [name for name, one in TABLE.items() if one["texts"]]
@@ -253,6 +255,8 @@ def test_translations_between_languages_are_those_of_transformers(row):
     ("decode --target-language fr", "--target-language: needs --model"),
     ("encode --model {frEn} --source-language fr a", "--source-language: the tokenizer has no languages"),
     ("encode --model {nllb} --source-language eng_Latn --ids {ids}", "--source-language: needs TEXT"),
+    ("decode --model {nllb} --target-language= a", "--target-language: expected the name of a language, got ''"),
+    ("train {text} --from {nllb} -o out", "nllb: its tokenizer puts a language beside every text, and pairs"),
     ("embed --model {nllb} --target-language fra_Latn a", "encoder.embed embeds a source: --source-language names"),
     ("decode --model {nllb} --target-language fra_Latn --ids {ids} a", "--ids: cannot be combined with --target-lang"),
     ("decode --model {nllb} --target-language fra_Latn --cache-in c.npz", "cannot be combined with"),
@@ -322,6 +326,12 @@ def test_rules_that_a_folder_asks_for_are_noted_and_shown(tmp_path):
         assert (ran.code, ran.err) == (0, note if values == asked else "")
         shown = run("show", str(tmp_path), "--facts", env={"COLUMNS": "200"}).out.decode()
         assert ("asks for" in shown, flags in shown) == (values["num_beams"] == 4, values == asked)
+
+
+def test_pairs_to_train_bart_on_are_the_tokens_that_it_reads(tmp_path):
+    tokenizer = load_tokenizer(str(write_folder(tmp_path / "bart", "bart")))
+    [pair] = encode_pairs((tokenizer, tokenizer), [(1, "a", "b")], 2, "pairs.tsv")
+    assert pair == SentencePair([0, 68, 2], [0, 69, 2])
 
 
 def test_languages_of_the_other_tools():
