@@ -1,24 +1,27 @@
 """BLOOM: a pre-norm decoder with ALiBi, a norm of the embeddings, and fused projections by head."""
 
-from dataclasses import replace
-
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
-KEYS = StackKeys(layers="n_layer", hidden="")
+SIZES = {  # names in StackKeys -> the key of the file, and the other that published files have
+    "layers": ("n_layer", "num_hidden_layers"),
+    "heads": ("n_head", "num_attention_heads"),
+    "width": ("n_embed", "hidden_size"),
+}
 LAYER, WORDS = "h.{n}", "word_embeddings.weight"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     if raw.get_bool("apply_residual_connection_post_layernorm", False):
         raise raw.error("apply_residual_connection_post_layernorm is not supported")
-    width = raw.get_int("hidden_size", raw.values.get("n_embed"))
+    keys = _keys(raw)
+    width = raw.get_int(keys.width)
     return Config(
         "bloom",
         width,
-        decoder=raw.get_stack(replace(KEYS, heads=_heads(raw)), hidden=4 * width, causal=True, final_norm=True),
+        decoder=raw.get_stack(keys, hidden=4 * width, causal=True, final_norm=True),
         eps=raw.get_float("layer_norm_epsilon", 1e-5),
         norm_first=True,
         activation="gelu-tanh",
@@ -34,7 +37,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.embed": embedding_table(WORDS),
         "decoder.embed_norm": norm("word_embeddings_layernorm"),
         "decoder.{n}.norm1": norm(f"{LAYER}.input_layernorm"),
-        "decoder.{n}.self": map_fused("qkv", f"{fused}.weight", f"{fused}.bias", groups=raw.get_int(_heads(raw)))
+        "decoder.{n}.self": map_fused("qkv", f"{fused}.weight", f"{fused}.bias", groups=raw.get_int(_keys(raw).heads))
         | map_linear(f"{LAYER}.self_attention", wo="dense"),
         "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm"),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="dense_h_to_4h", w2="dense_4h_to_h"),
@@ -43,6 +46,6 @@ def map_layers(raw: ConfigReader) -> Layers:
     }
 
 
-def _heads(raw: ConfigReader) -> str:
-    """The key of the number of heads, which has two names."""
-    return "n_head" if raw.has("n_head") else "num_attention_heads"
+def _keys(raw: ConfigReader) -> StackKeys:
+    """The keys of the sizes, each of which has two names."""
+    return StackKeys(hidden="", **{size: next(filter(raw.has, names), names[-1]) for size, names in SIZES.items()})

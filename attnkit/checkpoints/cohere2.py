@@ -9,9 +9,18 @@ from attnkit.model.config import Config
 
 PREFIXES = llama.PREFIXES
 map_layers = cohere.map_layers
+STATED = {  # what files say of every Cohere 2
+    "order_of_interleaved_layers": "local_attn_first",
+    "position_embedding_type": "rope_gptj",
+    "rotary_pct": 1.0,
+    "use_gated_activation": True,
+    "use_parallel_block": True,
+}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    is_tied = raw.get_bool("tie_word_embeddings", True)
+    raw.ignore("layer_switch", "use_parallel_embedding", **STATED, use_embedding_sharing=is_tied)
     config = cohere.read_cohere(raw, stored)
     layers = config.stack("decoder").layers
     pattern = raw.get_int("sliding_window_pattern", 4)

@@ -170,9 +170,15 @@ class ConfigReader:
         """
         return ConfigReader(NotedValues(values, self.values.reads, self.values.path), self.name)
 
-    def ignore(self, *keys: str) -> None:
-        """Count keys as read that change nothing in this model."""
-        for key in keys:
+    def ignore(self, *keys: str, **values: Any) -> None:
+        """Count keys as read that change nothing in this model, some at one value alone.
+
+        >>> raw = ConfigReader({"label": 1, "rotary_pct": 0.5, "experts_per_token": 2}, "config.json")
+        >>> raw.ignore("label", rotary_pct=1.0, experts_per_token=2)
+        >>> [*raw.values.unread()]
+        [('rotary_pct', 0.5)]
+        """
+        for key in (*keys, *(key for key, value in values.items() if self.values.plain.get(key) == value)):
             self.values.reads.setdefault(self.values.path + key, False)
 
     def get_size(self, key: str) -> tuple[int, int]:

@@ -18,19 +18,20 @@ NORMS = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    config = read_sandwich(raw, stored, caps=(50.0, 30.0), size=8192)
+    raw.ignore(sliding_window_size=raw.values.get("sliding_window", 4096))  # stated twice
+    softcap = read_cap(raw, "attn_logit_softcapping", 50.0)
+    logit_softcap = read_cap(raw, "final_logit_softcapping", 30.0)
+    config = read_sandwich(raw, stored, size=8192, softcap=softcap, logit_softcap=logit_softcap)
     return llama.limit_layers(raw, config, llama.every(2, config.stack("decoder").layers), window=4096)
 
 
-def read_sandwich(raw: ConfigReader, stored: Weights, caps: tuple[float, float], size: int, **choices: Any) -> Config:
-    """The configuration of a Gemma from 2 on.
+def read_cap(raw: ConfigReader, key: str, default: float | None = None) -> float:
+    """A soft cap; null: none, which is 0."""
+    return 0.0 if raw.values.get(key, default) is None else raw.get_float(key, default)
 
-    caps  of scores and of logits where the file has none
-    """
-    softcap, logit_softcap = (
-        0.0 if raw.values.get(key, cap) is None or (not cap and not raw.has(key)) else raw.get_float(key, cap)
-        for key, cap in zip(("attn_logit_softcapping", "final_logit_softcapping"), caps, strict=True)
-    )
+
+def read_sandwich(raw: ConfigReader, stored: Weights, size: int, **choices: Any) -> Config:
+    """The configuration of a Gemma from 2 on; choices: fields of Config."""
     return gemma.read_gemma(
         raw,
         stored,
@@ -38,8 +39,6 @@ def read_sandwich(raw: ConfigReader, stored: Weights, caps: tuple[float, float],
         size=size,
         norm_output=True,
         scale=raw.get_float("query_pre_attn_scalar", 256) ** -0.5,
-        softcap=softcap,
-        logit_softcap=logit_softcap,
         **choices,
     )
 

@@ -16,7 +16,8 @@ PREFIXES = llama.PREFIXES
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     is_encoder = raw.get_bool("use_bidirectional_attention", False)
     one_way = raw.replaced({**raw.values.plain, "use_bidirectional_attention": None})
-    config = gemma2.read_sandwich(one_way, stored, caps=(0.0, 0.0), size=131072, qk_norm="head")
+    cap = gemma2.read_cap(raw, "final_logit_softcapping")
+    config = gemma2.read_sandwich(one_way, stored, size=131072, qk_norm="head", logit_softcap=cap)
     kinds = llama.every(raw.get_int("sliding_window_pattern", 6), config.stack("decoder").layers)
     config = llama.limit_layers(raw, config, kinds, window=4096)
     size, older = config.positions.size, raw.get_float("rope_local_base_freq", 10000.0)

@@ -19,6 +19,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     packing.get_choice("quant_method", {"mxfp4": ""}, "mxfp4")
     packing.ignore("modules_to_not_convert")  # which the tensors state
     raw.get_choice("hidden_act", {"silu": "silu"}, "silu")  # which names no activation of this family
+    chosen = raw.get_int("num_experts_per_tok", 4)
+    raw.ignore("initial_context_length", experts_per_token=chosen)  # stated twice
     config = llama.read_config(
         raw,
         stored,
@@ -30,7 +32,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         ffn_limit=raw.get_float("swiglu_limit", 7.0),
         experts=ExpertConfig(
             count=raw.get_int("num_local_experts", 128, most=MOST_EXPERTS),
-            chosen=raw.get_int("num_experts_per_tok", 4),
+            chosen=chosen,
             hidden=raw.get_int("intermediate_size"),
             score="chosen",
         ),

@@ -51,8 +51,8 @@ ANY_VALUE = {  # what keys are about -> keys that pass with any value
         "mask_token_id pad_token_id sep_token_id unk_token_id"
     ),
     "what other keys or the tensors state again": (
-        "_sliding_window_pattern is_encoder_decoder extra_pos_embeddings model_max_length max_sequence_length "
-        "seq_length sinusoidal_pos_embds tie_weights_"
+        "_sliding_window_pattern is_encoder_decoder extra_pos_embeddings ff_factor model_max_length "
+        "max_sequence_length seq_length sinusoidal_pos_embds tie_weights_"
     ),
     "the architectures of Marian beside its Transformer": (
         "bert-train-type-embeddings bert-type-vocab-size dec-cell dec-cell-base-depth dec-cell-high-depth dim-rnn "
@@ -66,6 +66,7 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {  # key -> the values that pass; 
     "add_bias_logits": (False,),
     "add_cross_attention": (False,),
     "add_final_layer_norm": (False,),
+    "apply_residual_connection_post_layernorm": (False,),
     "attention_bias": (False,),
     "diversity_penalty": (0,),
     "down_scale_factor": (1,),

@@ -9,6 +9,7 @@ PREFIXES = llama.PREFIXES
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    raw.ignore("use_norm_bias", rotary_scaling_factor=1.0)  # norms have biases in every file
     config = llama.read_config(
         raw,
         stored,

@@ -95,6 +95,41 @@ def test_a_harmless_key_passes(changes: dict[str, Any]) -> None:
     read(SMALL | changes)
 
 
+@pytest.mark.parametrize(("name", "keys"), [
+    ("bloom", {"hidden_size": None, "n_head": None, "n_layer": None, "n_embed": 24, "num_attention_heads": 6,
+     "num_hidden_layers": 3, "n_inner": None, "masked_softmax_fusion": True}),
+    ("cohere2", {"layer_switch": 4, "order_of_interleaved_layers": "local_attn_first", "rotary_pct": 1.0,
+     "position_embedding_type": "rope_gptj", "use_embedding_sharing": True, "use_gated_activation": True,
+     "use_parallel_block": True, "use_parallel_embedding": True, "use_qk_norm": False}),
+    ("falcon-7b", {"apply_residual_connection_post_layernorm": False}),
+    ("falcon-11b", {"apply_residual_connection_post_layernorm": False, "ff_factor": 4}),
+    ("gemma2", {"sliding_window_size": 5}),
+    ("gpt_oss", {"experts_per_token": 2, "initial_context_length": 4096}),
+    ("olmo", {"rms_norm_eps": 0.1}),
+    ("phi3-long", {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False}),
+    ("qwen3_moe", {"max_window_layers": 48}),
+    ("stablelm", {"use_norm_bias": False, "rotary_scaling_factor": 1.0}),
+])  # fmt: skip
+def test_the_keys_of_published_files_change_nothing(name: str, keys: dict[str, Any]) -> None:
+    """As in the files of BLOOM, Command R7B, Falcon, Gemma 2, gpt-oss, Phi-4-mini, Qwen3-30B-A3B and StableLM 2."""
+    raw = DRAWN[name]["config"]
+    tensors = draw_tensors(raw["model_type"], DRAWN[name]["shapes"])
+    expected = outputs(assemble_checkpoint(raw, tensors))
+    found = outputs(assemble_checkpoint(raw | keys, tensors))
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(("name", "keys"), [
+    ("bloom", {"apply_residual_connection_post_layernorm": True}), ("cohere2", {"use_parallel_block": False}),
+    ("cohere2", {"order_of_interleaved_layers": "global_attn_first"}), ("cohere2", {"use_embedding_sharing": False}),
+    ("gemma2", {"sliding_window_size": 6}), ("gemma3", {"attn_logit_softcapping": 4.0}),
+    ("gpt_oss", {"experts_per_token": 3}), ("phi3", {"full_attn_mod": 2}), ("stablelm", {"rotary_scaling_factor": 2.0}),
+])  # fmt: skip
+def test_published_keys_with_other_values_are_refused(name: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=f"{next(iter(keys))} .*is not supported"):
+        published_tensors(DRAWN[name]["config"] | keys)
+
+
 def test_zero_and_false_are_different_values() -> None:
     assert is_harmless("is_decoder", False) and not is_harmless("is_decoder", 0)
     assert is_harmless("gap_size", 0) and not is_harmless("gap_size", False)
