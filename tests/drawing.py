@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,3 +46,27 @@ def write_model(name: str, folder: Path, dtype: type = np.float32, kind: str = "
     if "preprocessor" in model:
         (folder / "preprocessor_config.json").write_text(json.dumps(model["preprocessor"]))
     return folder
+
+
+def keep_folders(make_folder: Callable[[str], Path], kind: str, files: Mapping[str, object] | None = None) -> Callable:
+    """A function (name, dtype=float64) that writes the folder of a model of a kind once for each dtype.
+
+    make_folder  of a temporary folder of a name; files: content of JSON files that each folder has besides
+    """
+    known = {}
+
+    def write(name, dtype=np.float64):
+        if (name, dtype) not in known:
+            place = write_model(name, make_folder(name), dtype, kind)
+            for file, content in (files or {}).items():
+                (place / file).write_text(json.dumps(content))
+            known[name, dtype] = str(place)
+        return known[name, dtype]
+
+    return write
+
+
+def assert_near(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    """Assert a shape, and a difference of at most so much of the largest number."""
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()

@@ -26,15 +26,18 @@ from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
 from attnkit.tokenizers.files import TokenizerFolder
 
-FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model",
-            "clip_vision_model", "cohere", "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3",
-            "dinov2", "dinov2_with_registers",
-            "distilbert", "electra", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo",
-            "gpt_neox", "gpt_oss", "gptj", "granite", "llama", "lstm", "m2m_100", "marian", "mbart", "mistral",
-            "mixtral", "modernbert", "mpnet", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3",
-            "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "roberta", "seq2seq", "smollm3", "stablelm", "t5",
-            "transformer", "vit", "wav2vec2", "whisper", "xlm-roberta")  # fmt: skip
-SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
+FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model", "clip_vision_model", "cohere",
+            "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers", "distilbert",
+            "electra", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss",
+            "gptj", "granite", "hubert", "llama", "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral",
+            "modernbert", "mpnet", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2",
+            "qwen2_moe", "qwen3", "qwen3_moe", "roberta", "seq2seq", "smollm3", "stablelm", "t5", "transformer", "vit",
+            "wav2vec2", "whisper", "xlm-roberta")  # fmt: skip
+SAME_AS = {  # families that differ from another by name alone
+    "camembert": "roberta",
+    "hubert": "wav2vec2",
+    "xlm-roberta": "roberta",
+}
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 TOWERS = ("text", "vision")  # DIR:text and DIR:vision are the towers of a model of texts and images
 WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"

@@ -1,4 +1,4 @@
-"""wav2vec 2.0: convolutions of the samples of a sound, a convolution of positions, an encoder, and labels by CTC."""
+"""wav2vec 2.0 and HuBERT: convolutions of the samples of a sound, one of positions, an encoder, and labels by CTC."""
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, map_linear, norm
@@ -7,7 +7,7 @@ from attnkit.model.config import POSITION_CONVOLUTION, Config, ConvolutionLayer,
 from attnkit.model.convolution import Convolution
 from attnkit.model.parameters import MOST_CONVOLUTIONS
 
-PREFIXES = ("wav2vec2.",)
+PREFIXES = ("wav2vec2.", "hubert.")
 TRAINING_KEYS = (  # of masks, of quantization and its loss, and of heads that no text comes from
     "apply_spec_augment mask_channel mask_time mask_feature num_codevector contrastive num_negatives codevector "
     "proj_codevector diversity ctc_ feat_proj_dropout feat_quantizer_dropout final_dropout feat_extract_dropout "
@@ -23,11 +23,13 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     raw.ignore("tie_word_embeddings", "num_feat_extract_layers")  # there are no words; conv_dim has so many
     if raw.get_bool("add_adapter", False) or raw.has("adapter_attn_dim"):
         raise raw.error("adapters are not supported")
+    if raw.get_bool("conv_pos_batch_norm", False) or not raw.get_bool("feat_proj_layer_norm", True):
+        raise raw.error("conv_pos_batch_norm true and feat_proj_layer_norm false are not supported")
     width, has_head = raw.get_int("hidden_size"), stored.has("lm_head.weight")
     is_pre_norm = raw.get_bool("do_stable_layer_norm", False)
     convolutions = read_convolutions(raw)
     return Config(
-        "wav2vec2",
+        raw.get_str("model_type"),
         width,
         encoder=raw.get_stack(StackKeys(vocab=""), final_norm=is_pre_norm),
         eps=raw.get_float("layer_norm_eps", 1e-5),

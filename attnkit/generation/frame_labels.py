@@ -56,8 +56,9 @@ def make_record(output: OutputLogits, ids: Array, texts: list[str], emit: str) -
     if emit != "ids":
         tensors["ids"] = Tensor(ids, axes)
     labels: dict[str, Labels] = {"text": texts} if texts else {}
-    if output.words:
+    if output.words and x.ndim > ids.ndim:
+        labels["vocab"] = output.words
+    elif output.words:
         names = [[output.words[id] for id in row] for row in ids.reshape(-1, ids.shape[-1]).tolist()]
         labels["token"] = names if ids.ndim > 1 else names[0]
-        labels |= {"vocab": output.words} if x.ndim > ids.ndim else {}
     return output.record.with_tensors(tensors, labels)

@@ -24,7 +24,7 @@ LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
     ("sentencepiece.bpe.model",): load_unigram,
     ("tokenizer.model",): load_llama,
 }
-CTC_FAMILIES = ("wav2vec2",)  # whose vocabulary is of the labels of frames
+CTC_FAMILIES = ("hubert", "wav2vec2")  # whose vocabulary is of the labels of frames
 
 
 class NoTokenizer(DataError):

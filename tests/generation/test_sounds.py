@@ -21,7 +21,7 @@ from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.spectrogram import log_mel
 from attnkit.records import Record
-from tests.drawing import drawn_models, write_model
+from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import REFERENCES, arrays
 from tests.sound_files import make_syllables, pack_wav
 
@@ -32,15 +32,7 @@ EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Writes the folder of a model of a name, once for a dtype."""
-    known = {}
-
-    def write(name, dtype=np.float64):
-        if (name, dtype) not in known:
-            known[name, dtype] = str(write_model(name, tmp_path_factory.mktemp(name), dtype, "sounds"))
-        return known[name, dtype]
-
-    return write
+    return keep_folders(tmp_path_factory.mktemp, "sounds")
 
 
 def frozen(name, key):
@@ -49,11 +41,6 @@ def frozen(name, key):
 
 def sound(name="whisper"):
     return Record({"x": frozen(name, "samples")})
-
-
-def assert_near(actual, expected, tolerance):
-    assert actual.shape == expected.shape
-    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -20,7 +20,7 @@ from attnkit.inputs.sound_inputs import model_samples
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
 from attnkit.tokenizers.auto import load_tokenizer
-from tests.drawing import draw_tensors, drawn_models, write_model
+from tests.drawing import assert_near, draw_tensors, drawn_models, keep_folders, write_model
 from tests.places import REFERENCES, arrays
 from tests.process import run
 from tests.sound_files import pack_wav
@@ -32,18 +32,7 @@ EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Writes the folder of a model of a name, once for a dtype."""
-    known = {}
-
-    def write(name, dtype=np.float64):
-        if (name, dtype) not in known:
-            place = write_model(name, tmp_path_factory.mktemp(name), dtype, "waves")
-            for file, content in LABELS["files"].items():
-                (place / file).write_text(json.dumps(content))
-            known[name, dtype] = str(place)
-        return known[name, dtype]
-
-    return write
+    return keep_folders(tmp_path_factory.mktemp, "waves", LABELS["files"])
 
 
 def frozen(key):
@@ -52,11 +41,6 @@ def frozen(key):
 
 def sound():
     return Record({"x": frozen("samples") / np.float32(32768)})
-
-
-def assert_near(actual, expected, tolerance):
-    assert actual.shape == expected.shape
-    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
 
 
 def compute(place, dtype, **changes):
@@ -77,9 +61,9 @@ def test_states_and_logits_are_those_of_transformers(folder, name, dtype):
     assert_near(logits, frozen(f"{name}/logits.{kind}"), tolerance)
     if dtype == "float64":
         assert_near(kept["encoder.feature_norm"], frozen(f"{name}/features"), EXACT)
-        assert_near(kept["encoder.0.ffn.residual" if name != "group" else "encoder.0.norm2"],
+        assert_near(kept["encoder.0.ffn.residual" if name not in ("group", "hubert") else "encoder.0.norm2"],
                     frozen(f"{name}/hidden.1"), EXACT)  # fmt: skip
-        first = "encoder.embed_norm" if name == "group" else "encoder.position_conv.residual"
+        first = "encoder.embed_norm" if name in ("group", "hubert") else "encoder.position_conv.residual"
         assert_near(kept[first], frozen(f"{name}/hidden.0"), EXACT)
 
 
@@ -239,6 +223,7 @@ def test_a_wav_file_in_place_of_a_text(folder):
         ({"num_conv_pos_embedding_groups": 5}, "24 is not divisible by num_conv_pos_embedding_groups 5"),
         ({"feat_extract_norm": "batch"}, "feat_extract_norm"),
         ({"add_adapter": True}, "adapters are not supported"),
+        ({"conv_pos_batch_norm": True}, "conv_pos_batch_norm true and"),
         ({"adapter_attn_dim": 16}, "adapters are not supported"),
     ],
 )

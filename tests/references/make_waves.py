@@ -1,4 +1,4 @@
-"""Tiny wav2vec 2.0 models and what transformers makes of them, frozen.
+"""Tiny wav2vec 2.0 and HuBERT models and what transformers makes of them, frozen.
 
     pip install torch==2.13.0 transformers==5.23.0 safetensors==0.8.0 numpy==2.4.6
     OMP_NUM_THREADS=1 PYTHONPATH=. python tests/references/make_waves.py
@@ -51,6 +51,7 @@ MODELS = {
         "hidden_act": "relu",
         "layer_norm_eps": 1e-3,
     },
+    "hubert": SMALL | {"model_type": "hubert"},
     "short": SMALL | {"conv_dim": [6, 8], "conv_kernel": [12, 5], "conv_stride": [40, 3], "do_stable_layer_norm": True},
 }
 TEXTS = [
@@ -62,7 +63,8 @@ TEXTS = [
 
 def save(values: dict, folder: pathlib.Path) -> tuple[dict, dict]:
     """Save a model with drawn weights; its configuration and the shapes of its tensors."""
-    transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(**values)).save_pretrained(folder)
+    config = transformers.AutoConfig.for_model(**{"model_type": "wav2vec2"} | values)
+    transformers.AutoModelForCTC.from_config(config).save_pretrained(folder)
     path = folder / "model.safetensors"
     shapes = {key: list(tensor.shape) for key, tensor in sorted(safetensors.numpy.load_file(path).items())}
     write_weights(folder, "wav2vec2", shapes, np.float32)
@@ -73,14 +75,16 @@ def save(values: dict, folder: pathlib.Path) -> tuple[dict, dict]:
 def compute(folder: pathlib.Path, values: np.ndarray, dtype: str) -> dict[str, np.ndarray]:
     """What a model computes of prepared samples."""
     precision = torch.float64 if dtype == "f64" else torch.float32
-    model = transformers.Wav2Vec2ForCTC.from_pretrained(folder, attn_implementation="eager", dtype=precision).eval()
+    load = transformers.AutoModelForCTC.from_pretrained
+    model = load(folder, attn_implementation="eager", dtype=precision).eval()
     given = torch.tensor(values, dtype=precision)[None]
     with torch.no_grad():
-        base = model.wav2vec2(given, output_hidden_states=True)
+        base = model.base_model(given, output_hidden_states=True)
+        features = model.base_model.feature_extractor(given).transpose(1, 2)
         found = {f"states.{dtype}": base.last_hidden_state[0], f"logits.{dtype}": model(given).logits[0]}
     if dtype == "f64":
         found |= {f"hidden.{at}": state[0] for at, state in enumerate(base.hidden_states)}
-        found["features"] = base.extract_features[0]
+        found["features"] = model.base_model.feature_projection.layer_norm(features)[0].detach()
     return {key: one.numpy() for key, one in found.items()}
 
 
