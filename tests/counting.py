@@ -139,7 +139,7 @@ def run_case(folder, tokens, generated, texts, is_masked):
     """The FLOPs of products of a case, and the bytes of its weights and of its cache."""
     from attnkit.checkpoints import open_checkpoint
     from attnkit.inputs.layers import core_model
-    from attnkit.model import CachedDecoder, Context, head_logits, run, token_positions
+    from attnkit.model import CachedDecoder, Context, head_logits, linear, run, token_positions
 
     checkpoint = open_checkpoint(folder)
     config, core = checkpoint.config, core_model(checkpoint)
@@ -183,6 +183,8 @@ def run_case(folder, tokens, generated, texts, is_masked):
             decoder(draw("decoder", 1))
         held = [*(pair for _, pair in decoder.cache), *getattr(decoder.cache, "states", {}).values()]
         measured["cache"] = sum(x.nbytes for pair in held for x in pair if x is not None)
+    elif config.vector_width:
+        linear(last[:, 0], core.params["vector"]["w"])
     elif config.head:
         head_logits(core, last)
     return measured | {"flops": 2 * counted["products"]}

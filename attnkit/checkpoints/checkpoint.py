@@ -27,7 +27,8 @@ from attnkit.model.rotary import rope_frequencies
 from attnkit.tokenizers.files import TokenizerFolder
 
 FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model", "clip_vision_model", "cohere",
-            "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers", "distilbert",
+            "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers",
+            "dinov3_vit", "distilbert",
             "electra", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss",
             "gptj", "granite", "hubert", "llama", "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral",
             "modernbert", "mpnet", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2",
@@ -608,6 +609,8 @@ def _check_positions(reader: ConfigReader, config: Config) -> None:
     if positions.kind == "rotary":
         with name_errors(reader.name):
             width = positions.rotary_dim or config.stack(config.stacks[-1]).head_dim
+            if positions.over_grid and width % 4:
+                raise DataError(f"heads of width {width} (expected a multiple of 4: half rotates by each direction)")
             for rope in (positions.rope, *filter(None, [positions.local_rope])):
                 fields = ConfigReader(rope, "")
                 for length in (1, LARGEST):

@@ -28,7 +28,7 @@ from attnkit.model.intermediates import STEPS
 from attnkit.model.latent import expand_keys, expand_queries
 from attnkit.model.norms import rms_norm
 from attnkit.model.relative import relative_scores
-from attnkit.model.rotary import rope_frequencies, rotary_angles, rotate
+from attnkit.model.rotary import grid_angles, rope_frequencies, rotary_angles, rotate
 from attnkit.model.softmax import log_sum_exp, softmax
 
 QUICK_GELU = "quick-gelu"  # x · σ(1.702 x), which no family of attnkit has
@@ -392,6 +392,8 @@ def _rotate(around: Around, x: Array) -> Array:
 def _angles(around: Around, width: int) -> tuple[Array, Array]:
     """Cosines and sines of the rotation of a stage."""
     rope, where = around.option("rope"), np.asarray(around.option("where"))
+    if (places := around.option("places")) is not None:
+        return grid_angles(places, width, rope)
     frequencies, factor = rope_frequencies(width, rope, int(where.max(initial=0)) + 1)
     if form := around.option("rounds_frequencies"):
         frequencies = rounded(frequencies, form).astype(np.float64)
@@ -714,6 +716,10 @@ def _positions_of(place: Place, rules: AttentionRules) -> dict[str, Any]:
     if not rules.rotation:
         return {}
     rotation = {"rope": rules.rope, "width": rules.rotary_dim, "interleaved": rules.interleaved}
+    if rules.rotation == "grid_rotary":
+        config, image = place.core.config, place.inputs.image
+        grid = config.patches.grid(*image.shape[-2:]) if config.patches and image is not None else None
+        rotation["places"] = transformer.patch_places(config, grid, place.tokens)
     return rotation | {"where": place.positions()}
 
 

@@ -29,6 +29,7 @@ class Defaults(NamedTuple):
     mean, std         of the channels
     crops             whether it cuts the center out
     keeps_proportion  whether a size that is one number is that of the shorter edge, not of both
+    in_floats         whether pixels are resized as numbers that are not rounded
     """
 
     resample: int = BILINEAR
@@ -36,11 +37,15 @@ class Defaults(NamedTuple):
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     crops: bool = False
     keeps_proportion: bool = False
+    in_floats: bool = False
 
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 CLIP = Defaults(BICUBIC, CLIP_MEAN, CLIP_STD, crops=True, keeps_proportion=True)
-PROCESSORS = {"CLIP": CLIP, "Bit": CLIP, "Siglip": Defaults(BICUBIC)}  # others do as the one of ViT
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+DINOV3 = Defaults(BILINEAR, IMAGENET_MEAN, IMAGENET_STD, in_floats=True)
+# others do as the one of ViT
+PROCESSORS = {"CLIP": CLIP, "Bit": CLIP, "Siglip": Defaults(BICUBIC), "DINOv3ViT": DINOV3}
 KIND = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
 
 
@@ -76,6 +81,7 @@ class ImageProcessor(NamedTuple):
         raw, known = self.raw, self.known
         if raw.get_bool("do_resize", True):
             size = find_size(raw, image.shape[:2], known, self.usual, name)
+            image = image.astype(np.float32) if known.in_floats else image
             image = resize_pixels(image, size, raw.get_int("resample", known.resample, least=0, most=LAST_FILTER), name)
         if raw.get_bool("do_center_crop", known.crops):
             image = crop_center(image, read_sides(raw, "crop_size", self.usual))
@@ -166,12 +172,18 @@ def check_sides(raw: ConfigReader, sides: tuple[int, int], usual: tuple[int, int
 
 
 def resize_pixels(image: Array, size: tuple[int, int], resample: int, name: str) -> Array:
-    """Resize an image (height, width, 3) uint8 by a filter of Pillow, which widens for a smaller image."""
+    """Resize an image (height, width, 3) by a filter of Pillow, which widens for a smaller image.
+
+    Numbers of uint8 are rounded, floats are not.
+    """
     if image.shape[:2] == size:
         return image
     with call_library("cannot be resized", name):
         pillow = import_library("PIL.Image", "image", name)
-        return np.asarray(pillow.fromarray(image).resize(size[::-1], resample))
+        if image.dtype == np.uint8:
+            return np.asarray(pillow.fromarray(image).resize(size[::-1], resample))
+        channels = [pillow.fromarray(one).resize(size[::-1], resample) for one in np.moveaxis(image, -1, 0)]
+        return np.stack([np.asarray(one) for one in channels], axis=-1)
 
 
 def crop_center(image: Array, size: tuple[int, int]) -> Array:

@@ -488,8 +488,10 @@ def count_distances(model: ModelShapes, layer: str, passes: Passes, pairs: int) 
 
 
 def count_head(model: ModelShapes, passes: Passes) -> list[Stage]:
-    """Stages from the last hidden states to the logits."""
+    """Stages from the last hidden states to the logits, or to the vector of a text or an image."""
     config = model.config
+    if config.vector_width:
+        return [matrix_stage(model, "vector", "w", "vector", passes, passes.texts)]
     if not config.head:
         return []
     rows = passes.texts * (passes.count if config.is_head_pooled else passes.heads)

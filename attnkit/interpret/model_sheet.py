@@ -447,10 +447,12 @@ def position_facts(config: Config) -> dict[str, str]:
     'none'
     """
     positions = config.positions
+    over = "by height and width, " * positions.over_grid
+    pairs = "neighbouring features" if positions.interleaved else "halves of a head"
     order = "sines before cosines" if positions.layout == "halves" else "sine and cosine in turn"
     kinds = {
         "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
-        "rotary": "rotary, " + ("neighbouring features" if positions.interleaved else "halves of a head"),
+        "rotary": f"rotary, {over}{pairs}",
     }
     relative = {
         "t5": "a bias on the scores by distance",

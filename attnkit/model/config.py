@@ -58,6 +58,7 @@ class PositionConfig:
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
     rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published; local_rope of
              layers with a window, {} if it is the same
+    over_grid    whether rotary ones are the places of patches on the height and width of an image
     rotary_dim   features of a head that are rotated, 0 for all
     interleaved  whether pairs (0, 1), (2, 3), … are rotated instead of halves
     unrotated    numbers of the layers that do not rotate
@@ -75,6 +76,7 @@ class PositionConfig:
     layout: str = "paper"
     rope: Mapping[str, Any] = field(default_factory=dict)
     local_rope: Mapping[str, Any] = field(default_factory=dict)
+    over_grid: bool = False
     rotary_dim: int = 0
     interleaved: bool = False
     unrotated: tuple[int, ...] = ()
@@ -265,7 +267,8 @@ class AttentionRules(NamedTuple):
     norm      of queries and keys: see QueryKeyNorm; None: there is none
     latent    how queries, keys and values come from latent vectors; None: they are projected directly
     clip      queries, keys and values are clipped to -clip … clip; 0 is off
-    rotation  rotary, or local_rotary of layers with a window and a rotation of their own; "": no rotation
+    rotation  rotary, local_rotary of layers with a window and a rotation of their own, or grid_rotary of patches; "":
+              no rotation
     rope      of that rotation; rotary_dim: features of a head that it rotates; interleaved: as in PositionConfig
     relative  what distances add to the scores, as in PositionConfig
     """
@@ -623,7 +626,7 @@ def find_attention_rules(config: Config, layer: str) -> AttentionRules:
         norm=QueryKeyNorm(config.norm, config.eps, config.qk_norm) if config.qk_norm else None,
         latent=config.latent,
         clip=config.clip,
-        rotation=("local_rotary" if is_local else "rotary") if is_rotated else "",
+        rotation=f"{'grid_' * positions.over_grid}{'local_' * is_local}rotary" if is_rotated else "",
         rope=positions.local_rope if is_local else positions.rope,
         rotary_dim=positions.rotary_dim or stack.head_dim,
         interleaved=positions.interleaved,

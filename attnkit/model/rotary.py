@@ -67,6 +67,39 @@ def rotary_angles(
     return factor * np.cos(phases), factor * np.sin(phases)
 
 
+def grid_places(rows: int, columns: int, before: int = 0) -> Array:
+    """Places of the patches of an image on its height and its width, from -2π to 2π; tokens before them are at 0.
+
+    -> (before + rows * columns, 2)
+
+    Source: DINOv3 (Siméoni et al. 2025), section 3.2.
+
+    >>> (grid_places(1, 2, before=1) / np.pi).tolist()
+    [[0.0, 0.0], [0.0, -1.0], [0.0, 1.0]]
+    """
+    height, width = (2 * np.pi * (2 * (np.arange(count) + 0.5) / count - 1) for count in (rows, columns))
+    patches = np.stack(np.meshgrid(height, width, indexing="ij"), axis=-1).reshape(-1, 2)
+    return np.concatenate([np.zeros((before, 2)), patches])
+
+
+def grid_angles(places: Array, rotary_dim: int, rope: Rope) -> tuple[Array, Array]:
+    """Cosine and sine of each pair: the first half of them rotate by the height of a patch, the others by its width.
+
+    places (T, 2) -> cos (T, R/2), sin (T, R/2), float64
+
+    DataError unless 4 divides the rotary width.
+
+    >>> cos, sin = grid_angles(np.array([[0.0, np.pi / 2]]), 4, {"rope_theta": 100.0})
+    >>> cos.round(4).tolist(), sin.round(4).tolist()
+    ([[1.0, 0.0]], [[0.0, 1.0]])
+    """
+    if rotary_dim % 4:
+        raise DataError.about("rotary", f"width {rotary_dim} is not a multiple of 4 (half of it for each direction)")
+    phases = angles(places, rotary_dim // 2, _number(rope, "rope_theta", 10000.0), "rotary")  # (T, 2, R/4)
+    phases = phases.reshape(len(places), rotary_dim // 2)
+    return np.cos(phases), np.sin(phases)
+
+
 def rope_frequencies(dim: int, rope: Rope, length: int) -> Scaled:
     """Frequency of each pair, and the factor of cosines and sines.
 

@@ -44,7 +44,7 @@ from attnkit.model.positions import (
     t5_buckets,
 )
 from attnkit.model.relative import RelativePositions, distance_rows
-from attnkit.model.rotary import rope_frequencies, rotary_angles, rotate
+from attnkit.model.rotary import grid_angles, grid_places, rope_frequencies, rotary_angles, rotate
 
 Groups = list[tuple[int, int]]
 PACKED = ("embed", "posenc", "layernorm", "linear", "attend", "ffn")  # operators of each row by itself, and attention
@@ -289,7 +289,7 @@ def relative_positions(model: Model, rules: AttentionRules, queries: int, contex
     """Rotary angles and bias on the scores of the layers with these rules."""
     options: dict[str, Any] = {}
     if rules.rotation:
-        options["rotary"] = rotation(rules, queries, context)
+        options["rotary"] = rotation(model.config, rules, queries, context)
     if rules.relative == "alibi":
         options["bias"] = alibi(model.config, rules, context.past + queries, context.mask)
     if rules.relative == "t5":
@@ -298,14 +298,30 @@ def relative_positions(model: Model, rules: AttentionRules, queries: int, contex
     return options
 
 
-def rotation(rules: AttentionRules, queries: int, context: Context) -> tuple[Array, Array]:
+def rotation(config: Config, rules: AttentionRules, queries: int, context: Context) -> tuple[Array, Array]:
     """Cosines and sines (T, R/2) or (B, 1, T, R/2) that queries are rotated by."""
+    if rules.rotation == "grid_rotary":
+        return grid_angles(patch_places(config, context.grid, queries), rules.rotary_dim, rules.rope)
     where = context.positions if context.positions is not None else context.past + np.arange(queries)
     frequencies, factor = rope_frequencies(rules.rotary_dim, rules.rope, int(where.max(initial=0)) + 1)
     cos, sin = rotary_angles(where, rules.rotary_dim, frequencies=frequencies)
     if where.ndim == 2:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
     return cos * factor, sin * factor
+
+
+def patch_places(config: Config, grid: tuple[int, int] | None, tokens: int) -> Array:
+    """Places (T, 2) of the tokens of an image; DataError for another number of tokens than its grid has.
+
+    grid  rows and columns of its patches [those of an image of the model's size]
+    """
+    cut = config.patches
+    assert cut is not None
+    rows, columns = grid or cut.grid(cut.height, cut.width)
+    if cut.before + rows * columns != tokens:
+        expected = f"{cut.before} and {rows} x {columns} patches"
+        raise DataError(f"{counted(tokens, 'token')} of an image (expected {expected})")
+    return grid_places(rows, columns, cut.before)
 
 
 def alibi(config: Config, rules: AttentionRules, keys: int, mask: Array | None) -> Array:

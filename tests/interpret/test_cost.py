@@ -25,8 +25,7 @@ def list_cases(folder):
     longest = config.positions.longest if config.positions.kind in ("learned", "sinusoidal") else 0
     for tokens, generated, texts, is_masked in CASES:
         if config.patches:
-            cut = config.patches
-            tokens = 1 + cut.height // cut.patch_height * (cut.width // cut.patch_width)
+            tokens = cost.count_patches(config)
         is_writer = config.decoder is not None and config.head and not config.classes
         if (
             (is_writer or not generated)
@@ -39,8 +38,11 @@ def list_cases(folder):
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """Cases, and what each of them really multiplies."""
-    names = [(name, kind) for kind in ("decoders", "translators", "sounds", "waves") for name in drawn_models(kind)]
+    kinds = ("decoders", "translators", "vision", "sounds", "waves")
+    names = [(name, kind) for kind in kinds for name in drawn_models(kind)]
     drawn = {name: str(write_model(name, tmp_path_factory.mktemp(name), kind=kind)) for name, kind in names}
+    towers = [name for name, one in drawn_models("vision").items() if "logit_scale" in one["shapes"]]
+    drawn |= {f"{name}:{tower}": f"{drawn[name]}:{tower}" for name in towers for tower in ("text", "vision")}
     folders = [STORY, *(str(MODELS / name) for name in FOLDERS), *drawn.values()]
     cases = [case for folder in folders for case in list_cases(folder)]
     cases += [[str(MODELS / name), 9, -1, 2, False] for name in TRAINED]

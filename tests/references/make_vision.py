@@ -72,6 +72,37 @@ VISION = {
     "patch_size": 7,
 }
 CLIP = {"text_config": TEXT, "vision_config": VISION, "projection_dim": 11}
+DINO3 = {
+    "hidden_size": 24,
+    "intermediate_size": 31,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "image_size": 21,
+    "patch_size": 7,
+}
+
+
+class FloatProcessor:
+    """What DINOv3ViTImageProcessor computes with torchvision: pixels are resized as floats, with antialias."""
+
+    def __init__(self, **settings) -> None:
+        mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+        self.settings = {"image_processor_type": "DINOv3ViTImageProcessorFast", "do_resize": True, "resample": 2,
+                         "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": mean,
+                         "image_std": std} | settings  # fmt: skip
+
+    def __call__(self, image: Image.Image, return_tensors: str) -> dict[str, np.ndarray]:
+        pixels = torch.tensor(np.asarray(image.convert("RGB"))).permute(2, 0, 1)[None].float() / 255
+        size, kinds = self.settings["size"], {2: "bilinear", 3: "bicubic"}
+        options = {"mode": kinds[self.settings["resample"]], "antialias": True, "align_corners": False}
+        resized = torch.nn.functional.interpolate(pixels, (size["height"], size["width"]), **options)
+        mean, std = (torch.tensor(self.settings[key])[:, None, None] for key in ("image_mean", "image_std"))
+        return {"pixel_values": ((resized - mean) / std).numpy()}
+
+    def save_pretrained(self, folder: pathlib.Path) -> None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(self.settings))
+
+
 MODELS = {  # class of the model, configuration, class of the processor, its settings
     "dinov2": ("Dinov2ForImageClassification", "dinov2", DINO, BitImageProcessorPil, SMALL),
     "dinov2-swiglu": (
@@ -87,6 +118,22 @@ MODELS = {  # class of the model, configuration, class of the processor, its set
         DINO | {"num_register_tokens": 3},
         BitImageProcessorPil,
         {"size": {"shortest_edge": 21}, "crop_size": {"height": 28, "width": 14}, "resample": 2},
+    ),
+    "dinov3": (
+        "DINOv3ViTModel",
+        "dinov3_vit",
+        DINO3 | {"num_register_tokens": 4},
+        FloatProcessor,
+        {"size": {"height": 21, "width": 28}},
+    ),
+    "dinov3-gated": (
+        "DINOv3ViTModel",
+        "dinov3_vit",
+        DINO3
+        | {"use_gated_mlp": True, "hidden_act": "silu", "key_bias": True, "mlp_bias": False, "query_bias": False}
+        | {"rope_theta": 50.0, "layer_norm_eps": 1e-4},
+        FloatProcessor,
+        {"size": {"height": 14, "width": 21}, "resample": 3},
     ),
     "clip": ("CLIPModel", "clip", CLIP, CLIPImageProcessorPil, SMALL),
     "clip-old": (
@@ -116,11 +163,14 @@ def compute(folder: pathlib.Path, kind: str, given: dict[str, np.ndarray], dtype
     if "ids" in given:
         return compute_towers(model, given, dtype)
     body, found = getattr(model, model.base_model_prefix), {}
+    if not hasattr(model, "classifier"):
+        body = model
     with torch.no_grad():
         for place in ("", "wide."):
             pixels = torch.tensor(given[f"{place}pixels"], dtype=precision)
             output = model(pixels, output_hidden_states=True, output_attentions=True)
-            found[f"{place}logits.{dtype}"] = output.logits.numpy()
+            if body is not model:
+                found[f"{place}logits.{dtype}"] = output.logits.numpy()
             found[f"{place}normed.{dtype}"] = body(pixels).last_hidden_state.numpy()
             if dtype == "f64" and not place:
                 found |= {f"hidden.{at}": state.numpy() for at, state in enumerate(output.hidden_states)}

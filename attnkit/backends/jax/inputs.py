@@ -231,7 +231,7 @@ def relative_arrays(
         for rules in config.attention_rules.values():
             key = rules.rotation
             if key and rules.stack == name and key not in arrays:
-                arrays[key] = tuple(fill(x, -2, width) for x in rotation(rules, tokens, context))
+                arrays[key] = tuple(fill(x, -2, width) for x in rotation(config, rules, tokens, context))
     if positions.relative == "alibi":
         rules = config.attention_rules[f"{name}.0.self"]
         arrays["alibi"] = fill(alibi(config, rules, context.past + tokens, context.mask), -1, keys)
@@ -258,7 +258,7 @@ def memory_arrays(layer: str, context: Context, shape: tuple[int, ...], sizes: S
 
 
 # the inputs that may have an entry for each text, and how many axes they then have
-BATCHED = {"x": 1, "types": 2, "positions": 2, "sinusoids": 3, "rotary": 4, "local_rotary": 4}
+BATCHED = {"x": 1, "types": 2, "positions": 2, "sinusoids": 3, "rotary": 4, "local_rotary": 4, "grid_rotary": 4}
 BATCHED |= dict.fromkeys(("real", "source", "source_cell"), 2)
 BATCHED |= dict.fromkeys(("mask", "bias", "memory", "memory_mask", "memory_bias"), 3)
 

@@ -21,7 +21,7 @@ AXES = ("data", "model", "seq")  # texts; heads and features; tokens
 COLUMNS = ("wq", "wk", "wv", "w1", "w3")  # weights (in, out) of which each device has some columns
 ROWS = ("wo", "w2")  # of which each has some rows, whose products are added up
 TOKENS = {"x": 1, "types": -1, "positions": -1}  # input -> its axis of tokens
-TOKENS |= dict.fromkeys(("sinusoids", "memory", "rotary", "local_rotary"), -2)
+TOKENS |= dict.fromkeys(("sinusoids", "memory", "rotary", "local_rotary", "grid_rotary"), -2)
 
 
 def parse_mesh(text: str) -> dict[str, int]:
