@@ -116,34 +116,37 @@ def test_a_model_is_its_printed_pipeline_bit_for_bit(folder, name, tmp_path):
     np.testing.assert_array_equal(made["x"], attnkit.encode(model=folder(name), image=image)["x"])
 
 
-@pytest.mark.parametrize("name", IMAGES)
-def test_gradients_are_those_of_finite_differences(folder, name):
-    checkpoint = open_checkpoint(folder(name))
-    core = layers.core_model(checkpoint)
-    image = frozen(name, "wide.pixels").astype(np.float64)
-    output, recorded = run_model(core, {"encoder": StackInputs(image)})
+def check_gradients(core, given, parameters):
+    """Hold the gradients of parameters, (layer, name), against difference quotients along random directions."""
+    output, recorded = run_model(core, {"encoder": StackInputs(given)})
     rng = np.random.default_rng(1)
     outer = rng.standard_normal(output.shape)
     found = model_backward(core, recorded, outer).params
-    for layer, parameter in (
+    for layer, parameter in parameters:
+        direction, sides = rng.standard_normal(core.params[layer][parameter].shape), []
+        for sign in (1, -1):
+            params = {name: dict(core.params[name]) for name in core.params}
+            params[layer][parameter] = params[layer][parameter] + sign * 1e-6 * direction
+            moved, _ = run_model(core._replace(params=params), {"encoder": StackInputs(given)})
+            sides.append((moved * outer).sum())
+        slope = (sides[0] - sides[1]) / 2e-6
+        assert abs((found[layer][parameter] * direction).sum() - slope) < 1e-7 * max(1, abs(slope))
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_gradients_are_those_of_finite_differences(folder, name):
+    core = layers.core_model(open_checkpoint(folder(name)))
+    parameters = [
         ("encoder.embed", "cls"),
         ("encoder.embed", "w"),
-        *[("encoder.positions", "table")] * ("encoder.positions" in checkpoint.params),
+        *[("encoder.positions", "table")] * ("encoder.positions" in core.params),
         *[("encoder.1.self", letter) for letter in ("wq", "wk")],
         ("encoder.1.scale1", "w"),
         ("encoder.2.ffn", "w2"),
         *[("head", "w")] * (name in CLASSIFIERS),
-        *[("encoder.embed", "registers")] * ("registers" in checkpoint.params["encoder.embed"]),
-    ):
-        direction = rng.standard_normal(checkpoint.params[layer][parameter].shape)
-        sides = []
-        for sign in (1, -1):
-            params = {name: dict(checkpoint.params[name]) for name in checkpoint.params}
-            params[layer][parameter] = params[layer][parameter] + sign * 1e-6 * direction
-            moved, _ = run_model(core._replace(params=params), {"encoder": StackInputs(image)})
-            sides.append((moved * outer).sum())
-        slope = (sides[0] - sides[1]) / 2e-6
-        assert abs((found[layer][parameter] * direction).sum() - slope) < 1e-7 * max(1, abs(slope))
+        *[("encoder.embed", "registers")] * ("registers" in core.params["encoder.embed"]),
+    ]
+    check_gradients(core, frozen(name, "wide.pixels").astype(np.float64), parameters)
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -252,20 +255,10 @@ def test_a_tower_is_its_printed_pipeline_bit_for_bit(folder, name, tower, tmp_pa
 def test_gradients_of_a_tower_are_those_of_finite_differences(folder, tower):
     core = layers.core_model(open_checkpoint(f"{folder('clip')}:{tower}"))
     given = frozen("clip", "ids")[:1] if tower == "text" else frozen("clip", "pixels").astype(np.float64)
-    output, recorded = run_model(core, {"encoder": StackInputs(given)})
-    rng = np.random.default_rng(1)
-    outer = rng.standard_normal(output.shape)
-    found = model_backward(core, recorded, outer).params
     own = [("encoder.embed", "table")] if tower == "text" else [("encoder.embed", "w"), ("encoder.embed_norm", "gamma")]
-    for layer, parameter in (*own, ("encoder.positions", "table"), ("encoder.1.self", "wk"), ("encoder.0.ffn", "w1")):
-        direction, sides = rng.standard_normal(core.params[layer][parameter].shape), []
-        for sign in (1, -1):
-            params = {name: dict(core.params[name]) for name in core.params}
-            params[layer][parameter] = params[layer][parameter] + sign * 1e-6 * direction
-            moved, _ = run_model(core._replace(params=params), {"encoder": StackInputs(given)})
-            sides.append((moved * outer).sum())
-        slope = (sides[0] - sides[1]) / 2e-6
-        assert abs((found[layer][parameter] * direction).sum() - slope) < 1e-7 * max(1, abs(slope))
+    check_gradients(
+        core, given, [*own, ("encoder.positions", "table"), ("encoder.1.self", "wk"), ("encoder.0.ffn", "w1")]
+    )
 
 
 @pytest.mark.parametrize("name", TOWERS)
