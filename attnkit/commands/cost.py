@@ -82,7 +82,7 @@ def read_operands(stage: Stage, upstream: Records | None) -> "Models | Ran":
 
 def run_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
     """Run a pipeline, and count its stages for all of its records."""
-    from attnkit.interpret.pipeline_cost import count_call
+    from attnkit.interpret.pipeline_cost import count_call, shorten_names
 
     calls: list[StageCall] = []
     stages = pipeline.parse_stages(text)
@@ -102,7 +102,7 @@ def run_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
         calls.clear()
     for one in stages:
         stage.files.digests |= one.files.compute_digests(True)
-    return Ran("pipeline", f"pipeline: {counted(records, 'record')}", counts, dtype)
+    return Ran("pipeline", f"pipeline: {counted(records, 'record')}", shorten_names(counts), dtype)
 
 
 def read_trace(stage: Stage, path: str) -> Ran:

@@ -666,7 +666,7 @@ def count_least_cache(model: ModelShapes, tokens: int, source: int = 0, texts: i
 def layer_of(name: str) -> str:
     """The layer that a stage belongs to; a stage outside the stacks, and a layer's own result, is its own.
 
-    A stage of a pipeline begins with its number and tool, which another stage than that of a layer is called by.
+    The name of a stage of a pipeline begins with its number and its tool.
 
     >>> layer_of("decoder.0.self.scores"), layer_of("decoder.embed"), layer_of("head.dense")
     ('decoder.0.self', 'decoder.embed', 'head.dense')

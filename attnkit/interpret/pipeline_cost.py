@@ -1,6 +1,7 @@
 """What each stage of a pipeline costs, from the shapes of what it read, its weights and its result."""
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from attnkit.model.kernels.tiled_attention import BLOCKS
 from attnkit.model.kernels.tiles import key_ranges
 from attnkit.records import Record
 
+WHOLE = re.compile(r"[0-9]+\.encode\.")  # the beginning of the names of a model's stages
 SHOWN = ("show", "peek")  # tools that compute nothing
 NORM = 3  # elementwise FLOPs of a number that is normalized: square, sum and division; 2 more subtract the mean
 SOFTMAX = 4  # of a score: maximum subtracted, exponential, sum, division
@@ -54,6 +56,16 @@ def count_call(call: StageCall) -> list[Stage]:
         warnings.simplefilter("ignore")  # the pipeline itself has warned
         stages = [*COUNTERS[call.tool](call)]
     return [one._replace(name=(call.stage + one.name).rstrip("."), shape=one.shape[-3:]) for one in stages]
+
+
+def shorten_names(stages: Sequence[Stage]) -> list[Stage]:
+    """Stages of a whole model by their names in a trace alone, if one stage of the pipeline runs one.
+
+    >>> [one.name for one in shorten_names([Stage("1.encode.encoder.0.ffn", (2,)), Stage("2.ffn.hidden", (2,))])]
+    ['encoder.0.ffn', '2.ffn.hidden']
+    """
+    whole = {match[0] for one in stages if (match := WHOLE.match(one.name))}
+    return [one._replace(name=WHOLE.sub("", one.name)) for one in stages] if len(whole) == 1 else [*stages]
 
 
 def weights_of(name: str, parameters: Mapping[str, Array]) -> ModelShapes:
