@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from itertools import product
 from unittest.mock import patch
@@ -16,6 +16,7 @@ from attnkit.model import attention
 from attnkit.model.attention import ORDER
 from attnkit.model.kernels import threads
 from attnkit.model.kernels.tiled_attention import merge_partial_attention, tiled_attention
+from attnkit.model.kernels.tiles import KeyTile
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from tests import process
 
@@ -23,6 +24,7 @@ INF, NAN = np.inf, np.nan
 RNG = np.random.default_rng(7)
 BLOCKS = (8, 16)  # small, so that there are several
 BATCH, HEADS, QUERIES, KEYS = 2, 4, 37, 53
+make_tile = KeyTile.__init__
 
 VIEWED = {
     "stats": [f"weights.{name}" for name in ("lse", "entropy", "max", "argmax", "span", "received")],
@@ -90,6 +92,27 @@ def test_it_is_the_formula(name, size, tasks, monkeypatch):
         single = [x.astype(np.float32) for x in (q, k, v)]
         expected = attention(*(x.astype(float) for x in single), **OPTIONS[name])["heads"]
         near(tiled_attention(*single, blocks=BLOCKS, **OPTIONS[name])[0], expected, 2e-6 * np.abs(v).max())
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_few_long_keys_leave_the_others_in_float32(name, monkeypatch):
+    monkeypatch.setattr("attnkit.model.kernels.tiled_attention.FAR", 4)
+    products: Counter[np.dtype] = Counter()
+    monkeypatch.setattr(
+        "attnkit.model.kernels.tiles.KeyTile.__init__",
+        lambda tile, rows, *rest: products.update([rows.columns.dtype]) or make_tile(tile, rows, *rest),
+    )
+    for groups in (HEADS, 2):
+        q, k, v = operands(groups, "float32")
+        k[:, :, 0] *= 400
+        k[:, 0, 35] *= 60
+        wide = [x.astype(float) for x in (q, k, v)]
+        heads, lse = tiled_attention(q, k, v, blocks=BLOCKS, **OPTIONS[name])
+        near(heads, attention(*wide, **OPTIONS[name])["heads"], 2e-6 * np.abs(v).max())
+        expected = np.logaddexp.reduce(attention(*wide, **OPTIONS[name])["masked"], axis=-1)
+        near(lse, expected, 2e-6 * np.abs(expected).max(initial=1, where=np.isfinite(expected)))
+    if name in ("none", "lengths", "mask"):
+        assert 0 < products[np.dtype(float)] < products[np.dtype(np.float32)]
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (128, 1120), (5, 200), (37, 7), (64, 16)])
@@ -379,6 +402,7 @@ def test_memory_does_not_grow_with_the_square():
     code = """
 import resource, sys, numpy as np
 from attnkit.model.kernels.tiled_attention import tiled_attention
+from attnkit.model.kernels.tiles import KeyTile
 from attnkit.model.kernels.weight_stats import weight_stats, weight_topk
 unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

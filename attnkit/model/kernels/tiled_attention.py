@@ -1,8 +1,9 @@
 """Tiled attention with an online softmax (FlashAttention): exact, on every core, without the T x S matrix."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ from attnkit.model.kernels.tiles import (
     split_matrix,
 )
 
-BLOCKS = (256, 1024)  # queries and keys of a tile: they and their scores stay in a core's own cache
+BLOCKS = (256, 512)  # queries and keys of a tile: they and their scores stay in a core's own cache
+FAR = 32  # keys that are computed in float64 if the scores of one of them are large
+MOST_NEAR = 0.75  # share of such blocks from which the others are computed by themselves
 CALL = 2  # maximum number of tiles of keys, of several heads, in one NumPy call, as each call has a fixed cost
 BAND = 16  # maximum number of tiles of queries that use one tile of keys in turn
 TASKS = 16  # minimum number of tasks, so that cores are equally busy
@@ -103,8 +106,8 @@ def tiled_attention(
     more; scores outside SAFE_RANGE are computed in float64. Where |q| max |k| shows that no exponential can overflow,
     no maximum is subtracted; else each tile subtracts the running maximum, and earlier sums are rescaled (Milakov and
     Gimelshein 2018; Rabe and Staats 2021; Dao et al. 2022); a weight under e^-80 of the largest, in float64 e^-690,
-    is then zero. A query without keys gets zeros and -inf, and a key of weight zero adds nothing, NaN and infinity
-    included.
+    is then zero. If a few keys are much longer than all others, these sums are of them alone. A query without keys gets
+    zeros and -inf, and a key of weight zero adds nothing, NaN and infinity included.
 
     >>> x = np.eye(2)[None]
     >>> heads, lse = tiled_attention(x, x, x, causal=True)
@@ -138,18 +141,52 @@ def _attend_band(
 ) -> Array:
     """Write the heads of a band to `out` (h, m, V); return log-sum-exps (h, m)."""
     batch, _, band = task
-    softmax = OnlineSoftmax(inputs, v, reach, task, min(blocks[0], band.stop - band.start))
     low, high = int(inputs.low[batch, band.start]), int(inputs.high[batch, band.stop - 1])
-    for keys in split_range(low, high, key_tile_size(high - low, blocks[1])):
+    dtype, largest = score_dtype(inputs, task)
+    limit = 0.0 if inputs.added else min(SAFE_RANGE[v.dtype], RANGE[v.dtype] - reach)
+    is_far = find_far_keys(inputs, task, slice(low, high), largest, limit)
+    size = min(blocks[0], band.stop - band.start)
+    sums = {kind: OnlineSoftmax(inputs, v, task, size, dtype if kind else v.dtype, not kind) for kind in {*is_far}}
+    for keys, kind in key_tiles(is_far, low, high, blocks[1]):
         tiles: dict[tuple[int, int], Tile] = {}
-        for i, rows in enumerate(softmax.rows):
+        for i, rows in enumerate(sums[kind].rows):
             visible = rows.visible_keys(keys)
             if visible.start < visible.stop:
                 at = visible.start, visible.stop
                 if at not in tiles:
                     tiles[at] = Tile(rows, v, visible, workspace)
-                softmax.add(i, tiles[at])
-    return softmax.write(out)
+                sums[kind].add(i, tiles[at])
+    first, *rest = sums.values()
+    for other in rest:
+        first.merge(other)
+    return first.write(out)
+
+
+def find_far_keys(inputs: TiledInputs, task: Task, keys: slice, largest: float, limit: float) -> list[bool]:
+    """Which blocks of FAR keys may have scores above a limit; one value for all if most have, or none.
+
+    largest  a bound of the scores of the task
+    """
+    if largest <= limit or keys.start >= keys.stop:
+        return [False]
+    norms = np.atleast_2d(inputs.norms[task[0], inputs.group(task[1])])
+    relative = (norms / norms.max(axis=-1, keepdims=True)).max(axis=0)[keys]
+    is_near = np.maximum.reduceat(relative, range(0, len(relative), FAR)) * largest <= limit
+    return (~is_near).tolist() if np.mean(is_near) >= MOST_NEAR else [True]
+
+
+def key_tiles(is_far: list[bool], low: int, high: int, size: int) -> Iterator[tuple[slice, bool]]:
+    """Split keys into tiles of about one size, each of keys of one kind.
+
+    >>> [*key_tiles([True, False, False], 0, 80, 1024)], [*key_tiles([False], 0, 80, 1024)]
+    ([(slice(0, 32, None), True), (slice(32, 80, None), False)], [(slice(0, 80, None), False)])
+    """
+    start = low
+    for kind, run in groupby(is_far):
+        stop = high if len(is_far) == 1 else min(start + FAR * len([*run]), high)
+        for keys in split_range(start, stop, key_tile_size(stop - start, size)):
+            yield keys, kind
+        start = stop
 
 
 def key_tile_size(count: int, size: int) -> int:
@@ -165,10 +202,9 @@ def key_tile_size(count: int, size: int) -> int:
 class OnlineSoftmax:
     """Running maxima, sums of exponentials and weighted sums of some query tiles."""
 
-    def __init__(self, inputs: TiledInputs, v: Array, reach: float, task: Task, size: int) -> None:
-        """Take v (h, S, V) and tiles of `size`; `reach` bounds log(sum of |values|)."""
-        exact, largest = score_dtype(inputs, task)
-        self.is_unshifted = not inputs.added and largest <= SAFE_RANGE[v.dtype] and largest + reach < RANGE[v.dtype]
+    def __init__(self, inputs: TiledInputs, v: Array, task: Task, size: int, exact: DType, is_unshifted: bool) -> None:
+        """Take v (h, S, V), tiles of `size`, and scores of dtype `exact`; no maximum is subtracted if unshifted."""
+        self.is_unshifted = is_unshifted
         self.exp, unit = fastest_exp()
         self.rows = make_query_tiles(inputs, task, size, exact, unit if self.is_unshifted else 1.0)
         heads, _, parts, _, columns = self.rows[0].columns.shape
@@ -192,6 +228,14 @@ class OnlineSoftmax:
         ones, parts = tile.sums()
         total += ones
         sums += parts
+
+    def merge(self, other: "OnlineSoftmax") -> None:
+        """Add the sums over other keys."""
+        top = np.maximum(self.top, other.top)
+        parts = [(one, np.exp(one.top - np.where(top == -np.inf, 0, top))) for one in (self, other)]
+        self.total = sum(one.total * decay for one, decay in parts)
+        self.sums = sum(one.sums * decay.reshape(one.sums.shape[:-1])[..., None] for one, decay in parts)
+        self.top = top
 
     def write(self, out: Array) -> Array:
         """Write weighted averages to `out` (h, m, V); return log-sum-exps (h, m)."""

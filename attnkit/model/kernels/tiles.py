@@ -72,6 +72,7 @@ class ScoreInputs:
 class TiledInputs(ScoreInputs):
     """Inputs with bounds of the scores, by which the dtype of a tile is chosen."""
 
+    norms: Array  # (B, G, S), |k|
     bound: Array  # (B, H, T), |q| max |k|, an upper bound of every scaled product
     level: float  # how far from 0 mask and bias can move the largest scores
 
@@ -276,9 +277,10 @@ def prepare_tiles(q: Array, k: Array, options: AttentionOptions) -> TiledInputs:
     """Prepare inputs with bounds of the scores; errors: see `prepare_inputs`."""
     inputs = prepare_inputs(q, k, options)
     level = sum(max_bias(x) for x in (options.mask, options.bias) if x is not None and is_float(x.dtype))
-    longest = np.repeat(row_norms(inputs.k).max(axis=-1, initial=0), inputs.sharing, axis=1)  # (B, H)
+    norms = row_norms(inputs.k)
+    longest = np.repeat(norms.max(axis=-1, initial=0), inputs.sharing, axis=1)  # (B, H)
     bound = abs(inputs.scale) * row_norms(inputs.q) * longest[..., None]
-    return TiledInputs(**vars(inputs), bound=bound, level=level)
+    return TiledInputs(**vars(inputs), norms=norms, bound=bound, level=level)
 
 
 def key_ranges(
