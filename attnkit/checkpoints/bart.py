@@ -4,6 +4,7 @@ from math import sqrt
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.label_heads import Head, find_task, map_head, read_head
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
@@ -11,6 +12,7 @@ from attnkit.model.config import Config, PositionConfig
 PREFIXES = ("model.",)
 ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
 DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model", vocab="")
+HEADS = {"sequence": Head("classification_head.out_proj", dense="classification_head.dense", activation="tanh")}
 BIAS, FIRST = "final_logits_bias", 2  # FIRST: the row of the first position
 OLDER_KEYS = {  # of older files, which state what the family does: the values that they may have
     "normalize_before": False,
@@ -39,9 +41,16 @@ LAYERS: Layers = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    labels = read_head(raw, stored, HEADS) | {"pooling": "last"} if is_classifier(raw) else {}
+    positions = read_positions(raw)
     return read_translator(
-        raw, "bart", OLDER_KEYS, start=2, embed_norm=True, activation="gelu", positions=read_positions(raw)
+        raw, "bart", OLDER_KEYS, start=2, embed_norm=True, activation="gelu", positions=positions, **labels
     )
+
+
+def is_classifier(raw: ConfigReader) -> bool:
+    """Whether the head is one of labels, which reads the last token of the decoder over the shifted source."""
+    return find_task(raw) == "sequence"
 
 
 def read_positions(raw: ConfigReader) -> PositionConfig:
@@ -70,6 +79,7 @@ def read_translator(
             raise raw.error(f"{key} {str(not value).lower()} is not supported by family {family}")
     raw.ignore("num_hidden_layers")  # encoder_layers again
     width, words = raw.get_int("d_model"), raw.get_int("vocab_size")
+    fields = {"head": has_head(raw)} | choices
     stacks: dict[str, Any] = {"vocab": words, "final_norm": choices.get("norm_first", False)}
     bos = raw.get_token_id("bos_token_id", 0)
     forced_bos = bos if raw.get_bool("force_bos_token_to_be_generated", False) else None
@@ -80,11 +90,10 @@ def read_translator(
         decoder=raw.get_stack(DECODER_KEYS, causal=True, cross=True, **stacks),
         activation=raw.get_choice("activation_function", PUBLISHED, activation),
         embed_scale=sqrt(width) if raw.get_bool("scale_embedding", scales) else 1.0,
-        head=has_head(raw),
         special=raw.get_special_tokens(
             start=start, eos=(2,), pad=1, bos=bos, forced_bos=forced_bos, forced_eos=forced_eos
         ),
-        **choices,
+        **fields,
     )
 
 
@@ -101,6 +110,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         **{layer: embedding_table(name) for layer, name in positions.items()},
         "encoder.embed_norm": norm("encoder.layernorm_embedding"),
         "decoder.embed_norm": norm("decoder.layernorm_embedding"),
+        **(map_head(raw, HEADS) if is_classifier(raw) else {}),
     }
 
 

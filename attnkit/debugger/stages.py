@@ -563,7 +563,8 @@ def _pool(around: Around, x: Array) -> Array:
     if kind == "first":
         return x[:, :1]
     real = np.ones(x.shape[:-1], bool) if real is None else real
-    return (pooling.mean_pool if kind == "mean" else pooling.concat_pool)(x, real)[:, None, :]
+    pools = {"mean": pooling.mean_pool, "last": pooling.last_token}
+    return pools.get(kind, pooling.concat_pool)(x, real)[:, None, :]
 
 
 def _pooler(around: Around, x: Array) -> Array:

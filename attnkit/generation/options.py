@@ -191,5 +191,5 @@ def generates_text(config: "model.Config", layer: str | None) -> bool:
 
 def encodes_text(config: "model.Config", layer: str | None) -> bool:
     """Whether decode takes text for a model that generates none."""
-    is_alone = len(config.stacks) == 1 and not generates_text(config, layer)
+    is_alone = (len(config.stacks) == 1 or bool(config.classes)) and not generates_text(config, layer)
     return layer is None and is_alone and config.stack(config.stacks[0]).vocab > 0

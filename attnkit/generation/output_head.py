@@ -10,7 +10,7 @@ from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import encoding, layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.output_matrix import OutputLogits
-from attnkit.records import Record, Tensor, shared_labels
+from attnkit.records import Array, Labels, Record, Tensor, shared_labels
 
 
 def apply_output_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> OutputLogits:
@@ -21,14 +21,21 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
     tracer = options.tracer()
     if isinstance(source, Record):
         record = source
-    else:  # run its only stack, as encode does
+    else:  # run its only stack, as encode does, or its decoder over the source
         layers.check_pair(config, options.pair, source)
         read = text_inputs.ModelInput(
             source, options.pair, options.ids, options.image, options.tokenizer, options.batch, audio=options.audio
         )
         inputs, base = text_inputs.model_inputs(options.model_, config.stacks[0], read)
-        context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
-        states = model.run(layers.complete_model(options.model_), config.plan(config.stacks[0]), inputs, context)
+        has_both = bool(config.encoder and config.decoder)
+        context = layers.context_from(base, hook=model.no_hook if has_both else tracer.visit, dtype=options.dtype)
+        complete = layers.complete_model(options.model_)
+        states = model.run(complete, config.plan(config.stacks[0]), inputs, context)
+        if has_both:
+            decoding = layers.new_context(
+                memory=states, memory_mask=context.mask, hook=tracer.visit, dtype=options.dtype
+            )
+            states = model.run(complete, config.plan("decoder"), shift_source(config, inputs), decoding)
         record = Record({"x": Tensor(states, ("batch", "token", "model")[3 - states.ndim :])}).merge(base)
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
@@ -36,7 +43,10 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
     logits = encoding.compute_logits(core, record, x, tracer.visit)
     tracer.check()
     if options.inspection.trace:
-        callbacks.current().write_side_output(options.inspection.trace, tracer.record(record.labels.get("token")))
+        tokens, memory_tokens = record.labels.get("token"), None
+        if tokens and config.encoder and config.decoder:
+            tokens, memory_tokens = shift_labels(tokens, options), tokens
+        callbacks.current().write_side_output(options.inspection.trace, tracer.record(tokens, memory_tokens))
     if config.classes:
         return OutputLogits(record, logits, list(config.classes), None, "label")
     side = "target" if config.encoder and config.decoder else "source"
@@ -45,6 +55,26 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
     except AttnkitError:
         return OutputLogits(record, logits, [], None)
     return OutputLogits(record, logits, Detokenizer(tokenizer, logits.shape[-1]).words() or [], tokenizer.decode)
+
+
+def shift_source(config: model.Config, ids: Array) -> Array:
+    """What the decoder of a classifier reads: the source after its start, (..., T) -> (..., T).
+
+    >>> shift_source(model.Config("bart", 2, special=model.SpecialTokens(start=2)), np.array([0, 5, 2])).tolist()
+    [2, 0, 5]
+    """
+    start = np.full((*ids.shape[:-1], 1), config.special.start)
+    return np.concatenate([start, ids[..., :-1]], axis=-1)
+
+
+def shift_labels(tokens: Labels, options: GenerationOptions) -> Labels:
+    """The tokens of `shift_source`, of one text or of each."""
+    start = options.model_.config.special.start or 0
+    size = options.model_.config.stack("decoder").vocab
+    words = text_inputs.vocabulary_of(options.model_, "source", options.tokenizer, size)
+    first = words[start] if start < len(words) else str(start)
+    rows = [[first, *row[:-1]] for row in ([tokens] if isinstance(tokens[0], str) else tokens)]
+    return rows[0] if isinstance(tokens[0], str) else rows
 
 
 def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:

@@ -177,6 +177,7 @@ def alike(named: Mapping[str, What]) -> Iterator[tuple[str, What, int]]:
 
 OUTPUT_HEAD = Step("decode", "head")
 MEMORY = "memory.npz"
+SHIFTED = "shifted.npz"  # the ids of a source after the start token, without the last one: what a classifier decodes
 NEXT = " \\\n  | "  # between two stages
 RESIDUALS = {"input": ["--residual"], "saved": ["--add", ":residual"], "concat": ["--concat"]}
 INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that has no embeddings
@@ -248,6 +249,8 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
     words += ["--keep", "residual"] if step.saves_residual else []
     words += ["--branch", ":residual"] if step.reads_saved else []
     operand = "" if step.op != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
+    if operand and config.classes and step.layer == "decoder.embed" and config.encoder:
+        operand = f" --ids {SHIFTED}"
     return shlex.join(words) + operand
 
 

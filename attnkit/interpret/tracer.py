@@ -96,7 +96,8 @@ class Tracer:
         flag  the flag that keeps them; "": all of them
         """
         arrays = {name: array for name, array in self.saved.items() if self.wants(name, flag)}
-        tensors = {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in arrays.items()}
+        is_batch = tokens is not None and len(tokens) > 0 and not isinstance(tokens[0], str)
+        tensors = {name: Tensor(array, _axes_of(name, array, is_batch)) for name, array in arrays.items()}
         return Record(tensors, axis_labels(tokens, source, keys)).select([*tensors])
 
     def _apply(self, name: str, array: Array) -> Array:
@@ -144,6 +145,14 @@ class Tracer:
 
     def _size(self) -> int:
         return self._length() if callable(self._length) else self._length or 0
+
+
+def _axes_of(name: str, array: Array, is_batch: bool) -> tuple[str, ...]:
+    """The axes of an intermediate: a head of whole texts computes one row of each."""
+    axes = intermediate_axes(name, array.ndim)
+    if name.startswith("head.") and array.ndim > 1 and array.shape[-2] == 1:
+        return (*axes[:-2], "one", axes[-1])
+    return ("batch", axes[-1]) if name == "logits" and is_batch and array.ndim == 2 else axes
 
 
 def axis_labels(tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None) -> dict[str, Labels]:

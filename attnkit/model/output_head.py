@@ -11,7 +11,7 @@ from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import FIXED, LANES, PLAIN, Products
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, scaled
-from attnkit.model.pooling import concat_pool, first_token, mean_pool, patch_pool
+from attnkit.model.pooling import concat_pool, first_token, last_token, mean_pool, patch_pool
 from attnkit.model.sampling import logits, probabilities
 from attnkit.model.transformer import normalize
 
@@ -81,7 +81,7 @@ def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None, products: 
         return first_token(x)[..., None, :]
     if pooling == "patches" and model.config.patches:
         return patch_pool(x, model.config.patches.before)[..., None, :]
-    pool = mean_pool if pooling == "mean" else concat_pool
+    pool = {"mean": mean_pool, "last": last_token}.get(pooling, concat_pool)
     return pool(x, real_places(x, mask))[..., None, :]
 
 

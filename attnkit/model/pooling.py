@@ -200,6 +200,19 @@ def last_token(x: Array, real: Array) -> Array:
     return _token_at(x, last_tokens(real))
 
 
+def last_token_backward(grad_output: Array, real: Array) -> Array:
+    """Gradient of hidden states of which only the last real token was used.
+
+    grad_output (..., D), real (..., T) -> (..., T, D)
+
+    >>> last_token_backward(np.array([2.0]), np.array([True, True, False])).tolist()
+    [[0.0], [2.0], [0.0]]
+    """
+    is_last = np.arange(real.shape[-1]) == last_tokens(real)[..., None]
+    gradient: Array = np.where(is_last[..., None], grad_output[..., None, :], grad_output.dtype.type(0))
+    return gradient
+
+
 def require_tokens(x: Array) -> None:
     """Raise DataError for a text without tokens, x (..., T, D)."""
     if x.shape[-2] == 0:

@@ -5,11 +5,13 @@ import pytest
 
 pytest.importorskip("jax")
 
+import attnkit
 from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
 from attnkit.model.kernels.incremental_decoder import CachedDecoder
+from attnkit.records import Record
 from tests.generation.test_translators import SINGLE, assert_near, compute, folder, frozen  # noqa: F401 (a fixture)
 
 
@@ -24,3 +26,12 @@ def test_the_engine_computes_what_numpy_does(folder, name):  # noqa: F811
     ours, theirs = (make(one, None, memory=memory) for make, one in ((engine.decoder, jax), (CachedDecoder, numpy)))
     for start, end in ((0, 3), (3, 4), (4, 5)):
         assert_near(ours(ids[:, start:end]), theirs(ids[:, start:end]), 2 * SINGLE)
+
+
+def test_the_labels_of_bart(folder):  # noqa: F811
+    place = folder("bart-labels", np.float32)
+    ids = Record(
+        {"x": frozen("bart-labels", "batch.source"), "mask": frozen("bart-labels", "batch.mask")[:, None] == 1}
+    )
+    numpy, jax = (attnkit.decode(model=place, ids=ids, engine=engine)["logits"] for engine in ("numpy", "jax"))
+    assert_near(jax, numpy, 2 * SINGLE)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import attnkit
 from attnkit import formats, model
@@ -19,7 +20,7 @@ from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.data import SentencePair, encode_pairs
-from tests.drawing import drawn_models, write_model
+from tests.drawing import draw_tensors, drawn_models, write_model
 from tests.places import DATA, REFERENCES, arrays
 from tests.process import run
 from tests.tokenizers.translation_folders import NLLB, write_folder
@@ -205,6 +206,66 @@ def test_a_batch_is_what_its_texts_are_alone(folder):
     for row, ids, real in zip(together, frozen("mbart", "batch.source"), mask == 1, strict=True):
         alone = attnkit.decode(Record({"ids": ids[real]}), **options)["x"]
         np.testing.assert_array_equal(row[: len(alone)], alone)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_labels_are_those_of_transformers(folder, dtype):
+    """The head reads the last token of the decoder, which reads the source after its start token."""
+    place, mask = folder("bart-labels", np.dtype(dtype).type), frozen("bart-labels", "batch.mask")
+    exact, single = (frozen("bart-labels", f"batch.logits.{kind}") for kind in ("f64", "f32"))
+    tolerance = EXACT if dtype == "float64" else 2 * np.abs(single - exact).max() / np.abs(exact).max()
+    one = attnkit.decode(model=place, ids=frozen("bart-labels", "source"), dtype=dtype)
+    assert_near(one["logits"], frozen("bart-labels", "logits.f64"), tolerance)
+    assert one.labels["label"] == ["no", "maybe", "yes"] and one["next"][0] == one["logits"][0].argmax()
+    batch = Record({"x": frozen("bart-labels", "batch.source"), "mask": mask[:, None] == 1})
+    rows = attnkit.decode(model=place, ids=batch, dtype=dtype)
+    assert_near(rows["logits"], exact, tolerance)
+
+
+def test_gradients_of_labels_agree_with_finite_differences(folder):
+    mask = np.array([[[True, True, True]], [[True, True, False]]])
+    states = Record({"x": np.random.default_rng(1).standard_normal((2, 3, 24)), "mask": mask})
+    line = f"decode --model {folder('bart-labels')} --layer head --emit logits"
+    record = attnkit.grad(line, states, check=True, of="x[1,2]")
+    assert record["check"][2] < 1e-6
+    used = record["0.input.x"].any(axis=-1)
+    np.testing.assert_array_equal(used, [[False, False, False], [False, True, False]])
+
+
+def test_labels_of_texts_and_pairs(folder, tmp_path):
+    place = write_folder(tmp_path / "bart", "bart")
+    shapes = TABLE["bart-labels"]["shapes"] | {"model.shared.weight": [330, 24]}
+    raw = TABLE["bart-labels"]["config"] | {"vocab_size": 330}
+    (place / "config.json").write_text(json.dumps(raw))
+    safetensors.numpy.save_file(draw_tensors("bart", shapes), place / "model.safetensors")
+    first = attnkit.decode("the cat", model=str(place), pair="the rain")
+    ids = attnkit.encode("the cat", model=str(place), pair="the rain")["ids"]
+    again = attnkit.decode(model=str(place), ids=ids)
+    np.testing.assert_array_equal(first["logits"], again["logits"])
+    ran = run("decode", "--model", str(place), "--emit", "text", "the cat")
+    assert ran.code == 0 and ran.out.decode().strip() in ("no", "maybe", "yes")
+    for texts in (["the cat"], ["the cat", "a"]):
+        record = attnkit.decode(texts, model=str(place), trace=str(tmp_path / "trace.npz"), batch=len(texts) > 1)
+        trace = formats.load(str(tmp_path / "trace.npz"))
+        np.testing.assert_array_equal(trace["logits"], record["logits"])
+        tokens, source = trace.labels["token"], trace.labels["source"]
+        tokens, source = (tokens, source) if len(texts) == 1 else (tokens[0], source[0])
+        assert tokens == ["</s>", *source[:-1]]
+
+
+def test_the_pipeline_of_a_classifier_reads_the_shifted_source(folder, tmp_path):
+    place, source = folder("bart-labels", np.float32), frozen("bart-labels", "source")[0]
+    ids = {"source": source, "shifted": np.array([2, *source[:-1]])}
+    for name, one in ids.items():
+        formats.save(Record({"x": one}), str(tmp_path / f"{name}.npz"))
+    lines = shell_pipeline(open_checkpoint(place).config, place, "all").replace("\\\n", "").split("\n")
+    encoder, decoder = (
+        line.replace('"TEXT"', f"--ids {tmp_path}/source.npz").replace("shifted", f"{tmp_path}/shifted")
+        .replace("memory.npz", f"{tmp_path}/memory.npz")
+        for line in lines
+    )  # fmt: skip
+    formats.save(attnkit.run(encoder.rpartition(" -o ")[0]), f"{tmp_path}/memory.npz")
+    np.testing.assert_array_equal(attnkit.run(decoder)["logits"], attnkit.decode(model=place, ids=source)["logits"])
 
 
 def test_a_cache_continues_a_text(folder, tmp_path):

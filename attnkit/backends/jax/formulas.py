@@ -208,6 +208,8 @@ def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: J
     if config.pooling == "mean":
         return mean
     last = jnp.take_along_axis(x, last_tokens(real)[..., None, None], axis=-2)
+    if config.pooling == "last":
+        return last
     largest = jnp.where(real[..., None], x, -jnp.inf).max(axis=-2, keepdims=True)
     return jnp.concatenate([last, largest, mean], axis=-1)
 

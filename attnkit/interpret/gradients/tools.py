@@ -521,6 +521,11 @@ def undo_pooling(call: StageCall, encoded: Encoding, x: Array, outer: Outer, rev
         dx = pool_first_backward(encoded.core, states, dy, reverse)
     else:
         dx = first_token_backward(dy, states.shape)
+    return undo_order(dx, order)
+
+
+def undo_order(dx: Array, order: Array | None) -> Array:
+    """Gradient of states (B, T, D) before `pooled_tokens` put them in an order."""
     if order is None:
         return dx
     gradient = np.empty_like(dx)
@@ -550,8 +555,13 @@ def undo_decode(call: StageCall, outer: Outer, into: StageGradients) -> None:
         if values["layer"] is None and checkpoint.config.decoder is not None:
             raise call.error("no gradient of several layers at once; name one by --layer, as --layer head")
         core = layers.core_model(checkpoint)
-        dlogits = logits_gradient(call, outer, model.head_logits(core, x))
-        into.add_input("x", head_backward(core, x, dlogits, into.layers))
+        dlogits = logits_gradient(call, outer, encoding.compute_logits(core, call.before, x, no_hook))
+        if not core.config.is_head_pooled:
+            into.add_input("x", head_backward(core, x, dlogits, into.layers))
+            return
+        states, real, order = encoding.pooled_tokens(call.before, x)
+        dx = head_backward(core, states, dlogits, into.layers, real[..., None, :])
+        into.add_input("x", undo_order(dx, order))
         return
     matrix, bias, _, _ = find_output_matrix(call.before, values["table"], values["params"])
     gradients = linear_backward(logits_gradient(call, outer, model.logits(x, matrix, bias)), x, matrix, bias)

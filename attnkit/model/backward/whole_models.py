@@ -21,6 +21,7 @@ from attnkit.model.pooling import (
     concat_pool_backward,
     first_token,
     first_token_backward,
+    last_token_backward,
     mean_pool_backward,
     patch_pool_backward,
 )
@@ -176,6 +177,8 @@ def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reve
         return patch_pool_backward(grad_output, x.shape, model.config.patches.before)
     if pooling == "mean":
         return mean_pool_backward(grad_output, real_places(x, mask))
+    if pooling == "last":
+        return last_token_backward(grad_output, real_places(x, mask))
     return concat_pool_backward(grad_output, x, real_places(x, mask))
 
 
