@@ -14,6 +14,7 @@ import safetensors.numpy
 import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError
 from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
@@ -206,6 +207,12 @@ def test_a_batch_is_what_its_texts_are_alone(folder):
     for row, ids, real in zip(together, frozen("mbart", "batch.source"), mask == 1, strict=True):
         alone = attnkit.decode(Record({"ids": ids[real]}), **options)["x"]
         np.testing.assert_array_equal(row[: len(alone)], alone)
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in ("bart-bare", "bart-untied")])
+def test_the_tensors_that_a_configuration_requires_are_those_that_transformers_saves(name):
+    shapes = published_tensors(TABLE[name]["config"]).shapes
+    assert shapes == {key: tuple(shape) for key, shape in TABLE[name]["shapes"].items()}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
