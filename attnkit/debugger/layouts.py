@@ -95,7 +95,7 @@ def to_layout(
         if other < NEARER and other <= NEARER * least:
             best, least = view, other
             finding = "" if view.is_usual else f"{view.done} found by value"
-    heads = shape[list(axes).index("head")] if "head_dim" in axes else heads
+    heads = shape[list(axes).index("head")] if {"head", "head_dim"} <= {*axes} else heads
     if heads and least > NEARER:
         ordered = find_order(best.array, expected, heads)
         if ordered is not None:
@@ -245,9 +245,9 @@ def cut_columns(array: Array, columns: Columns) -> Iterator[Reading]:
         yield Reading(pairs[..., first], "columns that alternate", False)
         return
     groups = (count - end) // 2 if first == 0 else end - first  # key heads
-    if groups < 2:
+    queries = count // groups - 2 if groups else 0  # heads of a group: its queries, a key and a value
+    if groups < 2 or queries < 1 or count % groups:
         return
-    queries = count // groups - 2  # heads of a group: its queries, a key and a value
     chosen = slice(0, queries) if first == 0 else slice(queries, queries + 1) if end < count else slice(-1, None)
     parts = array.reshape(*array.shape[:-1], groups, queries + 2, width)[..., chosen, :]
     yield Reading(

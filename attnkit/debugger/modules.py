@@ -153,11 +153,7 @@ class _Finder:
         return [] if any(spec.padding_row is not None for spec in specs) else [Held(site)]
 
     def _read_entries(self) -> Iterator[ModuleParameter]:
-        computed_by = {
-            (stage.layer, name): stage.site
-            for stage in self.stages.values()
-            for name in stage.options.get("names", PARAMETERS.get(stage.operation, ()))
-        }
+        computed_by = {(stage.layer, name): stage.site for stage in self.stages.values() for name in _names_of(stage)}
         tables: set[str] = set()  # modules of embeddings, which a tied head shares
         for layer, params in self.specs.items():
             for name, spec in params.items():
@@ -165,7 +161,8 @@ class _Finder:
                 if site is None:
                     continue
                 share, rules = spec.share, self.config.attention_rules.get(layer)
-                unit = rules.heads if rules else 1  # columns of fused heads are counted in heads
+                is_fused = rules and not rules.latent  # columns of fused heads are counted in heads
+                unit = (rules.heads + 2 * rules.kv_heads) // share.total if rules and is_fused else 1
                 start, stop, total = (unit * one for one in (share.first, share.first + share.units, share.total))
                 held = Held(site, None if share.is_whole else (start, stop, total))
                 for published in (one for stored in spec.names for one in renamed(self.config.family, stored)):
@@ -183,7 +180,7 @@ class _Finder:
             for key in () if self._is_unfinished(entry) else MAIN:
                 is_scaled = stage.operation == "words" and self.config.family in SCALED
                 leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
-            if stage.operation not in ("rows", "types") and stage.options.get("factor", 1.0) == 1:
+            if stage.operation not in ("rows", "types", "latent") and stage.options.get("factor", 1.0) == 1:
                 leaf.inputs = dict.fromkeys(READ, stage.inputs[0])
         activation = stage if stage.operation == "pooler" else self._next_stage(stage)
         if activation is stage or (activation and activation.operation == "activate"):
@@ -205,7 +202,11 @@ class _Finder:
         return self.stages[following] if following and self.stages[following].inputs == (stage.site,) else None
 
     def _is_unfinished(self, entry: ModuleParameter) -> bool:
-        """Whether a bias or a row is added to the output of a module outside of it."""
+        """Whether a module of another kind, or none, ends what a module begins: a bias, a row, a factor or a cap."""
+        options = self.stages[entry.held.site].options
+        if entry.held.site == "logits" and self.config.family != "t5":  # which scales what its head reads
+            if options["factor"] != 1 or options["softcap"]:
+                return True
         if entry.layer != "head" or "b" not in self.specs["head"]:
             return not self._hold(entry.held.site)
         biases = {one.path for one in self.entries if one.layer == "head" and not one.is_weight}
@@ -251,14 +252,26 @@ class _Finder:
         """The last site that a module of modules computes."""
         first, last = self.order[inside[0]], self.order[inside[-1]]
         known = {*self.names[first : last + 1]}
-        known |= {*self.stages[inside[0]].inputs} if self.stages[inside[0]].operation == "norm" else set()
+        operation = self.stages[inside[0]].operation
+        if operation == "norm of heads":
+            return inside[-1]
+        known |= {*self.stages[inside[0]].inputs} if operation == "norm" or inside[0].endswith(".router") else set()
         for name in self.names[last + 1 :]:
             is_other = name.partition(".")[0] != inside[-1].partition(".")[0]
+            is_other |= self.stages[name].operation == "norm"  # one without parameters
             if is_other or name in self.computed or not {*self.stages[name].inputs} <= known:
                 break
             known.add(name)
             last += 1
         return self.names[last]
+
+
+def _names_of(stage: Stage) -> tuple[str, ...]:
+    """The parameters by whose names the module is found that returns a site."""
+    if stage.operation == "latent":  # whose norm is a module of its own
+        return (stage.options["gamma"],)
+    names: tuple[str, ...] = stage.options.get("names", PARAMETERS.get(stage.operation, ()))
+    return names
 
 
 def call_of(modules: Modules, path: str, call: int) -> Module:

@@ -10,7 +10,7 @@ from attnkit import checkpoints
 from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.debugger.names import locate_sites, read_map
 from attnkit.errors import DataError
-from tests.drawing import draw_tensors, drawn_models
+from tests.drawing import draw_tensors, drawn_models, write_model
 from tests.places import REFERENCES, folder
 
 NAMES = json.loads((REFERENCES / "names.json").read_text())
@@ -373,3 +373,27 @@ def test_no_name_is_an_error():
     for model in ("gpt2", "albert-groups", "marian", "vit", None):
         located = locate_sites(unique, open_model(model) if model else None)
         assert {source.name for source in located.sources.values()} | {*located.unknown} <= {*unique}
+
+
+@pytest.mark.parametrize(("name", "tensor", "site", "columns"), [
+    ("cohere", "lm_head.output", "", None),  # logits before their factor
+    ("granite", "lm_head.output", "", None),
+    ("gemma2", "lm_head.output", "", None),  # before their cap
+    ("qwen3", "lm_head.output", "logits", None),
+    ("cohere", "output.logits", "logits", None),
+    ("falcon-7b", "transformer.h.1.self_attention.query_key_value.output", "decoder.1.self.q_projected", (0, 6, 8)),
+    ("falcon-40b", "transformer.h.1.self_attention.query_key_value.output", "decoder.1.self.k_projected", (6, 8, 10)),
+    ("qwen3_moe", "model.layers.1.mlp.output", "decoder.1.ffn.output", None),
+    ("olmo", "model.layers.1.output", "decoder.1.ffn.residual", None),
+    ("stablelm-parallel", "model.layers.1.self_attn.q_layernorm.output", "decoder.1.self.q_normed", None),
+    ("deepseek_v3", "model.layers.1.self_attn.kv_a_layernorm.output", "decoder.1.self.kv_latent", None),
+    ("deepseek_v3", "model.layers.1.self_attn.q_a_proj.output", "", None),
+    ("deepseek_v3", "model.layers.1.self_attn.kv_a_proj_with_mqa.output", "decoder.1.self.k_rotary", (8, 12, 12)),
+])  # fmt: skip
+def test_modules_of_decoders_of_today(name, tensor, site, columns, tmp_path):
+    """What modules of transformers return, read from their code."""
+    located = locate_sites([tensor], checkpoints.open_checkpoint(str(write_model(name, tmp_path))))
+    found = {one: source.columns for one, source in located.sources.items()}
+    assert (site in found) if site else not found
+    assert not site or found[site] == columns
+    assert not site or columns or len(found) == 1
