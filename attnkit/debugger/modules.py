@@ -204,9 +204,9 @@ class _Finder:
     def _is_unfinished(self, entry: ModuleParameter) -> bool:
         """Whether a module of another kind, or none, ends what a module begins: a bias, a row, a factor or a cap."""
         options = self.stages[entry.held.site].options
-        if entry.held.site == "logits" and self.config.family != "t5":  # which scales what its head reads
-            if options["factor"] != 1 or options["softcap"]:
-                return True
+        is_scaled = options.get("factor", 1) != 1 and self.config.family != "t5"  # which scales what its head reads
+        if entry.held.site == "logits" and (is_scaled or options["softcap"]):
+            return True
         if entry.layer != "head" or "b" not in self.specs["head"]:
             return not self._hold(entry.held.site)
         biases = {one.path for one in self.entries if one.layer == "head" and not one.is_weight}

@@ -190,6 +190,8 @@ def slip_add(graph: Graph, stage: Stage) -> Iterator[Change]:
     if not stage.site.endswith(".residual"):
         yield "the positions are missing", stage._replace(inputs=(first,))
         return
+    if stage.options.get("factor", 1.0) != 1:
+        yield "the multiplier of the residual branch is missing", stage.change(factor=1.0)
     yield "the residual is missing", stage._replace(inputs=(first,))
     yield "the output of the sub-layer is not added", stage._replace(inputs=(second,))
     if not graph.core.config.norm_first:
@@ -372,7 +374,14 @@ def slip_mask(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield "the bias of relative positions is missing", stage.change(no_bias=True)
 
 
+def slip_cap(graph: Graph, stage: Stage) -> Iterator[Change]:
+    if stage.options["softcap"]:
+        yield "the soft cap of the scores is missing", stage.change(softcap=0.0)
+
+
 def slip_softmax(graph: Graph, stage: Stage) -> Iterator[Change]:
+    if "sinks" in graph.core.params[stage.layer]:
+        yield "the sinks are missing", stage.change(missing=("sinks",))
     yield "softmax is over the queries, not the keys", stage.change(axis=-2)
     yield "softmax is over the heads, not the keys", stage.change(axis=-3)
 
@@ -409,6 +418,8 @@ def slip_logits(graph: Graph, stage: Stage) -> Iterator[Change]:
     params, config = graph.core.params, graph.core.config
     if stage.options["factor"] != 1:
         yield "the scale of the logits is missing", stage.change(factor=1.0)
+    if stage.options["softcap"]:
+        yield "the soft cap of the logits is missing", stage.change(softcap=0.0)
     if "b" in params["head"]:
         yield "the bias of the output head is missing", stage.change(missing=("b",))
     table = params.get(f"{config.stacks[-1]}.embed", {}).get("table")
@@ -431,6 +442,7 @@ SLIPS: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {
     "linear": slip_linear,
     "heads": slip_heads,
     "scores": slip_repeat,
+    "cap": slip_cap,
     "mask": slip_mask,
     "softmax": slip_softmax,
     "mix": slip_repeat,
