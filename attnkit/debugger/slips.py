@@ -6,6 +6,7 @@ layer at once, as rotary positions are applied to queries and to keys.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -379,6 +380,14 @@ def slip_cap(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield "the soft cap of the scores is missing", stage.change(softcap=0.0)
 
 
+def slip_route(graph: Graph, stage: Stage) -> Iterator[Change]:
+    mixture = graph.core.config.mixture(stage.layer)
+    if mixture is not None and mixture.score == "softmax":
+        changed = replace(mixture, renormalizes=not mixture.renormalizes)
+        words = "are not" if mixture.renormalizes else "are"
+        yield f"the gates of the chosen experts {words} divided by their sum", stage.change(mixture=changed)
+
+
 def slip_softmax(graph: Graph, stage: Stage) -> Iterator[Change]:
     if "sinks" in graph.core.params[stage.layer]:
         yield "the sinks are missing", stage.change(missing=("sinks",))
@@ -449,6 +458,7 @@ SLIPS: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {
     "join": slip_join,
     "activate": slip_activate,
     "multiply": slip_multiply,
+    "route": slip_route,
     "pool": slip_pool,
     "logits": slip_logits,
 }

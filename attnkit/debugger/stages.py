@@ -530,7 +530,7 @@ def _latent_values(around: Around, latent: Array, shared: Array) -> Array:
 
 def _route(around: Around, logits: Array) -> Array:
     """Which experts compute each token, or their gates: (B, T, E) -> (B, T, k)."""
-    mixture = around.config.mixture(around.stage.layer)
+    mixture = around.option("mixture") or around.config.mixture(around.stage.layer)
     assert mixture is not None
     routing = route(logits.reshape(-1, logits.shape[-1]), mixture, around.parameter("correction"))
     part: Array = routing.chosen if around.option("part") == "chosen" else routing.gates

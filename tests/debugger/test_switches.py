@@ -12,6 +12,7 @@ from tests.process import run
     ("gemma2", {"attn_logit_softcapping": None}, "the soft cap of the scores is missing"),
     ("granite", {"residual_multiplier": 1.0}, "the multiplier of the residual branch is missing"),
     ("gpt_oss", {}, "the sinks are missing"),
+    ("qwen3_moe", {"norm_topk_prob": False}, "the gates of the chosen experts are not divided by their sum"),
     ("mixtral", {"sliding_window": 7}, "the window is 6 keys before a query instead of 5 (off by one)"),
 ])  # fmt: skip
 def test_a_switch_that_is_off_is_named(name, changes, words, tmp_path):
