@@ -100,7 +100,8 @@ def locate_sites(
     checkpoint  of the model; None: the family is found from the names
     user_map    name -> site, which counts more than the tables; see `read_map`
 
-    >>> located = locate_sites(["transformer.h.0.attn.c_attn.output", "transformer.h.0.mlp.act.output", "loss"])
+    >>> names = ["h.0.attn.c_attn.output", "h.0.mlp.act.output", "ln_f.output"]
+    >>> located = locate_sites([*(f"transformer.{name}" for name in names), "loss"])
     >>> located.scheme, located.family, located.sources["decoder.0.self.k_projected"].columns
     ('Hugging Face', 'gpt2', (1, 2, 3))
     >>> located.sources["decoder.0.ffn.activated"].name, located.unknown
