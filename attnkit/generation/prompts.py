@@ -274,9 +274,13 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
 
 def encode_sound(options: GenerationOptions) -> Array:
     """The memory (S, D) of --audio."""
-    checkpoint = options.model_
-    features, _ = text_inputs.model_inputs(checkpoint, "encoder", text_inputs.ModelInput(audio=options.audio))
-    core, context = layers.core_model(checkpoint), layers.new_context(dtype=options.compute_dtype)
+    features, _ = text_inputs.model_inputs(options.model_, "encoder", text_inputs.ModelInput(audio=options.audio))
+    return encode_features(options, features)
+
+
+def encode_features(options: GenerationOptions, features: Array) -> Array:
+    """The memory of a spectrogram: (F, M) -> (S, D)."""
+    core, context = layers.core_model(options.model_), layers.new_context(dtype=options.compute_dtype)
     return model.run(core, core.config.plan("encoder"), features, context)
 
 

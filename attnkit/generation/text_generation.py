@@ -334,15 +334,20 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
         note_defaults(options)
         record = generate_texts(core, prompts, options, detokenizer, is_batch)
     if options.emit == "text":
-        texts = shared_labels(record.labels.get("text"))
-        if not texts:
-            raise UsageError("--emit text needs words, and the model has no tokenizer that joins them")
-        return "\n".join(texts)
+        return "\n".join(require_texts(record))
     if not isinstance(source, Record):
         return record
     text_axes = {"token", "key", "query", "vocab"}  # tensors with one of them are of the text before
     rest = [name for name in source if name not in TOKEN_TENSORS and not text_axes & set(source.axes_of(name))]
     return record.merge(source.select(rest))
+
+
+def require_texts(record: Record) -> list[str]:
+    """The texts of a record; UsageError if its tokens could not be joined."""
+    texts = shared_labels(record.labels.get("text"))
+    if not texts:
+        raise UsageError("--emit text needs words, and the model has no tokenizer that joins them")
+    return texts
 
 
 def generate_texts(

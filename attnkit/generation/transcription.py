@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from attnkit import callbacks, model
+from attnkit import callbacks
 from attnkit.errors import UsageError
 from attnkit.generation.options import GenerationOptions, TextModel, asks_for_next_word, check_options, refuse_options
-from attnkit.generation.prompts import Prompt, begin_transcription, make_detokenizer
-from attnkit.generation.text_generation import Generation, generate_one, generation_record
+from attnkit.generation.prompts import Prompt, begin_transcription, encode_features, make_detokenizer
+from attnkit.generation.text_generation import Generation, generate_one, generation_record, require_texts
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import SoundWindows, exceeds_window, open_windows
-from attnkit.model import GeneratedText, Model
+from attnkit.model import GeneratedText
 from attnkit.model.time_tokens import Segment, split_segments
-from attnkit.records import Array, Labels, Record, Tensor, shared_labels
+from attnkit.records import Labels, Record, Tensor
 
 
 def reads_windows(options: GenerationOptions) -> bool:
@@ -43,20 +43,24 @@ def transcribe(audio: Record, options: GenerationOptions) -> Record | str:
     if sound is None or sound.spectrogram is None or times is None:
         raise UsageError("the model has no tokens of times", "--timestamps")
     windows = open_windows(audio, sound.samples, sound.spectrogram)
-    text_model = TextModel(core, options._replace(timestamps=True), detokenizer)
+    shows_times, options = options.timestamps, options._replace(timestamps=True)
     tracer = options.tracer() if inspection.patch or inspection.ablate else None
     texts: list[Generation] = []
     segments: list[Segment] = []
     prompt, frame = Prompt([]), 0
     while frame < windows.frames:
-        memory = encode_window(core, windows, frame, options)
-        begin = prompt.ids or begin_transcription(text_model.options, memory)
+        memory = encode_features(options, windows.read(frame))
+        begin = prompt.ids or begin_transcription(options, memory)
         prompt = Prompt(begin, len(begin), memory)
+        most = options.max_tokens or core.config.positions.size - len(
+            begin
+        )  # as transformers, whose last has a position
+        text_model = TextModel(core, options._replace(max_tokens=most), detokenizer)
         text = without_end(generate_one(text_model, prompt, False, tracer), core.config.special.eos)
         found, advance = split_segments(text.sequences[0].ids, times.first, min(windows.frames - frame, windows.size))
         texts.append(cut_generation(text, sum(len(one.ids) for one in found)))
         found = [one._replace(start=frame + one.start, end=frame + one.end) for one in found]
-        report(found, not segments, windows, text_model, prompt, options.timestamps)
+        report(found, not segments, windows, text_model, prompt, shows_times)
         segments += found
         frame += advance
     if tracer:
@@ -65,17 +69,7 @@ def transcribe(audio: Record, options: GenerationOptions) -> Record | str:
     record = add_segments(record, segments, windows, text_model, prompt)
     if options.emit != "text":
         return record
-    return "\n".join(segment_lines(record) if options.timestamps else shared_labels(record.labels["text"]))
-
-
-def encode_window(core: Model, windows: SoundWindows, frame: int, options: GenerationOptions) -> Array:
-    """The memory (S, D) of the window that begins with a frame."""
-    return model.run(
-        core,
-        core.config.plan("encoder"),
-        windows.read(frame),
-        layers.new_context(dtype=options.compute_dtype),
-    )
+    return "\n".join(segment_lines(record) if shows_times and require_texts(record) else require_texts(record))
 
 
 def without_end(text: Generation, eos: tuple[int, ...]) -> Generation:

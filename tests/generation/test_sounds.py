@@ -108,16 +108,15 @@ def timed(tmp_path_factory):
 
 @pytest.mark.parametrize("text", TRANSCRIPTIONS["texts"], ids=lambda text: f"{text['seconds']} s")
 def test_times_and_windows_are_those_of_transformers(timed, text):
-    options = {"beam" if key == "num_beams" else key: value for key, value in text["options"].items()}
+    options = {"max_tokens": 20, "dtype": "float64", "emit": "ids", "model": timed} | text["options"]
+    options |= {"beam": options.pop("num_beams", None)} | ({"max_tokens": None} if options.pop("max_length", 0) else {})
     samples = make_syllables(text["seconds"], text["seed"])
-    record = attnkit.decode(
-        audio=samples, model=timed, dtype="float64", max_tokens=20, timestamps=True, emit="ids", **options
-    )
+    record = attnkit.decode(audio=samples, timestamps=True, **options)
     assert record["x"].tolist() == [id for ids in text["ids"] for id in ids]
     for name in ("start", "end"):
         np.testing.assert_allclose(record[name], text[name], atol=1e-9)
     if text["seconds"] > 1:  # a sound that is longer than a window has segments in any case
-        longer = attnkit.decode(audio=samples, model=timed, dtype="float64", max_tokens=20, emit="ids", **options)
+        longer = attnkit.decode(audio=samples, **options)
         np.testing.assert_array_equal(longer["end"], record["end"])
 
 

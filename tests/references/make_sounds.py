@@ -80,6 +80,7 @@ TIMES = [  # seconds, seed, options of generate
     (3.7, 3, {"task": "transcribe"}),
     (5.23, 4, {"language": "fr", "task": "translate"}),
     (2.6, 5, {"language": "en", "num_beams": 3}),
+    (3.1, 6, {"language": "fr", "max_length": 40}),  # as many as there are positions
 ]
 
 WITHOUT_NAMES = {"suppress_tokens": MULTILINGUAL["suppress_tokens"]}
@@ -138,8 +139,9 @@ def transcribe(folder: pathlib.Path, seconds: float, seed: int, **options) -> di
     features = extractor(samples, sampling_rate=16000, return_tensors="pt", **whole)["input_features"]
     load = transformers.WhisperForConditionalGeneration.from_pretrained
     model = load(folder, attn_implementation="eager", dtype=torch.float64).eval()
-    limits = {"max_new_tokens": 20, "return_timestamps": True, "return_segments": True}
-    segments = model.generate(features.double(), **limits, **options)["segments"][0]
+    limits = {} if "max_length" in options else {"max_new_tokens": 20}
+    given = {"return_timestamps": True, "return_segments": True} | limits | options
+    segments = model.generate(features.double(), **given)["segments"][0]
     found = {name: [round(float(one[name]), 6) for one in segments] for name in ("start", "end")}
     return found | {"ids": [one["tokens"].tolist() for one in segments]}
 
