@@ -4,6 +4,7 @@ process  whole processes, files in to file out, 8 heads × 64 in float32, causal
          of scripts with torch, onnxruntime and the plain formula in NumPy
 steady   the same inside one process, and how many times as long as torch attnkit takes
 growth   seconds against T, as a table and a plot: from 4096 up quadratic, and half as much when causal
+outlier  the same inside one process where one key is 20 times as long as the others
 memory   peak of `attnkit attend` for T = 32768, and for T = 131072 with one head and --weights, above files in and out
 steep    scores too far apart for float32, a bias, a softcap: seconds beside plain scores
 
@@ -30,7 +31,7 @@ import numpy as np
 from attnkit.model.kernels.tiled_attention import tiled_attention
 
 HEADS, WIDTH = 8, 64
-LENGTHS = (512, 2048, 4096, 8192, 16384)
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 ATTEND = "attend --query q.npy --key k.npy --value v.npy -o out.npy"
 Work = Callable[[], object]
 
@@ -62,10 +63,12 @@ np.save("formula.npy", s @ v)
 """
 
 
-def operands(length: int) -> list[np.ndarray]:
-    """q, k and v of a batch of one."""
+def operands(length: int, longest: float = 1.0) -> list[np.ndarray]:
+    """q, k and v of a batch of one, where one key is `longest` times as long as the others."""
     rng = np.random.default_rng(0)
-    return [rng.standard_normal((1, HEADS, length, WIDTH), dtype=np.float32) for _ in range(3)]
+    q, k, v = (rng.standard_normal((1, HEADS, length, WIDTH), dtype=np.float32) for _ in range(3))
+    k[:, :, 7] *= longest
+    return [q, k, v]
 
 
 def least(works: dict[str, Work], runs: int, again: bool = True) -> dict[str, float]:
@@ -138,9 +141,9 @@ def fits(length: int) -> bool:
     return 4 * HEADS * length**2 <= MATRIX
 
 
-def works(length: int, causal: bool) -> dict[str, Work]:
+def works(length: int, causal: bool, longest: float = 1.0) -> dict[str, Work]:
     """Ours first, then whichever peers there are."""
-    q, k, v = operands(length)
+    q, k, v = operands(length, longest)
     found: dict[str, Work] = {"attnkit": lambda: tiled_attention(q, k, v, causal=causal)}
     if find_spec("torch"):
         found["torch"] = torch_work(q, k, v, causal)
@@ -176,12 +179,18 @@ def process(lengths: list[int]) -> None:
         print(f"T {length:6} {'causal' if causal else 'whole ':6}{row}", flush=True)
 
 
-def steady(lengths: list[int]) -> None:
+def outlier(lengths: list[int]) -> None:
+    """As steady, with one long key."""
+    print("one key 20 times as long as the others")
+    steady(lengths, 20.0)
+
+
+def steady(lengths: list[int], longest: float = 1.0) -> None:
     """Seconds inside one process, beside the peers."""
     print(f"{HEADS} heads x {WIDTH}, float32: milliseconds")
     for causal in (False, True):
         for length in lengths:
-            taken = least(works(length, causal), runs_of(length))
+            taken = least(works(length, causal, longest), runs_of(length))
             ours, torch = taken["attnkit"], taken.get("torch")
             row = "".join(f"  {name} {seconds * 1000:.1f}" for name, seconds in taken.items())
             note = f"  attnkit / torch {ours / torch:.2f}" if torch else ""
@@ -252,7 +261,7 @@ def steep(lengths: list[int]) -> None:
         print(f"T {length:6}" + "".join(f"  {name} {seconds * 1000:.1f} ms" for name, seconds in taken.items()))
 
 
-JOBS = {"process": process, "steady": steady, "growth": growth, "memory": memory, "steep": steep}
+JOBS = {"process": process, "steady": steady, "outlier": outlier, "growth": growth, "memory": memory, "steep": steep}
 
 if __name__ == "__main__":
     tune_allocator(ctypes.CDLL(None))  # as the command does, for all

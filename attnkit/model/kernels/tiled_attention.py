@@ -230,12 +230,16 @@ class OnlineSoftmax:
         sums += parts
 
     def merge(self, other: "OnlineSoftmax") -> None:
-        """Add the sums over other keys."""
+        """Add the sums over other keys, whose memory is overwritten."""
         top = np.maximum(self.top, other.top)
-        parts = [(one, np.exp(one.top - np.where(top == -np.inf, 0, top))) for one in (self, other)]
-        self.total = sum(one.total * decay for one, decay in parts)
-        self.sums = sum(one.sums * decay.reshape(one.sums.shape[:-1])[..., None] for one, decay in parts)
+        base = np.where(top == -np.inf, 0, top)
+        for one in (self, other):
+            decay = np.exp(one.top - base)
+            one.total *= decay
+            one.sums *= decay.astype(one.sums.dtype).reshape(one.sums.shape[:-1])[..., None]
         self.top = top
+        self.total += other.total
+        self.sums += other.sums
 
     def write(self, out: Array) -> Array:
         """Write weighted averages to `out` (h, m, V); return log-sum-exps (h, m)."""
