@@ -5,7 +5,7 @@ elementwise   bare functions of 65,536 numbers in a core's cache: billions a sec
 imports       milliseconds to import NumPy, and NumPy with Typer
 
 A ratio is how many times as long as PyTorch NumPy takes, and for GELU attnkit. No program that multiplies by NumPy is
-faster than the products. OPENBLAS_CORETYPE chooses the loops of OpenBLAS. Figures are the least of many runs taken in turn.
+faster than the products. OPENBLAS_CORETYPE chooses the loops of OpenBLAS. Figures are the least of many runs in turn.
 """
 
 import math
