@@ -579,6 +579,7 @@ def show(
     pipeline: str | None = None,
     facts: bool = False,
     rows: bool = False,
+    over: TensorLike | None = None,
     heatmap: bool = False,
     heads: bool = False,
     stats: bool = False,

@@ -33,8 +33,8 @@ DEFAULT_AXES = {
 }
 # the names that tools give to axes
 AXES = (
-    *("batch", "beam", "channel", "column", "dimension", "head", "head_dim", "hidden", "key", "layer", "model", "pair"),
-    *("position", "present", "query", "rank", "row", "source", "step", "tensor", "token", "vocab"),
+    *("batch", "beam", "channel", "column", "dimension", "edge", "head", "head_dim", "hidden", "key", "layer", "model"),
+    *("pair", "position", "present", "query", "rank", "row", "source", "step", "tensor", "token", "vocab"),
 )
 
 

@@ -13,7 +13,7 @@ from attnkit.cli import options, text_input
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import TEXT, PythonForm, Stage, running, tool
 from attnkit.errors import AttnkitError, UsageError
-from attnkit.inputs import encoding, intermediates, layers, source_states, text_inputs
+from attnkit.inputs import encoding, intermediates, layers, patches, source_states, text_inputs
 from attnkit.interpret.edits import make_edits
 from attnkit.interpret.tracer import Tracer, axis_labels, head_counts
 from attnkit.model.hooks import Hook, no_hook
@@ -329,7 +329,7 @@ def run_encoder(
     tracer.check()
     rows = intermediates.selected_row_labels(weights, tokens, x.shape[-2])
     if trace:
-        traced = tracer.record(tokens, flag="--trace-only").with_tensors({}, rows)
+        traced = tracer.record(tokens, flag="--trace-only").with_tensors({}, rows).merge(patches.find_box(base))
         callbacks.current().write_side_output(trace, traced)
     return result.merge(tracer.record(tokens, flag="--keep").with_tensors({}, rows)) if keep else result
 

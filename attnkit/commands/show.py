@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from attnkit import display
-from attnkit.cli import figures, notebook, operands, views
+from attnkit.cli import figures, notebook, operands, options, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, read_records, tool
 from attnkit.errors import AttnkitNote, DataError, UsageError, flag_name
 from attnkit.formats.gguf import is_gguf
 from attnkit.interpret.tensor_statistics import row_statistics
-from attnkit.records import Record
+from attnkit.records import Array, Record
 
 if TYPE_CHECKING:
     from attnkit.display.cells import Cells
@@ -46,6 +47,20 @@ class CheckpointRecord(Record):
         return self
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class PatchRecord(Record):
+    """Maps (..., row, column) over the patches of a picture.
+
+    picture  (height, width, 3) uint8
+    box      left, top, right and bottom edge of the patches, as shares of the picture
+    chosen   name -> the token of another axis that the maps of the tensor are taken at, "" for none
+    """
+
+    picture: Array = field(kw_only=True)
+    box: Array = field(kw_only=True)
+    chosen: dict[str, str] = field(kw_only=True)
+
+
 def read_input(stage: Stage, upstream: Records | None) -> Records:
     """Read the tensors of a model's folder or of a part of it, or other records."""
     if only := stage.common.pop("only", None):  # here it is another word for --name
@@ -67,7 +82,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
             from attnkit.training.reports import read_losses
 
             return Records(None, iter([read_losses(stage.operands[0])]))
-        return read_records(stage, upstream)
+        return read_records_over(stage, upstream)
     flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_flag_set(stage, flag)]
     for flag in ("pipeline", "facts"):
         if name and is_flag_set(stage, flag):
@@ -99,6 +114,17 @@ def read_gguf(stage: Stage, path: str, name: str, names: Sequence[str]) -> Check
         warnings.warn(f"{error}; shown as a file of tensors", AttnkitNote, stacklevel=2)
     tensors = find_tensors(file, checkpoint, name, names)
     return CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names), file=file)
+
+
+def read_records_over(stage: Stage, upstream: Records | None) -> Records:
+    """Read records; with --over FILE:NAME as FILE --name NAME, as FILE states where NAME is in the picture."""
+    file, _, name = stage.operands[0].rpartition(":") if stage.operands else ("", "", "")
+    if stage.parameters["over"] is None or not (file and name) or os.path.lexists(stage.operands[0]):
+        return read_records(stage, upstream)
+    if stage.parameters["name"]:
+        raise UsageError(f"cannot be combined with {stage.operands[0]}", "--name")
+    stage.parameters["name"] = (name,)
+    return stage.read(file)
 
 
 def are_folders(paths: Sequence[str]) -> bool:
@@ -144,6 +170,9 @@ def render_input(record: Record, stage: Stage, style: display.Style) -> str:
         from attnkit.interpret.model_sheet import draw_sheet
 
         return draw_sheet(sheet, style)
+    if isinstance(record, PatchRecord):
+        part = views.slice_of(stage)
+        return "\n\n".join(views.render_tensor(record, name, style, display.heatmap_grid, part) for name in record)
     if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(stage, "stats"):
         return draw_losses(record, stage, style) + views.render(record, stage, style)
     if record.file:
@@ -165,6 +194,28 @@ def as_sheet(record: Record) -> "FactSheet | None":
     from attnkit.interpret.model_sheet import FactSheet
 
     return record if isinstance(record, FactSheet) else None
+
+
+def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
+    """Tensors of a record as maps over the patches of a picture."""
+    from attnkit.inputs.patches import BOX, arrange_patches, read_box
+
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3 or not picture.size:
+        raise DataError(f"{picture.dtype} {picture.shape} is no picture (expected PNG or JPEG)", "--over")
+    if BOX not in whole:
+        note = (
+            f"no tensor {BOX}, which states what the model reads of the picture: the patches are drawn over all of it"
+        )
+        warnings.warn(note, AttnkitNote, stacklevel=2)
+    maps = {name: arrange_patches(selection, whole, name) for name in selection if name != BOX}
+    return PatchRecord(
+        {name: tensor for name, (tensor, _) in maps.items()},
+        selection.labels,
+        selection.history,
+        picture=picture,
+        box=read_box(whole),
+        chosen={name: chosen for name, (_, chosen) in maps.items()},
+    )
 
 
 def list_input(record: Record, stage: Stage) -> "Cells":
@@ -190,6 +241,14 @@ def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
 
 def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
     """Draw a folder as its model and layers in text, other records as requested."""
+    if isinstance(record, PatchRecord):
+        from attnkit.display.figures import overlay_section
+
+        part, looks = views.slice_of(stage), figure_options
+        return [
+            overlay_section(views.tensor_view(record, name, part=part), record.picture, record.box, looks, chosen)
+            for name, chosen in record.chosen.items()
+        ]
     is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in stage.common
     if as_sheet(record) or (is_model and not is_flag_set(stage, "stats")):
         return [figures.text_section(render_input(record, stage, figures.text_style(stage)))]
@@ -205,7 +264,7 @@ def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") ->
         "Tensors": "name slice rows",
         "Models": "facts pipeline",
         "Views": "heatmap heads curves stats list",
-        "Figures": "numbers no_numbers range cmap",
+        "Figures": "over numbers no_numbers range cmap",
     },
     rules=Constraints(
         exclusive=[
@@ -213,6 +272,7 @@ def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") ->
             ("numbers", "no_numbers"),
             *(("pipeline", flag) for flag in ("name", "slice", "rows", *views.VIEWS)),
             *(("rows", flag) for flag in ("heads", "stats", "list")),
+            *(("over", flag) for flag in ("pipeline", "facts", *views.VIEWS, "numbers", "no_numbers")),
             *(("facts", flag) for flag in ("name", "slice", "rows", "pipeline", *views.VIEWS)),
         ]
     ),
@@ -247,6 +307,13 @@ def show(
         bool,
         typer.Option(help="show the norm, mean, deviation, minimum and maximum of each row instead of its numbers"),
     ] = False,
+    over: Annotated[
+        Array | None,
+        options.file(
+            "image",
+            "draw a tensor over the patches of this picture, such as the attention of a class token: PNG or JPEG",
+        ),
+    ] = None,
 ) -> Record | str:
     """Show a tensor, a record, a file or a published model as tables and heat maps; with -f or -o convert it.
 
@@ -257,7 +324,9 @@ def show(
     their data. INPUT may also be the folder of a model: show then prints its configuration, tensors and layers.
     DIR:NAME is one tensor by its published name, one parameter of a layer (encoder.0.self.wq), or all parameters of
     a layer (encoder.0.self), with the names and shapes of --params. A GGUF file is a model and a file of tensors: show
-    prints its metadata too, and FILE:NAME takes the names in the file as well.
+    prints its metadata too, and FILE:NAME takes the names in the file as well. --over PICTURE arranges the patches of
+    an image, such as the keys of weights that encode --image has traced, in rows and columns; a figure draws them over
+    the picture.
 
     \b
     Example:
@@ -278,9 +347,15 @@ def show(
         from attnkit.interpret.model_sheet import describe_model
 
         return describe_model(record.checkpoint)
-    selection = views.select(record, name, slice)
+    if over is not None and not (name or slice) and len(record) > 1 and "x" not in record:
+        raise UsageError("--over: more than one tensor: choose some with --name, such as --name encoder.0.self.weights")
+    selection = views.select(record, name or (("x",) if over is not None and "x" in record else ()), slice)
     if rows:
-        return row_statistics(selection)
+        selection = row_statistics(selection)
+    if over is not None:
+        return draw_over(over, selection, record)
+    if rows:
+        return selection
     return (
         replace(selection) if isinstance(record, CheckpointRecord) else selection
     )  # a copy: the same record would gain no history

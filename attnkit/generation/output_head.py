@@ -7,7 +7,7 @@ import numpy as np
 from attnkit import callbacks, model
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.generation.options import GenerationOptions
-from attnkit.inputs import encoding, layers, text_inputs
+from attnkit.inputs import encoding, layers, patches, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.records import Array, Labels, Record, Tensor, shared_labels
@@ -46,7 +46,8 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
         tokens, memory_tokens = record.labels.get("token"), None
         if tokens and config.encoder and config.decoder:
             tokens, memory_tokens = shift_labels(tokens, options), tokens
-        callbacks.current().write_side_output(options.inspection.trace, tracer.record(tokens, memory_tokens))
+        traced = tracer.record(tokens, memory_tokens).merge(patches.find_box(record))
+        callbacks.current().write_side_output(options.inspection.trace, traced)
     if config.classes:
         return OutputLogits(record, logits, list(config.classes), None, "label")
     side = "target" if config.encoder and config.decoder else "source"

@@ -7,7 +7,7 @@ import numpy as np
 from attnkit import model
 from attnkit.checkpoints.sentence_modules import Dense, Pooling, SentenceModules, check_widths, load_sentence_modules
 from attnkit.errors import DataError, UsageError
-from attnkit.inputs import layers, text_inputs
+from attnkit.inputs import layers, patches, text_inputs
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.records import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
@@ -198,6 +198,8 @@ def read_inputs(
             width = config.sound.spectrogram.mels if config.sound.spectrogram else width
         if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):
             raise DataError(f"x {x.shape}: expected (T, {width}) or (B, T, {width})")
+        if config.patches and is_image:
+            record = record.merge(patches.describe_image(config.patches, x.shape, None))
         return x.astype(model.output_dtype(x), copy=False), record
     record = layers.normalize_mask(layers.ids_from_x(record))
     if "ids" not in record:

@@ -79,13 +79,27 @@ class ImageProcessor(NamedTuple):
             expected = "uint8 (height, width, 3), or floats (C, height, width)"
             raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", name)
         raw, known = self.raw, self.known
+        size, crop = self.sizes(image.shape[:2], name)
         if raw.get_bool("do_resize", True):
-            size = find_size(raw, image.shape[:2], known, self.usual, name)
             image = image.astype(np.float32) if known.in_floats else image
             image = resize_pixels(image, size, raw.get_int("resample", known.resample, least=0, most=LAST_FILTER), name)
-        if raw.get_bool("do_center_crop", known.crops):
-            image = crop_center(image, read_sides(raw, "crop_size", self.usual))
-        return image
+        return crop_center(image, crop)
+
+    def sizes(self, given: tuple[int, int], name: str) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The height and width that an image is resized to, and those that are cut out of its center."""
+        raw, known = self.raw, self.known
+        resizes, crops = raw.get_bool("do_resize", True), raw.get_bool("do_center_crop", known.crops)
+        size = find_size(raw, given, known, self.usual, name) if resizes else given
+        return size, read_sides(raw, "crop_size", self.usual) if crops else size
+
+    def box(self, given: tuple[int, int], name: str) -> Array:
+        """The left, top, right and bottom edge of what `fit` cuts out, as shares of the image.
+
+        An edge is outside of 0 and 1 if there are zeros around the image.
+        """
+        (height, width), (rows, columns) = self.sizes(given, name)
+        left, top = (width - columns) // 2, (height - rows) // 2
+        return np.array([left / width, top / height, (left + columns) / width, (top + rows) / height])
 
     def normalize(self, image: Array) -> Array:
         """Pixels (height, width, 3) uint8 times rescale_factor, less image_mean, divided by image_std.
@@ -122,18 +136,20 @@ def new_processor(height: int, width: int) -> ImageProcessor:
     return ImageProcessor(ConfigReader(raw, SETTINGS), (height, width))
 
 
-def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
+def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> tuple[Array, Array | None]:
     """Prepare an image as preprocessor_config.json specifies; floats stay unchanged.
 
-    image (C, height, width) float, or (height, width, 3) uint8 -> (C, height, width) float
+    image (C, height, width) float, or (height, width, 3) uint8 -> (C, height, width) float, and the edges of what it
+    shows of the image, None for floats
     usual  height and width of the images that the model was made for
 
     Pixels are resized, cropped, then normalized.
     """
     if image.dtype.kind == "f":
-        return image
+        return image, None
     processor = read_processor(folder, usual)
-    return processor.normalize(processor.fit(image, "--image"))
+    pixels = processor.normalize(processor.fit(image, "--image"))
+    return pixels, processor.box(image.shape[:2], "--image")
 
 
 def find_size(

@@ -403,9 +403,10 @@ def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tu
     if cut:
         if source.image is None:
             raise UsageError(f"a {checkpoint.config.family} model takes --image FILE")
-        from attnkit.inputs import image_processor
+        from attnkit.inputs import image_processor, patches
 
-        return image_processor.prepare_image(source.image, checkpoint.place, (cut.height, cut.width)), Record({})
+        image, box = image_processor.prepare_image(source.image, checkpoint.place, (cut.height, cut.width))
+        return image, patches.describe_image(cut, image.shape, box)
     if source.image is not None:
         raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
     inputs = read_known_texts(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])

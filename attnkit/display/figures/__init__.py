@@ -2,6 +2,7 @@
 
 from attnkit.display.figures.charts import curves_section, draw_bars, draw_words, plot_tensor, statistics_section
 from attnkit.display.figures.maps import heatmap_section
+from attnkit.display.figures.overlays import overlay_section
 from attnkit.display.figures.pages import render_figure, render_sheet
 from attnkit.display.figures.sections import (
     FigureOptions,

@@ -266,7 +266,13 @@ def paint_maps(axes: Any, maps: HeatMaps, has_legend: bool = True) -> None:
 
 
 def paint_map(
-    axes: Any, cells: Any, ends: tuple[float, float], factors: tuple[int, int], colors: Sequence[str], numbers: str = ""
+    axes: Any,
+    cells: Any,
+    ends: tuple[float, float],
+    factors: tuple[int, int],
+    colors: Sequence[str],
+    numbers: str = "",
+    opacity: float = 1.0,
 ) -> None:
     """Paint cells on axes of matplotlib whose units are the indices of the matrix.
 
@@ -277,10 +283,10 @@ def paint_map(
 
     (rows, columns), (down, over), is_infinite = cells.shape, factors, np.isinf(cells.data)
     levels = np.where(cells.mask, LEVELS, np.where(is_infinite, LEVELS + 1, color_levels(cells.data, *ends)))
-    palette = (to_rgba_array([*colors, "#00000000", NOT_FINITE_COLOR]) * 255).round().astype(np.uint8)
+    palette = (to_rgba_array([*colors, "#00000000", NOT_FINITE_COLOR]) * [255, 255, 255, 255 * opacity]).round()
     sides = (-0.5, columns * over - 0.5, rows * down - 0.5, -0.5)
     scale = {"cmap": ListedColormap(colors), "norm": Normalize(*ends)}  # for a colour bar
-    axes.imshow(palette[levels], extent=sides, aspect="auto", interpolation="none", **scale)
+    axes.imshow(palette.astype(np.uint8)[levels], extent=sides, aspect="auto", interpolation="none", **scale)
     if cells.mask.any():
         axes.patch.set(hatch=HATCH, linewidth=0, facecolor="none", edgecolor=rcParams["hatch.color"])
     for (row, column), level in np.ndenumerate(levels) if numbers else ():

@@ -273,7 +273,7 @@ def replace_values(call: StageCall, item: Any, own: Arrays, point: Point) -> dic
         from attnkit.inputs.image_processor import prepare_image
 
         cut = checkpoint.config.patches
-        pixels = prepare_image(values["image"], checkpoint.place, (cut.height, cut.width))
+        pixels, _ = prepare_image(values["image"], checkpoint.place, (cut.height, cut.width))
         values["image"] = pixels.astype(np.float64)  # (C, height, width)
     if checkpoint is not None and (changed := point_layers(point, checkpoint.folder)):
         values["model_"] = copy(checkpoint)
