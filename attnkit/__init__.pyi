@@ -602,6 +602,7 @@ def explore(
     record: int | None = None,
     model: Checkpoint | Path | None = None,
     top: int | None = None,
+    over: TensorLike | None = None,
     exact: bool = False,
     theme: Literal["light", "dark", "transparent"] | None = None,
     title: str | None = None,

@@ -123,7 +123,7 @@ class Chromium:
             file.write(base64.b64decode(picture["data"]))
 
     def problems(self):
-        """Return the errors and warnings of the console, and the addresses of requests but that of the page."""
+        """Return the errors and warnings of the console, and the addresses of requests but those of the page itself."""
         texts = []
         for event in self.events:
             kind, values = event.get("method"), event.get("params", {})
@@ -134,5 +134,6 @@ class Chromium:
             elif kind == "Log.entryAdded" and values["entry"]["level"] in ("error", "warning"):
                 texts.append(values["entry"]["text"])
             elif kind == "Network.requestWillBeSent" and values["type"] != "Document":
-                texts.append(values["request"]["url"])
+                url = values["request"]["url"]
+                texts += [] if url.startswith("data:") else [url]  # a part of the page
         return texts

@@ -476,6 +476,10 @@ Mean = Annotated[
     ),
 ]
 Image = Annotated[Array | None, file("image", "image: PNG, JPEG, or a tensor (C, height, width)")]
+Over = Annotated[
+    Array | None,
+    file("image", "picture, PNG or JPEG, over whose patches attention or another tensor is drawn"),
+]
 Audio = Annotated[
     Record | None,
     file("audio", "sound: WAV, or FLAC, Ogg and MP3 with the extra audio, or a tensor of samples (T)"),

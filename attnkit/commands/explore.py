@@ -13,9 +13,10 @@ from attnkit import display, formats
 from attnkit.cli import figures, operands, options, views
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, Records, Stage, make_item, running_stage, tool
-from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens
+from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens, Picture
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted, escaped
 from attnkit.formats.mapped import map_file
+from attnkit.inputs.patches import LABELLED, WHOLE, check_picture, find_box, find_grid, read_box
 from attnkit.interpret.comparison import Pair, are_traces, compare_tensors, make_report, report_lines, report_rows
 from attnkit.interpret.head_scores import WEIGHTS, find_weights, score_layers
 from attnkit.interpret.tensor_statistics import describe_tensors, map_parallel
@@ -92,7 +93,9 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 def select_tensors(stage: Stage, traces: list[Named]) -> list[Named]:
     only = stage.common.pop("only", None)
-    return [one._replace(record=one.record.select(only)) for one in traces] if only else traces
+    return (
+        [one._replace(record=one.record.select(only).merge(find_box(one.record))) for one in traces] if only else traces
+    )
 
 
 @tool(
@@ -117,6 +120,7 @@ def explore(
     ] = None,
     model_: options.Model = None,
     top: Annotated[int | None, typer.Option(min=1, help=f"words of each layer [default: {TOP}]")] = None,
+    over: options.Over = None,
     exact: Annotated[
         bool, typer.Option(help="keep all numbers as they are [default: of many weights, 8 bits or the largest]")
     ] = False,
@@ -126,8 +130,9 @@ def explore(
     TRACE is a file of encode, decode or run --trace, or any record with weights (attend --keep weights), or a stream
     or a batch of them; two records are compared. A folder of train has the steps that --record named, or its losses
     alone. The page shows all heads and the kind of each, the text with what each token attends to, where two traces
-    differ, the statistics of every tensor, each attention weight step by step, and with --model what lens says of each
-    layer. Every view has an address, and is saved as SVG and PNG.
+    differ, the statistics of every tensor, each attention weight step by step, with --model what lens says of each
+    layer, and with --over the attention of an image over its picture. Every view has an address, and is saved as SVG
+    and PNG.
 
     \b
     Example:
@@ -137,6 +142,8 @@ def explore(
     from attnkit.display.figures import FigureOptions
     from attnkit.interpret.tensor_statistics import map_parallel
 
+    if over is not None:
+        check_picture(over, "--over")
     stage = running_stage()
     figure_options = figures.figure_options(stage) if stage else FigureOptions()
     if [views.are_losses(one.record) for one in traces] == [True]:
@@ -144,6 +151,9 @@ def explore(
     chosen = choose_records(traces, record)
     is_raw = stage is not None and stage.common.get("tokens") == "raw"
     pages = [read_lens(one, model_, top or TOP, is_raw, len(chosen) == 1) for one in chosen]
+    pages = [add_picture(page, one.record, over) for page, one in zip(pages, chosen, strict=True)]
+    if over is not None and not any(page.picture for page in pages):
+        raise DataError(f"no trace has patches; {LABELLED}", chosen[0].file)
     difference = compare_traces(chosen[0].record, chosen[1].record, is_raw) if len(traces) == len(chosen) == 2 else None
     curve = [*chosen[0].curve] or None
     return explore_page(
@@ -176,6 +186,16 @@ def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: b
         warnings.warn(f"{named.file}: no words of its layers: {error.problem}", AttnkitNote, stacklevel=2)
         return trace
     return trace._replace(lens=make_lens(words, is_raw))
+
+
+def add_picture(trace: "ExploredTrace", record: Record, pixels: Array | None) -> "ExploredTrace":
+    """Add the patches of an image, and the picture that they are of, to a trace with such tokens."""
+    names = row_labels(record.labels.get("key") or record.labels.get("token"), 0)
+    patches, grid = find_grid(names)
+    if not patches:
+        return trace
+    box = WHOLE if pixels is None else read_box(record)
+    return trace._replace(picture=Picture(len(names), patches, grid, box, pixels))
 
 
 def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:

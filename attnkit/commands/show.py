@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from attnkit import display
@@ -198,15 +197,9 @@ def as_sheet(record: Record) -> "FactSheet | None":
 
 def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
     """Tensors of a record as maps over the patches of a picture."""
-    from attnkit.inputs.patches import BOX, arrange_patches, read_box
+    from attnkit.inputs.patches import BOX, arrange_patches, check_picture, read_box
 
-    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3 or not picture.size:
-        raise DataError(f"{picture.dtype} {picture.shape} is no picture (expected PNG or JPEG)", "--over")
-    if BOX not in whole:
-        note = (
-            f"no tensor {BOX}, which states what the model reads of the picture: the patches are drawn over all of it"
-        )
-        warnings.warn(note, AttnkitNote, stacklevel=2)
+    check_picture(picture, "--over")
     maps = {name: arrange_patches(selection, whole, name) for name in selection if name != BOX}
     return PatchRecord(
         {name: tensor for name, (tensor, _) in maps.items()},
@@ -307,13 +300,7 @@ def show(
         bool,
         typer.Option(help="show the norm, mean, deviation, minimum and maximum of each row instead of its numbers"),
     ] = False,
-    over: Annotated[
-        Array | None,
-        options.file(
-            "image",
-            "draw a tensor over the patches of this picture, such as the attention of a class token: PNG or JPEG",
-        ),
-    ] = None,
+    over: options.Over = None,
 ) -> Record | str:
     """Show a tensor, a record, a file or a published model as tables and heat maps; with -f or -o convert it.
 

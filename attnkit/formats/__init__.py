@@ -56,6 +56,7 @@ SIGNATURES = {
     b"\xfd7zXZ": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"%PDF": "PDF",
+    b"GIF8": "GIF, and pictures are read from PNG and JPEG",
     b"version https://git-lfs": "Git LFS pointer",
     b"<": "HTML or XML",
 }
@@ -200,7 +201,7 @@ def _sniff(source: Source) -> str:
     if start == PYTORCH_START[:4] and source.peek(len(PYTORCH_START)) == PYTORCH_START:
         return "pytorch"
     if min(start) > 5:  # the length of a header has a smaller byte
-        if start.lstrip()[:1] not in (b"{", b"[") and _module("csv").is_table(source):
+        if start.lstrip()[:1] not in (b"{", b"[") and start not in SIGNATURES and _module("csv").is_table(source):
             return "csv"
         if start[0] in JSON_STARTS or start.startswith((*JSON_WORDS, b"\xef\xbb\xbf")):
             return "json"

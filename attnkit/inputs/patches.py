@@ -1,12 +1,13 @@
 """Tokens of an image: their names, which say where its patches are, and maps of tensors over the patches."""
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.model.config import PatchConfig
 from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels
 
@@ -47,10 +48,20 @@ def find_box(record: Record) -> Record:
     return record.select([BOX]) if BOX in record else Record({})
 
 
+def check_picture(pixels: Array, name: str) -> None:
+    """Raise DataError for an array that is no picture (height, width, 3) uint8."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3 or not pixels.size:
+        raise DataError(f"{pixels.dtype} {pixels.shape} is no picture (expected PNG or JPEG)", name)
+
+
 def read_box(record: Record) -> Array:
-    """The box of a record; the whole picture if it has none. DataError if it is no box."""
+    """The box of a record; the whole picture, and a note, if it has none. DataError if it is no box."""
     box = record.get(BOX)
     if box is None:
+        note = (
+            f"no tensor {BOX}, which states what the model reads of the picture: the patches are drawn over all of it"
+        )
+        warnings.warn(note, AttnkitNote, stacklevel=2)
         return WHOLE
     sides = box.astype(np.float64) if box.dtype.kind == "f" and box.shape == (4,) else np.zeros(4)
     if not (np.isfinite(sides).all() and (np.abs(sides) <= 1 << 20).all() and (sides[2:] - sides[:2] > 1e-6).all()):

@@ -326,3 +326,22 @@ def test_a_trace_of_a_recurrent_model_is_refused_with_what_draws_it():
     record = Record({"encoder.0.rnn.state": np.ones((2, 4), np.float32)})
     with pytest.raises(DataError, match=r"recurrent layer has none; attnkit show FILE:encoder.0.rnn.state --heatmap"):
         attnkit.explore(record)
+
+
+def test_the_patches_of_an_image_and_its_picture_are_on_the_page():
+    pytest.importorskip("PIL")
+    names = ["cls", "r0c0", "r0c1"]
+    record = make_record(softmax(np.random.default_rng(0), 1, 3, 3), query=names, key=names)
+    box = Record({"box": np.array([0.25, 0, 0.75, 1])})
+    page = attnkit.explore(record.merge(box), over=np.zeros((2000, 1000, 3), np.uint8))
+    picture = read_payload(page)["traces"][0]["picture"]
+    assert picture.pop("source").startswith("data:image/") and "img-src data:" in page
+    expected = {"tokens": 3, "patches": [1, 2], "grid": [1, 2], "box": [0.25, 0, 0.75, 1], "size": [1000, 2000]}
+    assert picture == expected and len(page) < 200_000
+    with pytest.warns(AttnkitNote, match="no tensor box"):
+        attnkit.explore(record, over=np.zeros((2, 2, 3), np.uint8))
+    assert read_payload(attnkit.explore(record))["traces"][0]["picture"]["source"] == ""
+    with pytest.raises(DataError, match="no trace has patches; encode --image names"):
+        attnkit.explore(make_record(softmax(np.random.default_rng(0), 1, 3, 3)), over=np.zeros((2, 2, 3), np.uint8))
+    with pytest.raises(DataError, match=r"float64 \(2, 2\) is no picture"):
+        attnkit.explore(record, over=np.zeros((2, 2)))

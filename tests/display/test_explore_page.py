@@ -1,6 +1,7 @@
 """The page in a real Chromium: what it shows, that it loads nothing, keys, addresses, widths, and what it saves."""
 
 import base64
+import io
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -352,4 +353,59 @@ def test_a_slider_over_the_steps_of_a_training_run(browser, tmp_path):
     shown = browser.run("weightsOf(chosen(readState()).layer).then(one => [...one.values])")
     weights = formats.load(str(tmp_path / "step-30.npz"))["decoder.0.self.weights"][0]
     assert shown == weights.astype(float).ravel().tolist()
+    check_layout(browser)
+
+
+def test_attention_over_the_picture_of_an_image(browser, tmp_path):
+    """The map is of the chosen query over the patches in the box; a click on the picture chooses the patch there."""
+    Image = pytest.importorskip("PIL.Image")
+    names = ["cls", "reg0", *(f"r{row}c{column}" for row in range(2) for column in range(3))]
+    weights = np.exp(np.random.default_rng(3).normal(size=(2, 8, 8)))
+    weights = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+    box = np.array([0.25, 0.0, 0.75, 1.0])
+    tensors = {"encoder.0.self.weights": Tensor(weights, ("head", "query", "key")), "box": Tensor(box, ("edge",))}
+    record = Record(tensors, {"query": names, "key": names, "token": names})
+    pixels = np.full((40, 120, 3), 255, np.uint8)
+    path = tmp_path / "page.html"
+    path.write_text(attnkit.explore([record], over=pixels))
+    browser.resize(1000)
+    browser.open(path, "#view=picture&head=1&token=1")
+    check_layout(browser)
+    browser.open(path, "#view=picture&head=1&token=1")
+    [place] = browser.run("APP.picture.places.slice(1)")
+    assert place["width"] / place["height"] == pytest.approx(0.5 * 3)
+    saved = np.asarray(Image.open(io.BytesIO(read_picture(browser, "png"))).convert("RGB")).astype(int)
+    row = weights[1, 1, 2:].reshape(2, 3)
+    colors = browser.run("PAYLOAD.look.maps.viridis")
+    for (i, j), weight in np.ndenumerate(row):
+        x, y = place["x"] + (j + 0.5) * place["width"] / 3, place["y"] + (i + 0.5) * place["height"] / 2
+        expected = bytes.fromhex(colors[round(float(weight / row.max()) * 64)][1:])
+        drawn = saved[int(2 * (y + 12)), int(2 * (x + 12))]  # at twice the size, in a margin
+        assert np.abs(drawn - (0.6 * np.array(list(expected)) + 0.4 * 255)).max() <= 2
+    beside = saved[int(2 * (place["y"] + 17)), int(2 * (place["x"] - place["width"] / 4 + 12))]
+    assert beside.tolist() == [255, 255, 255]  # the grey of white
+
+    click = """(() => {{ const c = document.querySelector('[data-key=map]'), b = c.getBoundingClientRect();
+        c.dispatchEvent(new MouseEvent('click', {{clientX: b.left + {}, clientY: b.top + {}}})); }})()"""
+    browser.run(click.format(place["x"] + place["width"] * 5 / 6, place["y"] + place["height"] * 3 / 4))
+    browser.wait("document.body.dataset.shown.includes('token=7')")
+    browser.run("document.querySelector('[data-key=map]').focus()")
+    browser.press("ArrowLeft", "ArrowUp")
+    said = browser.run("document.getElementById('readout').textContent")
+    assert said.startswith("r0c1: ") and float(said.partition(": ")[2]) == float(f"{weights[1, 7, 3]:.4g}")
+    browser.press("Enter")
+    browser.wait("document.body.dataset.shown.includes('token=3')")
+    browser.run("document.querySelector('[data-key=token-0]').click()")
+    browser.wait("document.body.dataset.shown.includes('token=0')")
+    browser.run("document.querySelector('[data-key=patches-0]').click()")
+    browser.wait("document.body.dataset.shown.includes('head=0')")
+    svg = ET.fromstring(read_picture(browser, "svg"))
+    images = [one.get("href")[:10] for one in svg.iter("{http://www.w3.org/2000/svg}image")]
+    assert images == ["data:image"] * 2 and svg.find(".//*[@opacity='0.6']") is not None
+    assert read_picture(browser, "png").startswith(b"\x89PNG\r\n\x1a\n")
+    assert browser.problems() == []
+
+    path.write_text(attnkit.explore([record.select(["encoder.0.self.weights"])]))
+    browser.open(path, "#view=picture")
+    assert "--over PICTURE" in browser.run("document.querySelector('main').innerText")
     check_layout(browser)

@@ -1,4 +1,4 @@
 """A page that explores traces: one HTML file with data, style and scripts."""
 
 from attnkit.display.explore.page import explore_page
-from attnkit.display.explore.payload import Attention, Difference, ExploredTrace, Lens, pack_traces
+from attnkit.display.explore.payload import Attention, Difference, ExploredTrace, Lens, Picture, pack_traces

@@ -2,7 +2,8 @@
 //
 // rect(x, y, width, height, color)            line(x1, y1, x2, y2, color, width)
 // text(x, y, word, {size, anchor, angle, bold, color})
-// cells(x, y, width, height, rows, columns, colorAt)     colorAt(row, column) -> "#rrggbb" or "" for none
+// cells(x, y, width, height, rows, columns, colorAt, opacity)     colorAt(row, column) -> "#rrggbb" or "" for none
+// image(x, y, width, height, image)           an image that has been loaded
 // polyline([[x, y], …], color, width)
 // Colours are #rrggbb; color("ink") is that of the theme.
 
@@ -55,9 +56,16 @@ class CanvasSurface {
     this.context.restore();
   }
 
-  cells(x, y, width, height, rows, columns, colorAt) {
+  cells(x, y, width, height, rows, columns, colorAt, opacity = 1) {
     this.context.imageSmoothingEnabled = false;
+    this.context.globalAlpha = opacity;
     this.context.drawImage(cellsImage(rows, columns, colorAt), x, y, width, height);
+    this.context.globalAlpha = 1;
+  }
+
+  image(x, y, width, height, image) {
+    this.context.imageSmoothingEnabled = true;
+    this.context.drawImage(image, x, y, width, height);
   }
 }
 
@@ -119,11 +127,11 @@ class SvgSurface {
   }
 
   /** Maps as a path for each colour, a stroke through each run of equal cells; many cells as a picture. */
-  cells(x, y, width, height, rows, columns, colorAt) {
+  cells(x, y, width, height, rows, columns, colorAt, opacity = 1) {
     this.cellCount += rows * columns;
     if (this.cellCount > MOST_CELLS) {
       const href = cellsImage(rows, columns, colorAt).toDataURL();
-      this.add("image", { x, y, width, height, href, preserveAspectRatio: "none", style: "image-rendering:pixelated" });
+      this.add("image", { x, y, width, height, href, opacity, preserveAspectRatio: "none", style: "image-rendering:pixelated" });
       return;
     }
     const paths = new Map();
@@ -135,8 +143,13 @@ class SvgSurface {
       }
     }
     const place = `translate(${+x.toFixed(2)} ${+y.toFixed(2)}) scale(${width / columns} ${height / rows})`;
-    const group = this.add("g", { transform: place, "shape-rendering": "crispEdges", fill: "none" });
+    const looks = { "shape-rendering": "crispEdges", fill: "none", ...(opacity < 1 ? { opacity } : {}) };
+    const group = this.add("g", { transform: place, ...looks });
     for (const [stroke, d] of paths) this.add("path", { stroke, d }, group);
+  }
+
+  image(x, y, width, height, image) {
+    this.add("image", { x, y, width, height, href: image.src, preserveAspectRatio: "none" });
   }
 
   toString() {

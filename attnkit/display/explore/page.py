@@ -14,7 +14,18 @@ from attnkit.display.figures.html import MONO, SANS, escape_text
 from attnkit.model.intermediates import ATTENTION, PARTS
 
 SHARED = ("elements", "numbers", "data", "draw", "maps", "app")
-SCRIPTS = (*SHARED, "heads", "text", "difference", "lens", "stages", "cell", "training", "start")  # in this order
+SCRIPTS = (
+    *SHARED,
+    "heads",
+    "text",
+    "picture",
+    "difference",
+    "lens",
+    "stages",
+    "cell",
+    "training",
+    "start",
+)  # in this order
 MAPS = ("viridis", "bwr")
 PRECISION = 4  # decimals, as in tables of `show`
 

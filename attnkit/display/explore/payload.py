@@ -13,6 +13,7 @@ TRACE = {
   "history":   [command, ...]
   "step":      the step of training that it is of, or null
   "lens":      LENS or null
+  "picture":   PICTURE or null        null where its tokens are no patches of an image
 }
 LAYER = {
   "name": "encoder.0.self",  "queries": axis,  "keys": axis,  "shape": [heads, queries, keys],
@@ -33,6 +34,9 @@ PART is {"shape", "dtype": "float32" or "float64", "values": BLOB of it}, or of 
   {"of": "capped", "hidden": BLOB}     that part, and -inf where the bytes are 1
 LENS = {"layers": [name, ...], "first": position, "shape": [L, T, K], "words": [word, ...],
         "ids": BLOB uint32 (L, T, K) of indices of words, "probabilities": BLOB float32 (L, T, K)}
+PICTURE = {"tokens": T, "patches": [index of a token, ...], "grid": [rows, columns],    in the order of the rows
+           "box": [left, top, right, bottom] of the patches, as shares of the picture,
+           "size": [width, height], "source": data URL}    "source" is "" where the page has no picture
 A BLOB is the bytes of an array, little-endian, C order, compressed (RFC 1950) and in base64. Numbers in 8 bits are
 levels times a scale: uint8 0 to 254, and 255 for what is not finite; of matrices with both signs int8 -127 to 127, and
 -128.
@@ -41,12 +45,14 @@ DIFFERENCE = {"heads": [...], "rows": [[...]], "lines": [...], "attention": [LAY
 """
 
 import base64
+import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnkit.libraries import import_library
 from attnkit.model.intermediates import SQUARE, STEPS
 from attnkit.records import Array
 
@@ -56,6 +62,7 @@ WHOLE = 6_000_000  # most weights of a page that are kept in 8 bits
 CHAIN = SQUARE[:-1]  # scores to masked, each computed from the one before it
 COSTLY = {*STEPS} - {*SQUARE[1:]}  # the other parts cost little
 LARGEST = 8  # of a row that are kept as they are, where the others are not
+PICTURE_SIDE = 768  # most pixels of a side of a picture
 SIDE = 128  # most blocks of a pooled map on each side
 FAST = 1  # level of compression
 ROWS = 600_000  # most of these in a page, but one a row
@@ -94,11 +101,28 @@ class Lens(NamedTuple):
     first: int = 0
 
 
+class Picture(NamedTuple):
+    """The patches of an image among `tokens` tokens, and the picture that they are of.
+
+    patches  the indices of their tokens, row by row
+    grid     rows and columns
+    box      left, top, right and bottom edge of the patches, as shares of the picture
+    pixels   (height, width, 3) uint8, None where it is not known
+    """
+
+    tokens: int
+    patches: Sequence[int]
+    grid: tuple[int, int]
+    box: Array
+    pixels: Array | None
+
+
 class ExploredTrace(NamedTuple):
     """A record to explore: words by axis, layers, tensors and commands.
 
     step  the step of training that it is of
     lens  what the head of its model reads in the states of its layers
+    picture  its tokens as the patches of an image
     """
 
     name: str
@@ -108,6 +132,7 @@ class ExploredTrace(NamedTuple):
     history: Sequence[str]
     step: int | None = None
     lens: Lens | None = None
+    picture: Picture | None = None
 
 
 class Difference(NamedTuple):
@@ -140,7 +165,9 @@ def pack_traces(
         return [*apply(lambda layer: _pack_layer(layer, form, count, id(layer) in detailed), attention)]
 
     packed = [
-        trace._asdict() | {"attention": pack_layers(trace.attention), "lens": trace.lens and pack_lens(trace.lens)}
+        trace._asdict()
+        | {"attention": pack_layers(trace.attention), "lens": trace.lens and pack_lens(trace.lens)}
+        | {"picture": trace.picture and pack_picture(trace.picture)}
         for trace in traces
     ]
     page: dict[str, Any] = {"traces": packed, "difference": None, "curve": None}
@@ -227,6 +254,32 @@ def pack_lens(lens: Lens) -> dict[str, Any]:
         "ids": blob(places.reshape(-1).astype(np.uint32)),
         "probabilities": blob(lens.probabilities.astype(np.float32)),
     }
+
+
+def pack_picture(picture: Picture) -> dict[str, Any]:
+    """Pack the patches of an image and its pixels, shrunk to PICTURE_SIDE."""
+    height, width = (0, 0) if picture.pixels is None else picture.pixels.shape[:2]
+    return {
+        "tokens": picture.tokens,
+        "patches": [*picture.patches],
+        "grid": [*picture.grid],
+        "box": picture.box.tolist(),
+        "size": [width, height],
+        "source": "" if picture.pixels is None else picture_url(picture.pixels),
+    }
+
+
+def picture_url(pixels: Array) -> str:
+    """A picture as a data URL: PNG or JPEG, whichever is smaller."""
+    image = import_library("PIL.Image", "image", "a picture").fromarray(pixels)
+    image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+    files = {}
+    for kind in ("png", "jpeg"):
+        data = io.BytesIO()
+        image.save(data, kind, quality=90)
+        files[kind] = base64.b64encode(data.getvalue()).decode()
+    kind = min(files, key=lambda one: len(files[one]))
+    return f"data:image/{kind};base64,{files[kind]}"
 
 
 def _pack_top(weights: Array, keys: Array, size: int, count: int) -> dict[str, Any]:
