@@ -48,6 +48,13 @@ def counting(function):
     return call
 
 
+def count_tensordot(x, y, axes):
+    """Count a product over the last axis of x and the first of y."""
+    assert axes == 1
+    count(np.reshape(x, (-1, x.shape[-1])), np.reshape(y, (len(y), -1)))
+    return builtins.uncounted_tensordot(x, y, axes)
+
+
 def as_one(function):
     """A function (x, y) that counts as x @ y, or of a block and x as x times its weight without the bias."""
 
@@ -100,6 +107,8 @@ def install():
     operator.matmul = np.matmul = multiply
     np.dot = counting(np.dot)
     np.inner = np.linalg.multi_dot = refuse
+    tensordot, np.tensordot = np.tensordot, count_tensordot
+    builtins.uncounted_tensordot = tensordot
     get_code = SourceFileLoader.get_code
 
     def get_counting_code(self, name):

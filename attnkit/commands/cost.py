@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
     from attnkit.display.figures import FigureOptions, Section
 
-MOST = 10_000_000  # tokens
+MOST, MOST_GENERATED, MOST_TEXTS = 10_000_000, 1 << 17, 1 << 20  # tokens, tokens after them, texts
 HEADS = ("stage", "shape", "params", "FLOPs", "elementwise", "bytes", "FLOP/B", "KV/token", "share")
 TIMES = ("bound", "predicted", "measured")
 PAIRED = ("params", "FLOPs", "bytes", "KV/token")  # of each of two models
@@ -75,6 +75,8 @@ def read_operands(stage: Stage, upstream: Records | None) -> "Models | Ran":
             return read_trace(stage, first)
         if pipeline.is_pipeline(first):
             return run_pipeline(stage, first, upstream)
+    if len({os.path.realpath(folder) for folder in stage.operands}) < len(stage.operands):
+        raise UsageError(f"expected two models, got {first} twice")
     checkpoints = [operands.load_operand(folder, "model")[0] for folder in stage.operands]
     stage.files.loaded |= dict(zip(("folder", "other"), checkpoints, strict=False))
     return Models(stage.operands, checkpoints)
@@ -122,8 +124,7 @@ def read_trace(stage: Stage, path: str) -> Ran:
             stage.files.digests |= {source.name: source.digest()}
     names = [tensor.array.dtype.name for tensor in records[0].tensors.values()]
     dtype = next((name for name in names if name in counting.ITEMSIZES), "float32")
-    shape = next(one.shape for one in counts if one.shape)
-    return Ran("trace", f"trace of {folder}: {counted(shape[-2], 'token')}", counts, dtype)
+    return Ran("trace", f"trace of {folder}", counts, dtype)
 
 
 def read_given(stage: Stage, inputs: Sequence[Any]) -> Records:
@@ -135,8 +136,10 @@ def read_given(stage: Stage, inputs: Sequence[Any]) -> Records:
 def parse_sweep(value: str) -> str:
     """Check NAME=A:B."""
     match = SWEEP.fullmatch(value)
-    if not match or int(match[2]) > int(match[3]):
-        raise ValueError("tokens=A:B, generate=A:B or batch=A:B, with A at most B")
+    most = {"tokens": MOST, "generate": MOST_GENERATED, "batch": MOST_TEXTS}
+    if not match or not int(match[2]) <= int(match[3]) <= most[match[1]]:
+        limits = f"{MOST} tokens, {MOST_GENERATED} generated tokens or {MOST_TEXTS} texts"
+        raise ValueError(f"tokens=A:B, generate=A:B or batch=A:B, with A at most B, and at most {limits}")
     return value
 
 
@@ -415,9 +418,12 @@ def cost(
         ),
     ] = None,
     generate: Annotated[
-        int, typer.Option(min=0, max=1 << 17, metavar="N", help="number of tokens that are generated after the prompt")
+        int,
+        typer.Option(
+            min=0, max=MOST_GENERATED, metavar="N", help="number of tokens that are generated after the prompt"
+        ),
     ] = 0,
-    batch: Annotated[int, typer.Option(min=1, max=1 << 20, metavar="B", help="number of texts of a batch")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, metavar="B", help="number of texts of a batch")] = 1,
     train: Annotated[
         bool, typer.Option(help="count a step of training: forward, backward, and what AdamW keeps")
     ] = False,
@@ -499,10 +505,11 @@ def cost(
         return counting.phases_record({models.title: models.stages}, held, dtype or models.dtype, by_layer=not parts)
     dtype = dtype or "float32"
     shapes = [counting.count_model(checkpoint) for checkpoint in models.checkpoints]
-    run = counting.Workload(
-        tokens or min(counting.default_tokens(one.config) for one in shapes), generate, batch, train
-    )
-    name, numbers = sweep_values(sweep) if sweep else ("tokens", [run.tokens])
+    name, numbers = sweep_values(sweep) if sweep else ("", [])
+    most = numbers[-1] if name == "generate" else generate
+    usual = min(counting.default_tokens(one.config, most) for one in shapes)
+    run = counting.Workload(tokens or usual, generate, batch, train)
+    name, numbers = (name, numbers) if sweep else ("tokens", [run.tokens])
     for flag, is_set in (("--measure", measure), ("--paper", paper)):
         if is_set and len(shapes) > 1:
             raise UsageError("needs one model, not two", flag)

@@ -179,7 +179,8 @@ def count_forward(model: ModelShapes, tokens: int, texts: int = 1) -> list[Stage
 
     The decoder of an encoder-decoder model reads as many tokens as the encoder.
     """
-    check_length(model.config, tokens)
+    for stack in model.config.stacks:
+        check_length(model.config, stack, tokens)
     return count_stacks(model, Passes(texts, tokens, heads=tokens), tokens)
 
 
@@ -194,8 +195,8 @@ def count_generation(model: ModelShapes, tokens: int, generated: int, texts: int
     if config.decoder is None or not config.head or config.classes:
         raise UsageError(f"a {config.family} model generates no text", "--generate")
     prompt = 1 if config.encoder else tokens
-    check_length(config, prompt + generated - 1)
-    check_length(config, tokens)
+    check_length(config, "decoder", prompt + generated - 1)
+    check_length(config, config.stacks[0], tokens)
     prefill = count_stacks(model, Passes(texts, prompt, heads=1), tokens)
     steps: list[Stage] = []
     for passes in generation_passes(config, prompt, generated - 1, texts):
@@ -221,16 +222,21 @@ def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> It
                 yield Passes(texts, length + 1, heads=1)
 
 
-def check_length(config: Config, tokens: int) -> None:
-    """Raise UsageError for more tokens than a model has positions."""
-    longest = longest_text(config)
+def check_length(config: Config, stack: str, tokens: int) -> None:
+    """Raise UsageError for more tokens than a stack has positions."""
+    longest = longest_text(config, stack)
     if longest and tokens > longest:
-        raise UsageError(f"{tokens} tokens, and this {config.family} model has {longest} positions", "--tokens")
+        problem = f"{tokens} tokens, and the {stack} of this {config.family} model has {longest} positions"
+        raise UsageError(problem, "--tokens")
 
 
-def longest_text(config: Config) -> int:
-    """The number of tokens of the longest text of a model whose positions end; else 0."""
-    return config.positions.longest if config.positions.kind in ("learned", "sinusoidal") else 0
+def longest_text(config: Config, stack: str) -> int:
+    """The number of tokens of the longest text of a stack whose positions end; else 0.
+
+    The positions of the patches of an image are resized.
+    """
+    ends = config.positions.kind in ("learned", "sinusoidal") and not config.patches
+    return config.position_count(stack) if ends else 0
 
 
 def count_stacks(model: ModelShapes, passes: Passes, source: int) -> list[Stage]:
@@ -476,14 +482,23 @@ def count_distances(model: ModelShapes, layer: str, passes: Passes, pairs: int) 
     products = 2 * passes.rows * inner * distances
     letters = [f"{kind}{'k' if term == 'c2p' else 'q'}" for term in config.positions.terms for kind in "wb"]
     weights = model.size(own, *letters)
+    read = distances * config.width + weights
+    yield Stage(
+        f"{layer}.distances",
+        (distances, inner),
+        terms * projected,
+        0,
+        read,
+        terms * distances * inner,
+        parameters=model.own_size(own) if own != layer else 0,
+    )
     yield Stage(
         f"{layer}.relative",
         (rules.heads, passes.tokens, passes.tokens),
-        terms * (projected + products),
+        terms * products,
         2 * terms * pairs * rules.heads,
-        distances * config.width + weights + terms * passes.rows * inner,
+        terms * (distances + passes.rows) * inner,
         pairs * rules.heads,
-        parameters=model.own_size(own) if own != layer else 0,
     )
 
 
@@ -743,9 +758,16 @@ def count_patches(config: Config) -> int:
     return cut.tokens(cut.height, cut.width) if cut else 0
 
 
-def default_tokens(config: Config) -> int:
-    """The tokens of a run that states none: 128, or fewer if the model has fewer positions."""
-    return count_patches(config) or min(USUAL, longest_text(config) or USUAL)
+def default_tokens(config: Config, generated: int = 0) -> int:
+    """The tokens of a run that states none: 128, or fewer if the model has fewer positions.
+
+    generated  tokens after them, of which all but the last are read
+    """
+    if patches := count_patches(config):
+        return patches
+    ends = [longest for stack in config.stacks if (longest := longest_text(config, stack))]
+    is_prompt = config.encoder is None and generated > 0
+    return max(min([USUAL, *ends]) - (max(0, USUAL + generated - 1 - min(ends)) if is_prompt and ends else 0), 1)
 
 
 def undo_stage(stage: Stage) -> Stage:

@@ -424,6 +424,8 @@ def count_encode(call: StageCall) -> Iterator[Stage]:
     for step in encoded.steps:
         is_dense = any(asked.wants(f"{step.layer}.{name}") for name in SQUARE)
         one = replace(passes, is_dense=is_dense, lengths=() if is_dense else lengths)
+        if step.op == "posenc" and config.patches:
+            yield from resized_positions(encoded, step.layer)
         if step.layer in windows:
             yield from count_convolution(model, step.layer, passes, windows[step.layer])
         else:
@@ -438,6 +440,18 @@ def count_encode(call: StageCall) -> Iterator[Stage]:
             name = f"modules.{number}"
             own = {"w": module.w} | ({} if module.b is None else {"b": module.b})
             yield matrix_stage(weights_of(name, own), name, "w", name, passes, passes.texts)
+
+
+def resized_positions(encoded: encoding.Encoding, layer: str) -> Iterator[Stage]:
+    """Yield the products that resize a table of positions to the patches of an image of another size."""
+    config, shape = encoded.core.config, encoded.inputs.shape
+    cut = config.patches
+    assert cut is not None
+    (rows, columns), (down, across) = cut.grid(cut.height, cut.width), cut.grid(*shape[-2:])
+    if (rows, columns) != (down, across) and encoded.steps[0].op == "embed":
+        flops = 2 * config.width * down * columns * (rows + across)
+        numbers = config.width * down * across
+        yield Stage(f"{layer}.resized", (down * across, config.width), flops, 0, config.width * rows * columns, numbers)
 
 
 def sound_windows(encoded: encoding.Encoding) -> dict[str, int]:

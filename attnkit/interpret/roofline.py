@@ -115,6 +115,10 @@ def draw_random_input(checkpoint: "Checkpoint", stack: str, run: Workload, rng: 
     config, cut = checkpoint.config, checkpoint.config.patches
     if cut:
         return rng.standard_normal((run.texts, cut.channels, cut.height, cut.width), np.float32)
+    if config.sound and stack == "encoder":
+        frames = config.sound.frames_before("", run.tokens)
+        channels = (config.sound.spectrogram.mels,) if config.sound.spectrogram else ()
+        return rng.standard_normal((run.texts, frames, *channels), np.float32)
     if f"{stack}.embed" not in checkpoint.params:
         return rng.standard_normal((run.texts, run.tokens, config.width), np.float32)
     words = checkpoint.params[f"{stack}.embed"]["table"].shape[0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import DataError
-from attnkit.interpret.cost import ModelShapes, Passes, Stage, count_head, count_model, count_step
+from attnkit.interpret.cost import ModelShapes, Passes, Stage, count_convolution, count_head, count_model, count_step
 from attnkit.model.intermediates import SQUARE
 from attnkit.records import Record
 
@@ -46,21 +46,25 @@ def count_traced_stack(trace: Record, model: ModelShapes, stack: str) -> Iterato
     """Yield the stages of one stack, and of the head after the last one."""
     config = model.config
     names = [name for name in trace if name.startswith(f"{stack}.")]
-    tokens_of = [trace[name].shape for name in names if token_axes(trace, name)]
-    if not tokens_of:
+    sizes = [size for name in names if (size := find_sizes(trace, name))]
+    if not sizes:
         return
-    shape = tokens_of[-1]
-    texts, tokens = (shape[0] if len(shape) > 2 else 1), shape[-2]
+    texts, tokens = sizes[-1]
     source = next((trace[name].shape[-2] for name in names if name.endswith(".cross.k")), 0)
     passes = Passes(texts, tokens, source=source, heads=tokens)
     for step in config.plan(stack):
         if any(f"{name}.".startswith(f"{step.layer}.") for name in names):
             is_dense = any(f"{step.layer}.{name}" in trace for name in SQUARE)
-            yield from count_step(model, step, replace(passes, is_dense=is_dense))
+            if step.op == "conv" and step.layer in trace:
+                yield from count_convolution(model, step.layer, passes, trace[step.layer].shape[-2])
+            else:
+                yield from count_step(model, step, replace(passes, is_dense=is_dense))
     if "logits" in trace and stack == config.stacks[-1]:
         yield from count_head(model, passes)
 
 
-def token_axes(trace: Record, name: str) -> bool:
-    """Whether a tensor holds a vector of the model for each token."""
-    return trace.axes_of(name)[-2:] == ("token", "model")
+def find_sizes(trace: Record, name: str) -> tuple[int, int] | None:
+    """The texts and the tokens of an intermediate; None if it has no axis of tokens."""
+    sizes = dict(zip(trace.axes_of(name), trace[name].shape, strict=True))
+    tokens = sizes.get("token", sizes.get("query"))
+    return None if tokens is None else (sizes.get("batch", 1), tokens)

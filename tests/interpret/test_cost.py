@@ -22,7 +22,7 @@ TRAINED = ("gpt2", "llama", "mistral", "t5", "lstm", "bert")
 def list_cases(folder):
     """The cases that a model can run: tokens, generated, texts, is_masked."""
     config = open_checkpoint(folder).config
-    longest = config.positions.longest if config.positions.kind in ("learned", "sinusoidal") else 0
+    longest = min(filter(None, (cost.longest_text(config, stack) for stack in config.stacks)), default=0)
     for tokens, generated, texts, is_masked in CASES:
         if config.patches:
             tokens = cost.count_patches(config)
