@@ -121,20 +121,6 @@ def install():
     SourceFileLoader.get_code = get_counting_code
 
 
-def draw_input(core, rng, stack, texts, length):
-    """An input of a stack for so many texts and states: ids, images, sounds or vectors."""
-    config = core.config
-    if config.patches:
-        cut = config.patches
-        return rng.standard_normal((texts, cut.channels, cut.height, cut.width)).astype(np.float32)
-    if config.sound and stack == "encoder":
-        channels = (config.sound.spectrogram.mels,) if config.sound.spectrogram else ()
-        return rng.standard_normal((texts, config.sound.frames_before("", length), *channels)).astype(np.float32)
-    if f"{stack}.embed" not in core.params:
-        return rng.standard_normal((texts, length, config.width)).astype(np.float32)
-    return rng.integers(0, len(core.params[f"{stack}.embed"]["table"]), (texts, length))
-
-
 def run_pipeline(text):
     """The FLOPs of products of a pipeline."""
     import attnkit
@@ -148,6 +134,8 @@ def run_case(folder, tokens, generated, texts, is_masked):
     """The FLOPs of products of a case, and the bytes of its weights and of its cache."""
     from attnkit.checkpoints import open_checkpoint
     from attnkit.inputs.layers import core_model
+    from attnkit.interpret.cost import Workload
+    from attnkit.interpret.roofline import draw_random_input
     from attnkit.model import CachedDecoder, Context, head_logits, linear, run, token_positions
 
     checkpoint = open_checkpoint(folder)
@@ -157,7 +145,7 @@ def run_case(folder, tokens, generated, texts, is_masked):
     measured["itemsize"] = max(x.itemsize for layer in core.params.values() for x in layer.values())
 
     def draw(stack, length):
-        return draw_input(core, rng, stack, texts, length)
+        return draw_random_input(checkpoint, stack, Workload(length, texts=texts), rng)
 
     if generated < 0:
         from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model

@@ -1,6 +1,7 @@
 """config.json and the other JSON files of a folder, checked as they are read."""
 
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any, TypeVar
 
 from attnkit.errors import DataError, refuse_lfs_pointer
 from attnkit.formats.json_text import parse_json
-from attnkit.formats.streams import name_errors, open_source, regular_files_only
+from attnkit.formats.streams import exists, name_errors, open_source, regular_files_only
 from attnkit.model.config import SpecialTokens, StackConfig
 
 Value = TypeVar("Value")
@@ -302,6 +303,15 @@ def read_json(path: str) -> Any:
         text = bytes(source.read_all())
         refuse_lfs_pointer(text, path)
         return parse_json(text)
+
+
+PREPROCESSOR = "preprocessor_config.json"  # how a model's images or sounds become its input
+
+
+def read_preprocessor(folder: str) -> ConfigReader:
+    """The values of preprocessor_config.json in a folder; none if it has no such file."""
+    path = os.path.join(folder, PREPROCESSOR)
+    return ConfigReader(read_json_object(path) if exists(path) else {}, path)
 
 
 def read_json_object(path: str) -> dict[str, Any]:

@@ -1,20 +1,17 @@
 """Read, resize and normalize images for a model."""
 
-import os
 import re
 from typing import NamedTuple
 
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
+from attnkit.checkpoints.config_reader import PREPROCESSOR, ConfigReader, read_preprocessor
 from attnkit.errors import DataError
 from attnkit.formats import Source, read
-from attnkit.formats.streams import exists
 from attnkit.libraries import call_library, import_library
 from attnkit.records import Array
 
-SETTINGS = "preprocessor_config.json"
 BILINEAR, BICUBIC, LAST_FILTER = 2, 3, 5  # by Pillow's numbers
 SMALLEST = 1e-6  # deviation of a channel
 DEFAULT_SIZE = 224
@@ -115,8 +112,7 @@ class ImageProcessor(NamedTuple):
 
 def read_processor(folder: str, usual: tuple[int, int]) -> ImageProcessor:
     """The processor of the images of a model in a folder."""
-    path = os.path.join(folder, SETTINGS)
-    return ImageProcessor(ConfigReader(read_json_object(path) if exists(path) else {}, path), usual)
+    return ImageProcessor(read_preprocessor(folder), usual)
 
 
 def new_processor(height: int, width: int) -> ImageProcessor:
@@ -133,7 +129,7 @@ def new_processor(height: int, width: int) -> ImageProcessor:
         "rescale_factor": 1 / 255,
         "size": {"height": height, "width": width},
     }
-    return ImageProcessor(ConfigReader(raw, SETTINGS), (height, width))
+    return ImageProcessor(ConfigReader(raw, PREPROCESSOR), (height, width))
 
 
 def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> tuple[Array, Array | None]:

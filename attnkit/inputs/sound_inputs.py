@@ -1,22 +1,19 @@
 """Sounds that stages and models read: their samples, and the spectrogram of a model."""
 
-import os
 import warnings
 from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
+from attnkit.checkpoints.config_reader import read_preprocessor
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.memory import check_memory
-from attnkit.formats.streams import exists
 from attnkit.model.config import SoundConfig
 from attnkit.model.dtypes import output_dtype
 from attnkit.model.norms import layer_norm
 from attnkit.model.spectrogram import Spectrogram, find_loudest, log_mel, pad_sound
 from attnkit.records import Array, Record
 
-PROCESSOR = "preprocessor_config.json"
 COPIES = 3  # of the result of the first convolution, its norm and its activation
 RATE, VARIANCE = 16000, 1e-7  # where that file states no rate, and what is added to the variance of samples
 
@@ -44,8 +41,7 @@ def model_sound(record: Record, sound: SoundConfig, folder: str) -> Array:
 
 def model_samples(record: Record, sound: SoundConfig, folder: str) -> Array:
     """The samples (T,) that a model reads, with mean 0 and variance 1 unless its preprocessor_config.json says no."""
-    path = os.path.join(folder, PROCESSOR)
-    settings = ConfigReader(read_json_object(path) if exists(path) else {}, path)
+    settings = read_preprocessor(folder)
     samples = find_samples(record, settings.get_int("sampling_rate", RATE), "--audio")
     if samples.ndim != 1:
         raise DataError(f"x of rank {samples.ndim}, expected 1, the samples of a sound", "--audio")

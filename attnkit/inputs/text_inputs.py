@@ -328,7 +328,7 @@ def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, in
     last = next(
         (words for one in reversed(record.history) if (words := command_words(one)) and words[0] not in QUIET), []
     )
-    models = [value for flag, value in itertools.pairwise(last) if flag == "--model"]
+    models = named_models(last)
     is_same = models == [f"<{type(checkpoint).__name__}>"]  # a model in memory
     is_same = is_same or [os.path.abspath(name) for name in models] == [os.path.abspath(checkpoint.folder)]
     if last[:1] in (["embed"], ["encode"]) and is_same and not {*CHANGING} & {*last}:
@@ -342,6 +342,15 @@ def command_words(entry: Mapping[str, Any]) -> list[str]:
         return shlex.split(str(entry.get("command", "")))[1:]
     except ValueError:
         return []
+
+
+def named_models(words: Sequence[str]) -> list[str]:
+    """The models that a command of a history names.
+
+    >>> named_models(["encode", "a cat", "--model", "gpt2"])
+    ['gpt2']
+    """
+    return [value for flag, value in itertools.pairwise(words) if flag == "--model"]
 
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnkit.errors import UsageError, counted
-from attnkit.model import Config, RecurrentConfig, Step, parse_layer_name
+from attnkit.model import Array, Config, RecurrentConfig, Step, parse_layer_name
 from attnkit.model.attention import MANY
 from attnkit.model.config import AttentionRules
+from attnkit.model.dense_attention import AttentionOptions
 from attnkit.model.kernels.incremental_decoder import keeps_cache
 from attnkit.model.kernels.tiled_attention import BLOCKS
+from attnkit.model.kernels.tiles import key_ranges
 from attnkit.records import Labels, Record, Tensor
 
 if TYPE_CHECKING:
@@ -116,18 +118,26 @@ class Passes:
 
 @lru_cache(maxsize=64)
 def tiled_pairs(tokens: int, past: int, keys: int, window: tuple[int, int], causal: bool) -> int:
-    """Scores of a head that tiled attention computes: tiles of queries, each with all keys from low to high.
+    """Scores of a head that tiled attention computes for one text.
 
     >>> tiled_pairs(512, 0, 512, (-1, -1), True), tiled_pairs(512, 0, 512, (-1, -1), False)
     (196608, 262144)
     """
-    (left, right), total = window, 0
-    for start in range(0, tokens, BLOCKS[0]):
-        stop = min(start + BLOCKS[0], tokens)
-        low = max(0, past + start - left) if left >= 0 else 0
-        ends = [past + stop] * causal + [past + stop + right] * (right >= 0)
-        total += (stop - start) * max(0, min([keys, *ends]) - low)
-    return total
+    options = AttentionOptions(causal=causal, window=window, past=past)
+    return count_tiles(*key_ranges(1, tokens, keys, keys, options)[1:])
+
+
+def count_tiles(low: Array, high: Array) -> int:
+    """Scores of tiles of queries, each with all keys from its lowest to its highest.
+
+    low, high  the keys of each query, (B, T)
+
+    >>> count_tiles(np.zeros((1, 300), int), np.arange(1, 301)[None])
+    78736
+    """
+    starts = np.arange(0, low.shape[1], BLOCKS[0])
+    ends = np.minimum(starts + BLOCKS[0], low.shape[1])
+    return int((np.maximum(high[:, ends - 1] - low[:, starts], 0) * (ends - starts)).sum())
 
 
 class ModelShapes(NamedTuple):

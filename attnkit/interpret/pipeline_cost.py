@@ -26,16 +26,16 @@ from attnkit.interpret.cost import (
     count_model,
     count_network,
     count_step,
+    count_tiles,
     matrix_stage,
 )
 from attnkit.interpret.stage_calls import StageCall
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array, Config, Step, parse_layer_name
 from attnkit.model.attention import MANY, text_lengths
+from attnkit.model.dense_attention import AttentionOptions
 from attnkit.model.intermediates import SQUARE
-from attnkit.model.kernels.tiled_attention import BLOCKS
 from attnkit.model.kernels.tiles import key_ranges
-from attnkit.records import Record
 
 WHOLE = re.compile(r"[0-9]+\.encode\.")  # the beginning of the names of a model's stages
 SHOWN = ("show", "peek")  # tools that compute nothing
@@ -287,11 +287,14 @@ def count_attend(call: StageCall) -> Iterator[Stage]:
     inputs, options = prepared.inputs, prepared.options
     query, key, _ = inputs.arrays()
     layer = inputs.layer
+    is_alone = (
+        query.ndim == 3 and key.shape[:-1] == query.shape[:-1] and options.products.is_fixed and not keeps_scores(call)
+    )
     passes = passes_of(
         query,
         past=options.past + (0 if options.past_key is None else options.past_key.shape[-2]),
         source=key.shape[-2] if layer.endswith(".cross") else 0,
-        lengths=padded_lengths(prepared) if options.products.is_fixed and not keeps_scores(call) else (),
+        lengths=padded_lengths(options, len(query), query.shape[-2]) if is_alone else (),
         is_dense=keeps_scores(call),
     )
     return with_addends(call, count_layer(call, Step("attend", layer), passes))
@@ -303,14 +306,14 @@ def keeps_scores(call: StageCall) -> bool:
     return bool(call.values["steps"] or names & {*SQUARE, "all"})
 
 
-def padded_lengths(prepared: PreparedAttention) -> tuple[int, ...]:
-    """The lengths of texts that are attended to one by one, as they are padded at their end; () for none."""
-    query, key, _ = prepared.inputs.arrays()
-    if query.ndim != 3:
-        return ()
-    heads = np.broadcast_to(np.zeros((), query.dtype), (len(query), 1, query.shape[1], 1))
-    keys = np.broadcast_to(np.zeros((), key.dtype), (len(key), 1, key.shape[1], 1))
-    lengths = text_lengths(heads, keys, prepared.options)
+def padded_lengths(options: AttentionOptions, texts: int, tokens: int) -> tuple[int, ...]:
+    """The lengths of texts that are attended to one by one, as they are padded at their end; () for none.
+
+    >>> padded_lengths(AttentionOptions(mask=np.array([[[[True, False]]], [[[True, True]]]])), 2, 2)
+    (1, 2)
+    """
+    x = np.broadcast_to(np.zeros(()), (texts, 1, tokens, 1))
+    lengths = text_lengths(x, x, options)
     return () if lengths is None else tuple(lengths.tolist())
 
 
@@ -402,10 +405,7 @@ def count_pairs(
     past = options.past + (0 if options.past_key is None else options.past_key.shape[-2])
     limit = keys if options.mask is None or options.mask.ndim == 0 else min(keys, options.mask.shape[-1])
     _, low, high = key_ranges(texts, queries, keys, limit, options.replace(past=past, past_key=None, past_value=None))
-    starts = range(0, queries, BLOCKS[0])
-    ends = [min(start + BLOCKS[0], queries) for start in starts]
-    seen = np.maximum(high[:, np.array(ends) - 1] - low[:, np.array(starts)], 0)
-    return heads * int((seen * np.subtract(ends, starts)).sum())
+    return heads * count_tiles(low, high)
 
 
 def count_encode(call: StageCall) -> Iterator[Stage]:
@@ -418,7 +418,10 @@ def count_encode(call: StageCall) -> Iterator[Stage]:
     asked = Tracer({"--keep": values["keep"], "--trace": (values["trace_only"] or ("*",)) if values["trace"] else ()})
     windows = sound_windows(encoded)
     passes = encoder_passes(encoded, windows)
-    lengths = batch_lengths(encoded.base) if config.fixes_shapes(f"{encoded.stack}.0.self") else ()
+    mask = encoded.base.get("mask")
+    is_fixed = config.fixes_shapes(f"{encoded.stack}.0.self") and mask is not None and mask.ndim == 3
+    options = AttentionOptions(mask=mask[:, None]) if mask is not None and is_fixed else AttentionOptions()
+    lengths = padded_lengths(options, passes.texts, passes.tokens)
     if (audio := values["audio"]) is not None and audio["x"].ndim == 1 and config.sound and config.sound.spectrogram:
         yield spectrogram_stage("mel", encoded.inputs.shape, config.sound.spectrogram.window, audio["x"].size)
     for step in encoded.steps:
@@ -480,20 +483,6 @@ def encoder_passes(encoded: encoding.Encoding, windows: Mapping[str, int]) -> Pa
         return Passes(math.prod(inputs.shape[:-over]), [*windows.values()][-1])
     shape = inputs.shape if inputs.dtype.kind in "iu" else inputs.shape[:-1]
     return Passes(math.prod(shape[:-1]), shape[-1])
-
-
-def batch_lengths(record: Record) -> tuple[int, ...]:
-    """The tokens of each text of a batch that is padded at its end; () for any other mask.
-
-    >>> batch_lengths(Record({"mask": np.array([[[True, False]], [[True, True]]])}))
-    (1, 2)
-    """
-    mask = record.get("mask")
-    if mask is None or mask.dtype != bool or mask.ndim != 3 or mask.shape[1] != 1 or mask.shape[-1] < 2:
-        return ()
-    lengths = mask[:, 0].sum(axis=-1)
-    is_padded = (mask[:, 0] == (np.arange(mask.shape[-1]) < lengths[:, None])).all()
-    return tuple(lengths.tolist()) if is_padded else ()
 
 
 def count_decode(call: StageCall) -> Iterator[Stage]:

@@ -1,11 +1,11 @@
 """What the layers of a trace cost, from the shapes that it holds and the model that its history names."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import DataError
+from attnkit.inputs.text_inputs import command_words, named_models
 from attnkit.interpret.cost import ModelShapes, Passes, Stage, count_convolution, count_head, count_model, count_step
 from attnkit.model.intermediates import SQUARE
 from attnkit.records import Record
@@ -21,12 +21,8 @@ def model_of_history(history: Sequence[Mapping[str, Any]]) -> str:
     'gpt2'
     """
     for entry in reversed(history):
-        words = shlex.split(str(entry.get("command", "")))
-        for word, value in zip(words, [*words[1:], ""], strict=True):
-            if word == "--model" and value:
-                return value
-            if word.startswith("--model="):
-                return word.partition("=")[2]
+        if models := named_models(command_words(entry)):
+            return models[0]
     raise DataError("its history names no model (expected a trace of encode or decode with --model)")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.checkpoints.config_reader import PREPROCESSOR
 from attnkit.errors import DataError, FileError, system_reason
 from attnkit.formats import safetensors
 from attnkit.formats.atomic import write_together
@@ -19,10 +20,10 @@ from attnkit.records import Record
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ORIGIN = "training.json"  # how a model was made
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
-IMAGES = "preprocessor_config.json"  # how the images of a model are resized and normalized
 INPUT_FILES = {  # by which a model reads what it is given
-    IMAGES, *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml", "target_vocab.json",
-    "source.spm", "target.spm", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model",
+    PREPROCESSOR, *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml",
+    "target_vocab.json", "source.spm", "target.spm", "spiece.model", "spm.model", "sentencepiece.bpe.model",
+    "tokenizer.model",
 }  # fmt: skip
 STATE, CURVE = "state.safetensors", "training.jsonl"
 STEP = re.compile(r"step-([1-9][0-9]{0,15})\.npz", re.ASCII)  # a recorded step

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.checkpoints import Checkpoint, open_checkpoint, read_json_object
+from attnkit.checkpoints.config_reader import PREPROCESSOR
 from attnkit.checkpoints.label_heads import label_values
 from attnkit.checkpoints.publishing import PublishedTensors, publish_parameters, published_tensors
 from attnkit.errors import AttnkitNote, DataError, FileError, UsageError, shortened
@@ -24,7 +25,7 @@ from attnkit.training.batches import SpecialIds
 from attnkit.training.corpus import CLASSIFIERS, Corpus, Vocabulary, corpus_kind, read_corpus, read_labels
 from attnkit.training.data import check_known_tokens, encode_words
 from attnkit.training.families import FAMILIES, OF_IMAGES, SENTINELS, Parameter, check_family_options, new_config
-from attnkit.training.folder import COMPANIONS, CONFIG, IMAGES, json_bytes, write_folder
+from attnkit.training.folder import COMPANIONS, CONFIG, json_bytes, write_folder
 from attnkit.training.images import ImageFolder, image_corpus, read_images
 from attnkit.training.recipe import Recipe
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
@@ -305,7 +306,7 @@ def prepare_images(recipe: Recipe, images: ImageFolder, checkpoint: Checkpoint |
         tensors |= known_tensors(checkpoint, table._replace(names=kept))
     processor = find_processor(table.config, checkpoint, name)
     corpus = image_corpus(read_images(images, labels, processor), images.name, processor, recipe)
-    return InitialModel(raw, tensors, corpus, {IMAGES: [json_bytes(processor.raw.values.plain)]}, None)
+    return InitialModel(raw, tensors, corpus, {PREPROCESSOR: [json_bytes(processor.raw.values.plain)]}, None)
 
 
 def keep_labels(checkpoint: Checkpoint, labels: tuple[str, ...]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.data import SentencePair, encode_pairs
-from tests.drawing import draw_tensors, drawn_models, write_model
+from tests.drawing import assert_near, draw_tensors, drawn_models, keep_folders, write_model
 from tests.places import DATA, REFERENCES, arrays
 from tests.process import run
 from tests.tokenizers.translation_folders import NLLB, write_folder
@@ -34,24 +34,11 @@ EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Writes the folder of a model of a name, once for a dtype."""
-    known = {}
-
-    def write(name, dtype=np.float64):
-        if (name, dtype) not in known:
-            known[name, dtype] = str(write_model(name, tmp_path_factory.mktemp(name), dtype, "translators"))
-        return known[name, dtype]
-
-    return write
+    return keep_folders(tmp_path_factory.mktemp, "translators")
 
 
 def frozen(name, key):
     return arrays("translators")[f"{name}/{key}"]
-
-
-def assert_near(actual, expected, tolerance):
-    assert actual.shape == expected.shape
-    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
 
 
 def compute(core, source, ids, dtype, mask=None, hook=model.hooks.no_hook):

@@ -21,7 +21,7 @@ from attnkit.model.backward.whole_models import StackInputs, model_backward, run
 from attnkit.model.transformer import rotation
 from attnkit.records import Record
 from tests import process
-from tests.drawing import drawn_models, write_model
+from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import MODELS, REFERENCES, arrays
 from tests.transcripts import LINKS
 
@@ -35,15 +35,7 @@ PICTURE = str(MODELS / "vit.png")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Writes the folder of a model of a name, once for a dtype."""
-    known = {}
-
-    def write(name, dtype=np.float64):
-        if (name, dtype) not in known:
-            known[name, dtype] = str(write_model(name, tmp_path_factory.mktemp(name), dtype, "vision"))
-        return known[name, dtype]
-
-    return write
+    return keep_folders(tmp_path_factory.mktemp, "vision")
 
 
 def frozen(name, key):
@@ -56,11 +48,6 @@ def run(checkpoint, image, dtype="float64"):
     context = model.Context(hook=lambda where: lambda array: kept.setdefault(where, array), dtype=dtype)
     core = layers.core_model(checkpoint)
     return model.run(core, core.config.plan("encoder"), image.astype(dtype), context), kept
-
-
-def assert_near(actual, expected, tolerance):
-    assert actual.shape == expected.shape
-    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", TABLE)

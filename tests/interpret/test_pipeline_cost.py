@@ -10,6 +10,7 @@ import pytest
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitError, UsageError
+from attnkit.interpret.trace_cost import model_of_history
 from tests.drawing import write_model
 from tests.places import FRENCH, MODELS, ROOT, STORY
 
@@ -181,3 +182,10 @@ def test_a_trace_of_a_few_intermediates_has_their_layers(folder, monkeypatch):
     layers = open_checkpoint(f"{MODELS}/gpt2").config.decoder.layers
     flops = sum(count for name, count in flops_of(whole).items() if ".self." in name)
     assert sum(flops_of(record).values()) * layers == flops
+
+
+def test_a_command_that_is_no_shell_line_names_no_model():
+    history = [{"command": "attnkit encode --model gpt2 'open"}, {"command": 5}, {}]
+    with pytest.raises(AttnkitError, match="history names no model"):
+        model_of_history(history)
+    assert model_of_history([{"command": "attnkit encode --model gpt2 a"}, *history]) == "gpt2"
