@@ -208,6 +208,18 @@ def test_the_modules_of_every_stage_make_few_dataclasses():
     assert run.stdout and len(run.stderr.split()) <= 10  # each takes a third of a millisecond, a named tuple a tenth
 
 
+@pytest.mark.parametrize("name", ["corpus", "explore", "models", "near"])
+def test_a_benchmark_runs_beside_a_package_called_tests(name, tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()  # some packages install one
+    script = ROOT / "tests" / "benchmarks" / f"{name}.py"
+    folders = [str(script.parent), str(tmp_path)]  # the first is that of the script, as Python has it
+    code = f"import runpy, sys; sys.argv, sys.path[:0] = [{str(script)!r}, '--help'], {folders}; "
+    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "") and "python tests/benchmarks/" in run.stdout
+
+
 def test_every_tool_has_its_file_its_row_in_the_readme_and_an_example():
     readme = (ROOT / "README.md").read_text()
     files = {path.stem for path in (PACKAGE / "commands").glob("[a-z]*.py")}

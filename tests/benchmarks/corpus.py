@@ -19,7 +19,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.benchmarks.usage import read_words
+from usage import read_words
 
 RUNS = int(os.environ.get("RUNS", "2"))
 PEER = os.environ.get("PEER", sys.executable)

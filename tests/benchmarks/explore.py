@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+from usage import read_words
 
 from attnkit import formats
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.records import Record, Tensor
-from tests.benchmarks.usage import read_words
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # of which `tests` is, not a package of this name
+
 from tests.chromium import Chromium, find_chromium
 
 LAYERS, HEADS, WIDTH, HIDDEN = 12, 12, 768, 3072

@@ -7,16 +7,21 @@ Beside the package gguf where it is installed. One thread.
 
 import importlib.util
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attnkit.formats import gguf
 from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # of which `tests` is, not a package of this name
+
 from tests.gguf_files import pack_gguf
 
 COUNT, WEIGHTS, TIMES = 150_000, 1 << 22, 3

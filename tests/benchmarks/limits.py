@@ -14,8 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 
+from usage import read_words
+
 from attnkit.tuning import tune_blas
-from tests.benchmarks.usage import read_words
 
 tune_blas()  # before NumPy is imported, as the command does
 

@@ -22,10 +22,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from usage import read_words
 
 from attnkit import formats
 from attnkit.formats import Record
-from tests.benchmarks.usage import read_words
 
 if "TORCH_ENVIRONMENT" in os.environ:
     for name in os.environ["TORCH_ENVIRONMENT"].split(":"):

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from usage import read_words
 
 from attnkit.model.nearest import METRICS, find_nearest
-from tests.benchmarks.usage import read_words
 
 WIDTH, TOP, BLOCK = 384, 5, 4096
 NUMPY = f"""
