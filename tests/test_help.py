@@ -11,7 +11,7 @@ import pytest
 
 from attnkit import commands, help
 from attnkit.checkpoints import gpt2
-from attnkit.cli import main
+from attnkit.cli import main, parser
 from attnkit.formats import npy
 from tests import process
 from tests.places import ROOT
@@ -47,6 +47,38 @@ def test_a_tool_is_its_own_help(tool, capfd):
     first = capfd.readouterr().out
     assert main.main([tool, "--help"]) == 0
     assert first == capfd.readouterr().out + in_the_lecture(tool) != ""
+
+
+def test_the_page_of_a_tool_is_what_its_declaration_says():
+    pages = {path.stem: path.read_text() for path in (help.PAGES / "tools").iterdir()}
+    assert pages == {name: parser.write_page(commands.find_tool(name)) for name in commands.TOOLS}
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_a_page_is_what_typer_shows(option, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main.main(["attend", option]) == 0
+    page = capfd.readouterr().out
+    assert main.main(["attend", "-q", option]) == 0
+    assert page == capfd.readouterr().out != ""
+
+
+def test_no_page_loads_numpy():
+    code = """
+import sys
+from attnkit import commands
+from attnkit.cli import main
+
+tools = [[name, "--help"] for name in commands.TOOLS]
+pages = [["help", *words.split()] for words in ("attend", "performance", "lecture", "lecture 3")]
+for arguments in ([], ["--version"], *tools, *pages):
+    assert main.main(arguments) == 0
+    assert not {"numpy", "typer"} & {*sys.modules}, arguments
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_tool_that_is_an_idea_too_ends_with_its_chapter(capfd):

@@ -52,8 +52,11 @@ def main(arguments: list[str]) -> int:
         if arguments[0] == "help":
             place = "attnkit help"
             return show_help(arguments[1:])
+        if arguments[0] in commands.TOOLS:
+            place = f"attnkit {arguments[0]}"
+        if page := find_page(arguments):
+            return write_text(page)
         chosen = commands.find_tool(arguments[0])
-        place = f"attnkit {chosen.name}"
         from attnkit.cli.parser import parse
 
         replace_unknown_signs()
@@ -71,6 +74,17 @@ def main(arguments: list[str]) -> int:
         raise
     except BaseException as error:  # a panic of a Rust library is not an Exception
         return report_error(error, place)
+
+
+def find_page(arguments: list[str]) -> str | None:
+    """The page that answers `TOOL --help` without importing the tool, if the terminal is as wide as it."""
+    if arguments[0] not in commands.TOOLS or arguments[1:] not in (["-h"], ["--help"]):
+        return None
+    import shutil
+
+    from attnkit import help as pages
+
+    return pages.read_tool(arguments[0]) if shutil.get_terminal_size().columns >= pages.TOOL_WIDTH else None
 
 
 def replace_unknown_signs() -> None:
@@ -138,8 +152,8 @@ def show_chapter(word: str) -> int:
 
 def list_practice(chapter: str) -> str:
     """List the exercises and the samples of a chapter, in Markdown; "" without any."""
-    from attnkit.commands.exercise import read_exercises
-    from attnkit.commands.sample import list_samples
+    from attnkit.help.exercises import read_exercises
+    from attnkit.help.samples import list_samples
 
     lines = [f"- `attnkit exercise {one.number}`: {one.title}\n" for one in read_exercises() if one.chapter == chapter]
     lines += [

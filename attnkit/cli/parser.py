@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from attnkit import commands
+from attnkit import help as pages
 from attnkit.cli import options
 from attnkit.cli.tool import INPUT, Stage, Tool
 from attnkit.errors import UsageError
@@ -70,10 +72,21 @@ class Command(typer.core.TyperCommand):
         super().format_epilog(ctx, formatter)
 
 
+def open_command(tool: Tool, **settings: Any) -> tuple[Command, typer.Context]:
+    """Build the command of a tool, and Typer's context of one use of it."""
+    command = Command(tool)
+    return command, typer.Context(command, info_name=f"attnkit {tool.name}", **command.context_settings, **settings)
+
+
+def write_page(tool: Tool) -> str:
+    """Write the page of a tool: its help as a terminal of the usual width shows it."""
+    command, context = open_command(tool, terminal_width=pages.TOOL_WIDTH - 2)
+    return command.get_help(context) + "\n"
+
+
 def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     """Parse a tool's command line into a stage; None once its help has been printed."""
-    command = Command(chosen)
-    context = typer.Context(command, info_name=f"attnkit {chosen.name}", **command.context_settings)
+    command, context = open_command(chosen)
     try:
         values, rest, _ = command.make_parser(context).parse_args([*arguments])
     except TYPER_ERROR as error:
@@ -117,3 +130,8 @@ def reword_error(error: Any, tool: str, arguments: list[str]) -> str:
     if not wrong.startswith("--"):  # -heads, read as -h -e -a -d -s
         wrong = next((word for word in arguments if re.match(rf"-\w*{re.escape(wrong[1:])}", word)), wrong)
     return f"no such option: {wrong}{hints.hint_at_option(tool, wrong)}"
+
+
+if __name__ == "__main__":
+    for name in commands.TOOLS:
+        (pages.PAGES / "tools" / f"{name}.txt").write_text(write_page(commands.find_tool(name)), encoding="utf-8")

@@ -2,12 +2,11 @@
 
 import json
 import tempfile
-import tomllib
 import warnings
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -19,39 +18,11 @@ from attnkit.cli.output import report_text
 from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, DifferentError, UsageError, suggest
+from attnkit.help.exercises import Exercise, Slip, read_exercises
 from attnkit.records import Array
 
 TOLERANCE = 0.006  # of an answer rounded to two places, relative to the largest number where that is above 1
 DRAWS = 100  # attempts at fresh numbers for which no slip gives the right answer
-
-
-class Slip(NamedTuple):
-    """A common mistake: the pipeline and tensor that show it, and what to tell."""
-
-    pipeline: str
-    tensor: str
-    note: str
-
-
-class Exercise(NamedTuple):
-    """An exercise of a chapter.
-
-    number    "3.2": the second of chapter 3
-    tensors   name -> the tensor in nested lists, or the tensors of a file of parameters by name
-    fresh     name -> the numbers, rows or matrices that fresh ones are drawn from, of a file of parameters also by
-              their names
-    pipeline  the solution, in which {name} is the file of a tensor; tensor: what of its record is the answer
-    """
-
-    number: str
-    chapter: str
-    title: str
-    text: str
-    tensors: Mapping[str, Any]
-    fresh: Mapping[str, Any]
-    pipeline: str
-    tensor: str
-    slips: tuple[Slip, ...]
 
 
 @tool(
@@ -92,28 +63,6 @@ def exercise(
     if answer is None:
         return present_exercise(chosen, seed)
     return check_answer(chosen, read_answer(answer, chosen.tensor))
-
-
-def read_exercises() -> list[Exercise]:
-    texts = tomllib.loads((help.PAGES / "lecture" / "exercises.toml").read_text(encoding="utf-8"))
-    return [
-        Exercise(
-            f"{chapter.number}.{place}",
-            chapter.name,
-            raw["title"],
-            raw["text"].strip(),
-            raw["tensors"],
-            raw.get("fresh", {}),
-            raw["pipeline"],
-            raw.get("tensor", "x"),
-            tuple(
-                Slip(slip["pipeline"], slip.get("tensor", raw.get("tensor", "x")), slip["note"])
-                for slip in raw.get("slip", [])
-            ),
-        )
-        for chapter in help.list_chapters()
-        for place, raw in enumerate(texts.get(chapter.name, []), start=1)
-    ]
 
 
 def find_exercise(number: str) -> Exercise:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PAGES = Path(__file__).parent
+TOOL_WIDTH = 80  # of the terminals that the pages of tools are laid out for
 BOLD, END = "\x1b[1m", "\x1b[0m"
 FENCED = re.compile(r"^```\w*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
@@ -34,6 +35,15 @@ def read_page(topic: str) -> str:
     """
     page = (PAGES / f"{topic}.md").read_text(encoding="utf-8")
     return page + _list_contents() if topic == "lecture" else page
+
+
+def read_tool(name: str) -> str:
+    """The page of a tool: the text of `TOOL --help`, which `python -m attnkit.cli.parser` writes.
+
+    >>> read_tool("layernorm").splitlines()[0]
+    'Usage: attnkit layernorm [OPTIONS] [INPUT]'
+    """
+    return (PAGES / "tools" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 class Chapter(NamedTuple):
