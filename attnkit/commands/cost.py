@@ -395,7 +395,7 @@ def list_rows(record: Record, stage: Stage) -> Cells:
             *(("train", name) for name in ("measure", "paper")),
             *(("parts", name) for name in ("measure", "paper", "sweep")),
             *(("elementwise", name) for name in ("paper", "sweep")),
-            ("batch", "paper"),
+            *(("paper", name) for name in ("batch", "dtype")),
         ],
         requires=[("window", "paper"), ("kernel", "paper")],
     ),
@@ -503,9 +503,13 @@ def cost(
             raise UsageError(f"needs the folder of a model, not a {models.kind}", f"--{flag}")
         held = {models.title: {"weights": sum(one.parameters for one in models.stages)}}
         return counting.phases_record({models.title: models.stages}, held, dtype or models.dtype, by_layer=not parts)
+    if measure and dtype not in (None, "float32"):
+        raise UsageError(f"measures a pass in float32, not in {dtype}", "--measure")
     dtype = dtype or "float32"
     shapes = [counting.count_model(checkpoint) for checkpoint in models.checkpoints]
     name, numbers = sweep_values(sweep) if sweep else ("", [])
+    if {"tokens": tokens is not None, "generate": generate > 0, "batch": batch > 1}.get(name):
+        raise UsageError(f"--sweep {sweep} states it already", f"--{name}")
     most = numbers[-1] if name == "generate" else generate
     usual = min(counting.default_tokens(one.config, most) for one in shapes)
     run = counting.Workload(tokens or usual, generate, batch, train)
