@@ -118,7 +118,7 @@ def test_what_is_no_exception_is_a_bug_all_the_same(monkeypatch, capfd):
 
     monkeypatch.setattr(commands, "find_tool", panic)
     assert main.main(["attend"]) == 70
-    assert capfd.readouterr().err.startswith("attnkit: a bug in attnkit: Panic: called `Option::unwrap()`")
+    assert capfd.readouterr().err.startswith("attnkit attend: a bug in attnkit: Panic: called `Option::unwrap()`")
     monkeypatch.setattr(commands, "find_tool", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         main.main(["attend"])
