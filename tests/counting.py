@@ -136,7 +136,7 @@ def run_case(folder, tokens, generated, texts, is_masked):
     from attnkit.inputs.layers import core_model
     from attnkit.interpret.cost import Workload
     from attnkit.interpret.roofline import draw_random_input
-    from attnkit.model import CachedDecoder, Context, head_logits, linear, run, token_positions
+    from attnkit.model import CachedDecoder, Context, head_logits, linear, pool_by_probe, run, token_positions
 
     checkpoint = open_checkpoint(folder)
     config, core = checkpoint.config, core_model(checkpoint)
@@ -180,6 +180,8 @@ def run_case(folder, tokens, generated, texts, is_masked):
             decoder(draw("decoder", 1))
         held = [*(pair for _, pair in decoder.cache), *getattr(decoder.cache, "states", {}).values()]
         measured["cache"] = sum(x.nbytes for pair in held for x in pair if x is not None)
+    elif config.has_probe:
+        pool_by_probe(core, last)
     elif config.vector_width:
         linear(last[:, 0], core.params["vector"]["w"])
     elif config.head:

@@ -19,6 +19,12 @@ DEFAULTS = {  # what files may leave out
 OLD_END = 2  # the end token of older files, which is wrong in them: the largest id ends a text
 LAYER = "encoder.layers.{n}"
 PROJECTION = "text_projection"
+COMMON: Layers = {  # of both towers
+    "encoder.{n}.norm1": norm(f"{LAYER}.layer_norm1"),
+    "encoder.{n}.self": map_linear(f"{LAYER}.self_attn", wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj"),
+    "encoder.{n}.norm2": norm(f"{LAYER}.layer_norm2"),
+    "encoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="fc1", w2="fc2"),
+}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -52,16 +58,6 @@ def map_layers(raw: ConfigReader) -> Layers:
         "encoder.embed": embedding_table("embeddings.token_embedding.weight"),
         "encoder.positions": embedding_table("embeddings.position_embedding.weight"),
         "encoder.norm": norm("final_layer_norm"),
-        **map_common(PROJECTION),
-    }
-
-
-def map_common(projection: str) -> Layers:
-    """The layers that both towers have."""
-    return {
-        "encoder.{n}.norm1": norm(f"{LAYER}.layer_norm1"),
-        "encoder.{n}.self": map_linear(f"{LAYER}.self_attn", wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj"),
-        "encoder.{n}.norm2": norm(f"{LAYER}.layer_norm2"),
-        "encoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="fc1", w2="fc2"),
-        "vector": map_linear(w=projection, biased=False),
+        "vector": map_linear(w=PROJECTION, biased=False),
+        **COMMON,
     }

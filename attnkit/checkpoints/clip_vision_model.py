@@ -2,7 +2,7 @@
 
 from attnkit.checkpoints import clip_text_model, vit
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, norm
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("vision_model.",)
@@ -42,5 +42,6 @@ def map_layers(raw: ConfigReader) -> Layers:
         "encoder.positions": embedding_table("embeddings.position_embedding.weight"),
         "encoder.embed_norm": norm("pre_layrnorm"),
         "encoder.norm": norm("post_layernorm"),
-        **clip_text_model.map_common(PROJECTION),
+        "vector": map_linear(w=PROJECTION, biased=False),
+        **clip_text_model.COMMON,
     }

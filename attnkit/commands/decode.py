@@ -32,7 +32,7 @@ from attnkit.inputs import layers
 from attnkit.inputs.operands import cast_x
 from attnkit.inputs.output_matrix import OutputLogits, find_output_matrix
 from attnkit.model.dtypes import quiet
-from attnkit.model.sampling import Sampling
+from attnkit.model.sampling import SYMBOLS, Sampling
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
 
@@ -497,7 +497,7 @@ def decode(
     pair: options.Pair = None,
     labels: Annotated[
         tuple[str, ...],
-        options.names("comma-separated texts that --image is compared with, by a model of texts and images (CLIP)"),
+        options.names("comma-separated texts that --image is compared with, by a model of both (CLIP, SigLIP)"),
     ] = (),
     question: Annotated[
         str | None, typer.Option(help="answer this question by a part of TEXT, with a model that answers questions")
@@ -763,7 +763,9 @@ def decode(
     if labels:
         from attnkit.generation.zero_shot import compare_with_labels
 
-        return choose_output(compare_with_labels(labels, settings), "s cos(image, text)", sampling, emit, steps, keep)
+        output = compare_with_labels(labels, settings)
+        assert model_.similarity is not None
+        return choose_output(output, model_.similarity.formula, sampling, emit, steps, keep)
     if config.encoder or not generates_text(config, layer):
         refuse_options("a decoder that generates text", chat=chat)
     if generates_text(config, layer):
@@ -806,18 +808,18 @@ def choose_output(
     fills_masks: bool = False,
 ) -> Record | str:
     """Choose words by logits, whose formula is passed, as a record or as text."""
-    arrays = choose_words(output.logits, sampling, with_ids=emit not in ("logits", "probs"))
+    arrays = choose_words(output, sampling, with_ids=emit not in ("logits", "probs"))
     if emit == "text":
         return words_to_text(output, arrays["ids"], fills_masks)
     formulas = {
         "logits": formula,
-        "probs": f"{sampling.formula()}, logits = {formula}",
+        "probs": f"{sampling.formula(output.function)}, logits = {formula}",
         "ids": "drawn" if sampling.is_sampled else "argmax(logits)",
     }
     record = make_decoded_record(output, arrays, emit, formulas[emit or "probs"])
     if not steps and not keep:
         return record
-    formulas = sampling.step_formulas(formula)
+    formulas = sampling.step_formulas(formula, output.function)
     if missing := [name for name in keep if name not in (*formulas, "all")]:
         raise UsageError(f"there is no {missing[0]} (it has {', '.join(formulas)})", "--keep")
     is_last_x = steps and "all" not in keep and "probs" not in keep  # the probabilities are x
@@ -910,13 +912,13 @@ def words_to_text(output: OutputLogits, ids: Array, fills_masks: bool) -> str:
 
 
 @quiet
-def choose_words(logits: Array, sampling: Sampling, with_ids: bool) -> dict[str, Array]:
+def choose_words(output: OutputLogits, sampling: Sampling, with_ids: bool) -> dict[str, Array]:
     """Logits (..., V), their probs (..., V) and, if requested, the ids (...) chosen.
 
     The logits may be finite or not.
     """
-    filtered = sampling.filter(logits)
-    arrays = {"logits": logits, "probs": model.probabilities(filtered)}
+    filtered = sampling.filter(output.logits)
+    arrays = {"logits": output.logits, "probs": model.label_probabilities(filtered, output.function)}
     return arrays | ({"ids": sampling.choose(filtered)} if with_ids else {})
 
 
@@ -961,6 +963,6 @@ def add_steps(
     dtype = model.output_dtype(output.record["x"])
     tensors = {name: Tensor(round_to_dtype(arrays[name], dtype, name), axes, formula=formulas[name]) for name in names}
     x = record.tensors["x"]
-    if x.formula.startswith("softmax"):
+    if x.formula.startswith((*SYMBOLS.values(),)):
         x = replace(x, formula=formulas["probs"])
     return record.with_tensors(tensors | {"x": x})

@@ -243,8 +243,8 @@ def encode(
         options.choice(
             POOLS,
             "one vector for each text: cls (first token), mean, max, mean-sqrt or weighted-mean (of all tokens), last "
-            "(token), pooler (of the model), or folder: as its modules.json states or CLIP projects [default: folder "
-            "where there is one]",
+            "(token), pooler (of the model), or folder: as its modules.json states, or a vector of CLIP or SigLIP "
+            "[default: folder where there is one]",
         ),
     ] = None,
     prompt: Annotated[

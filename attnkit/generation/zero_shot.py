@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attnkit import model
 from attnkit.errors import UsageError
-from attnkit.generation.options import GenerationOptions
+from attnkit.generation.options import GenerationOptions, refuse_options
 from attnkit.inputs import encoding, layers
 from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.model.dtypes import Array
@@ -13,18 +13,20 @@ from attnkit.records import Record
 
 
 def compare_with_labels(labels: Sequence[str], options: GenerationOptions) -> OutputLogits:
-    """Logits of an image for each label, exp(logit_scale) times the cosine of their vectors.
+    """Logits of an image for each label, by the cosine of their vectors.
 
-    UsageError for a model without a space of texts and images.
+    UsageError for a model without a space of texts and images, or for sampling among labels that do not exclude others.
     """
-    checkpoint = options.model_
-    if checkpoint.similarity is None:
+    checkpoint, similarity = options.model_, options.model_.similarity
+    if similarity is None:
         family = checkpoint.config.family
         raise UsageError(f"needs a model of texts and images, which this {family} model is not", "--labels")
+    if similarity.function == "sigmoid":
+        refuse_options("a model whose labels exclude each other", **options.sampling._asdict())
     image = compute_vectors(options, "vision", None)
     texts = compute_vectors(options, "text", labels)["x"]
-    logits: Array = checkpoint.similarity.scale * (image["x"] @ texts.T)
-    return OutputLogits(image, logits, [*labels], None, "label")
+    logits: Array = similarity.logits(image["x"] @ texts.T)
+    return OutputLogits(image, logits, [*labels], None, "label", similarity.function)
 
 
 def compute_vectors(options: GenerationOptions, tower: str, texts: Sequence[str] | None) -> Record:

@@ -23,6 +23,7 @@ FORMULAS = {
     "mean-sqrt": "sum of the tokens / √ their number",
     "weighted-mean": "mean of the tokens, weighted by position",
     "last": "last token",
+    "probe": "what the probe attends to, and the network after it",
 }
 
 HEAD_STEPS = ("head.dense", "head.norm", "logits")  # of the head of a model of one stack, computed only if kept
@@ -123,10 +124,11 @@ def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
     """Read what the files of sentence-transformers in a folder state."""
     config = checkpoint.config
     if config.vector_width:  # its last layers are of the model itself
-        pool = "cls" if config.vector_pooling == "cls" else "last"
-        projection = Dense(checkpoint.params["vector"]["w"], None, "identity")
+        pool = config.vector_pooling if config.vector_pooling in ("cls", "probe") else "last"
+        layer = checkpoint.params["vector"]
+        projection = {} if config.has_probe else {2: Dense(layer["w"], layer.get("b"), "identity")}
         longest = None if config.patches else config.positions.longest
-        return SentenceModules({1: Pooling((pool,), with_prompt=True), 2: projection}, longest)
+        return SentenceModules({1: Pooling((pool,), with_prompt=True), **projection}, longest)
     modules: SentenceModules = checkpoint.load_companion("modules", load_sentence_modules)
     if modules.is_pooled:
         check_widths(modules.modules, checkpoint.config.width, modules.files[0])
@@ -272,7 +274,10 @@ def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple
     for number, module in encoded.modules.modules.items():
         if isinstance(module, Pooling):
             used = real if module.with_prompt else real & (np.arange(x.shape[-2]) >= encoded.prompt_length)
-            parts = [model.POOLINGS[pool](x, used) for pool in module.pools]
+            parts = [
+                model.pool_by_probe(encoded.core, x, hook) if pool == "probe" else model.POOLINGS[pool](x, used)
+                for pool in module.pools
+            ]
             vectors, formula = np.concatenate(parts, axis=-1), " and ".join(FORMULAS[pool] for pool in module.pools)
         elif module is None:
             vectors, formula = model.l2_normalize(vectors), "to length 1"
@@ -290,6 +295,9 @@ def until_end(config: model.Config, base: Record, real: Array, order: Array | No
 
     A text without an end token ends with its first one, as in transformers.
     """
+    if config.vector_pooling == "last" and order is not None:
+        last: Array = np.arange(order.shape[-1]) <= order.argmax(axis=-1)[..., None]
+        return last
     if config.vector_pooling not in ("end", "largest"):
         return real
     if "ids" not in base:

@@ -10,7 +10,8 @@ from attnkit.records import Array, Record, shared_labels
 class OutputLogits(NamedTuple):
     """The logits (..., N) of hidden states, with the names of their columns.
 
-    axis  what the columns are: words of the vocabulary, or labels of a classifier
+    axis      what the columns are: words of the vocabulary, or labels of a classifier
+    function  from logits to probabilities: softmax, or sigmoid of columns that do not exclude each other
     """
 
     record: Record
@@ -18,6 +19,7 @@ class OutputLogits(NamedTuple):
     words: list[str]
     join: Callable[[Sequence[int]], str] | None
     axis: str = "vocab"
+    function: str = "softmax"
 
 
 def find_output_matrix(

@@ -30,12 +30,16 @@ def name_patches(patches: PatchConfig, height: int, width: int) -> list[str]:
 
 
 def describe_image(patches: PatchConfig, shape: tuple[int, ...], box: Array | None) -> Record:
-    """The record of an image (..., C, height, width): names of its tokens, and its box.
+    """The record of an image (..., C, height, width): names of its tokens, and the box that its patches cover.
 
-    box  left, top, right and bottom edge of what the patches cover, as shares of the picture; None: not known
+    box  left, top, right and bottom edge of the image, as shares of the picture; None: not known
     """
     names = name_patches(patches, *shape[-2:]) if len(shape) > 2 else []
     labels: dict[str, Labels] = {"token": names if len(shape) < 4 else [names] * shape[0]} if names else {}
+    if box is not None:
+        height, width = patches.covered(np.empty(shape[-2:], bool)).shape
+        corner = box[:2]
+        box = np.concatenate([corner, corner + (box[2:] - corner) * (width / shape[-1], height / shape[-2])])
     return Record({} if box is None else {BOX: Tensor(box, ("edge",), {"edge": [*EDGES]})}, labels)
 
 

@@ -164,6 +164,8 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
     encoded = encode_texts(source.texts, tokenizer, source.pair, source.with_special)
     if source.most is not None:
         encoded = cut_texts(encoded, source, tokenizer)
+    if config.text_length:
+        encoded = fill_texts(encoded, tokenizer, config)
     if target:
         languages = (source.tokenizer or tokenizer_of(checkpoint, side)).languages
         special = target_special(config.special, languages, source.language)
@@ -238,6 +240,22 @@ def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenize
     return [
         one if len(one.spellings) <= most else tokenizer.truncate(text, source.pair, most)
         for one, text in zip(encoded, require_unicode(source.texts), strict=True)
+    ]
+
+
+def fill_texts(encoded: Sequence[Tokens], tokenizer: Tokenizer, config: "model.Config") -> list[Tokens]:
+    """Pad each text to the length of all, with the padding token of the tokenizer, else of the configuration.
+
+    >>> config = model.Config("siglip_text_model", 2, text_length=3, special=model.SpecialTokens(pad=1))
+    >>> fill_texts([Tokens(["a"], [5])], Tokenizer(lambda text: Tokens([text])), config)[0].ids
+    [5, 1, 1]
+    """
+    pad = tokenizer.special.get("pad", config.special.pad or 0)
+    word = "".join(tokenizer.vocabulary[pad : pad + 1]) or tokenizers.PADDING[0]
+    missing = [max(config.text_length - len(one.spellings), 0) for one in encoded]
+    return [
+        Tokens(one.spellings + count * [word], [*(one.ids or []), *(count * [pad])])
+        for one, count in zip(encoded, missing, strict=True)
     ]
 
 

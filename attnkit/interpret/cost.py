@@ -515,6 +515,8 @@ def count_distances(model: ModelShapes, layer: str, passes: Passes, pairs: int) 
 def count_head(model: ModelShapes, passes: Passes) -> list[Stage]:
     """Stages from the last hidden states to the logits, or to the vector of a text or an image."""
     config = model.config
+    if config.has_probe:
+        return [*count_probe(model, passes)]
     if config.vector_width:
         return [matrix_stage(model, "vector", "w", "vector", passes, passes.texts)]
     if not config.head:
@@ -530,6 +532,13 @@ def count_head(model: ModelShapes, passes: Passes) -> list[Stage]:
         stages += count_norm(model, "head.norm", passes, rows) if config.head_norm else []
     extra = (config.logit_scale != 1) + 3 * bool(config.logit_softcap)
     return [*stages, matrix_stage(model, "head", "w", "logits", passes, rows, after=extra)]
+
+
+def count_probe(model: ModelShapes, passes: Passes) -> Iterator[Stage]:
+    """Yield the stages of the vector of an image, which a learned query makes of its states."""
+    yield Stage("vector", (), parameters=model.own_size("vector"))
+    for step in model.config.plan("vector"):
+        yield from count_step(model, step, Passes(passes.texts, 1, source=passes.tokens))
 
 
 def count_recurrent(model: ModelShapes, layer: str, passes: Passes) -> Iterator[Stage]:

@@ -83,7 +83,7 @@ KEYS = {
     "frame labels": "vocab_size",
     "patches": "patch_size",
     "registers": "num_register_tokens",
-    "vector width": "projection_dim",
+    "vector width": "projection_dim projection_size hidden_size",
     "head": "tie_word_embeddings tied-embeddings-all tied-embeddings",
     "classes": "id2label",
     "probabilities": "problem_type",
@@ -101,6 +101,8 @@ VECTORS = {  # the state of the vector of a text or image
     "cls": "of the first token",
     "end": "of the first end token",
     "largest": "of the token with the largest id",
+    "last": "of the last token, after padding",
+    "probe": "what a learned query attends to",
 }
 
 

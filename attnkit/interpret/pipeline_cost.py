@@ -25,6 +25,7 @@ from attnkit.interpret.cost import (
     count_linear,
     count_model,
     count_network,
+    count_probe,
     count_step,
     count_tiles,
     matrix_stage,
@@ -438,6 +439,8 @@ def count_encode(call: StageCall) -> Iterator[Stage]:
         yield from count_head(model, replace(passes, heads=passes.tokens))
     if encoded.pool == "pooler":
         yield matrix_stage(model, "pooler", "w", "pooler", passes, passes.texts, after=1)
+    if encoded.pool == "folder" and config.has_probe:
+        yield from count_probe(model, passes)
     for number, module in encoded.modules.modules.items():
         if isinstance(module, Dense) and encoded.pool == "folder":
             name = f"modules.{number}"

@@ -56,6 +56,7 @@ from attnkit.model.sampling import (
     Sampling,
     candidates,
     greedy,
+    label_probabilities,
     log_probabilities,
     logits,
     min_p,

@@ -25,7 +25,8 @@ STACK.N.ffn        of a mixture of experts: router (D, E), router_bias, correcti
 STACK.N.expert.K, STACK.N.shared  of it, its feed-forward networks: the parameters of ffn above, of other widths
 STACK.norm         gamma, beta (D,): a norm after the last layer
 pooler             w (D, D), b: tanh(x w + b) of the first token
-vector             w (D, E): the vector of a text or image in a space that it shares with the other kind
+vector             w (D, E), b: the vector of a text or image in a space that it shares with the other kind; or probe
+                   (D,), a query that attends to the states, with vector.cross, vector.norm and vector.ffn as in a stack
 head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden states to logits; H is D unless given
 """
 
@@ -129,6 +130,19 @@ class PatchConfig:
         (2, 3)
         """
         return height // self.patch_height, width // self.patch_width
+
+    def covered(self, image: Any) -> Any:
+        """View the part of an image (..., height, width) that has patches.
+
+        It is all of it, except in a model whose own images have a rest on the right or at the bottom without a patch.
+
+        >>> PatchConfig(23, 23, 7, 7).covered(np.ones((3, 30, 23))).shape
+        (3, 28, 21)
+        """
+        if not (self.height % self.patch_height or self.width % self.patch_width):
+            return image
+        rows, columns = self.grid(*image.shape[-2:])
+        return image[..., : rows * self.patch_height, : columns * self.patch_width]
 
 
 class ConvolutionLayer(NamedTuple):
@@ -311,6 +325,19 @@ class Similarity:
     bias: float = 0.0
     function: str = "softmax"
 
+    @property
+    def formula(self) -> str:
+        """How the logits are computed, as text."""
+        return "s cos(image, text)" + " + b" * (self.bias != 0)
+
+    def logits(self, cosines: Any) -> Any:
+        """The logits of cosines.
+
+        >>> Similarity(2.0, -1.0).logits(0.5)
+        0.0
+        """
+        return self.scale * cosines + self.bias
+
 
 @dataclass(frozen=True)
 class Config:
@@ -344,8 +371,9 @@ class Config:
                   (of the tokens), last (the last token's), concat (of the last token, the maximum and the mean), or
                   patches (the first token's and the mean of those of the patches)
     vector_width     of the space of the vectors of whole texts or images, of which `vector` makes one; 0: there is none
-    vector_pooling   the state that it reads: cls (the first token's), end (of the first end token), or largest (of the
-                  token with the largest id)
+    vector_pooling   the state that it reads: cls (the first token's), end (of the first end token), largest (of the
+                  token with the largest id), or last (of the last token, padding or not); or probe: see `has_probe`
+    text_length   tokens that every text is padded to, which attention does not mask; 0: no padding
     label_function   of the logits: softmax, sigmoid (several labels may hold), or none (numbers)
     """
 
@@ -392,12 +420,14 @@ class Config:
     pooling: str = "first"
     vector_width: int = 0
     vector_pooling: str = ""
+    text_length: int = 0
     label_function: str = "softmax"
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
     def stack(self, name: str) -> StackConfig:
-        """The encoder or the decoder; UsageError if the model has none."""
-        stack = {"encoder": self.encoder, "decoder": self.decoder}.get(name)
+        """The encoder or the decoder, or the encoder's sizes for `vector`; UsageError if the model has none."""
+        pooled = self.encoder if self.has_probe else None
+        stack = {"encoder": self.encoder, "decoder": self.decoder, "vector": pooled}.get(name)
         if stack is None:
             raise UsageError(f"a {self.family} model has no {name}")
         return stack
@@ -406,6 +436,11 @@ class Config:
     def stacks(self) -> tuple[str, ...]:
         """The names of its stacks, in the order they run."""
         return tuple(name for name in ("encoder", "decoder") if getattr(self, name) is not None)
+
+    @property
+    def has_probe(self) -> bool:
+        """Whether a learned query attends to the states, and a network reads its result: the stack `vector`."""
+        return self.vector_pooling == "probe"
 
     @property
     def pooled_width(self) -> int:
@@ -424,7 +459,7 @@ class Config:
     @cached_property
     def attention_rules(self) -> dict[str, AttentionRules]:
         """The rules of every layer of attention by its name."""
-        steps = [step for stack in self.stacks for step in self.plan(stack)]
+        steps = [step for stack in (*self.stacks, *["vector"] * self.has_probe) for step in self.plan(stack)]
         return {step.layer: find_attention_rules(self, step.layer) for step in steps if step.op == "attend"}
 
     def plan(self, stack: str) -> "list[Step]":
@@ -436,6 +471,9 @@ class Config:
         ['embed', 'posenc', 'layernorm']
         """
         chosen = self.stack(stack)
+        if stack == "vector":
+            norm = Step("layernorm", "vector.norm", saves_residual=True)
+            return [Step("attend", "vector.cross"), norm, Step("ffn", "vector.ffn", "saved")]
         steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or self.patches else []
         is_sound = self.sound is not None and stack == "encoder"
         convolutions = [*self.sound.convolutions] if self.sound and is_sound else []
@@ -464,9 +502,9 @@ class Config:
             layers = [name for step in self.plan(stack) for name in self.with_experts(step.layer)]
             names += _with_relative_positions(self.positions, stack, layers)
         transform = ["head.dense", *["head.norm"] * self.head_norm] if self.transform else []
-        return (
-            names + ["vector"] * bool(self.vector_width) + ["pooler"] * self.pooler + transform + ["head"] * self.head
-        )
+        names += ["vector"] * bool(self.vector_width)
+        names += [step.layer for step in self.plan("vector")] if self.has_probe else []
+        return names + ["pooler"] * self.pooler + transform + ["head"] * self.head
 
     @property
     def time_tokens(self) -> TimeTokens | None:
@@ -670,7 +708,7 @@ def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
     >>> parse_layer_name("decoder.3.cross"), parse_layer_name("encoder.norm"), parse_layer_name("head.dense")
     (('decoder', 3, 'cross'), ('encoder', None, 'norm'), ('', None, 'head.dense'))
     """
-    match = re.fullmatch(r"(encoder|decoder)\.(?:([0-9]+)\.)?(\w+)(?:\.[0-9]+)?", layer)
+    match = re.fullmatch(r"(encoder|decoder|vector)\.(?:([0-9]+)\.)?(\w+)(?:\.[0-9]+)?", layer)
     if not match:
         return "", None, layer
     return match[1], None if match[2] is None else int(match[2]), match[3]
@@ -702,4 +740,4 @@ def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:
     rows, out = {"pooler": (width, width), "vector": (width, config.vector_width), "head": (inner, words)}.get(
         part, (width, inner)
     )
-    return {"w": (rows, out), "b": (out,), "gamma": (out,), "beta": (out,)}[name]
+    return {"w": (rows, out), "b": (out,), "gamma": (out,), "beta": (out,), "probe": (width,)}[name]

@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS, sigmoid
-from attnkit.model.context import Model
+from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import FIXED, LANES, PLAIN, Products
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, scaled
 from attnkit.model.pooling import concat_pool, first_token, last_token, mean_pool, patch_pool
-from attnkit.model.sampling import logits, probabilities
-from attnkit.model.transformer import normalize
+from attnkit.model.sampling import logits
+from attnkit.model.transformer import normalize, run
 
 LARGEST = 1 << 23  # numbers of a weight that are multiplied at once
 
@@ -54,21 +54,6 @@ def _multiply(x: Array, weight: Any, bias: Array | None, products: Products) -> 
 
 
 @quiet
-def label_probabilities(logits: Array, function: str) -> Array:
-    """Probabilities of labels by softmax, sigmoid, or "none": the logits themselves.
-
-    logits (..., C) -> (..., C)
-
-    >>> label_probabilities(np.array([0.0, 0.0]), "softmax"), label_probabilities(np.array([0.0, 0.0]), "sigmoid")
-    (array([0.5, 0.5]), array([0.5, 0.5]))
-    """
-    if function == "none":
-        return logits
-    if function == "softmax":
-        return probabilities(logits)
-    return sigmoid(logits)
-
-
 def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None, products: Products = PLAIN) -> Array:
     """Vector that a head of whole texts or images reads, each text as if alone.
 
@@ -107,3 +92,14 @@ def pool_first(model: Model, x: Array, hook: Hook = no_hook, products: Products 
     first = first_token(x)[..., None, :]  # one text a product
     pooled = np.tanh(linear(first, params["w"], params.get("b"), products=products))
     return apply_hook(hook, "pooler", pooled[..., 0, :])
+
+
+def pool_by_probe(model: Model, x: Array, hook: Hook = no_hook) -> Array:
+    """Attend to hidden states with the learned probe, and apply a network with its residual.
+
+    x (..., T, D) -> (..., D)
+    """
+    dtype = working(x)
+    probe = np.broadcast_to(model.params["vector"]["probe"].astype(dtype), (*x.shape[:-2], 1, x.shape[-1]))
+    context = Context(memory=cast(x, dtype), hook=hook)
+    return run(model._replace(engine=None), model.config.plan("vector"), probe, context)[..., 0, :]

@@ -104,6 +104,7 @@ OWN: dict[str, dict[str, Axes]] = {
     "scale1": {"w": ("model",)},
     "scale2": {"w": ("model",)},
     "cross": {"w": ("model", "source model")},
+    "vector": {"probe": ("model",)},
     "head": {"w": ("model", "vocab"), "b": ("vocab",)},
 }
 OTHERS = LATENT | ATTENTION | SCORE | FFN | NORM | DIRECTIONS | {"w": ("model", "out"), "b": ("out",)}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, NotFiniteError, UsageError
+from attnkit.model.activations import sigmoid
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
 from attnkit.model.embedding import check_ids
@@ -319,6 +320,24 @@ def candidates(probabilities: Array, top: int) -> tuple[Array, Array]:
     return ids, np.take_along_axis(probabilities, ids, axis=-1)
 
 
+def label_probabilities(logits: Array, function: str) -> Array:
+    """Probabilities of labels by softmax, sigmoid, or "none": the logits themselves.
+
+    logits (..., C) -> (..., C)
+
+    >>> label_probabilities(np.array([0.0, 0.0]), "softmax"), label_probabilities(np.array([0.0, 0.0]), "sigmoid")
+    (array([0.5, 0.5]), array([0.5, 0.5]))
+    """
+    if function == "none":
+        return logits
+    if function == "softmax":
+        return probabilities(logits)
+    return sigmoid(logits)
+
+
+SYMBOLS = {"softmax": "softmax", "sigmoid": "σ"}  # of the functions from logits to probabilities, in formulas
+
+
 class Sampling(NamedTuple):
     """How a word is chosen among logits; None if an option is not set."""
 
@@ -373,16 +392,16 @@ class Sampling(NamedTuple):
         limits = [("top-k", self.top_k), ("top-p", self.top_p), ("min-p", self.min_p)]
         return ", ".join(f"{name} {value:g}" for name, value in limits if value)
 
-    def formula(self) -> str:
+    def formula(self, function: str = "softmax") -> str:
         """The formula of the probabilities.
 
         >>> Sampling(temperature=0.5, top_k=2, min_p=0.1).formula()
         'softmax(logits / 0.5) over the words of top-k 2, min-p 0.1'
         """
-        softmax = "softmax(logits" + (f" / {self.tau:g})" if self.tau != 1 else ")")
-        return softmax + (f" over the words of {self.limits}" if self.limits else "")
+        probabilities = f"{SYMBOLS[function]}(logits" + (f" / {self.tau:g})" if self.tau != 1 else ")")
+        return probabilities + (f" over the words of {self.limits}" if self.limits else "")
 
-    def step_formulas(self, logits: str) -> dict[str, str]:
+    def step_formulas(self, logits: str, function: str = "softmax") -> dict[str, str]:
         """Formulas of the steps from logits, computed as `logits`, to probabilities.
 
         >>> [*Sampling(temperature=2, top_k=1).step_formulas("x tableᵀ").items()][1:3]
@@ -393,7 +412,7 @@ class Sampling(NamedTuple):
             steps["scaled"] = f"logits / {self.tau:g}"
         if self.limits:
             steps["filtered"] = f"{[*steps][-1]}, −∞ but for the words of {self.limits}"
-        return steps | {"probs": f"softmax({[*steps][-1]})"}
+        return steps | {"probs": f"{SYMBOLS[function]}({[*steps][-1]})"}
 
 
 GREEDY = Sampling()

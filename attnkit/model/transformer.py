@@ -137,7 +137,7 @@ def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> 
         channels = config.patches.channels if config.patches else 0
         raise DataError.about("image", f"{image.shape}: expected ({channels}, height, width)")
     cut = config.patches
-    rows = linear(extract_patches(image, cut.patch_height, cut.patch_width), params["w"], params.get("b"))
+    rows = linear(extract_patches(cut.covered(image), cut.patch_height, cut.patch_width), params["w"], params.get("b"))
     lead = [np.atleast_2d(params[name]) for name in ("cls", "registers") if name in params]
     first = [np.broadcast_to(one, (*rows.shape[:-2], *one.shape)) for one in lead]
     return np.concatenate([*first, rows], axis=-2), cut.grid(*image.shape[-2:])

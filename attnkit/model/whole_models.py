@@ -13,7 +13,7 @@ from attnkit.model.config import (
 )
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
-from attnkit.model.output_head import head_logits, label_probabilities, pool_first
+from attnkit.model.output_head import head_logits, pool_by_probe, pool_first
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig

@@ -38,9 +38,8 @@ def read(raw: dict[str, Any]) -> Checkpoint:
 @pytest.mark.parametrize("name", [name for name in FULL if name.split()[0] in FAMILIES])
 def test_full_configurations_of_transformers_are_read(name: str) -> None:
     table = published_tensors(FULL[name])
-    assert table.config.family == {"gemma3": "gemma3_text", "clip": "clip_text_model"}.get(
-        name.split()[0], name.split()[0]
-    )
+    families = {"gemma3": "gemma3_text", "clip": "clip_text_model", "siglip": "siglip_text_model"}
+    assert table.config.family == families.get(name.split()[0], name.split()[0])
 
 
 def test_every_family_of_transformers_is_among_them() -> None:

@@ -63,7 +63,8 @@ def test_a_folder_for_every_family():
     families = {json.loads((MODELS / name / "config.json").read_text())["model_type"] for name in published}
     kinds = [drawn_models(kind) for kind in ("decoders", "vision", "sounds", "waves", "translators")]
     drawn = {model["config"]["model_type"] for models in kinds for model in models.values()}
-    assert families | drawn | {"gemma3", "clip_text_model", "clip_vision_model"} == set(FAMILIES)  # parts of others
+    parts = {"gemma3", *(f"{family}_{tower}_model" for family in ("clip", "siglip") for tower in ("text", "vision"))}
+    assert families | drawn | parts == set(FAMILIES)
 
 
 def test_the_layers_come_in_the_order_of_a_forward_pass():

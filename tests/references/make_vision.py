@@ -20,6 +20,10 @@ Of a model with towers there are, instead of logits and states of one:
     text.vectors, vision.vectors   (3, E), (1, E) before they are divided by their lengths, (.f64) and (.f32)
     logits             (1, 3) of the image and the texts
 
+SigLIP pads its texts to the length of all, and masks nothing. Of it there are besides:
+
+    wide.vectors, masked.vectors   of wide.pixels with resized positions, and of the texts with ids.mask, in float64
+
 tests/transcripts/inputs/clip is a folder with a tokenizer besides; clip_labels.json has the ids of texts, and the
 logits of models/vit.png.
 
@@ -39,6 +43,7 @@ from make_decoders import in_double, write_weights
 from PIL import Image
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 HERE = pathlib.Path(__file__).parent
 DINO = {
@@ -72,6 +77,8 @@ VISION = {
     "patch_size": 7,
 }
 CLIP = {"text_config": TEXT, "vision_config": VISION, "projection_dim": 11}
+SIGLIP_TEXT = {"projection_size": 20, "pad_token_id": 1}  # the rest as CLIP
+SIGLIP = {"text_config": TEXT | SIGLIP_TEXT, "vision_config": VISION}
 DINO3 = {
     "hidden_size": 24,
     "intermediate_size": 31,
@@ -143,6 +150,17 @@ MODELS = {  # class of the model, configuration, class of the processor, its set
         CLIPImageProcessorPil,
         SMALL,
     ),
+    "siglip": ("SiglipModel", "siglip", SIGLIP, SiglipImageProcessorPil, {"size": {"height": 21, "width": 21}}),
+    "siglip-wide": (
+        "SiglipModel",
+        "siglip",
+        {
+            "text_config": TEXT | SIGLIP_TEXT | {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "vocab_size": 67},
+            "vision_config": VISION | {"image_size": 23, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-4},
+        },
+        SiglipImageProcessorPil,
+        {"size": {"height": 28, "width": 21}, "resample": 2, "image_mean": [0.4, 0.5, 0.6]},
+    ),
 }
 
 
@@ -179,29 +197,38 @@ def compute(folder: pathlib.Path, kind: str, given: dict[str, np.ndarray], dtype
 
 
 def compute_towers(model, given: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
+    is_clip = hasattr(model, "text_projection")
     ids, mask = torch.tensor(given["ids"]), torch.tensor(given["ids.mask"])
+    options = {"attention_mask": mask} if is_clip else {}
     pixels = torch.tensor(given["pixels"], dtype=model.dtype)
     with torch.no_grad():
-        text = model.text_model(ids, attention_mask=mask, output_hidden_states=True)
+        text = model.text_model(ids, **options, output_hidden_states=True)
         vision = model.vision_model(pixels, output_hidden_states=True)
         found = {
-            f"text.vectors.{dtype}": model.get_text_features(ids, attention_mask=mask).pooler_output.numpy(),
+            f"text.vectors.{dtype}": model.get_text_features(ids, **options).pooler_output.numpy(),
             f"vision.vectors.{dtype}": model.get_image_features(pixels).pooler_output.numpy(),
-            f"logits.{dtype}": model(ids, pixels, attention_mask=mask).logits_per_image.numpy(),
+            f"logits.{dtype}": model(ids, pixels, **options).logits_per_image.numpy(),
         }
         if dtype == "f64":
             for name, output in (("text", text), ("vision", vision)):
                 found |= {f"{name}.hidden.{at}": one.numpy() for at, one in enumerate(output.hidden_states)}
             found["text.normed"] = text.last_hidden_state.numpy()
-            found["vision.normed"] = model.vision_model.post_layernorm(vision.last_hidden_state).numpy()
+            last = vision.last_hidden_state
+            found["vision.normed"] = (model.vision_model.post_layernorm(last) if is_clip else last).numpy()
+        if dtype == "f64" and not is_clip:
+            wide = torch.tensor(given["wide.pixels"], dtype=model.dtype)
+            images = model.get_image_features(wide, interpolate_pos_encoding=True)
+            masked = model.get_text_features(ids, attention_mask=mask)
+            found |= {"wide.vectors": images.pooler_output.numpy(), "masked.vectors": masked.pooler_output.numpy()}
     return found
 
 
-def write_texts(values: dict) -> dict[str, np.ndarray]:
+def write_texts(values: dict, family: str) -> dict[str, np.ndarray]:
     """Three texts with a begin and an end token; what pads them is an end token too, or 1."""
     rng, text = np.random.default_rng(7), values["text_config"]
-    ids = np.full((3, 9), text["pad_token_id"])
-    mask = np.zeros((3, 9), np.int64)
+    length = text["max_position_embeddings"] if family == "siglip" else 9
+    ids = np.full((3, length), text["pad_token_id"])
+    mask = np.zeros((3, length), np.int64)
     for row, count in enumerate((9, 4, 6)):
         ids[row, :count] = [59, *rng.integers(3, 58, count - 2), 60]
         mask[row, :count] = 1
@@ -250,7 +277,7 @@ def main(names: list[str]) -> None:
             "pixels": rng.standard_normal((1, 3, side, side), np.float32),
             "wide.pixels": rng.standard_normal((1, 3, 2 * patch, 5 * patch), np.float32),
         }
-        given |= write_texts(values) if "text_config" in values else {}
+        given |= write_texts(values, family) if "text_config" in values else {}
         process = processor(**settings)
         with Image.open(HERE / "models" / "vit.png") as image:
             given["processed"] = process(image, return_tensors="np")["pixel_values"].astype(np.float32)

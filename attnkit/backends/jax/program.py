@@ -56,7 +56,9 @@ def embed_tokens(run: Pass, layer: str, ids: JaxArray) -> JaxArray:
     config, params = run.config, run.params[layer]
     if config.patches:
         cut = config.patches
-        rows = linear(extract_patches(ids, cut.patch_height, cut.patch_width), params["w"], params.get("b"))
+        rows = linear(
+            extract_patches(cut.covered(ids), cut.patch_height, cut.patch_width), params["w"], params.get("b")
+        )
         lead = [jnp.atleast_2d(params[name]) for name in ("cls", "registers") if name in params]
         first = [jnp.broadcast_to(one, (*rows.shape[:-2], *one.shape)) for one in lead]
         return run.see(layer, jnp.concatenate([*first, rows], axis=-2))

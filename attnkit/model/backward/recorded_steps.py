@@ -20,7 +20,7 @@ from attnkit.errors import UsageError
 from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_projection
-from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.config import Config, PatchConfig, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.convolution import convolve_backward
 from attnkit.model.dropout import dropout
@@ -146,18 +146,22 @@ def normalize_vjp(model: Model, layer: str, x: Array) -> tuple[Array, Undo]:
 def _embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, config, params = step.layer, model.config, model.params[step.layer]
 
-    def undo_patches(dy: Array, reverse: Reverse, height: int, width: int) -> Array:
-        before = config.patches.before if config.patches else 0
-        dpatches = undo_projection(model, layer, dy[..., before:, :], extract_patches(x, height, width), reverse)
+    def undo_patches(dy: Array, reverse: Reverse, cut: PatchConfig) -> Array:
+        before, height, width = cut.before, cut.patch_height, cut.patch_width
+        patches = extract_patches(cut.covered(x), height, width)
+        dpatches = undo_projection(model, layer, dy[..., before:, :], patches, reverse)
         lead = {"cls": dy[..., 0, :], "registers": dy[..., 1:before, :]}
         gradients = {name: sum_to_shape(part, params[name].shape) for name, part in lead.items() if name in params}
         reverse.add(layer, gradients)
-        return extract_patches_backward(dpatches, x.shape, height, width)
+        gradient = np.zeros(x.shape, dpatches.dtype)
+        covered = cut.covered(gradient)
+        covered[...] = extract_patches_backward(dpatches, covered.shape, height, width)
+        return gradient
 
     def undo(dy: Array, reverse: Reverse) -> Array:
         dy = apply_hook(reverse.hook, layer, dy)
         if config.patches:
-            return undo_patches(dy, reverse, config.patches.patch_height, config.patches.patch_width)
+            return undo_patches(dy, reverse, config.patches)
         if "types" in params:
             kinds = np.broadcast_to(segments(x, context), np.shape(x))
             reverse.add(layer, {"types": embed_backward(dy, kinds, len(params["types"]))})
