@@ -16,6 +16,7 @@ DEFAULTS = {  # what files may leave out
     "num_attention_heads": 8,
     "max_position_embeddings": 77,
 }
+END = 49407
 OLD_END = 2  # the end token of older files, which is wrong in them: the largest id ends a text
 LAYER = "encoder.layers.{n}"
 PROJECTION = "text_projection"
@@ -29,12 +30,14 @@ COMMON: Layers = {  # of both towers
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     raw = raw.replaced({**DEFAULTS, **raw.values.plain})
-    ends_by_id = raw.get_token_id("eos_token_id", 49407) != OLD_END
+    end = raw.get_token_id("eos_token_id", END)
+    if end is None:
+        raise raw.error("eos_token_id is no id, but the state at the end token is the vector of a text")
     return Config(
         "clip_text_model",
         encoder=raw.get_stack(StackKeys(), causal=True, final_norm=True),
         positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),
-        vector_pooling="end" if ends_by_id else "largest",
+        vector_pooling="largest" if end == OLD_END else "end",
         **read_common(raw, stored, PROJECTION),
     )
 
@@ -49,7 +52,7 @@ def read_common(raw: ConfigReader, stored: Weights, projection: str) -> dict[str
         "activation": raw.get_choice("hidden_act", PUBLISHED, "quick_gelu"),
         "head": False,
         "vector_width": raw.get_int("projection_dim", 512) * stored.has(f"{projection}.weight"),
-        "special": raw.get_special_tokens(eos=(49407,), pad=1),
+        "special": raw.get_special_tokens(eos=(END,), pad=1),
     }
 
 

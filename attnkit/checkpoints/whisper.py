@@ -14,6 +14,7 @@ PREFIXES = ("model.",)
 LATEST_BEGIN = "max_initial_timestamp_index"
 FORCED = "forced_decoder_ids"
 GENERATION_KEYS = (FORCED, "lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens", LATEST_BEGIN)
+USUAL_TASK = "transcribe"
 KERNEL = 3  # frames of a window of the convolutions
 ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
 DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model")
@@ -27,6 +28,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     if raw.get_bool("scale_embedding", False):
         raise raw.error("scale_embedding true is not supported")
     special = raw.get_special_tokens(start=50257, eos=(50256,), pad=50256)
+    if special.start is None:
+        raise raw.error("decoder_start_token_id is no id, but a text begins with it")
     return Config(
         "whisper",
         raw.get_int("d_model"),
@@ -48,7 +51,7 @@ def read_sound(raw: ConfigReader) -> SoundConfig:
         raw.get_int("max_source_positions", 1500),
         read_convolutions(raw),
         languages={name.strip("<|>"): id for name, id in read_token_names(raw, "lang_to_id").items()},
-        tasks=read_token_names(raw, "task_to_id"),
+        tasks=read_tasks(raw),
         no_timestamps=raw.get_token_id("no_timestamps_token_id"),
         latest_begin=raw.get_int(LATEST_BEGIN, least=0) if raw.has(LATEST_BEGIN) else None,
         banned_first=raw.get_token_ids("begin_suppress_tokens"),
@@ -80,8 +83,16 @@ def read_token_names(raw: ConfigReader, key: str) -> dict[str, int]:
     ids, words = raw.get_dict(key), raw.get_int("vocab_size")
     for name, id in ids.items():
         if type(id) is not int or not 0 <= id < words:
-            raise raw.error(f"{key}: {name[:40]!r} is {str(id)[:40]} (expected an id below {words})")
+            raise raw.error(f"{key}: {name[:40]!r} is {id!r:.40} (expected an id below {words})")
     return ids
+
+
+def read_tasks(raw: ConfigReader) -> dict[str, int]:
+    """The ids of the tasks, of which transcribe is the usual one; none of a model of one language."""
+    tasks = read_token_names(raw, "task_to_id")
+    if tasks and USUAL_TASK not in tasks:
+        raise raw.error(f"task_to_id has no {USUAL_TASK}, the task of a text without --task")
+    return tasks
 
 
 def map_attention(prefix: str) -> Specs:

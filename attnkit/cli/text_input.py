@@ -240,7 +240,7 @@ def has_texts(call: Stage) -> bool:
 def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
     """Decide whether the flags of decode give the prompt, so that no text is read."""
     parameters = call.parameters
-    if parameters["audio"] is not None:
+    if parameters["audio"] is not None or parameters["image"] is not None:
         return True
     if parameters["cache_in"] is not None and parameters["ids"] is None:
         return not has_texts(call)  # a text continues the cache

@@ -651,7 +651,8 @@ def describe_non_finite(name: str, content: Any, layer: str) -> str:
     if isinstance(content, dict):
         places = {key: formats.first_non_finite(array) for key, array in content.items()}
         return next((f"{key} of {flag_name(name)} is {at}" for key, at in places.items() if at), "")
-    at = formats.first_non_finite(content["x"]) if isinstance(content, Record) and "x" in content else ""
+    array = content["x"] if isinstance(content, Record) and "x" in content else content
+    at = formats.first_non_finite(array) if isinstance(array, np.ndarray) else ""
     return f"{flag_name(name)} is {at}" if at and not at.startswith("-inf") else ""  # -inf is usual in a mask
 
 

@@ -743,7 +743,8 @@ def decode(
     if vocab is not None and generates_text(config, layer):
         raise UsageError("--model and --vocab are mutually exclusive where the model generates text")
     if image is not None and not config.patches and not labels:
-        raise UsageError(f"a {config.family} model takes no image", "--image")
+        hint = "; --labels NAMES compares one with texts" if model_.similarity else ""
+        raise UsageError(f"a {config.family} model takes no image{hint}", "--image")
     if audio is not None and not config.sound:
         raise UsageError(f"a {config.family} model takes no sound", "--audio")
     if dtype not in (None, "float32", "float64"):

@@ -562,6 +562,8 @@ def _pool(around: Around, x: Array) -> Array:
     kind, real = around.option("kind"), around.option("real")
     if kind == "first":
         return x[:, :1]
+    if kind == "patches" and around.config.patches:
+        return pooling.patch_pool(x, around.config.patches.before)[:, None, :]
     real = np.ones(x.shape[:-1], bool) if real is None else real
     pools = {"mean": pooling.mean_pool, "last": pooling.last_token}
     return pools.get(kind, pooling.concat_pool)(x, real)[:, None, :]

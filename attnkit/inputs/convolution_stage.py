@@ -95,7 +95,7 @@ def find_convolution(
     if model_ is not None:
         layer = find_layer(model_, layer, "conv")
         cut, params = model_.config.convolution(layer), model_.params[layer]
-        weights = dict(params) | {"w": find_kernel(params, cut)}
+        weights = dict(params) | {"w": find_kernel(params, cut, working(x))}
         return ConvolutionStage(weights, cut.options, False, cut.activation, residual, cut)
     options, is_first = Convolution(stride, padding, dilation, groups), channels == "first"
     if filters is None:

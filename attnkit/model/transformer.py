@@ -13,6 +13,7 @@ import numpy as np
 from attnkit.errors import DataError, counted
 from attnkit.model.activations import apply_activation
 from attnkit.model.attention import attention, multi_head_attention, project_heads, with_relative_scores
+from attnkit.model.checks import as_text
 from attnkit.model.config import (
     AttentionRules,
     Config,
@@ -25,7 +26,7 @@ from attnkit.model.config import (
 from attnkit.model.context import Context, Model, Params
 from attnkit.model.convolution import convolve, scale_places
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
-from attnkit.model.dtypes import Array, output_dtype, quiet, rounded, working
+from attnkit.model.dtypes import Array, DType, output_dtype, quiet, rounded, working
 from attnkit.model.embedding import embed
 from attnkit.model.experts import Experts, mix_experts
 from attnkit.model.feedforward import feed_forward
@@ -135,12 +136,15 @@ def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> 
     """Class token, registers and vectors of the patches of an image, and their grid."""
     if config.patches is None or image.ndim < 3 or image.shape[-3] != config.patches.channels:
         channels = config.patches.channels if config.patches else 0
-        raise DataError.about("image", f"{image.shape}: expected ({channels}, height, width)")
+        raise DataError.about("image", f"{as_text(image.shape)}: expected ({channels}, height, width)")
     cut = config.patches
+    grid = cut.grid(*image.shape[-2:])
+    if 0 in grid:
+        raise DataError.about("image", f"{as_text(image.shape)} has no patch of {cut.patch_height} x {cut.patch_width}")
     rows = linear(extract_patches(cut.covered(image), cut.patch_height, cut.patch_width), params["w"], params.get("b"))
     lead = [np.atleast_2d(params[name]) for name in ("cls", "registers") if name in params]
     first = [np.broadcast_to(one, (*rows.shape[:-2], *one.shape)) for one in lead]
-    return np.concatenate([*first, rows], axis=-2), cut.grid(*image.shape[-2:])
+    return np.concatenate([*first, rows], axis=-2), grid
 
 
 def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Array:
@@ -373,15 +377,18 @@ def convolve_frames(model: Model, layer: str, x: Array, context: Context) -> Arr
     cut, params = model.config.convolution(layer), model.params[layer]
     frames = x.astype(context.dtype or x.dtype, copy=False)
     frames = frames[..., None] if cut.reads_samples else frames
-    y = convolve(frames, find_kernel(params, cut), params.get("b"), cut.options)["output"]
+    y = convolve(frames, find_kernel(params, cut, working(frames)), params.get("b"), cut.options)["output"]
     y = apply_hook(context.hook, f"{layer}.convolved", y)
     return apply_hook(context.hook, f"{layer}.normalized", normalize_channels(y, params, cut)) if cut.norm else y
 
 
-def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
-    """The kernel of a convolution from its matrix w (C * K, D), and its lengths g (K,) if it has some: (D, C, K)."""
+def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer, dtype: DType) -> Array:
+    """The kernel of a convolution from its matrix w (C * K, D), and its lengths g (K,) if it has some: (D, C, K).
+
+    Lengths apply in float64, before the kernel is rounded to the dtype of the computation.
+    """
     kernel: Array = params["w"].T.reshape(cut.filters, -1, cut.size)
-    return scale_places(kernel, params["g"]) if cut.is_scaled else kernel
+    return scale_places(kernel.astype(np.float64), params["g"]).astype(dtype) if cut.is_scaled else kernel
 
 
 def normalize_channels(x: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:

@@ -30,7 +30,9 @@ TESTS = Path(__file__).parent.parent
 MODELS = TESTS / "references" / "models"
 FOLDERS = sorted(path for path in MODELS.iterdir() if path.is_dir())
 FOLDERS += [TESTS.parent / "samples" / "data" / name for name in ("story", "fr-en")]
-FOLDERS += [TESTS / "transcripts" / "inputs" / "nllb"]
+INPUTS = TESTS / "transcripts" / "inputs"
+FOLDERS += [INPUTS / name for name in ("nllb", "clip", "whisper", "wav2vec2")]
+SOUND = str(INPUTS / "tone.wav")
 NATIVE, OPTIONS = "model.npz", "special:model.yml"
 
 SAMPLE = 400  # cases of the suite
@@ -165,8 +167,14 @@ def used(folder: str, family: str, has_text: bool) -> None:
     checkpoint = open_checkpoint(folder)
     model_summary.draw_model(checkpoint, display.Style())
     config = checkpoint.config
-    if family == "vit":
+    if family == "vit" or family.startswith("dino"):
         attnkit.encode(None, model=folder, image=str(MODELS / "vit.png"))
+    elif family == "clip":
+        attnkit.encode(["a cat", "a dog"], model=folder)
+        attnkit.decode(None, model=folder, image=str(MODELS / "vit.png"), labels="a cat,a dog")
+    elif family in ("whisper", "wav2vec2"):
+        attnkit.encode(None, model=folder, audio=SOUND)
+        attnkit.decode(None, model=folder, audio=SOUND, **({"max_tokens": 2} if family == "whisper" else {}))
     elif family in ("transformer", "transformer-prenorm"):
         attnkit.encode(Record({"x": np.ones((2, config.width), np.float32)}), model=folder)
     elif config.classes or config.decoder is None:

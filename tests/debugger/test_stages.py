@@ -85,6 +85,13 @@ def test_stages_compute_an_image_as_the_model_does():
     check_all_stages(core, Inputs(image=image))
 
 
+@pytest.mark.parametrize("name", ["dinov2", "dinov2-registers"])
+def test_stages_compute_the_labels_of_an_image_as_the_model_does(name, tmp_path):
+    core = layers.complete_model(open_checkpoint(str(write_model(name, tmp_path, kind="vision"))))
+    image = np.random.default_rng(0).normal(size=(2, 3, 21, 21)).astype(np.float32)
+    check_all_stages(core, Inputs(image=image))
+
+
 def test_a_site_is_computed_from_the_nearest_known_sites():
     core = load("gpt2")
     graph = Graph(core, make_inputs(core, padded=False))

@@ -195,7 +195,10 @@ def test_what_is_refused(folder, options, kind, problem):
     ("changes", "problem"),
     [
         ({"lang_to_id": {"<|en|>": 200}}, r"lang_to_id: '<|en|>' is 200 \(expected an id below 108\)"),
-        ({"task_to_id": {"translate": "x"}}, "task_to_id: 'translate' is x"),
+        ({"task_to_id": {"translate": "x\n"}}, r"task_to_id: 'translate' is 'x\\n'"),
+        ({"task_to_id": {"translate": 54}}, "task_to_id has no transcribe"),
+        ({"decoder_start_token_id": -1}, "decoder_start_token_id is no id"),
+        ({"decoder_start_token_id": []}, "decoder_start_token_id is no id"),
         ({"suppress_tokens": [500]}, "500"),
         ({"forced_decoder_ids": [[1, 500]]}, "forced_decoder_ids is"),
         ({"forced_decoder_ids": [7]}, "forced_decoder_ids is"),

@@ -22,7 +22,7 @@ from attnkit.model.transformer import rotation
 from attnkit.records import Record
 from tests import process
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
-from tests.places import MODELS, REFERENCES, arrays
+from tests.places import FRENCH, MODELS, REFERENCES, arrays
 from tests.transcripts import LINKS
 
 TABLE = drawn_models("vision")
@@ -316,6 +316,8 @@ def test_an_older_file_overrides_the_configuration_of_the_texts(tmp_path):
         ({"projection_dim": 12}, "'text_projection.weight' (w of vector) has shape (11, 18) (expected (12, 18))"),
         ({"temperature_of": 2}, "temperature_of 2 is not supported by family clip"),
         ({"vision_config": {"rope": 2}}, "not"),
+        ({"text_config": TABLE["clip"]["config"]["text_config"] | {"eos_token_id": -1}}, "eos_token_id is no id"),
+        ({"text_config": TABLE["clip"]["config"]["text_config"] | {"eos_token_id": []}}, "eos_token_id is no id"),
     ],
 )
 def test_hostile_towers_are_one_line(tmp_path, changes, problem):
@@ -360,6 +362,30 @@ def test_hostile_preprocessors_are_one_line(tmp_path, settings, problem):
     path.write_text(json.dumps(TABLE["dinov2"]["preprocessor"] | settings))
     done = process.run("encode", "--model", str(tmp_path), "--image", PICTURE)
     assert done.code == 3 and problem in done.err and done.err.count("\n") == 1, done.err
+
+
+@pytest.mark.parametrize("name", ["dinov2", "dinov3", "clip"])
+def test_an_image_without_a_patch_is_one_line(folder, name, tmp_path):
+    np.save(tmp_path / "flat.npy", np.zeros((3, 0, 21)))
+    done = process.run("encode", "--model", folder(name), "--image", "flat.npy", cwd=tmp_path)
+    assert (done.code, done.err) == (3, "attnkit encode: flat.npy: image (3,0,21) has no patch of 7 x 7\n")
+
+
+def test_a_pixel_that_is_no_number_is_named(folder, tmp_path):
+    pixels = np.zeros((3, 21, 21))
+    pixels[1, 2, 3] = np.nan
+    np.save(tmp_path / "hole.npy", pixels)
+    done = process.run("encode", "--model", folder("dinov3"), "--image", "hole.npy", "-o", "x.npz", cwd=tmp_path)
+    assert done.code == 0 and done.err.endswith("the result is nan at [0][0]: --image is nan at [1][2][3]\n"), done.err
+
+
+def test_an_image_for_a_model_of_texts_is_refused_before_a_text_is_read(folder):
+    command = ("decode", "--model", folder("clip"), "--image", PICTURE)
+    hint = "a clip_text_model model takes no image; --labels NAMES compares one with texts"
+    done = process.run(*command)
+    assert (done.code, done.err) == (2, f"attnkit decode: {PICTURE}: {hint}\n")
+    done = process.run("decode", "--model", FRENCH, "--image", PICTURE)
+    assert (done.code, done.err) == (2, f"attnkit decode: {PICTURE}: a marian model takes no image\n")
 
 
 def test_an_image_that_would_become_huge_is_refused(tmp_path):

@@ -123,6 +123,11 @@ def test_the_scale_is_of_places_not_of_filters():
     np.testing.assert_allclose(np.sqrt((scaled**2).sum(axis=(0, 1))), [1, 2, 3])
 
 
+def test_lengths_of_weights_apply_in_float64_whatever_the_dtype_of_the_file(folder):
+    states, _, _ = compute(folder("group", np.float32), "float64")
+    assert_near(states, frozen("group/states.f64"), 1e-10)  # all drawn weights are numbers of float32
+
+
 @pytest.mark.parametrize("text", LABELS["texts"], ids=lambda text: text["text"] or "blank")
 def test_texts_of_labels_are_those_of_transformers(folder, text):
     assert load_tokenizer(folder("group")).decode(text["ids"]) == text["text"]

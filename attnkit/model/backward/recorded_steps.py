@@ -24,7 +24,7 @@ from attnkit.model.config import Config, PatchConfig, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.convolution import convolve_backward
 from attnkit.model.dropout import dropout
-from attnkit.model.dtypes import Array
+from attnkit.model.dtypes import Array, working
 from attnkit.model.embedding import embed_backward
 from attnkit.model.experts import ExpertConfig, mix_experts_vjp
 from attnkit.model.feedforward import feed_forward_vjp
@@ -293,7 +293,7 @@ def _conv_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Arr
     def undo(dy: Array, reverse: Reverse) -> Array:
         dy = activation_backward(cut.activation, apply_hook(reverse.hook, layer, dy), inner)
         dy = apply_hook(reverse.hook, f"{layer}.convolved", dy)
-        dx, dw, db = convolve_backward(dy, x, find_kernel(params, cut), cut.options)
+        dx, dw, db = convolve_backward(dy, x, find_kernel(params, cut, working(x)), cut.options)
         reverse.add(layer, {"w": dw.reshape(len(dw), -1).T} | ({"b": db} if "b" in params else {}))
         return dx
 
