@@ -422,7 +422,7 @@ EXCLUSIVE = [
         ("audio", name)
         for name in ("batch", "lines", "ids", "image", "memory", "chat", "cache_in", "layer", "labels", *LABELLING)
     ),
-    *(("labels", name) for name in ("layer", *CHOICE, *Inspection._fields, *LABELLING, "steps", "keep", "vocab")),
+    *(("labels", name) for name in ("layer", *CHOICE, *Inspection._fields, *LABELLING, "vocab")),
     *(("emit=prompt", name) for name in (*CHOICE, *Inspection._fields, "steps", "top", "dtype")),
 ]
 REQUIRES = [
@@ -766,7 +766,8 @@ def decode(
 
         output = compare_with_labels(labels, settings)
         assert model_.similarity is not None
-        return choose_output(output, model_.similarity.formula, sampling, emit, steps, keep)
+        result = choose_output(output, model_.similarity.formula, sampling, emit, steps, keep)
+        return result if isinstance(result, str) else result.with_tensors({}, {"function": [output.function]})
     if config.encoder or not generates_text(config, layer):
         refuse_options("a decoder that generates text", chat=chat)
     if generates_text(config, layer):

@@ -319,7 +319,7 @@ def run_encoder(
     tokens = base.labels.get("token")
     tracer.begin(axis_labels(tokens), texts=encoding.text_spans(base))
     layers.warn_empty_mask_rows(base.get("mask"))
-    context = layers.context_from(base, hook=tracer.visit, weights=weights, dtype=dtype)
+    context = encoding.make_context(encoded, hook=tracer.visit, weights=weights, dtype=dtype)
     x = model.run(core, steps, encoded.inputs, context)
     encoded = encoded._replace(base=source_states.add_last_states(base, core.config, context, x.ndim == 3))
     has_head_alone = encoded.is_whole and core.config.head and len(core.config.stacks) == 1

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from attnkit import model
 from attnkit.errors import UsageError
-from attnkit.generation.options import GenerationOptions, refuse_options
-from attnkit.inputs import encoding, layers
+from attnkit.generation.options import GenerationOptions
+from attnkit.inputs import encoding
 from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.model.dtypes import Array
 from attnkit.model.hooks import no_hook
@@ -15,14 +15,12 @@ from attnkit.records import Record
 def compare_with_labels(labels: Sequence[str], options: GenerationOptions) -> OutputLogits:
     """Logits of an image for each label, by the cosine of their vectors.
 
-    UsageError for a model without a space of texts and images, or for sampling among labels that do not exclude others.
+    UsageError for a model without a space of texts and images.
     """
     checkpoint, similarity = options.model_, options.model_.similarity
     if similarity is None:
         family = checkpoint.config.family
         raise UsageError(f"needs a model of texts and images, which this {family} model is not", "--labels")
-    if similarity.function == "sigmoid":
-        refuse_options("a model whose labels exclude each other", **options.sampling._asdict())
     image = compute_vectors(options, "vision", None)
     texts = compute_vectors(options, "text", labels)["x"]
     logits: Array = similarity.logits(image["x"] @ texts.T)
@@ -45,5 +43,5 @@ def compute_vectors(options: GenerationOptions, tower: str, texts: Sequence[str]
         tokenizer=options.tokenizer if is_text else None,
         batch=is_text,
     )
-    x = model.run(encoded.core, encoded.steps, encoded.inputs, layers.context_from(encoded.base, dtype=options.dtype))
+    x = model.run(encoded.core, encoded.steps, encoded.inputs, encoding.make_context(encoded, dtype=options.dtype))
     return encoding.make_pooled(encoded, x, normalize=True, hook=no_hook)

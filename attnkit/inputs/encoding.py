@@ -120,6 +120,12 @@ def prepare_encoding(
     return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length)
 
 
+def make_context(encoded: Encoding, **fields: Any) -> model.Context:
+    """Build the context of a run. Where all texts are padded to one length, padding has positions too."""
+    positions = {"positions": None} if encoded.core.config.text_length else {}
+    return layers.context_from(encoded.base, **positions, **fields)
+
+
 def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
     """Read what the files of sentence-transformers in a folder state."""
     config = checkpoint.config

@@ -187,18 +187,18 @@ def new_context(**fields: Any) -> "Context":
 
 
 def context_from(record: Record, **fields: Any) -> "Context":
-    """Build the context of a run on a record: mask, positions, segments and grid."""
+    """Build the context of a run on a record: mask, positions, segments and grid, unless they are given."""
     mask = record.get("mask")
     grid = record.get("grid")
     if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
         raise DataError(f"grid {grid.dtype} {grid.shape}: expected two whole numbers, rows and columns of patches")
-    return new_context(
-        mask=mask,
-        positions=padding_positions(mask),
-        segment_ids=record.get("types" if "types" in record else "token_type_ids"),
-        grid=None if grid is None else (int(grid[0]), int(grid[1])),
-        **fields,
-    )
+    own = {
+        "mask": mask,
+        "positions": padding_positions(mask),
+        "segment_ids": record.get("types" if "types" in record else "token_type_ids"),
+        "grid": None if grid is None else (int(grid[0]), int(grid[1])),
+    }
+    return new_context(**own | fields)
 
 
 def warn_empty_mask_rows(mask: Array | None) -> None:

@@ -165,6 +165,9 @@ def axis_labels(tokens: Labels | None, source: Labels | None = None, keys: Label
     return {axis: words for axis, words in labels.items() if words}
 
 
+OF_PROBE = {"token": "probe", "query": "probe", "source": "key"}  # axes where a learned query attends to all tokens
+
+
 def head_counts(config: "model.Config", steps: "Sequence[model.Step]") -> dict[str, int]:
     """Number of heads of each attention layer among some steps of a model."""
     layers = [step.layer for step in steps if step.op == "attend"]
@@ -176,8 +179,8 @@ def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
 
     >>> intermediate_axes("encoder.0.self.weights", 4), intermediate_axes("decoder.0.cross.weights.received", 2)
     (('batch', 'head', 'query', 'key'), ('head', 'source'))
-    >>> intermediate_axes("modules.1", 2)
-    ('batch', 'model')
+    >>> intermediate_axes("modules.1", 2), intermediate_axes("vector.cross.weights", 3)
+    (('batch', 'model'), ('head', 'probe', 'key'))
     """
     layer, dot, step = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
     step = f"weights.{step}" if dot == ".weights." else step
@@ -185,6 +188,8 @@ def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
         axes = intermediates.attention_axes(step, "source" if layer.endswith(".cross") else "key")
     else:
         axes = ("model",) if layer == "modules" else axes_of(step) or ("token", "model")
+    if name.startswith("vector."):
+        axes = tuple(OF_PROBE.get(axis, axis) for axis in axes)
     if rank < len(axes):  # one class for a whole image
         axes = axes[-rank:]
     return ("batch", *axes) if rank > len(axes) else axes

@@ -8,17 +8,27 @@ from attnkit.tokenizers.ctc import load_ctc
 from attnkit.tokenizers.files import TokenizerFolder, open_folder
 from attnkit.tokenizers.huggingface import load_bpe, load_tokenizer_json, load_wordpiece
 from attnkit.tokenizers.languages import with_languages
-from attnkit.tokenizers.sentencepiece import load_llama, load_m2m, load_marian, load_t5, load_whitespace
+from attnkit.tokenizers.sentencepiece import (
+    load_llama,
+    load_m2m,
+    load_marian,
+    load_siglip,
+    load_t5,
+    load_whitespace,
+)
 from attnkit.tokenizers.tokens import Tokenizer
 from attnkit.tokenizers.unigram import load_unigram
 
+Loader = Callable[[TokenizerFolder], Tokenizer]
+# family -> loader of its spiece.model; others are those of T5
+SPIECE: dict[str, Loader] = {"albert": load_unigram, "siglip": load_siglip, "siglip_text_model": load_siglip}
 # files -> loader; the first entry whose files are all in the folder counts
-LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
+LOADERS: dict[tuple[str, ...], Loader] = {
     ("tokenizer.json",): load_tokenizer_json,
     ("vocab.txt",): load_wordpiece,
     ("vocab.json", "merges.txt"): load_bpe,
     ("source.spm",): load_marian,
-    ("spiece.model",): lambda folder: load_unigram(folder) if folder.family == "albert" else load_t5(folder),
+    ("spiece.model",): lambda folder: SPIECE.get(folder.family, load_t5)(folder),
     ("spm.model",): load_unigram,
     ("vocab.json", "sentencepiece.bpe.model"): load_m2m,
     ("sentencepiece.bpe.model",): load_unigram,

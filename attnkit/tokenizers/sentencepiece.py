@@ -1,6 +1,7 @@
 """Sentencepiece models of Marian, M2M-100, T5 and Llama, and vocabularies of words."""
 
 import re
+import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -81,6 +82,26 @@ def load_t5(folder: TokenizerFolder) -> Tokenizer:
     )
 
 
+def load_siglip(folder: TokenizerFolder) -> Tokenizer:
+    """Load spiece.model for text in lower case without punctuation. </s> ends a text, and pads it."""
+    model, pieces = load_sentencepiece(folder, "spiece.model")
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    special = require_special_tokens(folder, "spiece.model", vocabulary, "unk", "eos")
+    special |= {} if "pad_token" in folder.settings else {"pad": special["eos"]}
+    is_lower, unknown = folder.get_bool("do_lower_case", True), pieces[special["unk"]]
+    prefix = len(model.encode(unknown))  # the model adds a space to what is in front of the text alone
+
+    def split(text: str, is_first: bool) -> list[int]:
+        text = "▁" * is_first + text.replace("▁", " ")
+        text = (text.lower() if is_lower else text).translate(str.maketrans("", "", string.punctuation))
+        return list(model.encode(unknown + " ".join(text.split())))[prefix:]
+
+    def join(pieces: list[str]) -> str:
+        return join_pieces(pieces).strip()
+
+    return build_tokenizer(folder, vocabulary, special, split, join, after=[special["eos"]], ends_once=True)
+
+
 def count_sentinels(folder: TokenizerFolder, pieces: int) -> int:
     """The number of tokens that T5 adds to its pieces, at most vocab_size in all."""
     count, size = folder.settings.get("extra_ids", 100), folder.read_json("config.json").get("vocab_size")
@@ -142,6 +163,7 @@ def build_tokenizer(
     before: Sequence[int] = (),
     after: Sequence[int] = (),
     sentinels: Iterable[str] = (),
+    ends_once: bool = False,
 ) -> Tokenizer:
     """Build a tokenizer from {token: id}. Special and added tokens are never split.
 
@@ -149,6 +171,7 @@ def build_tokenizer(
     join           tokens -> text
     before, after  ids put around every text
     sentinels      tokens of the vocabulary that are left out of decoded text, as the special ones are
+    ends_once      whether a text that ends with `after` keeps it as its end
     """
     added = folder.added_tokens
     ids_by_token = {**vocabulary, **{token.content: token.id for token in added}}
@@ -168,14 +191,19 @@ def build_tokenizer(
         with call_library("cannot tokenize the text", folder.path):
             for number, part in enumerate(split_at_tokens(text, unsplit)):
                 ids += [ids_by_token[part]] if number % 2 else split(part, number == 0) if part else []
-        ids += after if with_special else []
+        ids += after if with_special and not (ends_once and ids[-1:] == [*after]) else []
+        return Tokens([tokens[id] for id in ids], ids)
+
+    def truncate(text: str, pair: str | None, most: int) -> Tokens:
+        ids = encode(text, pair=pair).ids or []
+        ids = ids if len(ids) <= most else [*ids[: most - len(after)], *after]
         return Tokens([tokens[id] for id in ids], ids)
 
     def decode(ids: Sequence[int]) -> str:
         text = join([tokens[id] for id in ids if id not in hidden and 0 <= id < len(tokens)])
         return clean_up(text) if cleans_up else text
 
-    return Tokenizer(encode, lambda: tokens, decode, special)
+    return Tokenizer(encode, lambda: tokens, decode, special, truncate=truncate)
 
 
 def load_sentencepiece(folder: TokenizerFolder, name: str) -> tuple[Any, list[str]]:

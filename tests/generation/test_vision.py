@@ -5,6 +5,8 @@ What the numbers are, and how they were made: tests/references/make_vision.py.
 
 import functools
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +16,13 @@ import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import pipeline
-from attnkit.errors import AttnkitError
+from attnkit.errors import AttnkitError, AttnkitWarning
 from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.transformer import rotation
 from attnkit.records import Record
+from attnkit.tokenizers.auto import load_tokenizer
 from tests import process
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import FRENCH, MODELS, REFERENCES, arrays
@@ -240,11 +243,13 @@ def test_a_tower_is_its_printed_pipeline_bit_for_bit(folder, name, tower, tmp_pa
     np.testing.assert_array_equal(made["x"], attnkit.encode(model=place, pool="none", **options)["x"])
 
 
+@pytest.mark.parametrize("name", ["clip", "siglip", "siglip-wide"])
 @pytest.mark.parametrize("tower", ["text", "vision"])
-def test_gradients_of_a_tower_are_those_of_finite_differences(folder, tower):
-    core = layers.core_model(open_checkpoint(f"{folder('clip')}:{tower}"))
-    given = frozen("clip", "ids")[:1] if tower == "text" else frozen("clip", "pixels").astype(np.float64)
-    own = [("encoder.embed", "table")] if tower == "text" else [("encoder.embed", "w"), ("encoder.embed_norm", "gamma")]
+def test_gradients_of_a_tower_are_those_of_finite_differences(folder, name, tower):
+    core = layers.core_model(open_checkpoint(f"{folder(name)}:{tower}"))
+    given = frozen(name, "ids")[:1] if tower == "text" else frozen(name, "pixels").astype(np.float64)
+    more = ("encoder.embed_norm", "gamma") if name == "clip" else ("encoder.embed", "b")
+    own = [("encoder.embed", "table")] if tower == "text" else [("encoder.embed", "w"), more]
     check_gradients(
         core, given, [*own, ("encoder.positions", "table"), ("encoder.1.self", "wk"), ("encoder.0.ffn", "w1")]
     )
@@ -299,6 +304,176 @@ def test_the_end_of_a_text_is_its_first_end_token_or_in_old_files_its_largest(fo
         states = attnkit.encode(record, model=folder(name), pool="none", dtype="float64")["x"]
         w = open_checkpoint(folder(name)).params["vector"]["w"]
         np.testing.assert_allclose(attnkit.encode(record, model=folder(name), dtype="float64")["x"], states[:, 2] @ w)
+
+
+SIGLIP = str(LINKS["inputs"] / "siglip")
+PAIRS = json.loads((REFERENCES / "siglip_labels.json").read_text())
+
+
+def test_a_model_of_pairs_gives_each_label_a_probability_of_its_own():
+    record = attnkit.decode(model=SIGLIP, image=PICTURE, labels=PAIRS["texts"])
+    assert_near(record["logits"], np.array(PAIRS["logits"]), 2e-6)
+    np.testing.assert_allclose(record["x"], PAIRS["probabilities"], rtol=2e-6)
+    assert record.tensor("x").formula == "σ(logits), logits = s cos(image, text) + b"
+    assert record.labels["function"] == ["sigmoid"]
+    alone = attnkit.decode(model=SIGLIP, image=PICTURE, labels=PAIRS["texts"][:1])
+    np.testing.assert_allclose(alone["x"], record["x"][:1], rtol=1e-6)
+    steps = attnkit.decode(model=SIGLIP, image=PICTURE, labels=PAIRS["texts"], steps=True)
+    assert [steps.tensor(name).formula for name in ("logits", "x")] == ["s cos(image, text) + b", "σ(logits)"]
+    assert attnkit.decode(model=SIGLIP, image=PICTURE, labels=PAIRS["texts"], emit="text") == PAIRS["texts"][1]
+
+
+def test_spiece_models_of_siglip_give_the_tokens_of_transformers():
+    tokenizer = load_tokenizer(SIGLIP)
+    for text, ids in PAIRS["tokens"].items():
+        assert tokenizer.encode(text).ids == ids
+        assert tokenizer.decode(ids) == PAIRS["words"][text]
+    assert tokenizer.truncate([*PAIRS["tokens"]][-1], None, 13).ids == PAIRS["cut"]
+
+
+def test_texts_are_padded_to_the_length_of_all_and_the_padding_is_attended_to():
+    texts = attnkit.encode(PAIRS["texts"], model=SIGLIP)
+    assert texts["ids"].tolist() == PAIRS["ids"]
+    for row, (text, ids) in enumerate(zip(PAIRS["texts"], PAIRS["ids"], strict=True)):
+        alone = attnkit.encode(text, model=SIGLIP)
+        assert alone["ids"].tolist() == ids
+        np.testing.assert_array_equal(alone["x"], texts["x"][row])
+    image = attnkit.encode(model=SIGLIP, image=PICTURE)
+    order = attnkit.near(image, index=texts, top=3)
+    assert order["rows"].tolist() == np.argsort(PAIRS["logits"])[::-1].tolist()
+    with pytest.warns(AttnkitWarning, match="1 text is cut to 13 tokens"):
+        assert attnkit.encode([*PAIRS["tokens"]][-1], model=SIGLIP)["ids"].tolist() == PAIRS["cut"]
+
+
+def test_the_padding_is_that_of_the_tokenizer(tmp_path):
+    """SigLIP 2 has a tokenizer.json whose padding is another token than the configuration implies."""
+    for file in ("model.safetensors", "config.json"):
+        shutil.copy(f"{SIGLIP}/{file}", tmp_path)
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2, "cat": 3}
+    tokenizer = {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "decoder": None,
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>"}))
+    assert attnkit.encode("cat", model=str(tmp_path))["ids"].tolist() == [3] + 12 * [0]
+
+
+@pytest.mark.parametrize("name", ["siglip", "siglip-wide"])
+def test_positions_are_resized_and_the_last_position_is_read_though_it_is_masked(folder, name):
+    place = folder(name)
+    wide = attnkit.encode(model=place, image=frozen(name, "wide.pixels"), dtype="float64")
+    assert_near(wide["x"], frozen(name, "wide.vectors"), EXACT)
+    ids, mask = frozen(name, "ids"), frozen(name, "ids.mask")[:, None].astype(bool)
+    masked = attnkit.encode(Record({"x": ids, "ids": ids, "mask": mask}), model=place, dtype="float64")
+    assert_near(masked["x"], frozen(name, "masked.vectors"), EXACT)
+
+
+def test_the_vector_of_an_image_is_traced_step_by_step(folder):
+    place, image = f"{folder('siglip')}:vision", frozen("siglip", "pixels")
+    record = attnkit.encode(model=place, image=image, dtype="float64", keep=("vector.*", "encoder.norm"))
+    params, x = open_checkpoint(place).params, record["encoder.norm"]
+    assert record["vector.cross.weights"].shape == (1, 5, 1, 9)
+    q = params["vector"]["probe"] @ params["vector.cross"]["wq"] + params["vector.cross"]["bq"]
+    k = x[0] @ params["vector.cross"]["wk"] + params["vector.cross"]["bk"]
+    scores = (q.reshape(5, 1, 4) @ k.reshape(9, 5, 4).transpose(1, 2, 0)) / 2
+    weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    assert_near(record["vector.cross.weights"][0], weights, EXACT)
+    assert_near(record["vector.ffn.residual"][:, 0], frozen("siglip", "vision.vectors.f64"), EXACT)
+    states = attnkit.encode(model=place, image=image, dtype="float64", pool="none")["x"]
+    attended = attnkit.attend(
+        Record({"x": np.broadcast_to(params["vector"]["probe"], (1, 1, 20))}),
+        model=place, layer="vector.cross", memory=Record({"x": states}),
+    )  # fmt: skip
+    assert_near(attended["x"], record["vector.cross.output"], EXACT)
+
+
+def vectors_of(core, name, tower):
+    """The vectors of a tower in float64, from a model that may be changed."""
+    given = frozen(name, "ids" if tower == "text" else "pixels")
+    x = model.run(core, core.config.plan("encoder"), given, model.Context(dtype="float64"))
+    if tower == "vision":
+        return model.pool_by_probe(core, x)
+    return x[:, {"cls": 0, "last": -1}[core.config.vector_pooling]] @ core.params["vector"]["w"] + core.params[
+        "vector"
+    ].get("b", 0)
+
+
+SLIPS = {  # name of a slip -> tower, and fields of the configuration, parameters, or fields of the encoder
+    "causal": ("text", {}, {}, {"causal": True}),
+    "first token": ("text", {"vector_pooling": "cls"}, {}, {}),
+    "no bias of the head": ("text", {}, {"vector": {"b": 0}}, {}),
+    "erf in GELU": ("text", {"activation": "gelu"}, {}, {}),
+    "eps of CLIP": ("text", {"eps": 1e-2}, {}, {}),
+    "no final norm": ("text", {}, {}, {"final_norm": False}),
+    "no bias of the patches": ("vision", {}, {"encoder.embed": {"b": 0}}, {}),
+    "no norm before the network": ("vision", {}, {"vector.norm": {"gamma": 0, "beta": 0}}, {}),
+    "no network": ("vision", {}, {"vector.ffn": {"w2": 0, "b2": 0}}, {}),
+    "no bias of keys, queries and values": ("vision", {}, {"vector.cross": {"bq": 0, "bk": 0, "bv": 0}}, {}),
+    "one head": ("vision", {}, {}, {"heads": 1, "kv_heads": 1, "head_dim": 20}),
+    "a probe of zeros": ("vision", {}, {"vector": {"probe": 0}}, {}),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_slips_in_siglip_show(folder, slip):
+    tower, fields, changes, stack = SLIPS[slip]
+    core = layers.core_model(open_checkpoint(f"{folder('siglip')}:{tower}"))
+    expected = frozen("siglip", f"{tower}.vectors.f64")
+    params = {layer: dict(core.params[layer]) for layer in core.params}
+    core = core._replace(params=params)
+    assert_near(vectors_of(core, "siglip", tower), expected, EXACT)
+    for layer, many in changes.items():
+        params[layer] |= {key: factor * params[layer][key] for key, factor in many.items()}
+    config = replace(core.config, **fields, encoder=replace(core.config.encoder, **stack))
+    found = vectors_of(model.Model(config, params), "siglip", tower)
+    assert np.abs(found - expected).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"text_config": {}}, "text_model.embeddings.token_embedding.weight"),
+        ({"vision_config": []}, "vision_config is '[]' (expected an object)"),
+        ({"temperature_of": 2}, "temperature_of 2 is not supported by family siglip"),
+        ({"vision_config": {"vision_use_head": False}}, "vision_use_head false leaves images without a vector"),
+        ({"vision_config": {"image_size": 5, "patch_size": 7}}, "image_size 5x5 is smaller than patch_size 7x7"),
+        ({"model_type": "siglip2"}, "model_type 'siglip2' is not known"),
+    ],
+)
+def test_hostile_configurations_of_siglip_are_one_line(tmp_path, changes, problem):
+    write_model("siglip", tmp_path, np.float32, "vision", **changes)
+    done = process.run("encode", "--model", str(tmp_path), "--image", PICTURE)
+    assert done.code == 3 and problem in done.err and done.err.count("\n") == 1, done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "problem"),
+    [
+        ("vision_model.head.probe", (1, 2, 20), "has shape (1, 2, 20) (expected (1, 1, 20))"),
+        ("vision_model.head.probe", None, "no tensor 'head.probe' (probe of vector)"),
+        ("vision_model.head.attention.in_proj_weight", (20, 60), "has shape (20, 60) (expected (60, 20))"),
+        ("text_model.head.bias", (11,), "has shape (11,) (expected (20,))"),
+        ("logit_bias", None, "tensor 'logit_bias' is missing"),
+        ("logit_bias", (3,), "tensor 'logit_bias' has shape (3,) (expected one number)"),
+    ],
+)
+def test_hostile_weights_of_siglip_are_one_line(tmp_path, name, shape, problem):
+    path = write_model("siglip", tmp_path, np.float32, "vision") / "model.safetensors"
+    tensors = {key: one for key, one in load_file(path).items() if key != name}
+    save_file(tensors if shape is None else tensors | {name: np.zeros(shape, np.float32)}, path)
+    done = process.run("decode", "--model", str(tmp_path), "--image", PICTURE, "--labels", "a")
+    assert done.code == 3 and problem in done.err and done.err.count("\n") == 1, done.err
+
+
+def test_a_tower_of_images_without_a_head_gives_its_states(tmp_path):
+    write_model("siglip", tmp_path, np.float64, "vision")
+    part = TABLE["siglip"]["config"]["vision_config"] | {"vision_use_head": False}
+    (tmp_path / "config.json").write_text(json.dumps(part))
+    record = attnkit.encode(model=str(tmp_path), image=frozen("siglip", "pixels"), dtype="float64")
+    assert_near(record["x"], frozen("siglip", "vision.normed"), EXACT)
 
 
 def test_an_older_file_overrides_the_configuration_of_the_texts(tmp_path):

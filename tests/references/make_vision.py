@@ -25,7 +25,7 @@ SigLIP pads its texts to the length of all, and masks nothing. Of it there are b
     wide.vectors, masked.vectors   of wide.pixels with resized positions, and of the texts with ids.mask, in float64
 
 tests/transcripts/inputs/clip is a folder with a tokenizer besides; clip_labels.json has the ids of texts, and the
-logits of models/vit.png.
+logits of models/vit.png. inputs/siglip and siglip_labels.json are the same of SigLIP, whose texts are padded.
 
 In the float64 model every part is computed in float64: see make_decoders.py.
 """
@@ -40,6 +40,7 @@ import safetensors.numpy
 import torch
 import transformers
 from make_decoders import in_double, write_weights
+from make_models import LINES, sentence_pieces
 from PIL import Image
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -263,6 +264,48 @@ def write_clip() -> None:
     (HERE / "clip_labels.json").write_text(json.dumps({"texts": TEXTS, "ids": rows, "logits": logits}, indent=1) + "\n")
 
 
+SPOKEN = [*TEXTS, "A Cat!", "the  river, (red) dog.", "", "  ", "it's </s> a dog", "a\u2581cat \u2581",
+          "caf\u00e9 <unk> cat?", "</s>", "the dog</s>",
+          "a cat and a red dog and the river and a cat and a red dog and the river"]  # fmt: skip
+
+
+def write_siglip() -> None:
+    """A whole folder with its spiece.model, the ids of SPOKEN, and the logits of models/vit.png and TEXTS.
+
+    Texts are padded to the length of all, and cut to it, as the pipeline for labels without training does.
+    """
+    folder, size = HERE.parent / "transcripts" / "inputs" / "siglip", 61
+    options = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "normalization_rule_name": "identity"}
+    sentence_pieces(folder / "spiece.model", [line.lower() for line in LINES], size, "unigram", **options)
+    special = {"eos_token_id": 1, "pad_token_id": 1}
+    values = SIGLIP | {"text_config": TEXT | SIGLIP_TEXT | special | {"vocab_size": size}}
+    config, shapes = save("SiglipModel", "siglip", values, folder)
+    write_weights(folder, "siglip", shapes, np.float32)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    stated = {"tokenizer_class": "SiglipTokenizer", "model_input_names": ["input_ids"], "model_max_length": 13}
+    (folder / "tokenizer_config.json").write_text(json.dumps(stated, indent=2) + "\n")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    process = SiglipImageProcessorPil(size={"height": 21, "width": 21})
+    process.save_pretrained(folder)
+    with Image.open(HERE / "models" / "vit.png") as image:
+        pixels = torch.tensor(process(image, return_tensors="np")["pixel_values"])
+    padded = tokenizer(TEXTS, padding="max_length", max_length=13, truncation=True, return_tensors="pt")
+    assert [*padded] == ["input_ids"]
+    model = transformers.SiglipModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        logits = model(**padded, pixel_values=pixels).logits_per_image[0]
+    frozen = {
+        "texts": TEXTS,
+        "ids": padded["input_ids"].tolist(),
+        "logits": logits.tolist(),
+        "probabilities": torch.sigmoid(logits).tolist(),
+        "tokens": {text: tokenizer(text)["input_ids"] for text in SPOKEN},
+        "cut": tokenizer(SPOKEN[-1], max_length=13, truncation=True)["input_ids"],
+        "words": {text: tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) for text in SPOKEN},
+    }
+    (HERE / "siglip_labels.json").write_text(json.dumps(frozen, indent=1) + "\n")
+
+
 def main(names: list[str]) -> None:
     path, arrays_path = HERE / "vision.json", HERE / "vision.npz"
     table = json.loads(path.read_text()) if path.exists() else {}
@@ -299,4 +342,5 @@ def main(names: list[str]) -> None:
 
 if __name__ == "__main__":
     write_clip()
+    write_siglip()
     main(sys.argv[1:])
