@@ -181,7 +181,7 @@ def label_index(record: Record, name: str, index: tuple[int, ...]) -> list[tuple
 
 
 STAGE = re.compile(
-    r"(encoder|decoder)\.([0-9]+\.)?(self|cross|ffn|norm[0-9]?|rnn|bridge|bridge_cell|readout|embed|embed_norm|positions"
+    r"(encoder|decoder|vector)\.([0-9]+\.)?(self|cross|ffn|norm[0-9]?|rnn|bridge|bridge_cell|readout|embed|embed_norm|positions"
     r"|projection)(\.[\w.]+)?|head\.(dense|norm)|pooler|logits|modules\.[0-9]+"
     r"|[0-9]+\.[a-z]+\..+"  # of a pipeline
 )

@@ -414,6 +414,9 @@ def count_encode(call: StageCall) -> Iterator[Stage]:
     values = call.values
     if values["patch"] or values["ablate"]:
         raise call.error("--patch and --ablate: what they change is not counted")
+    if values["image"] is not None:
+        values = {**values, "model_": values["model_"].tower("vision")}
+        call = replace(call, values=values)
     encoded = call.apply(encoding.prepare_encoding, call.item)
     config, model = encoded.core.config, count_model(values["model_"])
     asked = Tracer({"--keep": values["keep"], "--trace": (values["trace_only"] or ("*",)) if values["trace"] else ()})
@@ -434,7 +437,7 @@ def count_encode(call: StageCall) -> Iterator[Stage]:
             yield from count_convolution(model, step.layer, passes, windows[step.layer])
         else:
             yield from count_step(model, step, one)
-    has_head_alone = encoded.is_whole and len(config.stacks) == 1
+    has_head_alone = encoded.is_whole and config.head and len(config.stacks) == 1
     if has_head_alone and any(map(asked.wants, encoding.HEAD_STEPS)):
         yield from count_head(model, replace(passes, heads=passes.tokens))
     if encoded.pool == "pooler":

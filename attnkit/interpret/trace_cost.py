@@ -26,12 +26,22 @@ def model_of_history(history: Sequence[Mapping[str, Any]]) -> str:
     raise DataError("its history names no model (expected a trace of encode or decode with --model)")
 
 
+def reads_image(history: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the model that made a trace read an image.
+
+    >>> reads_image([{"command": "attnkit encode --model clip --image cat.png --trace t.npz"}])
+    True
+    """
+    commands = [command_words(entry) for entry in history]
+    return any("--image" in words for words in commands if named_models(words))
+
+
 def count_trace(trace: Record, checkpoint: "Checkpoint") -> list[Stage]:
     """The stages of the layers that a trace has, each in one pass over its tokens.
 
     DataError for a trace of none of the model's layers.
     """
-    model = count_model(checkpoint)
+    model = count_model(checkpoint.tower("vision") if reads_image(trace.history) else checkpoint)
     stages = [stage for stack in model.config.stacks for stage in count_traced_stack(trace, model, stack)]
     if not stages:
         raise DataError(f"it has no layer of {checkpoint.folder}")
@@ -55,7 +65,8 @@ def count_traced_stack(trace: Record, model: ModelShapes, stack: str) -> Iterato
                 yield from count_convolution(model, step.layer, passes, trace[step.layer].shape[-2])
             else:
                 yield from count_step(model, step, replace(passes, is_dense=is_dense))
-    if "logits" in trace and stack == config.stacks[-1]:
+    has_vector = config.vector_width and "modules.1" in trace
+    if ("logits" in trace or has_vector) and stack == config.stacks[-1]:
         yield from count_head(model, passes)
 
 

@@ -60,6 +60,8 @@ PIPELINES = (
     f"encode --model {INPUTS}/whisper --audio {INPUTS}/tone.wav --trace whisper.npz",
     "encode --model dinov2-registers --image wide.npy",
     f"encode --model {MODELS}/vit --image {MODELS}/vit.png",
+    f"encode --model {INPUTS}/siglip --image {MODELS}/vit.png --trace siglip.npz",
+    f"encode --model {INPUTS}/siglip --batch cat 'a red dog'",
     *(f"encode --model {MODELS}/{name} --ids {ids}.npy --trace {name}.npz" for name, ids in TRACED.items()),
 )  # fmt: skip
 
@@ -113,7 +115,7 @@ def test_the_table_counts_every_product_of_a_pipeline_to_the_last_flop(folder, m
     assert dict(zip(PIPELINES, counted, strict=True)) == dict(zip(PIPELINES, measured, strict=True))
 
 
-@pytest.mark.parametrize("name", [*TRACED, "whisper"])
+@pytest.mark.parametrize("name", [*TRACED, "whisper", "siglip"])
 def test_a_trace_costs_what_the_run_that_made_it_multiplied(name, folder, measured, monkeypatch):
     monkeypatch.chdir(folder)
     [made] = [text for text in PIPELINES if f"--trace {name}.npz" in text]
@@ -121,7 +123,7 @@ def test_a_trace_costs_what_the_run_that_made_it_multiplied(name, folder, measur
     record = attnkit.cost(f"{name}.npz")
     assert sum(flops_of(record).values()) + before.get("mel", 0) == expected  # the spectrogram is not in the trace
     with np.load(f"{name}.npz") as trace:
-        layers = {one.rpartition(".")[0] if one.count(".") > 2 else one for one in trace.files if one != "meta.json"}
+        layers = {one.rpartition(".")[0] for one in trace.files}
     parts = attnkit.cost(f"{name}.npz", parts=True).labels["stage"]
     assert {one.replace("#", "0").rpartition(".")[0] for one in parts if one.endswith(".scores")} <= layers
 
