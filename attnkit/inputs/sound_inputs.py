@@ -52,7 +52,12 @@ def model_samples(record: Record, sound: SoundConfig, folder: str) -> Array:
     first = next(iter(sound.convolutions.values()))
     numbers = len(samples) // first.options.stride[0] * first.filters
     check_memory(COPIES * numbers * samples.itemsize, f"a sound of {len(samples)} samples", "--audio")
-    return layer_norm(samples, eps=VARIANCE).y if settings.get_bool("do_normalize", True) else samples
+    return layer_norm(samples, eps=VARIANCE).y if normalizes_samples(folder) else samples
+
+
+def normalizes_samples(folder: str) -> bool:
+    """Whether a model reads samples with mean 0 and variance 1, as its preprocessor_config.json states."""
+    return read_preprocessor(folder).get_bool("do_normalize", True)
 
 
 def model_spectrogram(record: Record, sound: SoundConfig, spectrogram: Spectrogram) -> Array:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 from attnkit import display, model
 from attnkit.display import Style
 from attnkit.errors import DataError, UsageError, counted, suggest
+from attnkit.inputs.sound_inputs import VARIANCE, normalizes_samples
 from attnkit.interpret.model_sheet import describe_model, draw_sheet, runs
 from attnkit.model import Config, Step
+from attnkit.model.config import SoundConfig
 from attnkit.model.parameters import parameter_axes, tool_of
 from attnkit.records import Record, Tensor, is_pattern
 
@@ -225,11 +227,27 @@ def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> 
         )
     else:
         stages = [stage_line(config, folder, step) for step in [*steps, *[OUTPUT_HEAD] * (ends_here and config.head)]]
-    if steps and steps[0].op != "embed":
+    if config.sound and stack == "encoder":
+        stages = [*sound_stages(config.sound, folder), *stages]
+        stages[0] += " SOUND"
+    elif steps and steps[0].op != "embed":
         stages[0] += f" {INPUTS[stack]}"
     if stack != config.stacks[-1]:
         stages[-1] += f" -o {MEMORY}"
     return NEXT.join(stages)
+
+
+def sound_stages(sound: SoundConfig, folder: str) -> list[str]:
+    """What makes of a sound what a model reads, as command lines: none if it reads the samples as they are.
+
+    >>> from attnkit.model.spectrogram import Spectrogram
+    >>> sound_stages(SoundConfig(Spectrogram(mels=128), 1500, {}), "whisper-large-v3")
+    ['attnkit mel --seconds 30 --mels 128']
+    """
+    if sound.spectrogram:
+        seconds = sound.samples / sound.spectrogram.rate
+        return [f"attnkit mel --seconds {seconds:g} --mels {sound.spectrogram.mels}"]
+    return [f"attnkit layernorm --eps {VARIANCE:g}"] if normalizes_samples(folder) else []
 
 
 def stage_line(config: Config, folder: str, step: Step) -> str:

@@ -164,6 +164,15 @@ def test_the_printed_pipeline_has_the_bits_of_the_model(folder):
     np.testing.assert_array_equal(record["x"], of_model["x"])
 
 
+def test_the_whole_pipeline_begins_with_the_sound(folder, tmp_path):
+    place, file = folder("whisper"), tmp_path / "tone.wav"
+    file.write_bytes(pack_wav(frozen("whisper", "samples").astype("<f4").tobytes(), code=3, bits=32))
+    encoder = shell_pipeline(open_checkpoint(place).config, place, "all").replace("\\\n", "").splitlines()[0]
+    assert encoder.startswith("attnkit mel --seconds 1 --mels 16 SOUND ")
+    made = attnkit.run(encoder.replace("SOUND", str(file)).removesuffix(" -o memory.npz"))
+    np.testing.assert_array_equal(made["x"], attnkit.encode(model=place, audio=str(file))["x"])
+
+
 def test_gradients_agree_with_finite_differences(folder):
     spectrogram = attnkit.mel(sound(), seconds=1, mels=16)
     record = attnkit.grad(f"encode --model {folder('whisper')} | softmax", spectrogram, check=True, of="x[7,3]")

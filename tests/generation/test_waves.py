@@ -157,6 +157,22 @@ def test_the_printed_pipeline_has_the_bits_of_the_model(folder, name):
     np.testing.assert_array_equal(attnkit.encode(samples, model=place)["x"], of_model["x"])
 
 
+def test_the_whole_pipeline_begins_with_the_sound(folder, tmp_path):
+    place, file = folder("layer", np.float32), str(tmp_path / "tone.npy")
+    np.save(file, sound()["x"])
+    line = shell_pipeline(open_checkpoint(place).config, place, "all").replace("\\\n", "")
+    assert line.startswith("attnkit layernorm --eps 1e-07 SOUND ")
+    of_model = attnkit.decode(model=place, audio=file, emit="logits")
+    np.testing.assert_array_equal(attnkit.run(line.replace("SOUND", file))["logits"], of_model["x"])
+
+
+def test_the_pipeline_of_samples_as_they_are_begins_with_the_first_convolution(tmp_path):
+    place = str(write_model("short", tmp_path, kind="waves"))
+    (tmp_path / "preprocessor_config.json").write_text('{"do_normalize": false}')
+    line = shell_pipeline(open_checkpoint(place).config, place, "all")
+    assert line.startswith(f"attnkit conv --model {place} --layer encoder.conv1 SOUND ")
+
+
 def test_a_trace_has_every_convolution(folder, tmp_path):
     attnkit.encode(model=folder("layer"), audio=sound(), trace=str(tmp_path / "run.npz"))
     with np.load(tmp_path / "run.npz") as run:
