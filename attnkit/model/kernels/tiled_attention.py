@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.lib.introspect import opt_func_info
 
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dense_attention import DEFAULT, AttentionOptions, add_infinite_values
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
+from attnkit.model.exponential import fastest_exp
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.kernels.tiles import (
     SAFE_RANGE,
@@ -247,13 +246,6 @@ class OnlineSoftmax:
         sums = self.sums.reshape(*total.shape, -1)
         np.divide(sums, total[..., None], out=out.reshape(sums.shape), casting="same_kind")
         return (self.top + np.log(self.total)).reshape(out.shape[:-1])
-
-
-@cache
-def fastest_exp() -> tuple[np.ufunc, float]:
-    """exp2 if NumPy vectorizes it, else exp, and the factor on its argument."""
-    target = opt_func_info(func_name="^exp2$").get("exp2", {}).get("ff", {}).get("current", "baseline")
-    return (np.exp, 1.0) if target.startswith("baseline") else (np.exp2, math.log2(math.e))
 
 
 def update_running_max(top: Array, scores: Array) -> tuple[Array, Array, Array]:
