@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from attnkit import commands
@@ -118,6 +119,7 @@ def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) ->
     return f"; did you mean {spell_out(first)}?" if flag in commands.TOOLS else f"; {first.replace('TOOL', tool)}"
 
 
+@cache
 def list_owners() -> dict[str, list[str]]:
     """The tools that have each flag, in the order of the tools."""
     owners: dict[str, list[str]] = {}

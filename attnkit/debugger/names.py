@@ -10,6 +10,7 @@ llama.cpp        names of its graph or of its weights: kq_soft_max-0, blk.0.attn
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from attnkit import model
@@ -62,7 +63,8 @@ class Claim(NamedTuple):
     rank: int = LEAF
 
 
-class KnownModel(NamedTuple):
+@dataclass(frozen=True)
+class KnownModel:
     """What is known of the model of a dump.
 
     has_sizes  whether the configuration is that of the model, not of the smallest of its family
@@ -73,6 +75,18 @@ class KnownModel(NamedTuple):
     raw: Mapping[str, Any]
     stages: dict[str, Stage]
     has_sizes: bool = False
+
+    @cached_property
+    def modules(self) -> Modules:
+        """The modules of the published model."""
+        return find_modules(self.config, self.specs, self.raw)
+
+    @cached_property
+    def fused_modules(self) -> Modules:
+        """The modules of the model in vLLM and SGLang."""
+        modules = find_modules(self.config, self.specs, self.raw)
+        _fuse_projections(modules, self)
+        return modules
 
     def cut_heads(self, layer: str) -> list[Held]:
         """Queries, keys and values that are columns of one tensor, or []."""
@@ -215,16 +229,12 @@ def _find_family(names: Sequence[str]) -> KnownModel:
     """The family whose tables explain most names, with as many layers as they have."""
     firsts = {name: FIRST_NUMBER.sub("0", CALL.sub("", name), count=1) for name in names}
     unique = [*dict.fromkeys(firsts.values())]
-    best, most, claims = _sketch("gpt2", {}, {}), (0, 0, 0), dict[str, list[Claim]]()
-    for family in dict.fromkeys(("gpt2", "llama", *FAMILIES)):
-        if family in SAME_AS or family in WITHOUT_MODULES:
-            continue
-        for variant in (*HEADED, *VARIANTS.get(family, ())):
-            known = _sketch(family, variant, {})
-            found = _claimed(_claim_all(unique, known)[1])
-            score = _score(found, known)
-            if score > most:
-                best, most, claims = known, score, found
+    best, most, claims = _sketches()[0], (0, 0, 0), dict[str, list[Claim]]()
+    for known in _sketches():
+        found = _claimed(_claim_all(unique, known)[1])
+        score = _score(found, known)
+        if score > most:
+            best, most, claims = known, score, found
     depths: dict[str, int] = {}
     for name, first in firsts.items():
         numbers = [int(number) + 1 for number in FIRST_NUMBER.findall(name)[:1] + CALL.findall(name)]
@@ -247,6 +257,13 @@ def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int
 
 
 FIRST_NUMBER = re.compile(r"(?<![\w#])[0-9]{1,4}(?!\w)")
+
+
+@cache
+def _sketches() -> list[KnownModel]:
+    """The smallest models of all families, by themselves and with each kind of head."""
+    families = [one for one in dict.fromkeys(("gpt2", "llama", *FAMILIES)) if one not in {*SAME_AS, *WITHOUT_MODULES}]
+    return [_sketch(one, variant, {}) for one in families for variant in (*HEADED, *VARIANTS.get(one, ()))]
 
 
 def _sketch(family: str, variant: Mapping[str, Any], depths: Mapping[str, int]) -> KnownModel:
@@ -294,26 +311,31 @@ class NamePart(NamedTuple):
 
 
 def _claim_modules(names: Sequence[str], known: KnownModel) -> Claims:
-    modules = find_modules(known.config, known.specs, known.raw)
-    if any(re.search(r"\.(qkv|gate_up)_proj\b", name) for name in names):
-        _fuse_projections(modules, known)
+    is_fused = any(re.search(r"\.(qkv|gate_up)_proj\b", name) for name in names)
+    modules = known.fused_modules if is_fused else known.modules
     exported = _claim_exported([name for name in names if EXPORTED.fullmatch(name)], modules, known)
-    return exported | {name: _claim_module(name, {*names}, modules, known) for name in names if name not in exported}
+    given = {*names}
+    return exported | {name: _claim_module(name, given, modules, known) for name in names if name not in exported}
 
 
 def _claim_module(name: str, names: Collection[str], modules: Modules, known: KnownModel) -> list[Claim] | str:
     is_known = False
-    for part in _split_name(name):
-        for path in _without_prefixes(part.path):
-            calls = modules.get(path)
-            is_known |= calls is not None and path != ""
-            if calls is not None:
-                called = calls[part.call : part.call + 1] or _find_shared(name, names, part, path, modules)
-                claims = [claim for module in called for claim in _claim_part(name, part, module, known)]
-                if claims:
-                    return claims
+    for part, path in _read_name(name):
+        calls = modules.get(path)
+        is_known |= calls is not None and path != ""
+        if calls is not None:
+            called = calls[part.call : part.call + 1] or _find_shared(name, names, part, path, modules)
+            claims = [claim for module in called for claim in _claim_part(name, part, module, known)]
+            if claims:
+                return claims
     kind = next((words for pattern, words in OTHER_TENSORS.items() if re.search(pattern, name)), "")
     return kind or "another input or output of a module" * is_known
+
+
+@lru_cache(maxsize=10_000)  # each name is read for every family
+def _read_name(name: str) -> list[tuple[NamePart, str]]:
+    """The parts of modules that a name may be, each with a path of its module."""
+    return [(part, path) for part in _split_name(name) for path in _without_prefixes(part.path)]
 
 
 def _split_name(name: str) -> Iterator[NamePart]:

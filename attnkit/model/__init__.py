@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of whole_models.py on first use."""
+    """Import a name of whole_models.py on first use, and keep it."""
     from importlib import import_module
 
     models = None if name.startswith("_") and name != "__all__" else import_module("attnkit.model.whole_models")
@@ -81,4 +81,5 @@ def __getattr__(name: str) -> Any:
         return sorted(name for name in {**globals(), **vars(models)} if not name.startswith("_"))
     if not hasattr(models, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(models, name)
+    found = globals()[name] = getattr(models, name)
+    return found

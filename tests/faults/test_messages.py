@@ -13,11 +13,11 @@ from attnkit.formats import Record, save
 
 LONGEST = 500  # bytes of a line on standard error
 LONG = {
-    "letters": "x" * 70_000,
-    "escapes": "\x1b" * 70_000,
-    "words": "é " * 35_000,
-    "path": "a/" * 35_000,
-    "digits": "9" * 70_000,
+    "letters": "x" * 10_000,
+    "escapes": "\x1b" * 10_000,
+    "words": "é " * 5_000,
+    "path": "a/" * 5_000,
+    "digits": "9" * 10_000,
 }
 LARGE = {"mask": ["--causal"], "ffn": ["--hidden", "2"], "decode": ["--table", "good.json"], "embed": ["--dim", "2"]}
 

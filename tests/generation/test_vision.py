@@ -567,7 +567,9 @@ def test_an_image_that_would_become_huge_is_refused(tmp_path):
     from PIL import Image
 
     write_model("dinov2", tmp_path, np.float32, "vision")
-    Image.new("RGB", (1, 60_000_000)).save(tmp_path / "line.png")
+    settings = TABLE["dinov2"]["preprocessor"] | {"size": {"shortest_edge": 64}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    Image.new("RGB", (1, 20_000)).save(tmp_path / "line.png")
     done = process.run("encode", "--model", str(tmp_path), "--image", str(tmp_path / "line.png"))
     assert done.code == 3 and "too narrow to resize" in done.err and done.err.count("\n") == 1, done.err
 
