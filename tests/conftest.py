@@ -1,6 +1,7 @@
 """Set-up of all tests: the command of this environment, settings of JAX and Hypothesis, an end for tests that hang."""
 
 import faulthandler
+import gc
 import os
 import sys
 
@@ -39,6 +40,13 @@ def pytest_configure(config):
         os.environ.pop("PYTHONUNBUFFERED", None)
         if runs_tests(config):
             os.environ["PATH"] = f"{process.server().command()}{os.pathsep}{process.ALONE}"
+
+
+def pytest_collection_finish():
+    """Leave the collected tests and modules, which live to the end, out of garbage collection, and collect rarely."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(2_000, 10, 50)
 
 
 def runs_tests(config):

@@ -54,6 +54,7 @@ def measured(tmp_path_factory):
     return list(zip(cases, json.loads(run.stdout), strict=True))
 
 
+@pytest.mark.slow
 def test_the_table_counts_every_product_of_every_family_to_the_last_flop(measured):
     wrong = []
     for (folder, tokens, generated, texts, is_masked), given in measured:
@@ -75,6 +76,7 @@ def test_the_table_counts_every_product_of_every_family_to_the_last_flop(measure
     assert len(measured) > 300
 
 
+@pytest.mark.slow
 def test_the_weights_and_the_cache_have_the_bytes_of_their_arrays(measured):
     for (folder, tokens, generated, texts, _), given in measured:
         model = cost.count_model(open_checkpoint(folder))
@@ -86,6 +88,7 @@ def test_the_weights_and_the_cache_have_the_bytes_of_their_arrays(measured):
             )
 
 
+@pytest.mark.slow
 def test_every_parameter_belongs_to_one_stage(measured):
     for folder in dict.fromkeys(folder for (folder, *_), _ in measured):
         model = cost.count_model(open_checkpoint(folder))

@@ -109,12 +109,14 @@ def flops_of(record):
     return {name: int(count) for name, count in zip(record.labels["stage"], record["x"][0, :, at], strict=True)}
 
 
+@pytest.mark.slow
 def test_the_table_counts_every_product_of_a_pipeline_to_the_last_flop(folder, measured, monkeypatch):
     monkeypatch.chdir(folder)
     counted = [sum(flops_of(attnkit.cost(text)).values()) for text in PIPELINES]
     assert dict(zip(PIPELINES, counted, strict=True)) == dict(zip(PIPELINES, measured, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*TRACED, "whisper", "siglip"])
 def test_a_trace_costs_what_the_run_that_made_it_multiplied(name, folder, measured, monkeypatch):
     monkeypatch.chdir(folder)
