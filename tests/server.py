@@ -25,6 +25,8 @@ from pathlib import Path
 from tests import client
 
 LAST = ("__main__", "backends")  # what is imported when it runs, and what needs libraries of its own
+LIBRARIES = ("numpy.random", "tokenizers", "sentencepiece", "ml_dtypes", "rich.console", "PIL.Image", "difflib",
+             "matplotlib.backends.backend_svg", "matplotlib.font_manager", "matplotlib.figure")  # fmt: skip
 MOST, HIGH = 250, 300  # descriptors that a message holds, and a number above those of every client
 
 
@@ -35,7 +37,7 @@ def preload():
     for module in pkgutil.walk_packages(attnkit.__path__, "attnkit."):
         if not set(module.name.split(".")) & set(LAST):
             importlib.import_module(module.name)
-    for name in ("numpy.random", "tokenizers", "sentencepiece", "ml_dtypes", "rich.console", "PIL.Image", "difflib"):
+    for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
