@@ -76,7 +76,7 @@ class Source:
         self.name = name
         self._descriptor = descriptor
         self._ahead = memoryview(b"")  # read from the descriptor, not consumed yet
-        self._buffer = memoryview(b"" if descriptor < 0 else np.empty(CHUNK, np.uint8))  # not filled
+        self._buffer = memoryview(b"") if descriptor < 0 else np.empty(CHUNK, np.uint8).data  # not filled
         self._ended = False
         self._captured: list[Buffer] | None = None  # consumed since `take_captured`, after `capture`
         self._hash = None
