@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -11,6 +12,7 @@ from attnkit.errors import AttnkitError, DataError, UsageError, is_lack_of_memor
 
 STDERR = 2
 MAX_QUOTE = 200  # characters of a library's message that are quoted
+OBJECT = re.compile(r" ?<[^<>]* object at 0x\w+>")
 PANIC = "pyo3_runtime"  # the module of the exception for a panic in Rust, a BaseException
 
 _IS_SILENT: ContextVar[bool] = ContextVar("is_silent", default=False)
@@ -58,12 +60,14 @@ def call_library(problem: str, name: str) -> Iterator[None]:
 
 
 def quote_error(error: BaseException) -> str:
-    """The message of an error in one short line, or the name of its class.
+    """The message of an error in one short line, without addresses of objects, or the name of its class.
 
     >>> quote_error(ValueError("two\\nlines")), quote_error(KeyError())
     ('two lines', 'KeyError')
+    >>> quote_error(ValueError(f"cannot open {object()}: no image"))
+    'cannot open: no image'
     """
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(OBJECT.sub("", str(error)).split()) or type(error).__name__
     return text if len(text) <= MAX_QUOTE else f"{text[: MAX_QUOTE - 1]}…"
 
 

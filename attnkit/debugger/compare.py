@@ -61,6 +61,7 @@ class Implementation(Mapping[str, Array]):
     graph: Graph
     findings: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, slice] = field(default_factory=dict)
     _arrays: dict[str, Array] = field(default_factory=dict)
 
     def __contains__(self, site: object) -> bool:
@@ -83,8 +84,8 @@ class Implementation(Mapping[str, Array]):
     def fit(self, site: str, expected: Array) -> Array | None:
         """The array of a site, whose values decide between layouts of one shape."""
         fitted = self._fit(site, expected)
-        if fitted.array is None and site == "logits" and (last := self._fit_last(expected)) is not None:
-            return last
+        if fitted.array is None and (part := self._fit_part(site, expected)) is not None:
+            return part
         if fitted.array is None:
             self.problems[site] = fitted.problem
             return None
@@ -93,13 +94,20 @@ class Implementation(Mapping[str, Array]):
         self._keep(site, fitted.array)
         return fitted.array
 
-    def _fit_last(self, expected: Array) -> Array | None:
-        """Logits of the last token alone, as generation computes them."""
-        array = self.dump[self.sources["logits"].name]
-        if expected.ndim != 3 or array.size != expected[:, -1].size:
+    def _fit_part(self, site: str, expected: Array) -> Array | None:
+        """An array of one token alone, with the others as expected.
+
+        Generation computes the logits of the last token, and CLIP the norm at the end of an image of the first.
+        """
+        array = self.dump[self.sources[site].name]
+        is_first = site == "encoder.norm" and self.graph.core.config.vector_pooling == "cls"
+        if expected.ndim != 3 or array.size != expected[:, -1].size or not (is_first or site == "logits"):
             return None
-        self.findings["logits"] = "of the last token alone"
-        return np.concatenate([expected[:, :-1], array.reshape(expected[:, -1:].shape)], axis=1)
+        self.findings[site] = f"of the {'first' if is_first else 'last'} token alone"
+        self.parts[site] = slice(1) if is_first else slice(-1, None)
+        whole = expected.copy()
+        whole[:, self.parts[site]] = array.reshape(expected[:, -1:].shape)
+        return whole
 
     def dtype(self, site: str) -> str:
         return self.dump.dtype(self.sources[site].name)

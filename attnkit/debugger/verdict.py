@@ -74,6 +74,10 @@ class Sites(Protocol):
     def problems(self) -> Mapping[str, str]:
         """Sites whose arrays have no layout of the model's, and why."""
 
+    @property
+    def parts(self) -> Mapping[str, slice]:
+        """Sites whose arrays have some of the tokens alone, and which."""
+
     def __contains__(self, site: object, /) -> bool: ...
 
     def __getitem__(self, site: str, /) -> Array: ...
@@ -177,9 +181,12 @@ class Judge:
         return Measured(expected, floor)
 
     def select(self, site: str, array: Array) -> Array:
-        """The rows of a site without padding, as a matrix: (..., N) -> (rows, N)."""
+        """The rows of a site that the implementation has, without padding, as a matrix: (..., N) -> (rows, N)."""
         config, stack = self.graph.core.config, site.partition(".")[0]
         _, mask = self.graph.inputs.of(stack if stack in config.stacks else config.stacks[-1], config)
+        part = self.mine.parts.get(site, slice(None))
+        if array.ndim == 3:
+            array, mask = array[:, part], mask if mask is None else mask[:, part]
         return rows_of_tokens(array, mask)
 
     def explain(

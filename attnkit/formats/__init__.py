@@ -48,6 +48,7 @@ WRITTEN_AS = {"pytorch": "npz", "gguf": "npz", "csv": "json", "wav": "npz", "sou
 # The first bytes of JSON, and of texts likely meant as JSON, whose parser names the first error.
 JSON_STARTS = b" \t\r\n{[\"-0123456789+'/#"
 JSON_WORDS = (b"true", b"fals", b"null", b"NaN", b"Infi")
+INSTEAD = "and pictures are read from PNG and JPEG"
 SIGNATURES = {
     b"\x1f\x8b": "gzip",
     b"\x7fELF": "ELF",
@@ -56,7 +57,9 @@ SIGNATURES = {
     b"\xfd7zXZ": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"%PDF": "PDF",
-    b"GIF8": "GIF, and pictures are read from PNG and JPEG",
+    b"GIF8": f"GIF, {INSTEAD}",
+    b"II*\0": f"TIFF, {INSTEAD}",
+    b"MM\0*": f"TIFF, {INSTEAD}",
     b"version https://git-lfs": "Git LFS pointer",
     b"<": "HTML or XML",
 }

@@ -16,12 +16,8 @@ from attnkit.records import Record
 class Contents(io.BytesIO):
     """The bytes of a file, in which a place before the first is the first.
 
-    libsndfile seeks to such places in a file that is cut, and an exception would be written to standard error. Its
-    messages quote the file.
+    libsndfile seeks to such places in a file that is cut, and an exception would be written to standard error.
     """
-
-    def __repr__(self) -> str:
-        return "it"
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a place, as of a file."""

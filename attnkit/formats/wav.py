@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.formats import INSTEAD
 from attnkit.formats.streams import CHUNK, Source
 from attnkit.records import Array, Record, Tensor
 
@@ -19,6 +20,8 @@ LARGEST_RATE = 1 << 24  # samples a second, more than any recorder has
 def read(source: Source) -> Iterator[Record]:
     """The one record of a file. DataError where the file is cut, or its sizes contradict each other."""
     head = source.read(12)
+    if head[8:] == b"WEBP":
+        raise DataError(f"not a tensor file (looks like WebP, {INSTEAD})", source.name)
     if len(head) < 12 or head[8:] != b"WAVE":
         raise DataError("not a WAV file: no WAVE after RIFF", source.name)
     described, is_endless = None, head[4:8] == ENDLESS

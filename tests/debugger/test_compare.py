@@ -13,7 +13,7 @@ from attnkit.debugger.stages import Graph, Inputs
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
 from tests import process
-from tests.places import DATA, REFERENCES, STORY, folder
+from tests.places import DATA, REFERENCES, ROOT, STORY, folder
 
 IDS = np.array([[5, 9, 17, 30, 8, 41]])
 
@@ -95,6 +95,30 @@ def test_logits_of_the_last_token_alone():
     assert "logits: of the last token alone" in report.facts.notes
     arrays["logits"] = arrays["logits"] + 1
     assert [*differing(judge("gpt2", arrays))] == ["logits"]
+
+
+def test_a_part_of_the_tokens_does_not_inherit_as_its_own():
+    arrays = stages_of("gpt2", {"decoder.0.norm1": lambda stage: stage.change(kind="rms")})
+    arrays["logits"] = arrays["logits"][:, -1:]
+    assert [*differing(judge("gpt2", arrays, all_rows=True))] == ["decoder.0.norm1"]
+
+
+def test_the_norm_of_an_image_of_the_first_token_alone():
+    checkpoint = open_checkpoint(f"{ROOT}/tests/transcripts/inputs/clip:vision")
+    core = layers.complete_model(checkpoint)
+    image = np.random.default_rng(0).normal(size=(1, 3, 21, 21)).astype(np.float32)
+    graph, memo = Graph(core, Inputs(image=image)), {}
+    slip = {"encoder.0.norm1": graph.stages["encoder.0.norm1"].change(kind="rms")}
+    for site in graph.stages:
+        graph.evaluate(site, graph.roots, slip, "float32", memo)
+    arrays = {"pixel_values": image} | {site: array.astype(np.float32) for site, array in memo.items()}
+    arrays["encoder.norm"] = arrays["encoder.norm"][:, 0]
+    report = compare_with_model(checkpoint, dump_of(arrays), Request(all_rows=True))
+    assert "encoder.norm: of the first token alone" in report.facts.notes
+    assert [*differing(report)] == ["encoder.0.norm1"]
+    arrays["encoder.norm"] = arrays["encoder.norm"] + 1
+    report = compare_with_model(checkpoint, dump_of(arrays), Request(all_rows=True))
+    assert [*differing(report)] == ["encoder.0.norm1", "encoder.norm"]
 
 
 def test_ids_that_differ_are_said_first():

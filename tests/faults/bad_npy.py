@@ -106,6 +106,7 @@ BAD = {
     "ELF": (b"\x7fELF\x02\x01\x01" + bytes(60), "not a tensor file (looks like ELF)"),
     "HTML": (b"<!DOCTYPE html><html>", "not a tensor file (looks like HTML or XML)"),
     "GIF": (b'GIF89a\x01,1"2\n,3"4\n', "looks like GIF, and pictures are read from PNG and JPEG"),
+    "TIFF": (b"II*\0\x08\0\0\0" + bytes(60), "looks like TIFF, and pictures are read from PNG and JPEG"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "(looks like Git LFS pointer)"),
     "noise": (bytes(range(255, 127, -1)), "not a tensor file"),
 }

@@ -11,6 +11,7 @@ BAD = {
     # W1
     "four bytes": (b"RIFF", "not a WAV file: no WAVE after RIFF"),
     "an AVI file": (b"RIFF\x10\0\0\0AVI LIST", "not a WAV file: no WAVE after RIFF"),
+    "a WebP picture": (b"RIFF\x10\0\0\0WEBPVP8 ", "looks like WebP, and pictures are read from PNG and JPEG"),
     "no chunks": (WHOLE[:12], "a cut WAV file: no chunk of its format"),
     "cut in its format": (WHOLE[:30], "a cut WAV file: no chunk of its samples"),
     "cut after its format": (WHOLE[:36], "a cut WAV file: no chunk of its samples"),

@@ -63,8 +63,9 @@ def test_files_that_are_refused():
     # R1
     whole = pack_png(4, 3, 8, 2, (b"\0" + bytes(12)) * 3)
     for data in (whole[:8], whole[:40], whole[:45], whole[:20] + b"\xff" + whole[21:], b"\xff\xd8\xff"):
-        with pytest.raises(DataError, match=r"^in\.png: not a PNG or JPEG that can be read"):
+        with pytest.raises(DataError, match=r"^in\.png: not a PNG or JPEG that can be read") as caught:
             pixels_of(data)
+        assert "0x" not in str(caught.value)  # no address of a Python object
     with pytest.raises(DataError, match=r"^in\.png: a second picture follows the first \(expected one\)"):
         pixels_of(whole + whole)
     # R2
