@@ -26,7 +26,7 @@ from attnkit.formats.dtypes import (
     to_contiguous,
     unsupported_dtype,
 )
-from attnkit.formats.json_text import DEPTH_LIMIT, Documents, dumps, line_and_column, parse_json
+from attnkit.formats.json_text import DEPTH_LIMIT, Document, Documents, dumps, line_and_column
 from attnkit.formats.metadata import check_axis_names, check_history, check_keys, check_labels
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.records import Array, Record, Tensor
@@ -47,20 +47,20 @@ def read(source: Source, maps: bool = False) -> Iterator[Record]:
     """
     with name_errors(source.name):
         documents, is_empty = Documents(source.read_available), True
-        for text, place in documents:
+        for document in documents:
             is_empty = False
-            yield to_record(text, place, maps)
+            yield to_record(document, maps)
         if is_empty:
             raise DataError(
                 f"{line_and_column(b'', documents.place)}: unexpected end of input, expected a JSON document"
             )
 
 
-def to_record(text: bytes, place: tuple[int, int], maps: bool) -> Record:
-    value = parse_json(text, place)
+def to_record(document: Document, maps: bool) -> Record:
+    value = document.parse()
 
     def exact() -> Any:
-        return json.loads(text, parse_float=Decimal)
+        return json.loads(document.text, parse_float=Decimal)
 
     if not isinstance(value, dict):
         return Record({"x": to_array(value, None, exact)})
@@ -254,15 +254,15 @@ def encode(record: Record, indent: bool = False) -> list[Buffer]:
     >>> b"".join(encode(Record({"x": np.array([0.1, np.inf], np.float32)})))
     b'{"tensors":{"x":{"dtype":"float32","shape":[2],"data":[0.1,"Infinity"]}},"labels":{},"history":[]}\\n'
     """
-    tensors = {name: _tensor_text(one, indent) for name, one in record.tensors.items()}
-    labels = {axis: dumps(names) for axis, names in record.labels.items()}
-    history = [dumps(entry) for entry in record.history]
+    if not indent:
+        tensors = {name: _tensor_parts(one) for name, one in record.tensors.items()}
+        return [dumps({"tensors": tensors, "labels": record.labels, "history": record.history}) + b"\n"]
     parts = {
-        "tensors": _object(tensors, 1 if indent else None),
-        "labels": _object(labels, 1 if indent else None),
-        "history": _block(b"[", history, b"]", 1 if indent else None),
+        "tensors": _object({name: _indented_tensor(one) for name, one in record.tensors.items()}, 1),
+        "labels": _object({axis: dumps(names) for axis, names in record.labels.items()}, 1),
+        "history": _block(b"[", [dumps(entry) for entry in record.history], b"]", 1),
     }
-    return [_object(parts, 0 if indent else None) + b"\n"]
+    return [_object(parts, 0) + b"\n"]
 
 
 def normalize_nan(array: Array) -> Array:
@@ -280,28 +280,33 @@ def normalize_nan(array: Array) -> Array:
     return result
 
 
-def _tensor_text(tensor: Tensor, indent: bool) -> bytes:
+def _tensor_parts(tensor: Tensor) -> dict[str, Any]:
+    """What JSON states of a tensor: its elements are text already."""
+    import orjson
+
     array = to_contiguous(tensor.array)
-    parts = {"dtype": dumps(name_of(array.dtype)), "shape": dumps(array.shape)}
-    if tensor.axes is not None:
-        parts["axes"] = dumps(tensor.axes)
-    text = format_array(array)
-    if indent and array.ndim > 1 and array.size:
-        rows = text[1:-1].replace(b",", b", ").split(b"], [")
-        text = _block(b"[", [b"], [".join(rows)], b"]", 3).replace(b"], [", b"],\n" + b"  " * 4 + b"[")
-    parts["data"] = text
-    return _object(parts, 2 if indent else None)
+    axes = {} if tensor.axes is None else {"axes": tensor.axes}
+    data = orjson.Fragment(format_array(array))
+    return {"dtype": name_of(array.dtype), "shape": array.shape, **axes, "data": data}
 
 
-def _object(parts: dict[str, bytes], depth: int | None) -> bytes:
-    colon = b":" if depth is None else b": "
-    return _block(b"{", [dumps(key) + colon + text for key, text in parts.items()], b"}", depth)
+def _indented_tensor(tensor: Tensor) -> bytes:
+    parts = {key: dumps(part) for key, part in _tensor_parts(tensor).items()}
+    if len(tensor.shape) > 1 and tensor.array.size:
+        rows = parts["data"][1:-1].replace(b",", b", ").split(b"], [")
+        text = _block(b"[", [b"], [".join(rows)], b"]", 3)
+        parts["data"] = text.replace(b"], [", b"],\n" + b"  " * 4 + b"[")
+    return _object(parts, 2)
 
 
-def _block(opening: bytes, items: list[bytes], closing: bytes, depth: int | None) -> bytes:
-    """Items between brackets, on one line, or one a line at a depth."""
-    if depth is None or not items:
-        return opening + b",".join(items) + closing
+def _object(parts: dict[str, bytes], depth: int) -> bytes:
+    return _block(b"{", [dumps(key) + b": " + text for key, text in parts.items()], b"}", depth)
+
+
+def _block(opening: bytes, items: list[bytes], closing: bytes, depth: int) -> bytes:
+    """Items between brackets, one a line at a depth."""
+    if not items:
+        return opening + closing
     line = b"\n" + b"  " * (depth + 1)
     return opening + line + (b"," + line).join(items) + line[:-2] + closing
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnkit.errors import DataError
 from attnkit.formats.dtypes import LARGEST_EMPTY
@@ -44,7 +44,12 @@ def parse_json(text: bytes, place: tuple[int, int] = (1, 1)) -> Any:
         if error.msg.startswith("Not enough memory"):
             raise MemoryError from None
         raise DataError(describe_syntax_error(text, error, place)) from None
-    if sum(1 for match in KEYS.finditer(text) if match[1]) != count_keys(value):
+    return check_keys_once(text, value)
+
+
+def check_keys_once(text: bytes, value: Any) -> Any:
+    """A value parsed from a text; DataError if a key occurs twice in an object."""
+    if sum(map(bool, KEYS.findall(text))) != count_keys(value):
         json.loads(text, object_pairs_hook=refuse_repeated_key)
     return value
 
@@ -127,6 +132,18 @@ def refuse_repeated_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+class Document(NamedTuple):
+    """One document of a stream: its text, its line and column, and its value if that is parsed already."""
+
+    text: bytes
+    place: tuple[int, int]
+    value: Any = None
+
+    def parse(self) -> Any:
+        """The value; DataError as of `parse_json`."""
+        return parse_json(self.text, self.place) if self.value is None else check_keys_once(self.text, self.value)
+
+
 class Documents:
     """The JSON documents of a stream, each as soon as its last byte has arrived.
 
@@ -134,7 +151,7 @@ class Documents:
     place  the line and the column of the next document
 
     >>> from functools import partial
-    >>> [text for text, _ in Documents(partial(next, iter([b"[1, 2][3", b"] 4"]), b""))]
+    >>> [document.text for document in Documents(partial(next, iter([b"[1, 2][3", b"] 4"]), b""))]
     [b'[1, 2]', b'[3]', b'4']
     """
 
@@ -142,14 +159,13 @@ class Documents:
         self._more, self._text = more, bytearray()
         self.place, self._empty_lists = (1, 1), 0
 
-    def __iter__(self) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    def __iter__(self) -> Iterator[Document]:
         self._skip_byte_order_mark()
         while self._skip_spaces():
-            end = self._find_end()
-            document, place = bytes(memoryview(self._text)[:end]), self.place
-            self._drop(end)
+            document = self._find_line() or self._find_document()
+            self._drop(len(document.text))
             self._empty_lists = 0
-            yield document, place
+            yield document
 
     def _grow(self) -> bool:
         piece = self._more()
@@ -184,6 +200,11 @@ class Documents:
             if not self._grow():
                 return False
 
+    def _find_document(self) -> Document:
+        """The document at the front, whose end is searched for."""
+        end = self._find_end()
+        return Document(bytes(memoryview(self._text)[:end]), self.place)
+
     def _find_end(self) -> int:
         """The end of the document at the front: of its bracket, word or string."""
         first = bytes(self._text[:1])
@@ -191,8 +212,6 @@ class Documents:
             while (end := self._match(WORD, 0)) == len(self._text) and self._grow():
                 pass
             return end or 1
-        if end := self._find_end_of_line():
-            return end
         at, depth, limit = 0, 0, DEPTH_LIMIT + (3 if first == b"{" else 0)
         while True:
             at = self._match(PLAIN, at) if 0 < depth < limit else at
@@ -212,22 +231,22 @@ class Documents:
             if depth <= 0:
                 return at
 
-    def _find_end_of_line(self) -> int:
-        """The end of the document at the front if it is all of a short line; else 0.
+    def _find_line(self) -> Document | None:
+        """The document at the front if it is all of a short line, else None.
 
-        A parser finds it faster than a search for brackets. A line of more brackets than a document may be deep is
-        left to that search.
+        A parser finds its end faster than a search for brackets. A line of more brackets than a document may be deep
+        is left to that search.
         """
         import orjson
 
         line = bytes(self._text[: max(self._text.find(b"\n", 0, SHORT_LINE), 0)])
-        if not line or line.count(b"[") + line.count(b"{") > DEPTH_LIMIT:
-            return 0
+        if line[:1] not in (b"[", b"{", b'"') or line.count(b"[") + line.count(b"{") > DEPTH_LIMIT:
+            return None
         try:
-            orjson.loads(line)
+            value = orjson.loads(line)
         except orjson.JSONDecodeError:
-            return 0
-        return len(line.rstrip())
+            return None
+        return Document(line.rstrip(), self.place, value)
 
     def _skip_string(self, at: int) -> int:
         while True:
