@@ -1,7 +1,5 @@
 """DeBERTa 2 and 3: a post-norm encoder that attends to contents and distances."""
 
-from dataclasses import replace
-
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import PREDICTIONS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -79,7 +77,7 @@ def _either(raw: ConfigReader, older: Specs, newer: Specs) -> Specs:
     """Map a layer of the head by the names that `legacy` selects, or by the others."""
     first, second = (older, newer) if raw.get_bool("legacy", True) else (newer, older)
     return {
-        key: replace(spec, names=tuple(dict.fromkeys(spec.names + second[key].names))) for key, spec in first.items()
+        key: spec._replace(names=tuple(dict.fromkeys(spec.names + second[key].names))) for key, spec in first.items()
     }
 
 

@@ -36,7 +36,7 @@ def map_layers(raw: ConfigReader) -> Layers:
     discriminator: Layers = {
         "head.dense": map_linear(w=f"{DISCRIMINATOR}.dense"),
         "head": {
-            key: replace(spec, padding_row=0.0)
+            key: spec._replace(padding_row=0.0)
             for key, spec in map_linear(w=f"{DISCRIMINATOR}.dense_prediction").items()
         },
     }

@@ -7,7 +7,6 @@ experts has the name `STACK.{n}.router` there, as other layers may have a plain 
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,8 +173,7 @@ class Share(NamedTuple):
 WHOLE = Share()
 
 
-@dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """The stored form of a parameter.
 
     names         published names of the tensor; the first one that is stored counts
@@ -209,12 +207,12 @@ class TensorSpec:
             return self
         names = [name.replace("{n}", str(number)).replace("{k}", str(number + 1)) for name in self.names]
         if expert is None:
-            return replace(self, names=tuple(names))
-        return replace(self, names=tuple(name.replace("{e}", str(expert)) for name in names), entry=expert)
+            return self._replace(names=tuple(names))
+        return self._replace(names=tuple(name.replace("{e}", str(expert)) for name in names), entry=expert)
 
     def of_entry(self) -> "TensorSpec":
         """The spec of a tensor that is read alone, out of those that are stacked."""
-        return replace(self, stacked=0) if self.stacked else self
+        return self._replace(stacked=0) if self.stacked else self
 
     def joined_names(self) -> list[tuple[str, ...]]:
         """The names of each tensor that the parameter consists of.

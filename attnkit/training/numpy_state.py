@@ -1,7 +1,6 @@
 """Training in NumPy: buffers of parameters and gradients, changed in place."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -295,7 +294,7 @@ class BufferedParameters:
         self._copies: list[tuple[Array, TensorSpec, list[Array]]] = []
         for layer, specs in table.specs.items():
             for name, spec in specs.items():
-                spec = replace(spec, offset=0.0) if is_slope else spec
+                spec = spec._replace(offset=0.0) if is_slope else spec
                 tensors = [buffer[published] for published in table.names[f"{layer}.{name}"]]
                 array = spec.to_parameter(spec.join(tensors), table.config.parameter_shape(layer, name))
                 self.params[layer][name] = array

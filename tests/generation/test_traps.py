@@ -140,7 +140,7 @@ def test_fused_parts_are_not_one_after_another(opened, name, layer, parameter): 
     params = opened(name).params
     spec, shape = params.specs[layer][parameter], params.config.parameter_shape(layer, parameter)
     tensor = params.weights.tensor(params.weights.find(spec.names))
-    flat = replace(spec, share=spec.share._replace(groups=1))
+    flat = spec._replace(share=spec.share._replace(groups=1))
     assert spec.share.groups > 1 and spec.share != WHOLE
     assert np.array_equal(spec.to_parameter(tensor, shape), params[layer][parameter])
     assert not np.array_equal(flat.to_parameter(tensor, shape), params[layer][parameter])
