@@ -476,7 +476,7 @@ def cost(
     also blocked ones, and where there are so many that they are computed in tiles, those of the tiles that are not
     skipped. With --generate, the prompt and the generated tokens, each of which attends to the cache, are two tables.
     Without it, one pass over the texts computes the logits of every token; the decoder of an encoder-decoder model
-    reads as many tokens as its encoder.
+    reads as many tokens as its encoder, which for Whisper always reads a whole sound.
 
     A table shows bytes read and written together, FLOPs per byte of them (elementwise ones included), the bytes that a
     token adds to the cache of keys and values, and the share of the FLOPs. Training counts two products in the

@@ -187,11 +187,11 @@ def count_model(checkpoint: "Checkpoint") -> ModelShapes:
 def count_forward(model: ModelShapes, tokens: int, texts: int = 1) -> list[Stage]:
     """Stages of one pass over texts of so many tokens, with the logits of every token.
 
-    The decoder of an encoder-decoder model reads as many tokens as the encoder.
+    The decoder of an encoder-decoder model reads as many tokens as the encoder, unless that reads a sound.
     """
     for stack in model.config.stacks:
         check_length(model.config, stack, tokens)
-    return count_stacks(model, Passes(texts, tokens, heads=tokens), tokens)
+    return count_stacks(model, Passes(texts, tokens, heads=tokens), source_tokens(model.config, tokens))
 
 
 def count_generation(model: ModelShapes, tokens: int, generated: int, texts: int = 1) -> dict[str, list[Stage]]:
@@ -207,13 +207,20 @@ def count_generation(model: ModelShapes, tokens: int, generated: int, texts: int
     prompt = 1 if config.encoder else tokens
     check_length(config, "decoder", prompt + generated - 1)
     check_length(config, config.stacks[0], tokens)
-    prefill = count_stacks(model, Passes(texts, prompt, heads=1), tokens)
+    source = source_tokens(config, tokens)
+    prefill = count_stacks(model, Passes(texts, prompt, heads=1), source)
     steps: list[Stage] = []
     for passes in generation_passes(config, prompt, generated - 1, texts):
-        source = tokens if config.encoder else 0
         passes = replace(passes, source=source, has_memory=passes.past > 0)
         steps = sum_stages([*steps, *count_stack(model, "decoder", passes), *count_head(model, passes)])
     return {"prompt": prefill} | ({"generation": steps} if steps else {})
+
+
+def source_tokens(config: Config, tokens: int) -> int:
+    """The states of the source of so many tokens, 0 without an encoder; those of a sound are as many in any case."""
+    if config.encoder is None:
+        return 0
+    return (config.sound.positions if config.sound else 0) or tokens
 
 
 def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> Iterator[Passes]:
@@ -243,10 +250,10 @@ def check_length(config: Config, stack: str, tokens: int) -> None:
 def longest_text(config: Config, stack: str) -> int:
     """The number of tokens of the longest text of a stack whose positions end; else 0.
 
-    The positions of the patches of an image are resized.
+    The positions of the patches of an image are resized, and a sound is cut to the positions of its encoder.
     """
-    ends = config.positions.kind in ("learned", "sinusoidal") and not config.patches
-    return config.position_count(stack) if ends else 0
+    is_text = not config.patches and not (config.sound and stack == "encoder")
+    return config.position_count(stack) if is_text and config.positions.kind in ("learned", "sinusoidal") else 0
 
 
 def count_stacks(model: ModelShapes, passes: Passes, source: int) -> list[Stage]:
@@ -764,6 +771,9 @@ def count_phases(model: ModelShapes, run: Workload) -> dict[str, list[Stage]]:
     if patches and tokens != patches:
         raise UsageError(f"{tokens} tokens, and an image of this model has {patches}", "--tokens")
     if run.generated:
+        source = source_tokens(model.config, tokens)
+        if source not in (0, tokens):
+            raise UsageError(f"{tokens} tokens, and a sound of this model has {source}", "--tokens")
         return count_generation(model, tokens, run.generated, texts)
     forward = count_forward(model, tokens, texts)
     if not run.train:
@@ -784,6 +794,8 @@ def default_tokens(config: Config, generated: int = 0) -> int:
     """
     if patches := count_patches(config):
         return patches
+    if generated and config.sound and (source := source_tokens(config, 0)):
+        return source
     ends = [longest for stack in config.stacks if (longest := longest_text(config, stack))]
     is_prompt = config.encoder is None and generated > 0
     return max(min([USUAL, *ends]) - (max(0, USUAL + generated - 1 - min(ends)) if is_prompt and ends else 0), 1)
@@ -879,7 +891,7 @@ def count_held(model: ModelShapes, run: Workload) -> dict[str, int]:
         return {"gradients": model.parameters, "optimizer": MOMENTS * model.parameters}
     if config.decoder is None or config.classes:
         return {}
-    source = run.tokens if config.encoder else 0
+    source = source_tokens(config, run.tokens)
     read = (1 if config.encoder and run.generated else run.tokens) + max(run.generated - 1, 0)
     cache = count_cache(model, read, source, run.texts)
     if isinstance(config, RecurrentConfig):

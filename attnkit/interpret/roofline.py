@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit import model as core
-from attnkit.interpret.cost import Workload, collapse, count_forward, count_model
+from attnkit.interpret.cost import Workload, collapse, count_forward, count_model, source_tokens
 from attnkit.model import Step
 from attnkit.model.kernels.products import matrix_product
 from attnkit.model.recurrent import RecurrentLayer, run_layer
@@ -116,7 +116,7 @@ def draw_random_input(checkpoint: "Checkpoint", stack: str, run: Workload, rng: 
     if cut:
         return rng.standard_normal((run.texts, cut.channels, cut.height, cut.width), np.float32)
     if config.sound and stack == "encoder":
-        frames = config.sound.frames_before("", run.tokens)
+        frames = config.sound.frames_before("", source_tokens(config, run.tokens))
         channels = (config.sound.spectrogram.mels,) if config.sound.spectrogram else ()
         return rng.standard_normal((run.texts, frames, *channels), np.float32)
     if f"{stack}.embed" not in checkpoint.params:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from attnkit.checkpoints import open_checkpoint
+from attnkit.errors import UsageError
 from attnkit.interpret import cost
 from attnkit.model import Config, StackConfig
 from tests.drawing import drawn_models, write_model
@@ -24,8 +25,8 @@ def list_cases(folder):
     config = open_checkpoint(folder).config
     longest = min(filter(None, (cost.longest_text(config, stack) for stack in config.stacks)), default=0)
     for tokens, generated, texts, is_masked in CASES:
-        if config.patches:
-            tokens = cost.count_patches(config)
+        if config.patches or (config.sound and generated):
+            tokens = cost.default_tokens(config, generated)
         is_writer = config.decoder is not None and config.head and not config.classes
         if (
             (is_writer or not generated)
@@ -82,7 +83,8 @@ def test_the_weights_and_the_cache_have_the_bytes_of_their_arrays(measured):
         model = cost.count_model(open_checkpoint(folder))
         assert given["itemsize"] * model.parameters == given["weights"], folder
         if generated > 0:
-            read, source = (1, tokens) if model.config.encoder else (tokens, 0)
+            source = cost.source_tokens(model.config, tokens)
+            read = 1 if source else tokens
             assert given["itemsize"] * cost.count_cache(model, read + generated - 1, source, texts) == given["cache"], (
                 folder
             )
@@ -153,3 +155,16 @@ def test_a_published_model_has_the_parameters_and_the_cache_that_its_authors_sta
     scores = 2 * 2 * 32 * 32 * 2 * 128  # two products of two keys, of 32 heads in 32 layers
     tables = 128256 * 4096 + 65 * 4096  # embeddings and norms are no products
     assert flops == 2 * (model.parameters - tables) + scores
+
+
+def test_the_encoder_of_a_sound_reads_all_its_positions_whatever_the_text(tmp_path):
+    """Whisper of 50 positions and width 24, of which the second convolution makes each from three states before."""
+    model = cost.count_model(open_checkpoint(str(write_model("whisper", tmp_path, kind="sounds"))))
+    for run in (cost.Workload(7), cost.Workload(50, generated=1)):
+        stages = {stage.name: stage for stages in cost.count_phases(model, run).values() for stage in stages}
+        assert stages["encoder.conv2"].flops == 2 * 50 * 3 * 24 * 24
+        assert stages["encoder.0.self.q"].flops == stages["decoder.0.cross.k"].flops == 2 * 50 * 24 * 24
+        assert stages["decoder.0.self.q"].flops == 2 * (1 if run.generated else 7) * 24 * 24
+    with pytest.raises(UsageError, match="7 tokens, and a sound of this model has 50"):
+        cost.count_phases(model, cost.Workload(7, generated=1))
+    assert [cost.default_tokens(model.config, generated) for generated in (0, 1)] == [40, 50]
