@@ -136,6 +136,7 @@ class PatchConfig:
 
         It is all of it, except in a model whose own images have a rest on the right or at the bottom without a patch.
 
+        >>> import numpy as np
         >>> PatchConfig(23, 23, 7, 7).covered(np.ones((3, 30, 23))).shape
         (3, 28, 21)
         """
@@ -214,7 +215,7 @@ class SoundConfig(NamedTuple):
     def frames_before(self, part: str, states: int) -> int:
         """The windows of a convolution of which the encoder makes so many states, or the samples before the first.
 
-        part  "" for the samples; the least number that suffices
+        part  "" for the samples; the least number that suffices, and of a padded convolution one stride for each state
 
         >>> one = ConvolutionLayer(1, 4, 10, Convolution((5,)))
         >>> sound = SoundConfig(None, 0, {"conv1": one, "conv2": one})
@@ -226,8 +227,8 @@ class SoundConfig(NamedTuple):
             if name == part:
                 break
             if name != POSITION_CONVOLUTION:
-                stride, zeros = cut.options.stride[0], cut.options.padding
-                frames = (frames - 1) * stride + cut.size - (2 * zeros[0] if isinstance(zeros, tuple) else 0)
+                stride = cut.options.stride[0]
+                frames = frames * stride if any(cut.options.padding) else (frames - 1) * stride + cut.size
         return frames
 
 
