@@ -535,11 +535,13 @@ def is_model(folder: str) -> bool:
 
 
 def import_family(reader: ConfigReader) -> Family:
-    """Import the family that a configuration names. DataError if it is unknown."""
+    """Import the family that a configuration names, or its classifier of images. DataError if it is unknown."""
     name = reader.get_str("model_type")
     if name not in FAMILIES:
         raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
-    return _import_module(SAME_AS.get(name, name).replace("-", "_"))
+    family = _import_module(SAME_AS.get(name, name).replace("-", "_"))
+    is_classifier = reader.has_architecture("ForImageClassification")
+    return cast(Family, getattr(family, "CLASSIFIER", family)) if is_classifier else family
 
 
 def _import_module(name: str) -> Family:

@@ -4,7 +4,7 @@ from typing import Any
 
 from attnkit.checkpoints import vit
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.label_heads import DEFAULT_CLASSES, read_classes
+from attnkit.checkpoints.label_heads import read_image_labels
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_fused, map_linear, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
@@ -33,8 +33,8 @@ def read_config(raw: ConfigReader, stored: Weights, **cut: Any) -> Config:
         positions=PositionConfig("learned", size=1 + rows * columns),
         patches=patches,
         head=stored.has("classifier.weight"),
-        classes=read_classes(raw) or DEFAULT_CLASSES,
         pooling="patches",
+        **read_image_labels(raw),
     )
 
 

@@ -158,3 +158,16 @@ def read_function(raw: ConfigReader, count: int) -> str:
         return TORCH_FUNCTIONS[name]
     function = raw.get_choice("problem_type", FUNCTIONS, "single_label_classification")
     return "sigmoid" if function == "softmax" and count == 1 else function
+
+
+def read_image_labels(raw: ConfigReader) -> dict[str, Any]:
+    """The fields of Config for the labels of a classifier of images. DataError for regression.
+
+    >>> read_image_labels(ConfigReader({"problem_type": "multi_label_classification"}, "config.json"))
+    {'classes': ('LABEL_0', 'LABEL_1'), 'label_function': 'sigmoid'}
+    """
+    classes = read_classes(raw) or DEFAULT_CLASSES
+    function = read_function(raw, len(classes))
+    if function == "none":
+        raise raw.error("problem_type regression is not supported for images")
+    return {"classes": classes, "label_function": function}

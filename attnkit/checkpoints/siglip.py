@@ -2,13 +2,14 @@
 
 import math
 
-from attnkit.checkpoints import siglip_text_model, siglip_vision_model
+from attnkit.checkpoints import siglip_classifier, siglip_text_model, siglip_vision_model
 from attnkit.checkpoints.clip import SCALE, read_number
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config, Similarity
 
 PREFIXES = siglip_text_model.PREFIXES
+CLASSIFIER = siglip_classifier  # of images, a model of its own
 TOWERS = {"text": siglip_text_model, "vision": siglip_vision_model}
 NAMES = {"text": ("text_",), "vision": ("vision_",)}  # the beginnings of the names of their tensors
 NUMBERS = (SCALE, BIAS) = (SCALE, "logit_bias")  # tensors of one number, of no tower

@@ -3,7 +3,7 @@
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.label_heads import DEFAULT_CLASSES, read_classes
+from attnkit.checkpoints.label_heads import read_image_labels
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_linear, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PatchConfig, PositionConfig
@@ -40,7 +40,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         patches=patches,
         pooler=has_pooler,
         head=stored.has("classifier.weight"),
-        classes=read_classes(raw) or DEFAULT_CLASSES,
+        **read_image_labels(raw),
     )
 
 

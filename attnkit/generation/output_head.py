@@ -49,7 +49,7 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
         traced = tracer.record(tokens, memory_tokens).merge(patches.find_box(record))
         callbacks.current().write_side_output(options.inspection.trace, traced)
     if config.classes:
-        return OutputLogits(record, logits, list(config.classes), None, "label")
+        return OutputLogits(record, logits, list(config.classes), None, "label", config.label_function)
     side = "target" if config.encoder and config.decoder else "source"
     try:
         tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_, side)

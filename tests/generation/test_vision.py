@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import attnkit
 from attnkit import formats, model
-from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints import open_checkpoint, siglip
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitError, AttnkitWarning
 from attnkit.inputs import layers
@@ -77,7 +77,8 @@ def test_states_and_logits_are_those_of_transformers(folder, name):
         if not place:
             assert_near(kept["encoder.0.self.weights"], frozen(name, "weights.0"), EXACT)
             first = "encoder.positions" if "encoder.positions" in kept else "encoder.embed"
-            names = [first, *(f"encoder.{at}.scale2.residual" for at in range(3))]
+            last = "scale2" if core.config.layer_scale else "ffn"
+            names = [first, *(f"encoder.{at}.{last}.residual" for at in range(3))]
             for at, where in enumerate(names):
                 given = frozen(name, f"hidden.{at}")
                 found = np.delete(kept[where], np.s_[len(given[0]) :], axis=1)
@@ -127,11 +128,11 @@ def check_gradients(core, given, parameters):
 def test_gradients_are_those_of_finite_differences(folder, name):
     core = layers.core_model(open_checkpoint(folder(name)))
     parameters = [
-        ("encoder.embed", "cls"),
+        ("encoder.embed", "cls" if core.config.patches.has_class else "b"),
         ("encoder.embed", "w"),
         *[("encoder.positions", "table")] * ("encoder.positions" in core.params),
         *[("encoder.1.self", letter) for letter in ("wq", "wk")],
-        ("encoder.1.scale1", "w"),
+        *[("encoder.1.scale1", "w")] * core.config.layer_scale,
         ("encoder.2.ffn", "w2"),
         *[("head", "w")] * (name in CLASSIFIERS),
         *[("encoder.embed", "registers")] * ("registers" in core.params["encoder.embed"]),
@@ -390,12 +391,48 @@ def test_the_vector_of_an_image_is_traced_step_by_step(folder):
     assert_near(attended["x"], record["vector.cross.output"], EXACT)
 
 
-def vectors_of(core, name, tower):
-    """The vectors of a tower in float64, from a model that may be changed."""
+def test_a_classifier_of_several_labels_gives_each_a_probability_of_its_own(folder):
+    image = frozen("siglip-classifier", "pixels")[0]
+    record = attnkit.decode(model=folder("siglip-classifier"), image=image, dtype="float64")
+    logits = frozen("siglip-classifier", "logits.f64")[0]
+    np.testing.assert_allclose(record["x"], 1 / (1 + np.exp(-logits)), rtol=1e-9)
+    assert record.labels["label"] == ["circle", "square", "cross"]
+    assert record.tensor("x").formula == "σ(logits), logits = head(x)"
+
+
+@pytest.mark.parametrize("name", ["dinov2", "siglip-classifier"])
+def test_problem_type_of_a_classifier_of_images_states_the_function(tmp_path, name):
+    image = frozen(name, "pixels")[0]
+    for kind, formula in (("multi_label", "σ(logits)"), ("single_label", "softmax(logits)")):
+        write_model(name, tmp_path, np.float64, "vision", problem_type=f"{kind}_classification")
+        record = attnkit.decode(model=str(tmp_path), image=image, dtype="float64")
+        assert record.tensor("x").formula == f"{formula}, logits = head(x)"
+    write_model(name, tmp_path, np.float64, "vision", problem_type="regression")
+    with pytest.raises(AttnkitError, match="problem_type regression is not supported for images"):
+        attnkit.decode(model=str(tmp_path), image=image)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"id2label": {"0": "a"}}, "tensor 'classifier.weight' (w of head) has shape (3, 20) (expected (1, 20))"),
+        ({"vision_config": []}, "vision_config is '[]' (expected an object)"),
+        ({"temperature_of": 2}, "temperature_of 2 is not supported"),
+        ({"architectures": ["SiglipModel"]}, "no tensor 'embeddings.token_embedding.weight'"),
+    ],
+)
+def test_hostile_classifiers_of_siglip_are_one_line(tmp_path, changes, problem):
+    write_model("siglip-classifier", tmp_path, np.float32, "vision", **changes)
+    done = process.run("decode", "--model", str(tmp_path), "--image", PICTURE)
+    assert done.code == 3 and problem in done.err and done.err.count("\n") == 1, done.err
+
+
+def vectors_of(core, name, tower, hook=model.no_hook):
+    """The vectors of a tower in float64, from a model or intermediates that may be changed."""
     given = frozen(name, "ids" if tower == "text" else "pixels")
     x = model.run(core, core.config.plan("encoder"), given, model.Context(dtype="float64"))
     if tower == "vision":
-        return model.pool_by_probe(core, x)
+        return model.pool_by_probe(core, x, hook)
     return x[:, {"cls": 0, "last": -1}[core.config.vector_pooling]] @ core.params["vector"]["w"] + core.params[
         "vector"
     ].get("b", 0)
@@ -405,11 +442,9 @@ SLIPS = {  # name of a slip -> tower, and fields of the configuration, parameter
     "causal": ("text", {}, {}, {"causal": True}),
     "first token": ("text", {"vector_pooling": "cls"}, {}, {}),
     "no bias of the head": ("text", {}, {"vector": {"b": 0}}, {}),
-    "erf in GELU": ("text", {"activation": "gelu"}, {}, {}),
-    "eps of CLIP": ("text", {"eps": 1e-2}, {}, {}),
+    "erf in GELU": ("vision", {"activation": "gelu"}, {}, {}),
     "no final norm": ("text", {}, {}, {"final_norm": False}),
     "no bias of the patches": ("vision", {}, {"encoder.embed": {"b": 0}}, {}),
-    "no norm before the network": ("vision", {}, {"vector.norm": {"gamma": 0, "beta": 0}}, {}),
     "no network": ("vision", {}, {"vector.ffn": {"w2": 0, "b2": 0}}, {}),
     "no bias of keys, queries and values": ("vision", {}, {"vector.cross": {"bq": 0, "bk": 0, "bv": 0}}, {}),
     "one head": ("vision", {}, {}, {"heads": 1, "kv_heads": 1, "head_dim": 20}),
@@ -429,7 +464,31 @@ def test_slips_in_siglip_show(folder, slip):
         params[layer] |= {key: factor * params[layer][key] for key, factor in many.items()}
     config = replace(core.config, **fields, encoder=replace(core.config.encoder, **stack))
     found = vectors_of(model.Model(config, params), "siglip", tower)
-    assert np.abs(found - expected).max() > 1e-4
+    assert np.abs(found - expected).max() > 1e-4 * np.abs(expected).max()
+
+
+def test_the_network_of_the_probe_without_its_norm_shows(folder):
+    core, kept = layers.core_model(open_checkpoint(f"{folder('siglip')}:vision")), {}
+
+    def skip_norm(where):
+        return lambda array: kept["vector.cross.output"] if where == "vector.norm" else kept.setdefault(where, array)
+
+    expected = frozen("siglip", "vision.vectors.f64")
+    assert_near(vectors_of(core, "siglip", "vision"), expected, EXACT)
+    found = vectors_of(core, "siglip", "vision", skip_norm)
+    assert np.abs(found - expected).max() > 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("key", "value"), [("function", "softmax"), ("bias", 0.0), ("scale", 1.0)])
+def test_slips_in_the_similarity_of_siglip_show(monkeypatch, key, value):
+    def label():
+        return attnkit.decode(model=SIGLIP, image=PICTURE, labels=PAIRS["texts"], dtype="float64")["x"]
+
+    expected = np.array(PAIRS["probabilities"])
+    assert_near(label(), expected, SINGLE)
+    read = siglip.read_similarity
+    monkeypatch.setattr(siglip, "read_similarity", lambda stored: replace(read(stored), **{key: value}))
+    assert np.abs(label() - expected).max() > 1e-4 * expected.max()
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,12 @@ VISION = {
 CLIP = {"text_config": TEXT, "vision_config": VISION, "projection_dim": 11}
 SIGLIP_TEXT = {"projection_size": 20, "pad_token_id": 1}  # the rest as CLIP
 SIGLIP = {"text_config": TEXT | SIGLIP_TEXT, "vision_config": VISION}
+SIGLIP_CLASSES = {
+    "vision_config": VISION | {"layer_norm_eps": 1e-5},
+    "id2label": {"0": "circle", "1": "square", "2": "cross"},
+    "label2id": {"circle": 0, "square": 1, "cross": 2},
+    "problem_type": "multi_label_classification",
+}
 DINO3 = {
     "hidden_size": 24,
     "intermediate_size": 31,
@@ -162,6 +168,13 @@ MODELS = {  # class of the model, configuration, class of the processor, its set
         SiglipImageProcessorPil,
         {"size": {"height": 28, "width": 21}, "resample": 2, "image_mean": [0.4, 0.5, 0.6]},
     ),
+    "siglip-classifier": (
+        "SiglipForImageClassification",
+        "siglip",
+        SIGLIP_CLASSES,
+        SiglipImageProcessorPil,
+        {"size": {"height": 21, "width": 21}},
+    ),
 }
 
 
@@ -181,16 +194,18 @@ def compute(folder: pathlib.Path, kind: str, given: dict[str, np.ndarray], dtype
     model = getattr(transformers, kind).from_pretrained(folder, attn_implementation="eager", dtype=precision).eval()
     if "ids" in given:
         return compute_towers(model, given, dtype)
-    body, found = getattr(model, model.base_model_prefix), {}
+    found, is_siglip = {}, hasattr(model, "vision_model")
+    body = model.vision_model if is_siglip else getattr(model, model.base_model_prefix)
     if not hasattr(model, "classifier"):
         body = model
     with torch.no_grad():
         for place in ("", "wide."):
             pixels = torch.tensor(given[f"{place}pixels"], dtype=precision)
-            output = model(pixels, output_hidden_states=True, output_attentions=True)
+            options = {"interpolate_pos_encoding": True} if is_siglip and place else {}
+            output = model(pixels, **options, output_hidden_states=True, output_attentions=True)
             if body is not model:
                 found[f"{place}logits.{dtype}"] = output.logits.numpy()
-            found[f"{place}normed.{dtype}"] = body(pixels).last_hidden_state.numpy()
+            found[f"{place}normed.{dtype}"] = body(pixels, **options).last_hidden_state.numpy()
             if dtype == "f64" and not place:
                 found |= {f"hidden.{at}": state.numpy() for at, state in enumerate(output.hidden_states)}
                 found["weights.0"] = output.attentions[0].numpy()
