@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.context import Context, Model
-from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import FIXED, LANES, PLAIN, Products
 from attnkit.model.kernels.threads import split_range
@@ -53,7 +53,6 @@ def _multiply(x: Array, weight: Any, bias: Array | None, products: Products) -> 
     return rows
 
 
-@quiet
 def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None, products: Products = PLAIN) -> Array:
     """Vector that a head of whole texts or images reads, each text as if alone.
 
