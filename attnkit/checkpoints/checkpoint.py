@@ -339,6 +339,7 @@ class Checkpoint:
     generation what generation_config.json states, else config.json: the defaults of another library
     place      the folder of the files, where `folder` names one tower of a model besides
     towers     of a model of texts and of images, of which this is one: by the names text and vision
+    others     beginnings of the names of tensors and modules of the other tower
     similarity of a text and an image, by their vectors
     """
 
@@ -363,6 +364,7 @@ class Checkpoint:
         self.keys = keys or {}
         self.generation = raw if generation is None else generation
         self.towers: Mapping[str, Checkpoint] = {}
+        self.others: tuple[str, ...] = ()
         self.similarity: Similarity | None = None
         self._files = list(files)
         self._companions: dict[str, Any] = {}
@@ -501,13 +503,14 @@ def _open_towers(family: Any, folder: str, reader: ConfigReader, weights: Weight
     towers: dict[str, Checkpoint] = {}
     for name, module in family.TOWERS.items():
         before = {*reader.values.reads}
-        others = [prefix for other in family.TOWERS if other != name for prefix in family.NAMES[other]]
+        others = tuple(prefix for other in family.TOWERS if other != name for prefix in family.NAMES[other])
         tower, stored = family.read_tower(reader, name), weights.without(*others, *family.NUMBERS)
         config, params = read_model(module, tower, stored)
         parts = [*files, *weights.files]
         path = f"{folder}:{name}"
         keys = {key: is_stated for key, is_stated in reader.values.stated().items() if key not in before}
         towers[name] = Checkpoint(path, config, reader.values.plain, params, parts, keys, place=folder)
+        towers[name].others = others
     refuse_unread(reader, f"family {reader.get_str('model_type')}")
     similarity = family.read_similarity(weights)
     for one in towers.values():

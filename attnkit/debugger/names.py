@@ -122,7 +122,8 @@ def locate_sites(
     ('transformer.h.0.mlp.act.output', {'loss': 'no site by this name'})
     """
     known = _know(checkpoint) if checkpoint else _find_family(names)
-    scheme, claims = _claim_all(names, known)
+    others = checkpoint.others if checkpoint else ()
+    scheme, claims = _claim_all([name for name in names if not _begins_part(name, others)], known)
     chosen = {name: [Claim(site, TensorSource(name), rank=-1)] for name, site in (user_map or {}).items()}
     found = _claim_sites(names, known) | _claimed(claims) | chosen
     best: dict[str, Claim] = {}
@@ -167,6 +168,15 @@ def read_map(path: str, names: Iterable[str], sites: Iterable[str]) -> dict[str,
             raise DataError(f"line {number}: {problem}", path)
         found[words[0]] = words[1]
     return found
+
+
+def _begins_part(name: str, beginnings: tuple[str, ...]) -> bool:
+    """Whether a part of a name begins so.
+
+    >>> _begins_part("/vision_model/encoder/Add", ("vision_",)), _begins_part("television_model", ("vision_",))
+    (True, False)
+    """
+    return any(part.startswith(beginnings) for part in re.split(r"[./]", name))
 
 
 Claims = dict[str, list[Claim] | str]  # a name to its sites, or to why it holds none

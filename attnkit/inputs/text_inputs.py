@@ -244,7 +244,9 @@ def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenize
 
 
 def fill_texts(encoded: Sequence[Tokens], tokenizer: Tokenizer, config: "model.Config") -> list[Tokens]:
-    """Pad each text to the length of all, with the padding token of the tokenizer, else of the configuration.
+    """Pad each text to the length of all, on the side and with the padding token of the tokenizer.
+
+    The configuration has the token of a tokenizer that has none.
 
     >>> config = model.Config("siglip_text_model", 2, text_length=3, special=model.SpecialTokens(pad=1))
     >>> fill_texts([Tokens(["a"], [5])], Tokenizer(lambda text: Tokens([text])), config)[0].ids
@@ -253,10 +255,9 @@ def fill_texts(encoded: Sequence[Tokens], tokenizer: Tokenizer, config: "model.C
     pad = tokenizer.special.get("pad", config.special.pad or 0)
     word = "".join(tokenizer.vocabulary[pad : pad + 1]) or tokenizers.PADDING[0]
     missing = [max(config.text_length - len(one.spellings), 0) for one in encoded]
-    return [
-        Tokens(one.spellings + count * [word], [*(one.ids or []), *(count * [pad])])
-        for one, count in zip(encoded, missing, strict=True)
-    ]
+    padding = [Tokens(count * [word], count * [pad]) for count in missing]
+    pairs = zip(*(padding, encoded) if tokenizer.pads_left else (encoded, padding), strict=True)
+    return [Tokens(a.spellings + b.spellings, [*(a.ids or []), *(b.ids or [])]) for a, b in pairs]
 
 
 def languages_of(checkpoint: "Checkpoint") -> Languages | None:

@@ -148,6 +148,18 @@ def find_special_tokens(settings: Mapping[str, Any], find: Callable[[str], int |
     return special
 
 
+def is_left(settings: Mapping[str, Any], name: str, default: str = "right") -> bool:
+    """Whether padding comes before a text, as `padding_side` of a tokenizer_config.json says.
+
+    >>> is_left({"padding_side": "left"}, ""), is_left({}, "")
+    (True, False)
+    """
+    side = settings.get("padding_side") or default
+    if side not in ("left", "right"):
+        raise DataError(f"padding_side is {str(side)[:40]!r} (expected left or right)", name)
+    return bool(side == "left")
+
+
 class TokenizerFolder:
     """A published folder, read for its tokenizer.
 

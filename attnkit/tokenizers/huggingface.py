@@ -16,6 +16,7 @@ from attnkit.tokenizers.files import (
     check_content,
     check_pieces,
     find_special_tokens,
+    is_left,
     token_content,
     tokens_by_id,
 )
@@ -240,6 +241,7 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
     """The Tokenizer of a tokenizer of the library."""
     if not tokenizer.get_vocab_size(with_added_tokens=True):
         raise DataError("the tokenizer has no vocabulary", name)
+    pads_left = is_left(settings, name, (tokenizer.padding or {}).get("direction", "right"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special = register_special_tokens(tokenizer, settings)
@@ -280,7 +282,7 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
             finally:
                 tokenizer.no_truncation()
 
-    return Tokenizer(encode, list_vocabulary, decode, special, locate=locate, truncate=truncate)
+    return Tokenizer(encode, list_vocabulary, decode, special, locate=locate, truncate=truncate, pads_left=pads_left)
 
 
 def find_places(tokenizer: Any, text: str, pair: str | None, unknown: int | None) -> TokenPlaces:

@@ -3,12 +3,13 @@
 import re
 import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from attnkit.errors import DataError, UsageError
 from attnkit.libraries import call_library, import_library
-from attnkit.tokenizers.files import TokenizerFolder, find_special_tokens, tokens_by_id
+from attnkit.tokenizers.files import TokenizerFolder, find_special_tokens, is_left, tokens_by_id
 from attnkit.tokenizers.huggingface import clean_up
 from attnkit.tokenizers.languages import M2M_100
 from attnkit.tokenizers.tokens import Tokenizer, Tokens, tokens_to_ids
@@ -99,7 +100,8 @@ def load_siglip(folder: TokenizerFolder) -> Tokenizer:
     def join(pieces: list[str]) -> str:
         return join_pieces(pieces).strip()
 
-    return build_tokenizer(folder, vocabulary, special, split, join, after=[special["eos"]], ends_once=True)
+    tokenizer = build_tokenizer(folder, vocabulary, special, split, join, after=[special["eos"]], ends_once=True)
+    return replace(tokenizer, pads_left=is_left(folder.settings, folder.file_path("tokenizer_config.json")))
 
 
 def count_sentinels(folder: TokenizerFolder, pieces: int) -> int:

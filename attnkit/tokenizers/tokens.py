@@ -74,6 +74,7 @@ class Tokenizer:
     locate           (text, pair or None) -> TokenPlaces; None where tokens cannot be found in the text
     truncate         (text, pair or None, most) -> Tokens, at most so many; None where a text cannot be cut
     languages        of a tokenizer for translation, see Languages; None: there are none
+    pads_left        whether padding comes before a text
     """
 
     encode: Callable[..., Tokens]
@@ -84,6 +85,7 @@ class Tokenizer:
     locate: Callable[..., TokenPlaces] | None = None
     truncate: Callable[..., Tokens] | None = None
     languages: Languages | None = None
+    pads_left: bool = False
 
     @cached_property
     def vocabulary(self) -> list[str]:

@@ -11,7 +11,7 @@ from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.debugger.names import locate_sites, read_map
 from attnkit.errors import DataError
 from tests.drawing import draw_tensors, drawn_models, write_model
-from tests.places import REFERENCES, folder
+from tests.places import REFERENCES, ROOT, folder
 
 NAMES = json.loads((REFERENCES / "names.json").read_text())
 # sites that no module reads or returns: attention computes them in one function
@@ -27,6 +27,20 @@ def open_model(name):
         return checkpoints.open_checkpoint(folder(name))
     raw = DRAWN[name]["config"]
     return assemble_checkpoint(raw, draw_tensors(raw["model_type"], DRAWN[name]["shapes"]))
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+@pytest.mark.parametrize("tower", ["text", "vision"])
+def test_names_of_the_other_tower_are_no_stages(family, tower):
+    """The towers have modules of the same names; the images of these models have a layer more."""
+    checkpoint = checkpoints.open_checkpoint(f"{ROOT}/tests/transcripts/inputs/{family}:{tower}")
+    names = {one: [f"{one}_model.encoder.layers.{at}.layer_norm1.output" for at in range(count)]
+             for one, count in (("text", 2), ("vision", 3))}  # fmt: skip
+    for order in (("text", "vision"), ("vision", "text")):
+        located = locate_sites([name for one in order for name in names[one]], checkpoint)
+        found = {site: source.name for site, source in located.sources.items()}
+        assert found == {f"encoder.{at}.norm1": name for at, name in enumerate(names[tower])}
+        assert [*located.unknown] == names[{"text": "vision", "vision": "text"}[tower]]
 
 
 def spell(source):

@@ -18,11 +18,13 @@ from attnkit.checkpoints import open_checkpoint, siglip
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitError, AttnkitWarning
 from attnkit.inputs import layers
+from attnkit.inputs.text_inputs import fill_texts
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.transformer import rotation
 from attnkit.records import Record
 from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.tokenizers.huggingface import parse_tokenizer_json
 from tests import process
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import FRENCH, MODELS, REFERENCES, arrays
@@ -360,6 +362,58 @@ def test_the_padding_is_that_of_the_tokenizer(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>"}))
     assert attnkit.encode("cat", model=str(tmp_path))["ids"].tolist() == [3] + 12 * [0]
+
+
+def left_folder(place, settings, file="tokenizer_config.json"):
+    shutil.copytree(SIGLIP, place, dirs_exist_ok=True)
+    (place / file).write_text(json.dumps(json.loads((place / file).read_text()) | settings))
+    return str(place)
+
+
+def test_padding_is_on_the_side_that_the_tokenizer_states(tmp_path):
+    """transformers pads on the left then, too, and the position that is read is that of the end of the text."""
+    left = left_folder(tmp_path, {"padding_side": "left"})
+    texts = attnkit.encode(PAIRS["texts"], model=left)
+    for row, text in zip(texts["ids"].tolist(), PAIRS["texts"], strict=True):
+        ids = PAIRS["tokens"][text]
+        assert row == [1] * (13 - len(ids)) + ids
+    assert texts.labels["token"][0] == [*["</s>"] * 9, "▁a", "▁c", "at", "</s>"]
+    record = Record({"x": texts["ids"], "ids": texts["ids"]})
+    np.testing.assert_array_equal(attnkit.encode(record, model=SIGLIP)["x"], texts["x"])
+    done = process.run("encode", "a cat", "--model", left_folder(tmp_path, {"padding_side": "top"}))
+    problem = f"{tmp_path}/tokenizer_config.json: padding_side is 'top' (expected left or right)\n"
+    assert (done.code, done.err) == (3, f"attnkit encode: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("direction", "stated", "ids"),
+    [("Left", {}, [0, 0, 3]), ("Right", {}, [3, 0, 0]), ("Left", {"padding_side": "right"}, [3, 0, 0])],
+)
+def test_a_tokenizer_json_states_the_side_of_the_padding_where_its_configuration_does_not(direction, stated, ids):
+    padding = {"strategy": "BatchLongest", "direction": direction, "pad_to_multiple_of": None, "pad_id": 0,
+               "pad_type_id": 0, "pad_token": "<pad>"}  # fmt: skip
+    words = {"type": "WordLevel", "vocab": {"<pad>": 0, "<unk>": 1, "cat": 3}, "unk_token": "<unk>"}
+    content = {"version": "1.0", "truncation": None, "padding": padding, "normalizer": None, "decoder": None,
+               "pre_tokenizer": None, "post_processor": None, "added_tokens": [], "model": words}  # fmt: skip
+    tokenizer = parse_tokenizer_json(json.dumps(content), "tokenizer.json", {"pad_token": "<pad>"} | stated)
+    config = model.Config("siglip_text_model", 2, text_length=3)
+    assert fill_texts([tokenizer.encode("cat")], tokenizer, config)[0].ids == ids
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_jax_computes_the_vectors_of_towers(folder, name):
+    pytest.importorskip("jax")
+    place, ids = folder(name, np.float32), frozen(name, "ids")[:1]
+    for given in ({"image": frozen(name, "pixels")[0]}, {"ids": Record({"x": ids})}):
+        ours, theirs = (attnkit.encode(model=place, engine=engine, **given)["x"] for engine in ("numpy", "jax"))
+        assert_near(theirs, ours, 1e-5)
+    labelled = [
+        attnkit.decode(
+            model={"clip": CLIP, "siglip": SIGLIP}[name], image=PICTURE, labels=("a cat", "a red dog"), engine=one
+        )
+        for one in ("numpy", "jax")
+    ]
+    assert_near(labelled[1]["x"], labelled[0]["x"], 1e-5)
 
 
 @pytest.mark.parametrize("name", ["siglip", "siglip-wide"])
