@@ -30,7 +30,9 @@ FAMILIES = ("gpt2", "llama", "bert-mlm", "t5", "deberta-v2", "modernbert", "elec
 ARCHIVE = np.load(MODELS.parent / "recurrent_models.npz")
 RECURRENT = ("general",)
 COPIED = ("gemma3", "stablelm-parallel", "gpt_neox", "falcon-40b", "deepseek_v3")  # tensors that are not parameters
-DEPTHS = ("n_layer", "num_hidden_layers")
+ONE = {"n_layer": 1, "num_layers": 1, "num_hidden_layers": 1}  # layer
+BOTH = {"num_hidden_layers": 2, "first_k_dense_replace": 1, "layer_types": ["sliding_attention", "full_attention"]}
+DEPTHS = {"gemma3": BOTH, "deepseek_v3": BOTH}  # which have two kinds of layers
 RNG = np.random.default_rng(3)
 TEXT = "the cat sat on the mat and the dog ran to the sea\n" * 40
 PAIRS = "the cat\tsat on\na dog ran\tto it\nthe\tsea\n" * 9
@@ -65,11 +67,13 @@ def assert_same(mine, known, limit):
 
 
 def config_of(name):
+    """The configuration of a model, with one layer of each kind."""
     if name in COPIED:
-        return drawn_models()[name]["config"]
-    stored = ARCHIVE[f"{name}/config"] if name in RECURRENT else (MODELS / name / "config.json").read_text()
-    raw = json.loads(str(stored))
-    return raw | {key: 1 for key in DEPTHS if key in raw}
+        raw = drawn_models()[name]["config"]
+    else:
+        stored = ARCHIVE[f"{name}/config"] if name in RECURRENT else (MODELS / name / "config.json").read_text()
+        raw = json.loads(str(stored))
+    return raw | {key: value for key, value in DEPTHS.get(name, ONE).items() if key in raw}
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *RECURRENT, *COPIED])
