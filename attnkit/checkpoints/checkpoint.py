@@ -512,6 +512,9 @@ def _open_towers(family: Any, folder: str, reader: ConfigReader, weights: Weight
         towers[name] = Checkpoint(path, config, reader.values.plain, params, parts, keys, place=folder)
         towers[name].others = others
     refuse_unread(reader, f"family {reader.get_str('model_type')}")
+    texts, images = (one.config.vector_width for one in towers.values())
+    if texts != images:
+        raise reader.error(f"vectors of texts have width {texts}, and those of images {images}")
     similarity = family.read_similarity(weights)
     for one in towers.values():
         one.towers, one.similarity = towers, similarity
@@ -543,8 +546,11 @@ def import_family(reader: ConfigReader) -> Family:
     if name not in FAMILIES:
         raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
     family = _import_module(SAME_AS.get(name, name).replace("-", "_"))
-    is_classifier = reader.has_architecture("ForImageClassification")
-    return cast(Family, getattr(family, "CLASSIFIER", family)) if is_classifier else family
+    if not (hasattr(family, "TOWERS") and reader.has_architecture("ForImageClassification")):
+        return family
+    if not hasattr(family, "CLASSIFIER"):
+        raise reader.error(f"a classifier of images of family {name} is not supported")
+    return cast(Family, family.CLASSIFIER)
 
 
 def _import_module(name: str) -> Family:

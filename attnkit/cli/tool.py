@@ -647,7 +647,8 @@ def describe_non_finite(name: str, content: Any, layer: str) -> str:
     layer  the layer of a model whose weights are checked
     """
     if hasattr(content, "params"):  # a model
-        return str(content.params.find_non_finite(layer))
+        parts = content.towers.values() or [content]
+        return next(filter(None, (str(one.params.find_non_finite(layer)) for one in parts)), "")
     if isinstance(content, dict):
         places = {key: formats.first_non_finite(array) for key, array in content.items()}
         return next((f"{key} of {flag_name(name)} is {at}" for key, at in places.items() if at), "")

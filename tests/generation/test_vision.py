@@ -581,6 +581,41 @@ def test_hostile_weights_of_siglip_are_one_line(tmp_path, name, shape, problem):
     assert done.code == 3 and problem in done.err and done.err.count("\n") == 1, done.err
 
 
+def test_vectors_of_different_widths_are_one_line(tmp_path):
+    path = write_model("siglip", tmp_path, np.float32, "vision") / "model.safetensors"
+    part = TABLE["siglip"]["config"]["text_config"] | {"projection_size": 11}
+    (tmp_path / "config.json").write_text(json.dumps(TABLE["siglip"]["config"] | {"text_config": part}))
+    tensors = load_file(path)
+    head = {key: tensors[key][:11].copy() for key in ("text_model.head.weight", "text_model.head.bias")}
+    save_file(tensors | head, path)
+    done = process.run("decode", "--model", str(tmp_path), "--image", PICTURE, "--labels", "a")
+    problem = f"{tmp_path}/config.json: vectors of texts have width 11, and those of images 20"
+    assert (done.code, done.err) == (3, f"attnkit decode: {problem}\n")
+
+
+@pytest.mark.parametrize("name", ["vision_model.head.probe", "text_model.head.bias"])
+def test_a_weight_of_either_tower_that_is_not_finite_is_named(tmp_path, name):
+    shutil.copytree(SIGLIP, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {name: np.full_like(tensors[name], np.nan)}, path)
+    command = (
+        "--model",
+        str(tmp_path),
+        "--image",
+        PICTURE,
+        "--labels",
+        "a",
+        "--emit",
+        "logits",
+        "-q",
+        "--check-finite",
+    )
+    done = process.run("decode", *command)
+    parameter = {"vision_model.head.probe": "vector.probe", "text_model.head.bias": "vector.b"}[name]
+    assert done.code == 3 and f"the result is nan at [0]: parameter {parameter} is nan at [0]" in done.err, done.err
+
+
 def test_a_tower_of_images_without_a_head_gives_its_states(tmp_path):
     write_model("siglip", tmp_path, np.float64, "vision")
     part = TABLE["siglip"]["config"]["vision_config"] | {"vision_use_head": False}
@@ -603,6 +638,7 @@ def test_an_older_file_overrides_the_configuration_of_the_texts(tmp_path):
         ({"text_config": []}, "text_config is '[]' (expected an object)"),
         ({"projection_dim": 12}, "'text_projection.weight' (w of vector) has shape (11, 18) (expected (12, 18))"),
         ({"temperature_of": 2}, "temperature_of 2 is not supported by family clip"),
+        ({"architectures": ["CLIPForImageClassification"]}, "a classifier of images of family clip is not supported"),
         ({"vision_config": {"rope": 2}}, "not"),
         ({"text_config": TABLE["clip"]["config"]["text_config"] | {"eos_token_id": -1}}, "eos_token_id is no id"),
         ({"text_config": TABLE["clip"]["config"]["text_config"] | {"eos_token_id": []}}, "eos_token_id is no id"),
