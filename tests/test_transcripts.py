@@ -8,6 +8,7 @@ import pytest
 from tests import process
 from tests.transcripts import FOLDER, LINKS, ROOT, cases, check, in_process, replay, stages
 
+NO_BLAS = {"mask", "peek", "posenc", "show"}  # tools that multiply no matrices
 CASES = [case for page in sorted(FOLDER.glob("*.md")) for case in cases(page)]
 HELP = ROOT / "attnkit" / "help"
 CHAPTERS = sorted((HELP / "lecture").glob("*.md"))
@@ -16,7 +17,15 @@ SAMPLES = sorted((ROOT / "samples").glob("[0-9]*.sh"))
 NEEDS_JQ = pytest.mark.skipif(shutil.which("jq") is None, reason="samples and a page pipe into jq")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.page.stem}/{case.name}")
+def as_parameter(case):
+    """A case, marked if none of its commands multiplies matrices."""
+    parts = [part for command, _ in case.commands() for part in stages(command)[0]]
+    tools = {tool for name, *words in parts if name == "attnkit" for tool in words[:1]}
+    marks = [pytest.mark.no_blas] * (tools <= NO_BLAS)
+    return pytest.param(case, id=f"{case.page.stem}/{case.name}", marks=marks)
+
+
+@pytest.mark.parametrize("case", [*map(as_parameter, CASES)])
 def test_a_case(case, tmp_path):
     for name, target in LINKS.items():
         (tmp_path / name).symlink_to(target)

@@ -54,6 +54,7 @@ def shell(script, folder, **more):
     return out
 
 
+@pytest.mark.no_blas
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_overview(name):
     checkpoint = open_checkpoint(str(MODELS / name))
@@ -79,6 +80,7 @@ def last_layer(checkpoint, layer):
     return checkpoint.config.stack(model.parse_layer_name(layer)[0]).layers - 1
 
 
+@pytest.mark.no_blas
 @pytest.mark.parametrize("look", [Style(20), Style(40, unicode=False), Style(200, color=True)])
 def test_the_overview_fits_every_terminal(look):
     for name in FOLDERS:
@@ -303,6 +305,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.no_blas
 @pytest.mark.parametrize("name, settings, added", OPTIONS.values(), ids=OPTIONS)
 def test_every_layer_and_its_pipeline_of_every_option(name, settings, added, tmp_path):
     checkpoint = widened(name, tmp_path, settings, added)
@@ -398,6 +401,7 @@ def test_the_facts_of_decoders(name, tmp_path):
     assert {fact: facts.get(fact) for fact in ARCHITECTURE[name]} == ARCHITECTURE[name]
 
 
+@pytest.mark.no_blas
 @pytest.mark.parametrize("name", drawn_models())
 def test_every_layer_of_a_drawn_model_has_a_row_and_a_tool(name, tmp_path):
     code, out, err = run("show", str(write_model(name, tmp_path)))

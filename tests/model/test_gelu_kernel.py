@@ -8,6 +8,7 @@ import pytest
 from attnkit.model import activations, exponential
 from attnkit.model.activations import ACTIVATIONS, BLOCK, LOW, gelu_float32, gelu_with_slope
 
+pytestmark = pytest.mark.no_blas
 DENORMAL = 2.0**-149  # the least positive float32
 
 

@@ -9,6 +9,7 @@ from attnkit import model
 from attnkit.errors import DataError, UsageError
 from attnkit.model import LENGTH_PENALTIES, SamplingConfig, beam_search, generate, score_tokens
 
+pytestmark = pytest.mark.no_blas
 BLOCKED = -np.inf
 GREEDY_TRAP = np.log(np.array([[0.1, 0.5, 0.4], [0.4, 0.3, 0.3], [0.9, 0.05, 0.05]]))  # 0 ends; 2 is better than 1
 WAVES = 3 * np.sin(np.arange(81.0) ** 2).reshape(9, 9)

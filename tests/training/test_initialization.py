@@ -13,6 +13,7 @@ from attnkit.training.initial_model import initial_tensors
 from attnkit.training.parameter_groups import match_parameters, tensor_groups, tensors_of
 from attnkit.training.recipe import Recipe
 
+pytestmark = pytest.mark.no_blas
 RECIPE = Recipe(layers=2, heads=4, dim=64, dropout=0.1)
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2}
 EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)

@@ -16,6 +16,7 @@ from attnkit.training.families import FAMILIES, OF_TEXTS, SENTINELS
 from attnkit.training.folder import write_folder
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
+pytestmark = pytest.mark.no_blas
 TEXT = (
     "The cat sat on the mat.\nIl est à la gare, n'est-ce pas ?\n\tTwo  spaces,   three;\n"
     "Reading, writing and counting: that is what a school is for, and they walked, talked and laughed.\n"
