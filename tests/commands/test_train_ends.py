@@ -19,7 +19,7 @@ PAIRS = "".join(f"{a} {b}\t{b} {a}\n" for a in ("un", "le", "la") for b in ("cha
 RECIPES = {
     "adamw with dropout": "--steps 60 --every 2 --dropout 0.2 --schedule cosine --warmup 9",
     "adam, accumulated": "--steps 60 --every 3 --optimizer adam --accumulate 3 --dropout 0.1",
-    "sgd": "--steps 60 --every 1 --optimizer sgd --momentum 0.9 --lr 0.1 --schedule linear --warmup 9",
+    "sgd": "--steps 30 --every 1 --optimizer sgd --momentum 0.9 --lr 0.1 --schedule linear --warmup 9",
     "patience": "--patience 3 --every 4 --lr 0.05 --steps 2000",
     "unfreezing": "--layers 2 --steps 60 --every 2 --unfreeze-every 15 --freeze decoder.positions --layer-decay 0.5",
     "pairs": "--steps 60 --every 3 --family marian --valid 10% --schedule inverse_sqrt --smoothing 0.1 --dropout 0.1",
