@@ -130,4 +130,4 @@ def test_text_that_is_not_unicode(text):
 def test_a_command_line_within_a_process_keeps_no_garbage_of_it(tmp_path):
     before = gc.get_freeze_count()
     assert main.main(["mask", "--causal", "--size", "2,2", "-o", str(tmp_path / "mask.npz")]) == 0
-    assert gc.get_freeze_count() == before and gc.isenabled()
+    assert gc.get_freeze_count() <= before and gc.isenabled()  # fewer as what the tests froze is let go
