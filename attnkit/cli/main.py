@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> int:
             return show_help(arguments[1:])
         if arguments[0] in commands.TOOLS:
             place = f"attnkit {arguments[0]}"
-        if page := find_page(arguments):
-            return write_text(page)
+            if arguments[1:] in (["-h"], ["--help"]) and (page := find_page(arguments[0])):
+                return write_text(page)
         chosen = commands.find_tool(arguments[0])
         from attnkit.cli.parser import parse
 
@@ -76,15 +76,13 @@ def main(arguments: list[str]) -> int:
         return report_error(error, place)
 
 
-def find_page(arguments: list[str]) -> str | None:
-    """The page that answers `TOOL --help` without importing the tool, if the terminal is as wide as it."""
-    if arguments[0] not in commands.TOOLS or arguments[1:] not in (["-h"], ["--help"]):
-        return None
+def find_page(tool: str) -> str:
+    """The page of a tool, which needs no import of it; "" for a terminal that is less wide than the page."""
     import shutil
 
     from attnkit import help as pages
 
-    return pages.read_tool(arguments[0]) if shutil.get_terminal_size().columns >= pages.TOOL_WIDTH else None
+    return pages.read_tool(tool) if shutil.get_terminal_size().columns >= pages.TOOL_WIDTH else ""
 
 
 def replace_unknown_signs() -> None:

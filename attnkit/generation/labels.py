@@ -158,7 +158,7 @@ def make_labelled(output: OutputLogits, config: "Config") -> Record:
     record, logits = output.record, output.logits
     axes = (*record.axes_of("x")[: logits.ndim - 1], "label")
     values = model.label_probabilities(logits, config.label_function)
-    formula = {"softmax": "softmax(logits)", "sigmoid": "σ(logits)", "none": "logits"}[config.label_function]
+    formula = "logits" if config.label_function == "none" else model.Sampling().formula(config.label_function)
     tensors = {"x": Tensor(values, axes, formula=f"{formula}, logits = head(x)"), "logits": Tensor(logits, axes)}
     tensors |= {} if config.label_function == "none" else {"probs": Tensor(values, axes)}
     if config.label_function == "softmax":

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints.config_reader import read_preprocessor
+from attnkit.checkpoints.config_reader import ConfigReader, read_preprocessor
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.memory import check_memory
 from attnkit.model.config import SoundConfig
@@ -52,12 +52,12 @@ def model_samples(record: Record, sound: SoundConfig, folder: str) -> Array:
     first = next(iter(sound.convolutions.values()))
     numbers = len(samples) // first.options.stride[0] * first.filters
     check_memory(COPIES * numbers * samples.itemsize, f"a sound of {len(samples)} samples", "--audio")
-    return layer_norm(samples, eps=VARIANCE).y if normalizes_samples(folder) else samples
+    return layer_norm(samples, eps=VARIANCE).y if normalizes_samples(settings) else samples
 
 
-def normalizes_samples(folder: str) -> bool:
+def normalizes_samples(settings: ConfigReader) -> bool:
     """Whether a model reads samples with mean 0 and variance 1, as its preprocessor_config.json states."""
-    return read_preprocessor(folder).get_bool("do_normalize", True)
+    return settings.get_bool("do_normalize", True)
 
 
 def model_spectrogram(record: Record, sound: SoundConfig, spectrogram: Spectrogram) -> Array:

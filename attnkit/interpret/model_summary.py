@@ -9,6 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, TypeVar
 
 from attnkit import display, model
+from attnkit.checkpoints.config_reader import read_preprocessor
 from attnkit.display import Style
 from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.inputs.sound_inputs import VARIANCE, normalizes_samples
@@ -247,7 +248,7 @@ def sound_stages(sound: SoundConfig, folder: str) -> list[str]:
     if sound.spectrogram:
         seconds = sound.samples / sound.spectrogram.rate
         return [f"attnkit mel --seconds {seconds:g} --mels {sound.spectrogram.mels}"]
-    return [f"attnkit layernorm --eps {VARIANCE:g}"] if normalizes_samples(folder) else []
+    return [f"attnkit layernorm --eps {VARIANCE:g}"] if normalizes_samples(read_preprocessor(folder)) else []
 
 
 def stage_line(config: Config, folder: str, step: Step) -> str:
