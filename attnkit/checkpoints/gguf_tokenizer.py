@@ -133,6 +133,11 @@ class GgufFolder(TokenizerFolder):
         return self.path
 
     @property
+    def states_ends(self) -> bool:
+        """Whether add_bos_token and add_eos_token count: not beside a tokenizer.json that the file contains."""
+        return HF_JSON not in self.metadata
+
+    @property
     def pool(self) -> str:
         """How the states of the tokens become one vector of a text, "" if they do not."""
         kind = self.metadata.get(f"{self.metadata.get(ARCHITECTURE)}.pooling_type")

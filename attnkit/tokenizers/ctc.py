@@ -25,7 +25,8 @@ class Spelling(NamedTuple):
 def load_ctc(folder: TokenizerFolder) -> Tokenizer:
     """Load vocab.json with the spelling that tokenizer_config.json states."""
     vocabulary = folder.read_vocabulary("vocab.json")
-    vocabulary |= {token.content: token.id for token in folder.added_tokens if token.content not in vocabulary}
+    added = {token.content: id for id, token in folder.added_tokens.items()}
+    vocabulary = added | vocabulary
     words = tokens_by_id(vocabulary)
     stated = {
         name: content

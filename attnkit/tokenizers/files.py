@@ -116,11 +116,44 @@ SPECIAL_TOKENS = {
 
 
 class AddedToken(NamedTuple):
-    """A token added to the vocabulary after training, which is never split."""
+    """A token that is found in a text before the text is split, and is never split.
+
+    special      whether decoded text leaves it out
+    lstrip       whether it takes the spaces before it; rstrip: those after it
+    single_word  whether it is found only where no letter, digit or underscore is beside it
+    normalized   whether it is found in the normalized text; None: it is where it is not special
+    """
 
     content: str
-    id: int
-    special: bool = True
+    special: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool | None = None
+
+    @property
+    def in_normalized(self) -> bool:
+        return not self.special if self.normalized is None else self.normalized
+
+
+FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
+
+
+def parse_added_token(value: Any, special: bool | None = None) -> AddedToken | None:
+    """The token of a string or of an object with `content` and flags, or None.
+
+    special  overrides the flag of an object, and is that of a string
+
+    >>> parse_added_token({"content": "<mask>", "lstrip": True}, special=True)
+    AddedToken(content='<mask>', special=True, lstrip=True, rstrip=False, single_word=False, normalized=None)
+    >>> parse_added_token("<s>").special, parse_added_token(None)
+    (False, None)
+    """
+    content = token_content(value)
+    if content is None:
+        return None
+    flags = {} if isinstance(value, str) else {name: value[name] for name in FLAGS if isinstance(value.get(name), bool)}
+    return AddedToken(content, **flags | ({} if special is None else {"special": special}))
 
 
 def token_content(token: Any) -> str | None:
@@ -236,8 +269,17 @@ class TokenizerFolder:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """tokenizer_config.json, completed by special_tokens_map.json."""
-        return self.read_json("special_tokens_map.json") | self.read_json("tokenizer_config.json")
+        """tokenizer_config.json and special_tokens_map.json.
+
+        The map has the flags of tokens that an older tokenizer_config.json, without added_tokens_decoder, only names.
+        """
+        tokens, stated = self.read_json("special_tokens_map.json"), self.read_json("tokenizer_config.json")
+        return tokens | stated if "added_tokens_decoder" in stated else stated | tokens
+
+    @property
+    def states_ends(self) -> bool:
+        """Whether add_bos_token and add_eos_token count: beside a tokenizer.json, its own template does."""
+        return "tokenizer.json" not in self.names
 
     def error(self, problem: str, file: str = "tokenizer_config.json") -> DataError:
         return DataError(problem, self.file_path(file))
@@ -251,18 +293,35 @@ class TokenizerFolder:
         return value
 
     @cached_property
-    def added_tokens(self) -> list[AddedToken]:
-        """The tokens of added_tokens.json and of added_tokens_decoder, by id."""
-        vocabulary = check_token_ids(self.read_json("added_tokens.json"), self.path)
-        added = {id: AddedToken(token, id) for token, id in vocabulary.items()}
+    def added_tokens(self) -> dict[int, AddedToken]:
+        """The tokens of added_tokens_decoder or, without it, of added_tokens.json: by id, in order."""
         decoder = self.settings.get("added_tokens_decoder")
-        for id, token in decoder.items() if isinstance(decoder, dict) else ():
-            content = token_content(token)
-            if content is None or not id.isdecimal() or len(id) > len(str(LARGEST_ID)) or int(id) > LARGEST_ID:
+        if not isinstance(decoder, dict):
+            ids = check_token_ids(self.read_json("added_tokens.json"), self.path)
+            added = {id: AddedToken(token, token in self.named_tokens) for token, id in ids.items()}
+            return dict(sorted(added.items()))
+        added = {}
+        for id, value in decoder.items():
+            is_id = id.isdecimal() and len(id) <= len(str(LARGEST_ID)) and int(id) <= LARGEST_ID
+            token = parse_added_token(value) if is_id else None
+            if token is None:
                 raise self.error(f"added token {id[:40]!r} has no content or no id")
-            special = not isinstance(token, dict) or bool(token.get("special", True))
-            added[int(id)] = AddedToken(content, int(id), special)
-        return [added[id] for id in sorted(added)]
+            added[int(id)] = token
+        return dict(sorted(added.items()))
+
+    @cached_property
+    def named_tokens(self) -> dict[str, AddedToken]:
+        """The special tokens that the settings name, by content: eos_token and the like, and a list of further ones."""
+        listed = self.settings.get("extra_special_tokens") or self.settings.get("additional_special_tokens")
+        further = listed.values() if isinstance(listed, dict) else listed if isinstance(listed, list) else []
+        usual = [f"{name}_token" for name in SPECIAL_TOKENS]
+        others = [name for name in self.settings if name.endswith("_token") and name not in usual]
+        named: dict[str, AddedToken] = {}
+        for value in (*(self.settings.get(name) for name in (*usual, *others)), *further):
+            token = parse_added_token(value, special=True)
+            if token is not None and token.content:
+                named.setdefault(token.content, token)
+        return named
 
 
 def open_folder(place: str | TokenizerFolder, side: str = "source") -> TokenizerFolder:

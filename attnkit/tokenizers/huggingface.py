@@ -11,13 +11,13 @@ from attnkit.libraries import call_library, import_library
 from attnkit.tokenizers.files import (
     LARGEST_ID,
     SPECIAL_TOKENS,
+    AddedToken,
     TokenizerFolder,
     check_charsmap,
     check_content,
     check_pieces,
     find_special_tokens,
     is_left,
-    token_content,
     tokens_by_id,
 )
 from attnkit.tokenizers.tokens import Tokenizer, TokenPlaces, Tokens
@@ -36,6 +36,7 @@ CLEAN_UPS = (
     (" 're", "'re"),
 )
 
+FORCED_CLEAN_UP = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 TARGET = "target_tokenizer.json"  # of a translation whose two sides have different tokens
 
 # the pre-tokenizer of Qwen2: contractions, letters, single digits, signs, line ends, spaces
@@ -56,10 +57,10 @@ def clean_up(text: str) -> str:
     return text
 
 
-def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | None = None) -> Tokenizer:
+def parse_tokenizer_json(content: str, name: str, folder: TokenizerFolder | None = None) -> Tokenizer:
     """The tokenizer of a tokenizer.json, without its padding and truncation.
 
-    settings  the values of the tokenizer_config.json beside it
+    folder  with what the files beside it state
     """
     library = import_library("tokenizers", "text", name)
     check_content(content[:64].encode("utf-8", "replace"), name)
@@ -67,8 +68,12 @@ def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | 
     with call_library("not a tokenizer.json", name):
         tokenizer = library.Tokenizer.from_str(content)
     check_templates(tokenizer.post_processor, name)
+    if folder is not None:
+        apply_class_settings(tokenizer, library, folder)
+        add_tokens(tokenizer, library, folder, name)
+        set_stated_ends(tokenizer, library, folder)
     with call_library("not a tokenizer.json", name):
-        return wrap_tokenizer(tokenizer, name, settings or {})
+        return wrap_tokenizer(tokenizer, name, folder)
 
 
 def check_document(content: str, name: str) -> None:
@@ -144,7 +149,31 @@ def load_tokenizer_json(folder: TokenizerFolder) -> Tokenizer:
     """Load tokenizer.json, or target_tokenizer.json for targets."""
     has_own = folder.side == "target" and TARGET in folder.names
     name = TARGET if has_own else "tokenizer.json"
-    return parse_tokenizer_json(folder.read_text(name), folder.file_path(name), folder.settings)
+    return parse_tokenizer_json(folder.read_text(name), folder.file_path(name), folder)
+
+
+LOWER_CASE = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer", "MobileBertTokenizer")
+PREFIX_SPACE = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "GPTNeoXTokenizer", "WhisperTokenizer")
+
+
+def apply_class_settings(tokenizer: Any, library: Any, folder: TokenizerFolder) -> None:
+    """Let the settings of a tokenizer's class count before those of its tokenizer.json, as in transformers."""
+    normalizer, words = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if folder.tokenizer_class in LOWER_CASE and isinstance(normalizer, library.normalizers.BertNormalizer):
+        tokenizer.normalizer = make_bert_normalizer(library, folder)
+    if folder.tokenizer_class in PREFIX_SPACE and isinstance(words, library.pre_tokenizers.ByteLevel):
+        words.add_prefix_space = bool(folder.get_bool("add_prefix_space", False))
+        tokenizer.pre_tokenizer = words
+
+
+def make_bert_normalizer(library: Any, folder: TokenizerFolder) -> Any:
+    """BERT's normalizer: control characters, Chinese characters, accents, case."""
+    return library.normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=folder.get_bool("tokenize_chinese_chars", True),
+        strip_accents=folder.get_bool("strip_accents", None),
+        lowercase=folder.get_bool("do_lower_case", True),
+    )
 
 
 def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
@@ -161,12 +190,7 @@ def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
     cls, sep = tokens["cls"], tokens["sep"]
     with call_library("not a vocabulary of WordPiece", name):
         tokenizer = library.Tokenizer(library.models.WordPiece(vocabulary, unk_token=tokens["unk"]))
-        tokenizer.normalizer = library.normalizers.BertNormalizer(
-            clean_text=True,
-            handle_chinese_chars=folder.get_bool("tokenize_chinese_chars", True),
-            strip_accents=folder.get_bool("strip_accents", None),
-            lowercase=folder.get_bool("do_lower_case", True),
-        )
+        tokenizer.normalizer = make_bert_normalizer(library, folder)
         tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = library.decoders.WordPiece(prefix="##")
         tokenizer.post_processor = library.processors.TemplateProcessing(
@@ -209,6 +233,8 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
     special = find_special_tokens(folder.settings, vocabulary.get)
     if family in ("roberta", "bart"):
         set_roberta_template(tokenizer, library, name, vocabulary)
+    else:
+        set_stated_ends(tokenizer, library, folder)
     return complete_tokenizer(tokenizer, folder, name, special)
 
 
@@ -224,31 +250,55 @@ def set_roberta_template(tokenizer: Any, library: Any, name: str, vocabulary: Ma
 
 def complete_tokenizer(tokenizer: Any, folder: TokenizerFolder, name: str, special: Mapping[str, int]) -> Tokenizer:
     """Add a folder's special and added tokens to a library tokenizer, and wrap it."""
-    new_token = import_library("tokenizers", "text", name).AddedToken
+    library = import_library("tokenizers", "text", name)
+    there = added_token_ids(tokenizer).keys() | folder.named_tokens.keys()
+    usual = [token for id in special.values() if (token := tokenizer.id_to_token(id)) not in there]
+    tokenizer.add_special_tokens([library.AddedToken(token, normalized=False) for token in usual])
+    add_tokens(tokenizer, library, folder, name)
+    return wrap_tokenizer(tokenizer, name, folder)
+
+
+def add_tokens(tokenizer: Any, library: Any, folder: TokenizerFolder, name: str) -> None:
+    """Add a folder's tokens to a library tokenizer: those with ids, then named ones that are not among all added.
+
+    A token that the tokenizer has added gets the flags that the folder states with its id. DataError where a token has
+    another id than stated.
+    """
     with call_library("cannot be made a tokenizer", name):
-        there = added_token_ids(tokenizer)  # to add one again would change whether it takes the space before it
-        tokens = [token for id in special.values() if (token := tokenizer.id_to_token(id)) not in there]
-        tokenizer.add_special_tokens([new_token(token, normalized=False) for token in tokens])
-        for added in folder.added_tokens:
-            tokenizer.add_tokens([new_token(added.content, normalized=False, special=added.special)])
-            if tokenizer.token_to_id(added.content) != added.id:
-                problem = f"added token {added.content[:40]!r} has id {added.id}, after others of ids below it"
+        tokenizer.add_tokens([library_token(library, token) for token in folder.added_tokens.values()])
+        for id, token in folder.added_tokens.items():
+            if tokenizer.token_to_id(token.content) != id:
+                problem = f"added token {token.content[:40]!r} has id {id}, after others of ids below it"
                 raise DataError(problem, name)
-        return wrap_tokenizer(tokenizer, name, folder.settings)
+        there = added_token_ids(tokenizer)
+        named = [token for content, token in folder.named_tokens.items() if content not in there]
+        tokenizer.add_tokens([library_token(library, token) for token in named])
 
 
-def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> Tokenizer:
-    """The Tokenizer of a tokenizer of the library."""
+def library_token(library: Any, token: AddedToken) -> Any:
+    """An added token as an object of the tokenizers library."""
+    return library.AddedToken(
+        token.content,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.in_normalized,
+        special=token.special,
+    )
+
+
+def wrap_tokenizer(tokenizer: Any, name: str, folder: TokenizerFolder | None) -> Tokenizer:
+    """The Tokenizer of a tokenizer of the library, with what a folder states beside its tokens."""
+    settings = folder.settings if folder else {}
     if not tokenizer.get_vocab_size(with_added_tokens=True):
         raise DataError("the tokenizer has no vocabulary", name)
     pads_left = is_left(settings, name, (tokenizer.padding or {}).get("direction", "right"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    special = register_special_tokens(tokenizer, settings)
+    special = find_special_tokens(settings, added_token_ids(tokenizer).get)
     is_bpe = type(tokenizer.model).__name__ == "BPE"
-    if is_bpe and ("add_bos_token" in settings or "add_eos_token" in settings):
-        set_bos_eos_template(tokenizer, settings, special)
-    cleans_up = settings.get("clean_up_tokenization_spaces") is True and not is_bpe
+    tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
+    cleans_up = settings.get("clean_up_tokenization_spaces") is True and (not is_bpe or settings.get(FORCED_CLEAN_UP))
 
     def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None, with_special: bool = True) -> Tokens:
         with call_library("cannot tokenize the text", name):
@@ -318,26 +368,21 @@ def added_token_ids(tokenizer: Any) -> dict[str, int]:
     return {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
 
 
-def register_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> dict[str, int]:
-    """Register special tokens, which are then never split. Their ids by name."""
-    added = added_token_ids(tokenizer)
-    contents = [token_content(settings.get(f"{key}_token")) for key in SPECIAL_TOKENS]
-    tokens = [token for token in contents if token and token not in added]
-    known = {token: id for token in tokens if (id := tokenizer.token_to_id(token)) is not None}
-    if known:
-        new_token = import_library("tokenizers", "text", "").AddedToken
-        tokenizer.add_special_tokens([new_token(token, normalized=False) for token in known])
-    return find_special_tokens(settings, (added | known).get)
-
-
-def set_bos_eos_template(tokenizer: Any, settings: Mapping[str, Any], special: Mapping[str, int]) -> None:
-    """Put the bos and eos tokens around every text if the settings request them."""
-    ids = {key: special[key] for key in ("bos", "eos") if settings.get(f"add_{key}_token") and key in special}
-    tokens = {key: tokenizer.id_to_token(id) for key, id in ids.items()}
+def set_stated_ends(tokenizer: Any, library: Any, folder: TokenizerFolder) -> None:
+    """Put the bos and eos tokens around every text as add_bos_token and add_eos_token state, where these count."""
+    stated = [folder.get_bool(f"add_{key}_token", None) for key in ("bos", "eos")]
+    if not folder.states_ends or stated == [None, None]:
+        return
+    ids = find_special_tokens(folder.settings, tokenizer.token_to_id)
+    ends = [
+        tokenizer.id_to_token(ids[key]) if is_added and key in ids else None
+        for key, is_added in zip(("bos", "eos"), stated, strict=True)
+    ]
     first, second = (
-        [f"{token}:{segment}" for token in (tokens.get("bos"), f"${'AB'[segment]}", tokens.get("eos")) if token]
-        for segment in (0, 1)
+        [f"{token}:{segment}" for token in (ends[0], f"${'AB'[segment]}", ends[1]) if token] for segment in (0, 1)
     )
-    tokenizer.post_processor = import_library("tokenizers", "text", "").processors.TemplateProcessing(
-        single=first, pair=[*first, *second], special_tokens=[(tokens[key], id) for key, id in ids.items()]
+    tokenizer.post_processor = library.processors.TemplateProcessing(
+        single=first,
+        pair=[*first, *second],
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ends if token],
     )

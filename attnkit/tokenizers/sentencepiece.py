@@ -2,18 +2,20 @@
 
 import re
 import string
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from attnkit.errors import DataError, UsageError
 from attnkit.libraries import call_library, import_library
-from attnkit.tokenizers.files import TokenizerFolder, find_special_tokens, is_left, tokens_by_id
+from attnkit.tokenizers.files import AddedToken, TokenizerFolder, find_special_tokens, is_left, tokens_by_id
 from attnkit.tokenizers.huggingface import clean_up
 from attnkit.tokenizers.languages import M2M_100
 from attnkit.tokenizers.tokens import Tokenizer, Tokens, tokens_to_ids
 
+SPACES = re.compile(r"\s*")
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 MAX_SENTINELS = 1 << 16  # where config.json has no vocab_size, or a larger one
 
@@ -38,7 +40,7 @@ def load_marian(folder: TokenizerFolder) -> Tokenizer:
     def join(pieces: list[str]) -> str:
         return join_pieces(pieces).strip()
 
-    return build_tokenizer(folder, vocabulary, special, split, join, after=[special["eos"]])
+    return build_tokenizer(folder, vocabulary, special, split, join, after=[special["eos"]], shows_added=True)
 
 
 def load_m2m(folder: TokenizerFolder) -> Tokenizer:
@@ -58,7 +60,9 @@ def load_m2m(folder: TokenizerFolder) -> Tokenizer:
         return join_pieces(pieces).strip()
 
     numbered = languages | vocabulary
-    return build_tokenizer(folder, numbered, special, split, join, after=[special["eos"]], sentinels=languages)
+    return build_tokenizer(
+        folder, numbered, special, split, join, after=[special["eos"]], sentinels=languages, shows_added=True
+    )
 
 
 def load_t5(folder: TokenizerFolder) -> Tokenizer:
@@ -100,7 +104,9 @@ def load_siglip(folder: TokenizerFolder) -> Tokenizer:
     def join(pieces: list[str]) -> str:
         return join_pieces(pieces).strip()
 
-    tokenizer = build_tokenizer(folder, vocabulary, special, split, join, after=[special["eos"]], ends_once=True)
+    tokenizer = build_tokenizer(
+        folder, vocabulary, special, split, join, after=[special["eos"]], ends_once=True, shows_added=True
+    )
     return replace(tokenizer, pads_left=is_left(folder.settings, folder.file_path("tokenizer_config.json")))
 
 
@@ -126,7 +132,7 @@ def load_llama(folder: TokenizerFolder) -> Tokenizer:
     is_bare = bool(line_end) and not pieces[line_end[0]].startswith("▁")  # the model adds no space before a text
 
     def split(text: str, is_first: bool) -> Sequence[int]:
-        if is_bare or (has_prefix and (is_legacy or (is_first and not text.startswith((" ", "▁"))))):
+        if is_bare or (has_prefix and (is_legacy or is_first) and not text.startswith((" ", "▁"))):
             return list(model.encode(text))
         # the model adds a space before the text; a line end in front takes that space, and is removed with it
         return list(model.encode("\n" + text))[len(line_end) :]
@@ -137,7 +143,7 @@ def load_llama(folder: TokenizerFolder) -> Tokenizer:
 
     before = [special["bos"]] if folder.get_bool("add_bos_token", True) and "bos" in special else []
     after = [special["eos"]] if folder.get_bool("add_eos_token", False) and "eos" in special else []
-    return build_tokenizer(folder, vocabulary, special, split, join, before, after)
+    return build_tokenizer(folder, vocabulary, special, split, join, before, after, is_bpe=True)
 
 
 def load_whitespace(folder: TokenizerFolder) -> Tokenizer:
@@ -166,6 +172,8 @@ def build_tokenizer(
     after: Sequence[int] = (),
     sentinels: Iterable[str] = (),
     ends_once: bool = False,
+    is_bpe: bool = False,
+    shows_added: bool = False,
 ) -> Tokenizer:
     """Build a tokenizer from {token: id}. Special and added tokens are never split.
 
@@ -174,17 +182,26 @@ def build_tokenizer(
     before, after  ids put around every text
     sentinels      tokens of the vocabulary that are left out of decoded text, as the special ones are
     ends_once      whether a text that ends with `after` keeps it as its end
+    is_bpe         whether it merges pieces: then spaces before punctuation stay, as in transformers
+    shows_added    whether decoded text has the added tokens that no setting names, though they are special
     """
-    added = folder.added_tokens
-    ids_by_token = {**vocabulary, **{token.content: token.id for token in added}}
+    added = {token.content: token for token in folder.added_tokens.values()}
+    named = {content: token for content, token in folder.named_tokens.items() if content not in added}
+    ids_by_token = {**vocabulary, **{token.content: id for id, token in folder.added_tokens.items()}}
+    for content in named:
+        ids_by_token.setdefault(content, max(ids_by_token.values(), default=-1) + 1)
     tokens = tokens_by_id(ids_by_token)
     hidden = {
         *special.values(),
         *map(vocabulary.__getitem__, sentinels),
-        *(token.id for token in added if token.special),
+        *map(ids_by_token.__getitem__, named),
+        *(id for id, token in folder.added_tokens.items() if token.special and not shows_added),
     }
-    unsplit = frozenset({tokens[id] for id in hidden} | {token.content for token in added}) - {""}
-    cleans_up = folder.settings.get("clean_up_tokenization_spaces") is True
+    usual = {tokens[id]: AddedToken(tokens[id], special=True) for id in hidden}
+    unsplit = {content: token for content, token in (usual | named | added).items() if content}
+    if folder.settings.get("split_special_tokens") is True:
+        unsplit = {content: token for content, token in unsplit.items() if not token.special}
+    cleans_up = folder.settings.get("clean_up_tokenization_spaces") is True and not is_bpe
 
     def encode(text: str, known: Sequence[str] = (), pair: str | None = None, with_special: bool = True) -> Tokens:
         if pair is not None:
@@ -220,11 +237,12 @@ def load_sentencepiece(folder: TokenizerFolder, name: str) -> tuple[Any, list[st
         raise folder.error("not a sentencepiece model", name) from None
 
 
-def split_at_tokens(text: str, tokens: Collection[str]) -> list[str]:
-    """Split a text at the leftmost longest tokens: text, token, text, …
+def split_at_tokens(text: str, tokens: Mapping[str, AddedToken]) -> list[str]:
+    """Split a text at the leftmost longest tokens, which may take the spaces beside them: text, token, text, …
 
-    >>> split_at_tokens("a<s>b</s>", {"<s>", "</s>"})
-    ['a', '<s>', 'b', '</s>', '']
+    >>> end, mask = AddedToken("</s>"), AddedToken("<m>", lstrip=True)
+    >>> split_at_tokens("a <m> b</s>", {"<m>": mask, "</s>": end})
+    ['a', '<m>', ' b', '</s>', '']
     """
     lengths = sorted({len(token) for token in tokens if token}, reverse=True)
     initial = re.compile("[" + "".join({re.escape(token[0]) for token in tokens if token}) + "]") if lengths else None
@@ -232,10 +250,23 @@ def split_at_tokens(text: str, tokens: Collection[str]) -> list[str]:
     while initial and (match := initial.search(text, at)):
         at = match.start()
         size = next((n for n in lengths if text[at : at + n] in tokens), 0)
-        parts += [text[start:at], text[at : at + size]] if size else []
-        at += size or 1
-        start = at if size else start
+        token = tokens[text[at : at + size]] if size else None
+        end = at + (size or 1)
+        if token and not (token.single_word and any(map(is_in_word, text[max(at - 1, 0) : at] + text[end : end + 1]))):
+            before = text[start:at]
+            start = end + len(SPACES.match(text, end)[0]) * token.rstrip  # type: ignore[index]  # it always matches
+            parts += [before.rstrip() if token.lstrip else before, token.content]
+        at = max(end, start)
     return [*parts, text[start:]]
+
+
+def is_in_word(character: str) -> bool:
+    """Whether a character belongs to a word: a letter, a mark on one, a digit, an underscore.
+
+    >>> [is_in_word(character) for character in "é\u0301_ -"]
+    [True, True, True, False, False]
+    """
+    return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
 
 
 def require_special_tokens(
