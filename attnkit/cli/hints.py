@@ -31,6 +31,13 @@ OTHER_VALUES = {
     ("decode", "temperature", "0"): "without --temperature the most probable token is chosen",
     ("decode", "temperature", "0.0"): "without --temperature the most probable token is chosen",
 }
+# option -> the value that switches it off
+OFF = {
+    **dict.fromkeys(("clip", "dropout", "eps", "softcap", "smoothing", "valid", "warmup", "weight-decay"), "0"),
+    **dict.fromkeys(("scale", "temperature"), "1"),
+    "activation": "identity",
+    "window": "-1,-1",
+}
 VECTORS = "attnkit embed TEXT --dim 8"
 PIPELINE_IN_QUOTES = "a pipeline is one word, in quotes: attnkit run 'A | B'"
 NUMBER = r"-?\d*\.?\d+(e-?\d+)?"
@@ -84,6 +91,8 @@ def hint_at_option(tool: str, flag: str) -> str:
         return f"; {INSTEAD[tool, flag]}"
     owners, known = list_owners(), look_up("options", flag)
     name = flag.lstrip("-").replace("_", "-")
+    if name.startswith("no-") and tool in owners.get(f"--{name[3:]}", []):
+        return hint_at_absence(list_flags(commands.find_tool(tool))[f"--{name[3:]}"], name[3:])
     own = ["help", *(one.removeprefix("--") for one, tools in owners.items() if tool in tools)]
     here = [spell_out(one, tool) for one in known if suits(one, tool, owners)]
     if hint := hint_at_own(name, own, here):
@@ -99,15 +108,28 @@ def hint_at_option(tool: str, flag: str) -> str:
 def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
     """A hint at the tool's own option that was probably meant.
 
-    >>> hint_at_own("head", ["heads"], []), hint_at_own("no-causal", ["causal"], [])
-    ('; did you mean --heads?', '; it is off without --causal')
+    >>> hint_at_own("head", ["heads"], []), hint_at_own("hedas", ["heads"], [])
+    ('; did you mean --heads?', '; did you mean --heads?')
     """
     if name in own or here:
         return f"; did you mean {f'--{name}' if name in own else here[0]}?"
-    if name.startswith("no-") and name[3:] in own:
-        return f"; it is off without --{name[3:]}"
     longer = closest(name, own, least=1)
     return f"; did you mean --{longer}?" if longer else ""
+
+
+def hint_at_absence(option: options.Option, name: str) -> str:
+    """A hint for --no-NAME: NAME is off without its option, or has a default that a value replaces.
+
+    >>> flags = list_flags(commands.find_tool("attend"))
+    >>> hint_at_absence(flags["--causal"], "causal"), hint_at_absence(flags["--scale"], "scale")
+    ('; it is off without --causal', '; the default of --scale is 1/√d_k, and --scale 1 switches it off')
+    """
+    stated = re.search(r"\[default: ([^\];]*)", option.help)
+    default = stated[1] if stated else "" if option.default in (None, ()) else str(option.default).removesuffix(".0")
+    if option.is_flag or default in ("", OFF.get(name)):
+        return f"; it is off without --{name}"
+    off = f", and --{name} {OFF[name]} switches it off" if name in OFF else ""
+    return f"; the default of --{name} is {default}{off}"
 
 
 def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) -> str:

@@ -62,7 +62,7 @@ def write(call: Stage) -> int:
             if chosen not in DISPLAY_FORMATS:
                 show_aside(call, result)
             PROGRESS.clear()
-            is_readable = chosen in ("json", TEXT, *CELL_FORMATS)
+            is_readable = chosen in ("json", TEXT, *CELL_FORMATS) and not isinstance(result, DrawnText)
             sink.write(harmless(data, chosen) if is_readable and sink.is_terminal() else data)
             if isinstance(result, Record):
                 status = max(status, call.tool.status(result, call))
@@ -213,11 +213,15 @@ def show_report(values: Mapping[str, Any], line: "Callable[[Style], str]") -> No
     formats.write_all(STDOUT, [(report_text(values, line) + "\n").encode(encoding(), "replace")], "<stdout>")
 
 
+class DrawnText(str):
+    """Text for a terminal, in which control characters are escaped and others set its colours."""
+
+
 def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
     """Values as JSON, or as a line if another format is requested."""
     call = running_stage()
     if call is not None and requested_format(call.common, False) not in (None, "json"):
-        return line(output_style(call, STDOUT))
+        return DrawnText(line(output_style(call, STDOUT)))
     import orjson
 
     return orjson.dumps(values).decode()

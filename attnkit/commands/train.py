@@ -295,7 +295,8 @@ def closing_line(run: Run) -> str:
     result = f"{summary['folder']}: {summary['parameters']:,} parameters after {summary['steps']:,} steps{best}"
     config = run.trainer.config
     tool = "decode" if config.decoder or config.classes else "encode"
-    return f"{result}; attnkit {tool} --model {shlex.quote(run.folder)} {'--image FILE' if config.patches else 'TEXT'}"
+    use = f"attnkit {tool} --model {shlex.quote(run.folder)} {'--image FILE' if config.patches else 'TEXT'}"
+    return escaped(f"{result}; {use}")
 
 
 def choose_recipe(chosen: Mapping[str, Any], resume: str | None, name: str, digest: str) -> Recipe:

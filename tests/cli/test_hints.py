@@ -128,3 +128,31 @@ def test_a_command_line_without_an_error_imports_no_table():
     code += "print({'attnkit.cli.hints', 'attnkit.cli.synonyms'} & {*sys.modules})"
     run = process.run_command([process.sys.executable, "-c", code])
     assert run.out.endswith(b"set()\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("attend --no-causal", "it is off without --causal"),
+        ("attend --no-softcap", "it is off without --softcap"),
+        ("mask --no-window", "it is off without --window"),
+        ("decode --no-temperature", "it is off without --temperature"),
+        ("attend --no-scale", "the default of --scale is 1/√d_k, and --scale 1 switches it off"),
+        ("layernorm --no_eps", "the default of --eps is 1e-05, and --eps 0 switches it off"),
+        ("train --no-valid", "the default of --valid is 5%, and --valid 0 switches it off"),
+        ("ffn --no-activation", "the default of --activation is relu, and --activation identity switches it off"),
+        ("posenc --no-base", "the default of --base is 10000"),
+        ("embed --no-seed", "the default of --seed is 0"),
+    ],
+)
+def test_how_an_option_is_switched_off(line, hint):
+    tool, flag = line.split()
+    assert refused(tool, flag) == f"no such option: {flag}; {hint}"
+
+
+@pytest.mark.parametrize(("name", "value"), hints.OFF.items())
+def test_the_value_that_switches_an_option_off_is_one_that_it_takes(name, value):
+    valued = [
+        tool for tool in OWNERS[f"--{name}"] if not hints.list_flags(commands.find_tool(tool))[f"--{name}"].is_flag
+    ]
+    assert valued and all(takes(tool, f"--{name}", value) for tool in valued)
