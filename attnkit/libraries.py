@@ -31,8 +31,17 @@ def import_library(library: str, extra: str, name: str) -> Any:
         if is_lack_of_memory(error):
             raise MemoryError(f"the {library} library cannot be loaded") from None
         title = "Pillow" if library.startswith("PIL") else library
-        wanted = f"'attnkit[{extra}]'" if extra else library
-        raise UsageError(f"needs the {title} library: pip install {wanted}", name) from None
+        install = install_extra(extra) if extra else f"pip install {library}"
+        raise UsageError(f"needs the {title} library: {install}", name) from None
+
+
+def install_extra(extra: str) -> str:
+    """How to install an extra of attnkit.
+
+    >>> install_extra("text")
+    "pip install '.[text]' in a clone of attnkit"
+    """
+    return f"pip install '.[{extra}]' in a clone of attnkit"
 
 
 @contextlib.contextmanager

@@ -45,8 +45,8 @@ def test_the_readme_fits_on_200_lines():
 
 
 def test_the_pipeline_of_the_first_command_shows_every_step(tmp_path):
-    (line,) = [line for line in README.read_text().splitlines() if "pip install -q . &&" in line]
-    shown = on_a_terminal(line.split("pip install -q . && ")[1], tmp_path, TERM="dumb", COLUMNS="100")
+    (line,) = [line for line in README.read_text().splitlines() if "pip install -q '.[text]' &&" in line]
+    shown = on_a_terminal(line.split("pip install -q '.[text]' && ")[1], tmp_path, TERM="dumb", COLUMNS="100")
     for step in ("q", "k", "v", "scores", "scaled", "masked", "weights", "heads"):
         assert re.search(
             rf"^{step} \(head 2, .*\) float32   = |^{step} \(head 2, .*\) float32$", shown, re.MULTILINE

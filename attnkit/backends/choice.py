@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import AttnkitError, UsageError
-from attnkit.libraries import import_library, quote_error
+from attnkit.libraries import import_library, install_extra, quote_error
 from attnkit.model.context import Engine
 
 ENGINES = ("numpy", "jax")
@@ -112,7 +112,7 @@ def list_engines() -> list[dict[str, Any]]:
 
             kinds = [describe_device(one) for one in jax.devices()]
     except ImportError:
-        return [numpy, {"engine": "jax", "version": None, "install": "pip install 'attnkit[jax]'", "devices": []}]
+        return [numpy, {"engine": "jax", "version": None, "install": install_extra("jax"), "devices": []}]
     devices = [{"kind": kind, "count": len([*same]), "memory": size} for (kind, size), same in groupby(kinds)]
     return [numpy, {"engine": "jax", "version": jax.__version__, "install": None, "devices": devices}]
 

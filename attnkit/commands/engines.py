@@ -25,7 +25,7 @@ def engines(item: None) -> str:
     """List what computes: each engine, its version, and its devices with their memory.
 
     NumPy computes everything, on the cores of this machine. attend, encode, decode and train also compute by JAX,
-    with --engine jax (pip install 'attnkit[jax]'): on CPU, GPU and TPU, on several of them with --mesh, on many hosts.
+    with --engine jax (pip install '.[jax]'): on CPU, GPU and TPU, on several of them with --mesh, on many hosts.
     On a terminal the list is a table, else JSON.
 
     \b

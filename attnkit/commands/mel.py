@@ -38,7 +38,7 @@ def mel(
 ) -> Record:
     """Compute the log-mel spectrogram of a sound: the power of each band of frequencies in each frame.
 
-    The input is a WAV file; FLAC, Ogg and MP3 need `pip install 'attnkit[audio]'`; a record with the samples as x (T)
+    The input is a WAV file; FLAC, Ogg and MP3 need `pip install '.[audio]'`; a record with the samples as x (T)
     will do. Frames of W samples are centered at every hop, multiplied by a Hann window and Fourier-transformed; their
     power is weighted by Slaney's mel filters; then come the logarithm to base 10, at most 8 below the largest, and
     (clamped + 4) / 4. x (frame, mel) is then what Whisper reads, and the transpose of transformers' input_features.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, FileError, UsageError, system_reason
-from attnkit.libraries import import_library
+from attnkit.libraries import import_library, install_extra
 from attnkit.tokenizers.files import SPECIAL_TOKENS, TokenizerFolder, open_folder, token_content
 
 Message = Mapping[str, Any]  # role, content, and what else a template reads
@@ -139,7 +139,7 @@ def check_jinja(name: str) -> None:
         import_library("jinja2", "text", name)
         raise
     if tuple(int(part) for part in re.findall(r"\d+", version)[:3]) < OLDEST_JINJA:
-        raise UsageError(f"needs jinja2 of at least 3.1.6, not {version}: pip install -U 'attnkit[text]'", name)
+        raise UsageError(f"needs jinja2 of at least 3.1.6, not {version}: {install_extra('text')}", name)
 
 
 def describe_end(code: int) -> str:

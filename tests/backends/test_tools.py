@@ -21,7 +21,7 @@ def errors(capfd, *arguments):
 def test_an_engine_that_is_not_installed_names_the_extra(monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "jax", None)
     choice._make_engine.cache_clear()
-    line = "attnkit encode: --engine jax: needs the jax library: pip install 'attnkit[jax]'"
+    line = "attnkit encode: --engine jax: needs the jax library: pip install '.[jax]' in a clone of attnkit"
     folder = "tests/references/models/bert-sentences"
     assert errors(capfd, "encode", "--model", folder, "a", "--engine", "jax") == (2, line)
 

@@ -111,7 +111,7 @@ def test_without_the_library_png_is_an_error_of_one_line_and_the_file_stays(here
     done = subprocess.run(
         [sys.executable, "-c", code, "show", "r.npz", "-o", "f.png"], capture_output=True, check=False
     )
-    problem = b"attnkit show: a figure: needs the matplotlib library: pip install 'attnkit[figures]'\n"
+    problem = b"attnkit show: a figure: needs the matplotlib library: pip install '.[figures]' in a clone of attnkit\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", problem)
     assert (here / "f.png").read_bytes() == b"old"
 

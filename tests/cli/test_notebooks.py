@@ -113,7 +113,7 @@ def test_a_notebook_without_matplotlib_shows_a_view_as_text(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     canvas.load_matplotlib.cache_clear()
     shown = attnkit.show(RECORD, name="weights", heatmap=True)._repr_html_()
-    assert shown.startswith("<pre") and "weights (head 2" in shown and "pip install &#x27;attnkit[figures]" in shown
+    assert shown.startswith("<pre") and "weights (head 2" in shown and "pip install &#x27;.[figures]" in shown
 
 
 def test_run_gives_the_records_of_a_stream(tmp_path):

@@ -456,7 +456,7 @@ def test_without_the_library_the_extra_is_named(kind):
         f"render_figure([heatmap_section(view, FigureOptions())], FigureOptions(), '{kind}', 't')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "UsageError: a figure: needs the matplotlib library: pip install 'attnkit[figures]'" in done.stderr
+    assert "UsageError: a figure: needs the matplotlib library: pip install '.[figures]' in a clone" in done.stderr
 
 
 @pytest.fixture
