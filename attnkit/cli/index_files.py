@@ -13,6 +13,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import DataError, FileError, UsageError, system_reason
 from attnkit.formats import Source, read
+from attnkit.formats.gguf import is_gguf
 from attnkit.formats.mapped import map_file, release_pages
 from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.operands import select_tensor
@@ -76,11 +77,12 @@ class WordIndex(Record):
 
 
 def find_model(path: str) -> tuple[str, str | None]:
-    """The folder and the layer of DIR or DIR:LAYER, or ("", None)."""
-    if os.path.isdir(path):
+    """The model and the layer of DIR or DIR:LAYER, or ("", None); DIR is a folder or a GGUF file."""
+    if os.path.isdir(path) or is_gguf(path):
         return path, None
-    folder, _, layer = path.rpartition(":")
-    return (folder, layer or None) if os.path.isdir(folder) and not os.path.exists(path) else ("", None)
+    model, _, layer = path.rpartition(":")
+    is_layer = not os.path.exists(path) and (os.path.isdir(model) or is_gguf(model))
+    return (model, layer or None) if is_layer else ("", None)
 
 
 def load_words(folder: str, layer: str | None) -> WordIndex:

@@ -270,6 +270,31 @@ def needs_no_input(parameters: Mapping[str, Any]) -> bool:
     )
 
 
+def read_trace(stage: Stage, upstream: Records | None, keep: str) -> Records:
+    """Read the input of a tool that looks into a model: a file, a stage, or a text that --model reads now.
+
+    keep  the intermediates that a text needs
+
+    An operand is a text if it has several words and is no file.
+    """
+    if (record := trace_text(stage, keep)) is not None:
+        return Records(None, iter([record]))
+    return read_records(stage, upstream, needs_no_input=False)
+
+
+def trace_text(stage: Stage, keep: str) -> Record | None:
+    """The trace of the operand if it is a text, as `encode` records it, or None."""
+    model = stage.files.values.get("model_")
+    texts = [one for one in stage.operands if re.search(r"\s", one.strip()) and not is_input(one)]
+    if not isinstance(model, str) or len(stage.operands) != 1 or not texts:
+        return None
+    from attnkit.cli import pipeline
+
+    encoded = pipeline.parse_stage(["encode", "--model", model, "--keep", keep, "--", *texts]).open_stream(None)
+    (record,) = encoded.items
+    return record if isinstance(record, Record) else None
+
+
 def name_reader(kind: str, flags: Sequence[str]) -> Callable[[Stage, Records | None], Records]:
     """Make the reader of a tool that takes one name, or none to list all of its kind.
 

@@ -12,6 +12,7 @@ import typer
 from attnkit import display, formats
 from attnkit.cli import figures, operands, options, views
 from attnkit.cli.constraints import Constraints
+from attnkit.cli.text_input import trace_text
 from attnkit.cli.tool import PythonForm, Records, Stage, make_item, running_stage, tool
 from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens, Picture
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted, escaped
@@ -43,6 +44,8 @@ class Named(NamedTuple):
 
 
 def read_traces(stage: Stage, upstream: Records | None) -> Records:
+    if (trace := trace_text(stage, "*")) is not None:
+        return Records("json", iter([select_tensors(stage, [Named(trace, stage.operands[0])])]))
     paths = stage.operands or ("-" if upstream is not None else operands.stdin_or_error(),)
     return Records("json", iter([select_tensors(stage, [one for path in paths for one in read_file(stage, path)])]))
 
@@ -127,12 +130,12 @@ def explore(
 ) -> str:
     """Write one page that explores traces: an HTML file that loads nothing.
 
-    TRACE is a file of encode, decode or run --trace, or any record with weights (attend --keep weights), or a stream
-    or a batch of them; two records are compared. A folder of train has the steps that --record named, or its losses
-    alone. The page shows all heads and the kind of each, the text with what each token attends to, where two traces
-    differ, the statistics of every tensor, each attention weight step by step, with --model what lens says of each
-    layer, and with --over the attention of an image over its picture. Every view has an address, and is saved as SVG
-    and PNG.
+    TRACE is a file of encode, decode or run --trace, a text of several words that --model reads now, or any record with
+    weights (attend --keep weights), or a stream or a batch of them; two records are compared. A folder of train has the
+    steps that --record named, or its losses alone. The page shows all heads and the kind of each, the text with what
+    each token attends to, where two traces differ, the statistics of every tensor, each attention weight step by step,
+    with --model what lens says of each layer, and with --over the attention of an image over its picture. Every view
+    has an address, and is saved as SVG and PNG.
 
     \b
     Example:

@@ -1,6 +1,7 @@
 """attnkit heads: what each attention head attends to, and what its weights say."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -11,6 +12,7 @@ import typer
 
 from attnkit import callbacks, display, model
 from attnkit.cli import figures, options, views
+from attnkit.cli.text_input import trace_text
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, make_item, named_files, read_records, tool
 from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind"}  # in the headings of a narrow table
 UNDEFINED = "–"
+MANY = 32  # heads of a table, above which a grid of their kinds comes first
 TRACE = ("kind", "pair")  # the tensors beside x of a trace, and of a model
 COMPOSITION = tuple(f"composition.{mode}" for mode in MODES)
 MODE_HEADINGS = tuple(f"{mode.upper()} from" for mode in MODES)
@@ -44,7 +47,8 @@ TEXT_HEADINGS = ("head", "kind", "largest pair", *MODE_HEADINGS)
 def render_heads(record: Record, stage: Stage, style: display.Style) -> str:
     if not has_rows(record):
         return views.render_tables(record, stage, style)
-    return "\n\n".join(display.format_table(table, style) for table in head_tables(record, style))
+    tables = [*kind_grids(record), *head_tables(record, style)]
+    return "\n\n".join(display.format_table(table, style) for table in tables)
 
 
 def draw_heads(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
@@ -65,6 +69,39 @@ def head_tables(record: Record, style: display.Style) -> list[display.TextTable]
         numbers = [at for at, heading in enumerate(headings) if heading not in TEXT_HEADINGS]
         tables.append(display.TextTable(headings, cells, numbers, table_title(record, pattern)))
     return tables
+
+
+def kind_grids(record: Record) -> list[display.TextTable]:
+    """A grid of each kind of layer with the letter of each head's kind, where there are many heads of a trace."""
+    names = shared_labels(record.labels.get("head"))
+    if len(names) <= MANY or "kind" not in record:
+        return []
+    kinds = dict(zip(names, shared_labels(record.labels.get("kind")), strict=True))
+    grids: dict[str, dict[str, dict[int, str]]] = {}
+    for name in names:
+        layer, _, head = name.rpartition(":")
+        if layer and head.isdigit():
+            grids.setdefault(layer_pattern(name), {}).setdefault(layer, {})[int(head)] = kinds[name][:1]
+    tables = []
+    for pattern, layers in grids.items():
+        columns = range(max(max(heads) for heads in layers.values()) + 1)
+        rows = [
+            [layer.split(".")[1] if "." in layer else layer, *(heads.get(at, "") for at in columns)]
+            for layer, heads in sorted(layers.items(), key=lambda row: natural(row[0]))
+        ]
+        counts = Counter(kinds[name] for name in names if layer_pattern(name) == pattern)
+        footer = ", ".join(f"{kind[:1]} {kind}: {count}" for kind, count in counts.most_common())
+        tables.append(display.TextTable(["layer", *map(str, columns)], rows, (), f"kinds of {pattern}", footer))
+    return tables
+
+
+def natural(name: str) -> list[int]:
+    """The numbers in a name, by which layers are sorted.
+
+    >>> natural("decoder.10.self")
+    [10]
+    """
+    return [*map(int, re.findall(r"\d+", name))]
 
 
 def has_rows(record: Record) -> bool:
@@ -150,6 +187,11 @@ COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *WEIGHT_COLUMNS)))
 
 
 def read_traces(stage: Stage, upstream: Records | None) -> Records:
+    if stage.operands and (trace := trace_text(stage, "*.self.weights")) is not None:
+        stage.parameters["model_"] = None  # the history of the trace names it
+        return Records(None, iter([trace]))
+    if stage.operands and stage.parameters["model_"] is not None:
+        raise UsageError("a trace in a file needs no model; --model alone describes its weights", "--model")
     records = read_records(stage, upstream)
     return records._replace(items=join_records(records.items))
 
@@ -203,21 +245,23 @@ def heads(
     must be 3 or more. Without such a target, a head is broad if its entropy is at least 0.7 of the entropy of even
     attention, else other. `-f csv` lists this number as `measure`.
 
-    With --model alone, what the weights say: copying is Σ λ / Σ |λ| of a head's circuit from words to words,
-    W_E W_V W_O W_U, where it has one; q, k and v are its largest composition scores |W_OV W| / (|W_OV| |W|) with a head
-    of an earlier layer. Biases, rotations and the scales of norms are left out.
+    A text of several words, with --model, is read by the model now. With --model alone, what the weights say: copying
+    is Σ λ / Σ |λ| of a head's circuit from words to words, W_E W_V W_O W_U, where it has one; q, k and v are its
+    largest composition scores |W_OV W| / (|W_OV| |W|) with a head of an earlier layer. Biases, rotations and the scales
+    of norms are left out.
 
     \b
     Examples:
       attnkit encode --model DIR --lines --keep '*.self.weights' < texts.txt | attnkit heads --sort induction
+      attnkit heads --model DIR "The cat sat on the mat because the cat was tired"
       attnkit heads --model DIR --sort copying --top 10
     """
-    if model_ is not None:
-        table = describe_weights(model_)
-    elif trace is None:
-        raise DataError("no record")
-    else:
+    if trace is not None:
         table = head_scores.score_records([trace] if isinstance(trace, Record) else trace)
+    elif model_ is not None:
+        table = describe_weights(model_)
+    else:
+        raise DataError("no record")
     return select_rows(table, order_rows(table, sort)[:top])
 
 

@@ -8,10 +8,11 @@ import typer
 from attnkit import display
 from attnkit.cli import figures, options, views
 from attnkit.cli.constraints import Constraints
+from attnkit.cli.text_input import read_trace
 from attnkit.cli.tool import ResultViews, Stage, tool
 from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
-from attnkit.display.slicing import elide
+from attnkit.display.slicing import elide_rows
 from attnkit.interpret.lens import apply_lens, attribute_logit, text_size
 from attnkit.records import Record, row_labels, shared_labels
 
@@ -33,7 +34,7 @@ def render_lens(record: Record, stage: Stage, style: display.Style) -> str:
     tables = []
     for text in range(text_count(record)):
         ones = list_positions(record, text)
-        elision = elide(len(ones), MAX_POSITIONS)
+        elision = elide_rows(len(ones), MAX_POSITIONS)
         drawn = [display.candidates_table(one, style) for one in elision.pick(ones)]
         tables += elision.with_gap(drawn, f"{elision.hidden} more positions: --position N, or -f csv")
     return "\n\n".join(tables)
@@ -129,6 +130,7 @@ TOP = 3  # words of each layer, unless --top sets another number
 
 
 @tool(
+    reader=lambda stage, upstream: read_trace(stage, upstream, "*"),
     views=ResultViews(table=render_lens, figure=draw_lens, cells=list_lens),
     keep_names=True,
     gives="answer",
@@ -162,10 +164,10 @@ def lens(
 ) -> Record:
     """Apply the logit lens to a trace: the likeliest words in the state after each layer.
 
-    The input is a trace of the model. The state of each layer is normalized by the norm after the last layer, where the
-    model has one (a post-norm model has normalized it already), and the head applied: the row of the last layer is what
-    the model predicts, bit for bit (with --position, to rounding). An encoder needs a head of words, as a masked
-    language model has.
+    The input is a trace of the model, or a text of several words, which the model reads now. The state of each layer is
+    normalized by the norm after the last layer, where the model has one (a post-norm model has normalized it already),
+    and the head applied: the row of the last layer is what the model predicts, bit for bit (with --position, to
+    rounding). An encoder needs a head of words, as a masked language model has.
 
     --direct says how much each part adds to the logit of a word at a position: the embedding, positions, each layer's
     attention (or its heads and bias) and feed-forward network, the shift of norms, the bias of the head. Norms scale
@@ -176,6 +178,7 @@ def lens(
     Examples:
       attnkit encode --model DIR "The capital of France is" --trace run.npz -o states.npz
       attnkit lens run.npz --model DIR --position -1
+      attnkit lens --model DIR "The capital of France is" --position -1
       attnkit lens run.npz --model DIR --direct " Paris" --minus " Rome" --by head
     """
     if direct is None:

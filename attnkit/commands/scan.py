@@ -26,11 +26,18 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
 
+COLUMN = 8  # characters of a column of a table, at least
+
+
 def map_view(record: Record, stage: Stage, style: display.Style = display.DEFAULT_STYLE) -> display.TensorView:
-    """The view of the map: words label rows, layers columns; colours are even about 0."""
+    """The view of the map; its colours are even about 0.
+
+    Words, positions or heads are its rows and layers its columns, unless layers are more of the two and do not fit.
+    """
     view = views.tensor_view(record, "x", style)
-    last = view.array.ndim - 1
-    order = [*range(1, last + 1), 0] if last else [0]
+    last, layers = view.array.ndim - 1, len(view.array)
+    is_tall = last == 1 and layers > view.array.shape[1] and layers > style.width // COLUMN
+    order = [0, 1] if is_tall else [*range(1, last + 1), 0] if last else [0]
     return replace(
         view,
         title=f"effect on {score_name(stage)}" if stage.parameters["ablate"] else f"restored of {score_name(stage)}",

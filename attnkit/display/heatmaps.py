@@ -10,7 +10,7 @@ import numpy as np
 
 from attnkit.display.colors import SIGNED, UNSIGNED, color_levels, color_map, contrasting_ink
 from attnkit.display.numbers import format_number, number_format, to_python
-from attnkit.display.slicing import Elision, Matrix, TensorView, elide, to_matrices
+from attnkit.display.slicing import Elision, Matrix, TensorView, elide, elide_rows, to_matrices
 from attnkit.display.style import Style
 from attnkit.display.text import (
     BLOCK_GAP,
@@ -150,7 +150,7 @@ def make_ink(color: str) -> tuple[str, str, str]:
 def _choose_layout(parts: Sequence[Matrix], is_single: bool, is_compact: bool, style: Style) -> Layout:
     """Choose the widest cells that fit: with numbers, of two columns, of one."""
     height, width = parts[0].values.shape
-    rows, columns = elide(height, MAX_ROWS), elide(width, width)
+    rows, columns = elide_rows(height, MAX_ROWS), elide(width, width)
     labels = 0
     if parts[0].rows:
         longest = MAX_LABEL_WIDTH if is_single else SHORT_LABEL_WIDTH

@@ -9,7 +9,7 @@ import numpy as np
 from attnkit.display.colors import LIGHT, NOT_FINITE_COLOR, SIGNED, UNSIGNED, color_map, contrasting_ink
 from attnkit.display.heatmaps import Scale, make_scale
 from attnkit.display.numbers import are_probabilities, number_format, to_python
-from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, shared_format, to_matrices
+from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, elide_rows, shared_format, to_matrices
 from attnkit.display.style import Style
 from attnkit.errors import escaped
 from attnkit.records import Array, Record
@@ -109,7 +109,7 @@ def tensor_html(view: TensorView, is_map: bool) -> str:
 
 def table_html(part: Matrix, corner: str) -> str:
     height, width = part.values.shape
-    rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
+    rows, columns = elide_rows(height, MAX_ROWS), elide(width, MAX_COLUMNS)
     numbers = shared_format([part], rows, columns, STYLE.precision)
     texts = part.texts(rows, columns, "·", numbers.text)
     cells = [[f'<td style="{CELL}">{number}</td>' for number in row] for row in texts]

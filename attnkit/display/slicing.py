@@ -214,6 +214,15 @@ def elide(size: int, limit: int) -> Elision:
     return Elision(limit - tail, tail, size)
 
 
+def elide_rows(size: int, limit: int) -> Elision:
+    """Keep about `limit` rows: all where only one would be hidden, by a line as long.
+
+    >>> elide_rows(100, 6), elide_rows(7, 6)
+    (Elision(head=4, tail=2, size=100), Elision(head=7, tail=0, size=7))
+    """
+    return elide(size, size if size == limit + 1 else limit)
+
+
 def shared_format(parts: Sequence[Matrix], rows: Elision, columns: Elision, precision: int) -> CellFormat:
     """Choose one format for the numbers of all matrices that are shown."""
     at = np.ix_(rows.indices(), columns.indices())

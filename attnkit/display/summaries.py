@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.display.numbers import format_number, to_python
-from attnkit.display.slicing import Array, elide, format_shape
+from attnkit.display.slicing import Array, elide_rows, format_shape
 from attnkit.display.style import Style
 from attnkit.display.tables import COLUMN_GAP, MAX_ROWS, column_widths, grid
 from attnkit.display.text import (
@@ -162,7 +162,7 @@ def candidates_table(candidates: Candidates, style: Style) -> str:
     above = heading(title, "", formula, style) if title or formula else []
     if ids.size == 0:
         return join_lines([*above, "empty"])
-    elision = elide(len(rows), MAX_ROWS)
+    elision = elide_rows(len(rows), MAX_ROWS)
     known, columns = words or (), []
     for rank, chances in zip(ids.T.tolist(), to_python(probs.T), strict=True):
         tokens = elision.pick(rank)

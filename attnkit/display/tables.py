@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attnkit.display.numbers import CellFormat, cell_format, to_python
-from attnkit.display.slicing import Elision, Matrix, TensorView, elide, shared_format, to_matrices
+from attnkit.display.slicing import Elision, Matrix, TensorView, elide, elide_rows, shared_format, to_matrices
 from attnkit.display.style import Style
 from attnkit.display.text import (
     Block,
@@ -62,7 +62,7 @@ def tensor_table(view: TensorView) -> str:
 def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> tuple[list[Block], int]:
     """Draw a table for each matrix, all alike. Returns the hidden columns too."""
     height, width = parts[0].values.shape
-    rows, columns = elide(height, MAX_ROWS), elide(width, style.width)  # more could not fit
+    rows, columns = elide_rows(height, MAX_ROWS), elide(width, style.width)  # more could not fit
     numbers = shared_format(parts, rows, columns, style.precision)
     tables = [_to_texts(part, corner, rows, columns, numbers, style) for part in parts]
     stub = 1 if parts[0].rows else 0  # columns of row labels

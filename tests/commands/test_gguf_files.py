@@ -137,3 +137,13 @@ def test_a_chat_uses_the_template_in_the_file(tmp_path):
 def test_two_models_side_by_side(quantized):
     (quantized / "other.gguf").write_bytes(convert("llama"))
     assert "head width    16" in shown(quantized, "m.gguf", "other.gguf")
+
+
+def test_near_finds_words_of_a_file_as_of_the_folder(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(convert("gpt2", tokenizer_keys("gpt2")))
+    query = run("embed", "--model", "m.gguf", " cat", "-f", "json", cwd=tmp_path).out
+    near = [
+        run("near", "--index", index, "--top", "3", "-f", "csv", stdin=query, cwd=tmp_path).out
+        for index in ("m.gguf", "m.gguf:decoder.embed", folder("gpt2"))
+    ]
+    assert near[0].startswith(b"query,rank,cosine,row,label\n") and near[0] == near[1] == near[2]

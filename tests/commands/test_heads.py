@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import attnkit
+from attnkit import formats
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret.head_scores import score_records
 from attnkit.records import Record, Tensor
+from tests import process
 from tests.places import STORY
 
 ROOT = Path(__file__).parent.parent
@@ -125,3 +127,17 @@ def test_a_record_without_weights_is_refused(records):
         attnkit.heads(records[0].select(["x"]))
     with pytest.raises(DataError, match=r"record 2 has weights \(2 heads\), the first decoder.0.self \(4"):
         attnkit.heads([records[0], Record({"weights": np.ones((2, 1, 1))})])
+
+
+def test_many_heads_have_a_grid_of_their_kinds_first():
+    """30 layers of 2 heads: the first attends to the token before, the second evenly."""
+    before, even = np.eye(8, k=-1), np.tri(8)
+    before[0, 0] = 1
+    weights = np.stack([before, even / even.sum(-1, keepdims=True)])
+    trace = Record({f"decoder.{n}.self.weights": Tensor(weights, ("head", "query", "key")) for n in range(30)})
+    source = b"".join(map(bytes, formats.encode(trace, "npz")))
+    shown = process.run("heads", "-f", "table", stdin=source).out.decode()
+    lines = shown.splitlines()
+    assert lines[:4] == ["kinds of decoder.N.self:H", "layer  0  1", "───────────", "0      p  b"]
+    assert lines[32:35] == ["29     p  b", "p previous: 30, b broad: 30", ""]
+    assert "kinds of" not in process.run("heads", "--top", "8", "-f", "table", stdin=source).out.decode()

@@ -3,12 +3,16 @@
 import re
 import shutil
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import attnkit
+from attnkit import display
+from attnkit.commands.scan import map_view
 from attnkit.errors import DataError, UsageError
+from attnkit.records import Record, Tensor
 from tests import process
 from tests.places import MODELS, REFERENCES, ROOT
 
@@ -214,3 +218,12 @@ def test_one_text_is_scanned():
         scan("", ablate="heads")
     with pytest.raises(UsageError, match="TEXT: takes text, got a record"):
         scan(attnkit.embed("a", dim=2), ablate="heads")
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "shape"), [(3, 100, (8, 3)), (12, 100, (8, 12)), (30, 100, (30, 8)), (30, 300, (8, 30))]
+)
+def test_layers_that_do_not_fit_as_columns_are_rows(layers, width, shape):
+    record = Record({"x": Tensor(np.zeros((layers, 8)), ("layer", "position"))})
+    stage = SimpleNamespace(parameters={"ablate": None, "score": " fox", "minus": None}, common={}, extra={})
+    assert map_view(record, stage, display.Style(width=width)).array.shape == shape

@@ -6,7 +6,16 @@ from typing import Literal, NamedTuple
 from attnkit.display.colors import Theme
 from attnkit.display.figures.canvas import Drawing
 from attnkit.display.numbers import CellFormat, cell_format, to_python
-from attnkit.display.slicing import Elision, Matrix, TensorView, elide, format_shape, shared_format, to_matrices
+from attnkit.display.slicing import (
+    Elision,
+    Matrix,
+    TensorView,
+    elide,
+    elide_rows,
+    format_shape,
+    shared_format,
+    to_matrices,
+)
 from attnkit.display.style import DEFAULT_STYLE
 from attnkit.display.summaries import Candidates, count_tensors, ordinal
 from attnkit.display.text import clip, escape
@@ -82,7 +91,7 @@ def tensor_section(view: TensorView, options: FigureOptions) -> Section:
         return Section(view.title, [text], view.formula, view.description())
     parts = to_matrices(view, MAX_MATRICES)
     height, width = parts.matrices[0].values.shape
-    rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
+    rows, columns = elide_rows(height, MAX_ROWS), elide(width, MAX_COLUMNS)
     numbers = shared_format(parts.matrices, rows, columns, precision)
     corner = " \\ ".join(escape(axis, DEFAULT_STYLE) for axis in view.axes[-2:])
     tables = [_table(one, corner, rows, columns, numbers) for one in parts.matrices]
