@@ -270,19 +270,19 @@ def needs_no_input(parameters: Mapping[str, Any]) -> bool:
     )
 
 
-def read_trace(stage: Stage, upstream: Records | None, keep: str) -> Records:
+def read_trace_or_text(stage: Stage, upstream: Records | None, keep: str) -> Records:
     """Read the input of a tool that looks into a model: a file, a stage, or a text that --model reads now.
 
     keep  the intermediates that a text needs
 
     An operand is a text if it has several words and is no file.
     """
-    if (record := trace_text(stage, keep)) is not None:
+    if (record := trace_of_text(stage, keep)) is not None:
         return Records(None, iter([record]))
     return read_records(stage, upstream, needs_no_input=False)
 
 
-def trace_text(stage: Stage, keep: str) -> Record | None:
+def trace_of_text(stage: Stage, keep: str) -> Record | None:
     """The trace of the operand if it is a text, as `encode` records it, or None."""
     model = stage.files.values.get("model_")
     texts = [one for one in stage.operands if re.search(r"\s", one.strip()) and not is_input(one)]

@@ -12,7 +12,7 @@ import typer
 from attnkit import display, formats
 from attnkit.cli import figures, operands, options, views
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.text_input import trace_text
+from attnkit.cli.text_input import trace_of_text
 from attnkit.cli.tool import PythonForm, Records, Stage, make_item, running_stage, tool
 from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens, Picture
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted, escaped
@@ -44,7 +44,7 @@ class Named(NamedTuple):
 
 
 def read_traces(stage: Stage, upstream: Records | None) -> Records:
-    if (trace := trace_text(stage, "*")) is not None:
+    if (trace := trace_of_text(stage, "*")) is not None:
         return Records("json", iter([select_tensors(stage, [Named(trace, stage.operands[0])])]))
     paths = stage.operands or ("-" if upstream is not None else operands.stdin_or_error(),)
     return Records("json", iter([select_tensors(stage, [one for path in paths for one in read_file(stage, path)])]))

@@ -12,7 +12,7 @@ import typer
 
 from attnkit import callbacks, display, model
 from attnkit.cli import figures, options, views
-from attnkit.cli.text_input import trace_text
+from attnkit.cli.text_input import trace_of_text
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, make_item, named_files, read_records, tool
 from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
@@ -187,7 +187,7 @@ COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *WEIGHT_COLUMNS)))
 
 
 def read_traces(stage: Stage, upstream: Records | None) -> Records:
-    if stage.operands and (trace := trace_text(stage, "*.self.weights")) is not None:
+    if stage.operands and (trace := trace_of_text(stage, "*.self.weights")) is not None:
         stage.parameters["model_"] = None  # the history of the trace names it
         return Records(None, iter([trace]))
     if stage.operands and stage.parameters["model_"] is not None:

@@ -8,7 +8,7 @@ import typer
 from attnkit import display
 from attnkit.cli import figures, options, views
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.text_input import read_trace
+from attnkit.cli.text_input import read_trace_or_text
 from attnkit.cli.tool import ResultViews, Stage, tool
 from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
@@ -130,7 +130,7 @@ TOP = 3  # words of each layer, unless --top sets another number
 
 
 @tool(
-    reader=lambda stage, upstream: read_trace(stage, upstream, "*"),
+    reader=lambda stage, upstream: read_trace_or_text(stage, upstream, "*"),
     views=ResultViews(table=render_lens, figure=draw_lens, cells=list_lens),
     keep_names=True,
     gives="answer",

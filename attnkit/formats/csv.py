@@ -1,6 +1,7 @@
 """CSV, TSV and numbers separated by blanks: one table as one tensor.
 
-The first line gives the separator: a tab where it has one, else a comma, else blanks. Words in it are labels of the
+The first line gives the separator: a tab where it has one, else a comma or a semicolon, else blanks. Beside semicolons,
+commas in numbers are decimal points, as spreadsheets write them in much of Europe. Words in it are labels of the
 columns, words in the first column labels of the rows. A first column that only counts the rows is left out where its
 heading is empty or the name of an axis; a row for each element, with its indices, is a tensor of more dimensions.
 """
@@ -23,7 +24,9 @@ LONGEST_LINE = 1 << 26  # bytes of a row
 BLOCK = 1 << 16  # fields that are converted at a time
 HEAD_LINES, LONGEST_HEADING = 3, 1 << 22  # lines and bytes that tell a table from JSON and from prose
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-SEPARATORS = {b"\t": "tabs", b",": "commas", b" ": "blanks"}
+SEPARATORS = {b"\t": "tabs", b",": "commas", b";": "semicolons", b" ": "blanks"}
+DECIMAL_COMMA = re.compile(rb"(?<=[0-9]),(?=[0-9])")
+COMMA_NUMBER = re.compile(rb"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
 KINDS = {
     "bool": rb"(?i:true|false)",
     "int64": rb"[-+]?[0-9]++",
@@ -31,7 +34,7 @@ KINDS = {
 }
 ONE = {kind: re.compile(pattern) for kind, pattern in KINDS.items()}
 ALL = {kind: re.compile(b"%b(?:\0%b)*+" % (pattern, pattern)) for kind, pattern in KINDS.items()}
-OTHER_NUMBER = re.compile(rb"[-+.0-9eE]+(?:[;,][-+.0-9eE]+)+")  # with semicolons or decimal commas
+OTHER_NUMBER = re.compile(rb"[-+.0-9eE]+(?:[;,][-+.0-9eE]+)+")  # with decimal commas between tabs or blanks
 FIELD = {mark: re.compile(rb' *+("(?:[^"]++|"")*+" *+|[^%b"]*+)' % mark) for mark in SEPARATORS}
 
 
@@ -48,6 +51,12 @@ class Row(NamedTuple):
         >>> Row(b'"a, b", 1', 1).fields(), Row(b"  1  2 ", 1, b" ").fields()
         ([b'a, b', b'1'], [b'1', b'2'])
         """
+        pieces = self._texts()
+        if self.mark != b";" or b"," not in self.text:
+            return pieces
+        return [piece.replace(b",", b".") if COMMA_NUMBER.fullmatch(piece) else piece for piece in pieces]
+
+    def _texts(self) -> list[bytes]:
         if b'"' in self.text:
             pieces = [piece.strip(b" ") for _, piece in self._pieces()]
             return [one[1:-1].replace(b'""', b'"') if one.startswith(b'"') else one for one in pieces]
@@ -98,12 +107,14 @@ def _is_axis(text: bytes) -> bool:
 
 
 def find_separator(line: bytes) -> bytes:
-    r"""The separator of a line: a tab, else a comma, else blanks.
+    r"""The separator of a line: a tab, else a comma or a semicolon, else blanks.
 
-    >>> find_separator(b'"a\tb",1'), find_separator(b"1 2")
-    (b',', b' ')
+    >>> find_separator(b'"a\tb",1'), find_separator(b"1,5;2,25"), find_separator(b"1 2")
+    (b',', b';', b' ')
     """
     bare = re.sub(rb'"[^"]*+"?', b"", line)
+    if b";" in bare and b"\t" not in bare and b"," not in DECIMAL_COMMA.sub(b"", bare):
+        return b";"
     return next((mark for mark in (b"\t", b",") if mark in bare), b" ")
 
 
@@ -126,7 +137,7 @@ def is_table(source: Source) -> bool:
     for at, text in enumerate(top):
         if OTHER_NUMBER.fullmatch(text):
             problem = (
-                f"{_quote(text)} is not a number; numbers are separated by commas, tabs or blanks, decimals by a point"
+                f"{_quote(text)} is not a number (expected a decimal point); tr , . < FILE replaces decimal commas"
             )
             raise Row(first, 1, mark).error(problem, at)
     if not any(map(_is_word, top)):

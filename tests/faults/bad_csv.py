@@ -25,10 +25,12 @@ BAD = {
     "commas below tabs": (b"1\t2\n3,4\n", "line 2 column 1: 1 field, but line 1 has 2, separated by tabs, not commas"),
     "decimal commas": (
         b"1,5\t2,3\n",
-        "line 1 column 1: '1,5' is not a number; numbers are separated by commas, tabs or blanks, decimals by a point",
+        "line 1 column 1: '1,5' is not a number (expected a decimal point); tr , . < FILE replaces decimal commas",
     ),
-    "semicolons below numbers": (b"1;2\n", "line 1 column 1: '1;2' is not a number; numbers are separated by commas"),
-    "semicolons": (b"a;b\n1;2\n", "not a tensor file"),
+    "commas below semicolons": (
+        b"1,5;2\n3,4\n",
+        "line 2 column 1: 1 field, but line 1 has 2, separated by semicolons, not commas",
+    ),
     # C4
     "quote not closed": (b'word,a\n"The,1\n2,3\n', "line 2 column 1: the quote is not closed"),
     "quote inside": (b'word,a\nTh"e",1\n', "line 2 column 3: a quote inside a field"),

@@ -183,3 +183,21 @@ def test_a_record_that_is_read_is_one_that_is_written():
     record = parse("word,a\nThe,1\ncat,2")
     assert isinstance(record, Record) and record.tensors["x"].axes == ("token", "model")
     assert Tensor(record["x"]).shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "x", "labels"),
+    [
+        (
+            b"wort;a;b\nThe;1,5;2\ncat;-0,25;3e2\n",
+            [[1.5, 2], [-0.25, 300]],
+            {"token": ["The", "cat"], "model": ["a", "b"]},
+        ),
+        (b"1;2\n3;4\n", [[1, 2], [3, 4]], {}),
+        (b'"a;b";1,5\n"c, d";,5\n', [[1.5], [0.5]], {"token": ["a;b", "c, d"]}),
+        (b"a;b,0.5\nc,0.25\n", [[0.5], [0.25]], {"token": ["a;b", "c"]}),
+    ],
+)
+def test_semicolons_separate_numbers_with_decimal_commas(text, x, labels):
+    (record,) = read(Source.of(text))
+    assert (record["x"].tolist(), record.labels) == (x, labels)
