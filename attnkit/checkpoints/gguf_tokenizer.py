@@ -298,12 +298,9 @@ class GgufFolder(TokenizerFolder):
             "decoder": to_bytes,
             "model": {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": self.splitter.whole},
         }
-        name = self.get("pre")
-        self.note(
-            f"the pattern that splits text: that of {name}, which it names"
-            if name
-            else f"how text is split: as {self.splitter_name}, which is usual for {self.metadata.get(ARCHITECTURE)}"
-        )
+        if not self.get("pre"):
+            usual = f"which is usual for {self.metadata.get(ARCHITECTURE)}"
+            self.note(f"how text is split: as {self.splitter_name}, {usual}")
         return orjson.dumps(document)
 
     def write_word_pieces(self) -> bytes:

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnkit import __version__, commands
@@ -185,7 +185,28 @@ def write_page(page: str) -> int:
 
         look = display.detect_style(True, os.environ, "utf-8")
         page = pages.render_page(page, look.width, bold=look.color)
+        if page.count("\n") >= os.get_terminal_size(1).lines and (pager := find_pager()):
+            return show_in_pager(page, pager)
     return write_text(page)
+
+
+def find_pager() -> list[str]:
+    """The command that shows a long page: that of PAGER, else less; [] for none, as on a dumb terminal."""
+    import shlex
+    import shutil
+
+    stated = os.environ.get("PAGER")
+    words = shlex.split(stated) if stated is not None else ["less", "-FRX"]
+    is_usable = os.environ.get("TERM", "dumb") != "dumb" and os.isatty(0) and words and shutil.which(words[0])
+    return words if is_usable else []
+
+
+def show_in_pager(page: str, command: Sequence[str]) -> int:
+    """Show a page screen by screen. A pager that ends early is no error."""
+    import subprocess
+
+    subprocess.run(command, input=page, text=True, encoding="utf-8", check=False)
+    return 0
 
 
 def write_text(text: str) -> int:

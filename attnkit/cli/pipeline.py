@@ -1,6 +1,7 @@
 """Pipelines in one process: text to stages, chained to one stream."""
 
 import contextlib
+import os
 import re
 import shlex
 import shutil
@@ -43,7 +44,8 @@ def join_continued_lines(text: str) -> str:
 def parse_stages(text: str) -> list[Stage]:
     """Parse the stages of a pipeline, quoted as in a shell, separated by |.
 
-    Text after # is a comment. A line end is a space, and a backslash before it is left out.
+    Text after # is a comment. A line end is a space, and a backslash before it is left out. A ~ that begins a word
+    is the home folder.
 
     >>> [call.tool.name for call in parse_stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
     ['embed', 'layernorm']
@@ -61,7 +63,7 @@ def parse_stages(text: str) -> list[Stage]:
         elif word and set(word) <= set("|<>&;"):
             raise UsageError(f"{word!r} is shell syntax: a pipeline of run has only | (-o FILE writes, INPUT reads)")
         else:
-            parts[-1].append(word)
+            parts[-1].append(os.path.expanduser(word) if re.match("~(/|$)", word) else word)
     calls = [parse_stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
     for call in calls[:-1]:
         call.format.is_piped = True

@@ -337,6 +337,10 @@ class Stage:
             except NotFiniteError as error:
                 reason = explain_non_finite(self.files, self.non_finite_layer)
                 raise DataError(f"{error.problem}{reason}", error.name) from None
+            except AttnkitError as error:
+                if self.input_source == "json" and isinstance(item, Record) and "x" in item and not item["x"].ndim:
+                    error.problem += "; each line is a record: paste -sd, makes the numbers of all lines one row"
+                raise
             return self._post_process(item, result) if isinstance(result, Record) else result
 
     def _callbacks(self, item: Item) -> callbacks.Callbacks:

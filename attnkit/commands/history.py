@@ -76,6 +76,11 @@ def history(
         raise DataError(f"it was made from {streams[0]}, a stream that cannot be read again")
     try:
         return replay_history(record, parts)
+    except FileError as error:
+        if os.path.isabs(error.name) or os.path.exists(error.name):
+            raise
+        elsewhere = "names of files are relative to the folder in which the record was made"
+        raise FileError(f"{error.problem}; {elsewhere}", error.name) from None
     except UsageError as error:  # of a command in the record, not of this one
         tool = str(getattr(error, "place", "")).removeprefix("attnkit ")
         raise DataError(f"its history cannot be run again: {f'{tool}: ' if tool else ''}{error}") from None

@@ -1,18 +1,20 @@
 """attnkit rollout: how much of each input token is in each state."""
 
 import re
+import warnings
 from typing import Annotated
 
 import typer
 
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.interpret.head_scores import read_weights
 from attnkit.model.head_scores import roll_out
 from attnkit.records import Array, Record, Tensor, join_names
 
 SELF_WEIGHTS = re.compile(r"(encoder|decoder)\.(0|[1-9][0-9]{0,8})\.self\.weights(\..+)?", re.ASCII)
+SINK, SINK_TOKENS = 0.9, 4  # the share of the first token, and the tokens of a text, above which a note says so
 
 
 def self_weights(record: Record, layers: str = "") -> dict[str, Array]:
@@ -116,6 +118,9 @@ def rollout(
     first = next(iter(weights))
     axes = record.tensors[first].axes or ("batch", "head", "query", "key")[-weights[first].ndim :]
     x = roll_out([*weights.values()], residual)
+    if x.shape[-1] > SINK_TOKENS and (share := float(x[..., 1:, 0].mean())) > SINK:
+        note = f"{share:.0%} of all tokens is the first token, on which most heads rest; heads shows which do not"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
     layer = f"{1 - residual:g} · mean of the heads + {residual:g} · I"
     formula = f"product of {len(weights)} layers {layer}" if len(weights) > 1 else layer
     return record.with_tensors({"x": Tensor(x, (*axes[:-3], *axes[-2:]), formula=formula)})

@@ -114,7 +114,7 @@ def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> 
         return ids, ids[:0], 0.0, recipe
     if not last:
         size = counted(len(text), "character")
-        raise DataError(f"{size}, of which {recipe.valid} are none to hold out; --valid 0", name)
+        raise DataError(f"{size} are too few to hold out {recipe.valid} of them; --valid 0 holds out nothing", name)
     held_out = encode_text(tokenizer, last, name, 1 + first.count("\n"))
     if len(held_out) < 2:
         raise DataError(f"{len(held_out)} token is held out (expected 2 or more); --valid 0 trains on all", name)
