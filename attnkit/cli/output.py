@@ -22,7 +22,7 @@ from attnkit.cli.output_format import (
     text_format,
 )
 from attnkit.cli.tool import Stage, replace_together, running_stage, stored_by
-from attnkit.errors import DataError, FileError, UsageError, escaped, shortened
+from attnkit.errors import AttnkitNote, DataError, FileError, UsageError, escaped, shortened
 from attnkit.records import Record
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def write(call: Stage) -> int:
     """Write each result of a stage at once. Returns the highest exit code."""
     with replace_together() as opened:
         flow, path, status = call.open_stream(None), call.common.get("output"), 0
+        note_intermediate(call, path)
         chosen = format_for(call, flow.format)
         to_terminal = path in TERMINAL and os.isatty(STDOUT)
         call.on_text = streamed = None
@@ -67,6 +68,14 @@ def write(call: Stage) -> int:
             if isinstance(result, Record):
                 status = max(status, call.tool.status(result, call))
         return status
+
+
+def note_intermediate(call: Stage, path: str | None) -> None:
+    """Note that --output names a file where --emit was probably meant."""
+    emit = call.tool.options.get("emit")
+    if emit and path in emit.choices:
+        note = f"-o {path} writes a file of that name; --emit {path} makes the intermediate x"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
 
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:

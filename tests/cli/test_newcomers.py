@@ -69,3 +69,10 @@ def test_a_long_page_goes_through_the_pager(term, is_paged):
         assert running.wait() == 0
     os.close(leader)
     assert shown.startswith(b"PAGED:attention" if is_paged else b"attention")
+
+
+def test_the_name_of_an_intermediate_as_an_output_file_is_noted(tmp_path):
+    run = process.run("attend", "--output", "weights", stdin=b"[[1, 0], [0, 1]]", cwd=tmp_path)
+    assert run.code == 0 and (tmp_path / "weights").exists()
+    note = "attnkit attend: note: -o weights writes a file of that name; --emit weights makes the intermediate x\n"
+    assert run.err == note
