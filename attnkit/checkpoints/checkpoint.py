@@ -14,7 +14,7 @@ import numpy as np
 
 from attnkit import formats
 from attnkit.checkpoints.config_reader import LARGEST, ConfigReader, read_json_object
-from attnkit.checkpoints.harmless_keys import refuse_unread
+from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.mxfp4 import join_packed
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_layers, open_weights
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, FileError, format_bytes
@@ -511,7 +511,8 @@ def _open_towers(family: Any, folder: str, reader: ConfigReader, weights: Weight
         keys = {key: is_stated for key, is_stated in reader.values.stated().items() if key not in before}
         towers[name] = Checkpoint(path, config, reader.values.plain, params, parts, keys, place=folder)
         towers[name].others = others
-    refuse_unread(reader, f"family {reader.get_str('model_type')}")
+    refuse_unread(reader, reader.get_str("model_type"))
+    note_unread(reader, reader.get_str("model_type"))
     texts, images = (one.config.vector_width for one in towers.values())
     if texts != images:
         raise reader.error(f"vectors of texts have width {texts}, and those of images {images}")
@@ -599,19 +600,21 @@ def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[
         raise reader.error(f"decoder_start_token_id {start} is outside the vocabulary of {vocab}")
     params = Parameters(config, weights, expand_layers(config, layers))
     _check_positions(reader, config)  # of sizes that the shapes of tensors have confirmed
+    if not reader.values.path:  # of a tower, the model that it belongs to does
+        note_unread(reader, config.family)
     return config, params
 
 
 def read_family(family: Family, reader: ConfigReader, weights: Weights, strict: bool = True) -> tuple[Config, Layers]:
     """Read a configuration and map its layers.
 
-    DataError, if strict, names a key that may change a number and is not read.
+    DataError, if strict, names a key that is not read and asks for a computation.
     """
     config, layers = family.read_config(reader, weights), family.map_layers(reader)
     if config.experts and config.experts.chosen > config.experts.count:
         raise reader.error(f"num_experts_per_tok {config.experts.chosen} of {config.experts.count} experts")
     if strict:
-        refuse_unread(reader, f"family {config.family}")
+        refuse_unread(reader, config.family)
     return config, layers
 
 
@@ -624,11 +627,11 @@ def _check_positions(reader: ConfigReader, config: Config) -> None:
             if positions.over_grid and width % 4:
                 raise DataError(f"heads of width {width} (expected a multiple of 4: half rotates by each direction)")
             for rope in (positions.rope, *filter(None, [positions.local_rope])):
-                fields = ConfigReader(rope, "")
+                fields = ConfigReader(rope, reader.name)
                 for length in (1, LARGEST):
                     rope_frequencies(width, fields.values, length)
                 fields.ignore("max_position_embeddings", "original_max_position_embeddings")  # added to every rotation
-                refuse_unread(fields, f"rope_type {rope.get('rope_type')}")
+                note_unread(fields, config.family, f"rope_type {rope.get('rope_type')}")
     if positions.relative == "t5":
         for name in config.stacks:
             exact = positions.buckets // (2 if config.stack(name).causal else 4)

@@ -20,14 +20,13 @@ STATED = {  # what files say of every Cohere 2
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    raw.ignore("layer_switch", "use_parallel_embedding", **STATED, use_embedding_sharing=is_tied)
+    raw.ignore("layer_switch", "use_parallel_embedding")
+    raw.expect(**STATED, use_embedding_sharing=is_tied)
     config = cohere.read_cohere(raw, stored)
     layers = config.stack("decoder").layers
     pattern = raw.get_int("sliding_window_pattern", 4)
     if raw.get_int("layer_switch", pattern) != pattern:
         raise raw.error(f"layer_switch {raw.values['layer_switch']} (expected {pattern}, as sliding_window_pattern)")
-    raw.get_choice("order_of_interleaved_layers", {"local_attn_first": ""}, "local_attn_first")
-    raw.get_choice("position_embedding_type", {"rope_gptj": ""}, "rope_gptj")
     kinds = llama.read_layer_types(raw, llama.every(pattern, layers))
     config = llama.limit_layers(raw, config, kinds, window=4096)
     unrotated = tuple(number for number, kind in enumerate(kinds) if kind == llama.FULL)

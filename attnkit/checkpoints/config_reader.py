@@ -1,5 +1,6 @@
 """config.json and the other JSON files of a folder, checked as they are read."""
 
+import json
 import math
 import os
 import sys
@@ -171,16 +172,30 @@ class ConfigReader:
         """
         return ConfigReader(NotedValues(values, self.values.reads, self.values.path), self.name)
 
-    def ignore(self, *keys: str, **values: Any) -> None:
-        """Count keys as read that change nothing in this model, some at one value alone.
+    def ignore(self, *keys: str) -> None:
+        """Count keys as read that change nothing in this model.
 
-        >>> raw = ConfigReader({"label": 1, "rotary_pct": 0.5, "experts_per_token": 2}, "config.json")
-        >>> raw.ignore("label", rotary_pct=1.0, experts_per_token=2)
+        >>> raw = ConfigReader({"label": 1, "rotary_pct": 0.5}, "config.json")
+        >>> raw.ignore("label")
         >>> [*raw.values.unread()]
         [('rotary_pct', 0.5)]
         """
-        for key in (*keys, *(key for key, value in values.items() if self.values.plain.get(key) == value)):
+        for key in keys:
             self.values.reads.setdefault(self.values.path + key, False)
+
+    def expect(self, **values: Any) -> None:
+        """Count keys as read that state again what the model does. DataError for another value.
+
+        >>> ConfigReader({"experts_per_token": 3}, "config.json").expect(experts_per_token=2)
+        Traceback (most recent call last):
+        attnkit.errors.DataError: config.json: experts_per_token 3 is not supported (use 2)
+        """
+        for key, expected in values.items():
+            value = self.values.plain.get(key)
+            if value is not None and value != expected:
+                problem = f"{key} {json.dumps(value)[:40]} is not supported (use {json.dumps(expected)})"
+                raise self.error(problem)
+        self.ignore(*values)
 
     def get_size(self, key: str) -> tuple[int, int]:
         """Height and width, from a list of two integers or from one for both."""

@@ -1,9 +1,10 @@
 """DINOv2: a pre-norm encoder of image patches with layer scale, whose features serve without a head."""
 
+from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints import vit
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import read_image_labels
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_fused, map_linear, norm
 from attnkit.model.activations import PUBLISHED
@@ -25,7 +26,7 @@ def read_config(raw: ConfigReader, stored: Weights, **cut: Any) -> Config:
     return Config(
         raw.get_str("model_type"),
         width,
-        encoder=raw.get_stack(StackKeys(vocab="", hidden=""), hidden=_read_hidden(raw), final_norm=True),
+        encoder=raw.get_stack(replace(vit.KEYS, hidden=""), hidden=_read_hidden(raw), final_norm=True),
         eps=raw.get_float("layer_norm_eps", 1e-6),
         norm_first=True,
         layer_scale=True,

@@ -18,7 +18,7 @@ NORMS = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    raw.ignore(sliding_window_size=raw.values.get("sliding_window", 4096))  # stated twice
+    raw.expect(sliding_window_size=raw.values.get("sliding_window", 4096))  # stated twice
     softcap = read_cap(raw, "attn_logit_softcapping", 50.0)
     logit_softcap = read_cap(raw, "final_logit_softcapping", 30.0)
     config = read_sandwich(raw, stored, size=8192, softcap=softcap, logit_softcap=logit_softcap)

@@ -15,6 +15,7 @@ LAYER, WORDS = "layers.{n}", "embed_in.weight"
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     size = raw.get_int("max_position_embeddings", 2048)
     raw.ignore("partial_rotary_factor")  # rotary_pct again
+    raw.expect(head_dim=raw.get_head_dim("hidden_size", "num_attention_heads"))
     theta = raw.get_float("rotary_emb_base", 10000.0)
     config = Config(
         "gpt_neox",

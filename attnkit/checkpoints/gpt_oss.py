@@ -20,7 +20,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     packing.ignore("modules_to_not_convert")  # which the tensors state
     raw.get_choice("hidden_act", {"silu": "silu"}, "silu")  # which names no activation of this family
     chosen = raw.get_int("num_experts_per_tok", 4)
-    raw.ignore("initial_context_length", experts_per_token=chosen)  # stated twice
+    raw.ignore("initial_context_length")
+    raw.expect(experts_per_token=chosen)  # stated twice
     config = llama.read_config(
         raw,
         stored,

@@ -26,6 +26,7 @@ POOLINGS = {"cls": "first", "mean": "mean"}  # of a head of whole texts
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     size, has_head = raw.get_int("max_position_embeddings", 8192), stored.has("head.dense.weight")
+    raw.expect(head_dim=raw.get_head_dim("hidden_size", "num_attention_heads"))
     raw.ignore("layer_norm_eps")  # norm_eps is what the model reads
     stack = raw.get_stack(StackKeys(), final_norm=True)
     config = Config(

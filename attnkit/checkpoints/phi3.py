@@ -11,7 +11,7 @@ LAYER = llama.LAYER
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     raw = _renamed(raw)
-    raw.ignore(full_attn_mod=1, interpolate_factor=1)
+    raw.expect(full_attn_mod=1, interpolate_factor=1)
     config = llama.read_config(raw, stored, eps=raw.get_float("rms_norm_eps", 1e-5), size=4096)
     config = llama.rotate_partly(raw, config)
     return llama.limit_layers(raw, config, [llama.SLIDING] * config.stack("decoder").layers)

@@ -39,7 +39,7 @@ class PublishedTensors(NamedTuple):
     names: dict[str, tuple[str, ...]]
 
 
-class _AllTensors(Weights):
+class AllTensors(Weights):
     """The weights of a folder that stores every tensor its family knows."""
 
     def find(self, names: Any) -> str | None:
@@ -59,7 +59,7 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json", strict:
     """
     reader = ConfigReader(raw, name)
     family = import_family(reader)
-    config, layers = read_family(family, reader, _AllTensors(name, [], {}), strict)
+    config, layers = read_family(family, reader, AllTensors(name, [], {}), strict)
     specs = expand_layers(config, layers)
     prefix = "" if reader.get_str("model_type") in FAMILIES_WITHOUT_PREFIX else family.PREFIXES[0]
     shapes: dict[str, tuple[int, ...]] = {}

@@ -9,7 +9,8 @@ PREFIXES = llama.PREFIXES
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    raw.ignore("use_norm_bias", rotary_scaling_factor=1.0)  # norms have biases in every file
+    raw.ignore("use_norm_bias")  # norms have biases in every file
+    raw.expect(rotary_scaling_factor=1.0)
     config = llama.read_config(
         raw,
         stored,

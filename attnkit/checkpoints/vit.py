@@ -9,6 +9,7 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PatchConfig, PositionConfig
 
 PREFIXES = ("vit.",)
+KEYS = StackKeys(vocab="", head_dim="head_dim")
 PATCHES, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer.{n}"
 LAYERS: Layers = {
     "encoder.positions": {"table": TensorSpec(("embeddings.position_embeddings",), leading_ones=1)},
@@ -32,7 +33,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "vit",
         width,
-        encoder=raw.get_stack(StackKeys(vocab=""), final_norm=True),
+        encoder=raw.get_stack(KEYS, final_norm=True),
         eps=raw.get_float("layer_norm_eps", 1e-12),
         norm_first=True,
         activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),

@@ -1,10 +1,12 @@
-"""The keys of config.json: each that may change a number is read, or refused by its name.
+"""The keys of config.json: each that transformers reads is read, or refused by its name; others pass with a note.
 
-The full configurations of transformers, and how they were made: tests/references/make_configs.py.
+The full configurations of transformers, and how they were made: tests/references/make_configs.py; the keys that its
+code reads: make_keys.py.
 """
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,15 +14,18 @@ import pytest
 
 from attnkit import model
 from attnkit.checkpoints import FAMILIES, Checkpoint, open_checkpoint
-from attnkit.checkpoints.harmless_keys import HARMLESS, is_harmless
-from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
-from attnkit.errors import AttnkitError, DataError
+from attnkit.checkpoints.checkpoint import import_family, read_family
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.harmless_keys import COMPUTATIONS, KNOWN, OTHER_NAMES, OWN_FORMATS
+from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
+from attnkit.errors import AttnkitError, AttnkitNote, DataError
 from attnkit.model import RecurrentConfig
 from tests.drawing import draw_tensors
 from tests.places import MODELS, REFERENCES
 from tests.process import run
 
 FULL = json.loads((REFERENCES / "configs.json").read_text())
+KEYS = json.loads((REFERENCES / "keys.json").read_text())
 DRAWN = json.loads((REFERENCES / "decoders.json").read_text())
 FOLDERS = sorted(path.parent.name for path in MODELS.glob("*/config.json"))
 SMALL = {
@@ -48,28 +53,96 @@ def test_every_family_of_transformers_is_among_them() -> None:
 
 
 @pytest.mark.parametrize("name", [*FOLDERS, *DRAWN])
-def test_an_unknown_key_is_refused_in_every_model(name: str) -> None:
-    raw = DRAWN[name]["config"] if name in DRAWN else json.loads((MODELS / name / "config.json").read_text())
-    published_tensors(raw)
-    with pytest.raises(DataError, match=r"^config\.json: clip_everything 0\.5 is not supported by family \S+; delete"):
-        published_tensors(raw | {"clip_everything": 0.5})
+def test_an_unknown_key_is_noted_in_every_model(name: str) -> None:
+    """In formats of attnkit's own it is refused: no other program reads them."""
+    raw = config_of(name)
+    expected = published_tensors(raw)
+    if raw["model_type"] in OWN_FORMATS:
+        with pytest.raises(DataError, match=r"^config\.json: clip_everything is not supported by family \S+; delete"):
+            published_tensors(raw | {"clip_everything": 0.5})
+        return
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in expected.shapes.items()}
+    with pytest.warns(AttnkitNote, match=r"^config\.json: family \S+ ignores clip_everything, as transformers does$"):
+        noted = assemble_checkpoint(raw | {"clip_everything": 0.5}, tensors)
+    assert noted.config == assemble_checkpoint(raw, tensors).config
+
+
+def config_of(name: str) -> dict[str, Any]:
+    if name in DRAWN or name in FULL:
+        return FULL.get(name) or DRAWN[name]["config"]
+    return json.loads((MODELS / name / "config.json").read_text())
+
+
+# what the code of transformers reads
+
+BUILT = {  # keys that only name something to this code, or that it sets itself: why -> family or "" -> keys
+    "attributes of the class, of which no file has any": {"": "default_theta rope_parameters"},
+    "a property that the class computes": {"falcon": "head_dim"},
+    "of flash attention alone, which the other ways to compute attention do without": {"olmoe": "sliding_window"},
+    "of the other tower, or of both": {
+        "clip_text_model": "image_size num_channels patch_size text_config text_config_dict vision_config "
+        "vision_config_dict logit_scale_init_value",
+        "clip_vision_model": "max_position_embeddings vocab_size text_config text_config_dict vision_config "
+        "vision_config_dict logit_scale_init_value",
+        "siglip_text_model": "image_size num_channels patch_size text_config vision_config vision_use_head",
+        "siglip_vision_model": "max_position_embeddings vocab_size text_config vision_config projection_size",
+    },
+    "of images, which Gemma 3 does not read here": {
+        "gemma3_text": "image_size patch_size image_token_id layer_norm_eps mm_tokens_per_image text_config "
+        "vision_config",
+    },
+    "a property that repeats local_attention": {"modernbert": "sliding_window"},
+    "of relative attention, if there is any": {"deberta-v2": "share_att_key"},
+}  # fmt: skip
+
+
+def readings(family: str) -> Iterator[tuple[str, set[str]]]:
+    """The keys that attnkit reads of each configuration of a family, also of those that the file does not have."""
+    named = {name: raw for name, raw in FULL.items() if name.split()[0] == family}
+    named |= {name: raw for name in (*FOLDERS, *DRAWN) if (raw := config_of(name))["model_type"] == family}
+    for name, raw in named.items():
+        reader = ConfigReader(raw, name)
+        read_family(import_family(reader), reader, AllTensors(name, [], {}), strict=False)
+        yield name, {key.rpartition(".")[2] for key in reader.values.reads}
+
+
+@pytest.mark.parametrize("family", [family for family in KEYS if family not in ("clip", "siglip", "gemma3")])
+def test_every_key_that_transformers_reads_is_read_or_refused(family: str) -> None:
+    named = COMPUTATIONS.keys() | OTHER_NAMES.keys() | KNOWN
+    named |= {key for rows in BUILT.values() for one in ("", family) for key in rows.get(one, "").split()}
+    for name, read in readings(family):
+        assert KEYS[family].keys() - read <= named, name
+
+
+def test_every_key_of_one_family_is_one_that_transformers_reads() -> None:
+    for key, asked in COMPUTATIONS.items():
+        assert all(key in KEYS[family] for family in asked.families), key
+        usual = {json.dumps(KEYS[family][key]) for family in asked.families} - {"null"}
+        assert usual <= {json.dumps(value) for value in asked.neutral}, key
+
+
+@pytest.mark.parametrize(("name", "keys"), [
+    ("gpt2", {"hidden_size": 12}), ("t5", {"is_decoder": True}), ("bert", {"position_embedding_type": "relative_key"}),
+    ("gemma3", {"attn_logit_softcapping": 4.0}), ("qwen2", {"per_layer_config": {"0": {"hidden_size": 8}}}),
+    ("qwen2", {"dual_chunk_attention_config": {"chunk_size": 262144}}), ("gpt_neox", {"head_dim": 3}),
+    ("bart 5.23.0", {"num_attention_heads": 8}), ("marian", {"suppress_tokens": [3]}),
+])  # fmt: skip
+def test_a_computation_is_refused_by_its_name(name: str, keys: dict[str, Any]) -> None:
+    raw, (key,) = config_of(name), keys
+    published_tensors(raw | {key: None})
+    with pytest.raises(DataError, match=f"{key} .*(: | is |use )"):
+        published_tensors(raw | keys)
 
 
 @pytest.mark.parametrize(("changes", "problem"), [
-    ({"attention_multiplier": 0.22}, "attention_multiplier 0.22 is not supported by family llama; delete the key if it "
-     "changes no number"),
-    ({"num_key_values_heads": 1}, "num_key_values_heads 1 is not supported by family llama; did you mean "
-     "num_key_value_heads?"),
-    ({"quantization_config": {"bits": 4}}, 'quantization_config {"bits": 4} is not supported by family llama; delete'),
-    ({"is_decoder": True}, "is_decoder true is not supported"),
-    ({"attn_logit_softcapping": 50}, "attn_logit_softcapping 50 is not supported"),
-    ({"sliding_window": 4096}, "sliding_window 4096 is not supported"),
-    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
+    ({"quantization_config": {"bits": 4}}, 'quantization_config {"bits": 4} is not supported by family llama: '
+     "quantized weights"),
+    ({"quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8"}},
+     'quantization_config "fp8" is not supported by family llama: quantized weights'),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported by family llama: a rotation of a"),
     ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
      "rope_parameters.partial_rotary_factor 0.5 is not supported by family llama"),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 8}},
-     "beta_fast 8 is not supported by rope_type linear"),
-    ({"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "factor 2.0 is not supported by rope_type default"),
+    ({"n_embed": 12}, "n_embed 12 is not supported by family llama: hidden_size is 8"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e4}},
      'rope_scaling {"type": "linear", "factor": 2.0} is not'),
     ({"rope_theta": 500, "rope_parameters": {"rope_theta": 1e4}},
@@ -81,12 +154,26 @@ def test_a_key_that_may_change_a_number_is_named(changes: dict[str, Any], proble
         read(SMALL | changes)
 
 
+@pytest.mark.parametrize(("changes", "note"), [
+    ({"attention_multiplier": 0.22, "is_decoder": True}, "family llama ignores attention_multiplier, is_decoder, as"),
+    ({"num_key_values_heads": 1}, r"ignores num_key_values_heads \(did you mean num_key_value_heads\?\), as"),
+    ({"attn_logit_softcapping": 50}, "ignores attn_logit_softcapping, as"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 8}}, "rope_type linear ignores beta_fast, as"),
+    ({"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "rope_type default ignores factor, as"),
+    (dict.fromkeys("abcdefg", 1), "ignores a, b, c, d, e and 2 more, as transformers does"),
+])  # fmt: skip
+def test_a_key_that_transformers_does_not_read_is_noted(changes: dict[str, Any], note: str) -> None:
+    with pytest.warns(AttnkitNote, match=note):
+        read(SMALL | changes)
+
+
 @pytest.mark.parametrize("changes", [
     {"attention_dropout": 0.1, "hidden_dropout": 0.3}, {"initializer_range": 1.0}, {"use_cache": True},
     {"torch_dtype": "bfloat16", "dtype": "float32"}, {"architectures": ["LlamaForCausalLM"], "auto_map": {"x": "y"}},
     {"_name_or_path": "x", "transformers_version": "9"}, {"id2label": {"0": "a"}, "label2id": {"a": 0}},
     {"do_sample": True, "temperature": 0.6, "top_k": 5}, {"pretraining_tp": 2}, {"is_decoder": False},
     {"attn_logit_softcapping": None, "anything": None, "empty": [], "none": {}, "no": ""}, {"partial_rotary_factor": 1},
+    {"qkv_bias": False, "shared_expert_intermediate_size": 0, "custom_scale": 0.0}, {"n_embed": 8},
     {"rope_scaling": {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16, "finetuned": True}},
     {"transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}},
 ])  # fmt: skip
@@ -129,17 +216,18 @@ def test_published_keys_with_other_values_are_refused(name: str, keys: dict[str,
         published_tensors(DRAWN[name]["config"] | keys)
 
 
-def test_zero_and_false_are_different_values() -> None:
-    assert is_harmless("is_decoder", False) and not is_harmless("is_decoder", 0)
-    assert is_harmless("gap_size", 0) and not is_harmless("gap_size", False)
-
-
 def test_the_process_names_the_key(tmp_path: Any) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(SMALL | {"residual_multiplier": 0.5}))
+    raw = json.loads((MODELS / "llama" / "config.json").read_text())
     (tmp_path / "model.safetensors").write_bytes((MODELS / "llama" / "model.safetensors").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"per_layer_config": {"0": {"head_dim": 2}}}))
     code, out, err = run("show", str(tmp_path))
-    problem = "residual_multiplier 0.5 is not supported by family llama; delete the key if it changes no number"
+    problem = 'per_layer_config {"0": {"head_dim": 2}} is not supported by family llama: layers of other sizes'
     assert (code, out, err) == (3, b"", f"attnkit show: {tmp_path}/config.json: {problem}\n")
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"residual_multiplier": 0.5}))
+    code, out, err = run("show", str(tmp_path))
+    note = "family llama ignores residual_multiplier, as transformers does"
+    assert (code, err) == (0, f"attnkit show: note: {tmp_path}/config.json: {note}\n")
+    assert run("show", str(tmp_path), "--quiet") == (0, out, "")
 
 
 # every number of a configuration changed
@@ -211,8 +299,8 @@ def outputs(checkpoint: Checkpoint) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", [*FOLDERS, *DRAWN])
-def test_a_changed_number_changes_the_model_or_is_refused(name: str) -> None:
-    raw = DRAWN[name]["config"] if name in DRAWN else json.loads((MODELS / name / "config.json").read_text())
+def test_a_changed_number_changes_the_model_or_is_named(name: str) -> None:
+    raw = config_of(name)
     if name in DRAWN:
         tensors = draw_tensors(raw["model_type"], DRAWN[name]["shapes"])
     else:
@@ -223,7 +311,7 @@ def test_a_changed_number_changes_the_model_or_is_refused(name: str) -> None:
     for place in numbers(raw):
         key, inert = place[-1], INERT.get(name, set()) | INERT.get(raw["model_type"], set())
         is_special = key in SPECIAL
-        if key in inert or (HARMLESS.get(key, ()) is None and not is_special):
+        if key in inert or (key in KNOWN and not is_special):
             continue
         changes = (changed(raw, place, times) for times in (2, 9))
         assert any(differs(before, expected, one, tensors, key in LIMITS or is_special) for one in changes), place
@@ -235,13 +323,13 @@ SPECIAL = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_
 def differs(
     before: Checkpoint, expected: list[np.ndarray], raw: dict[str, Any], tensors: dict[str, Any], is_limit: bool
 ) -> bool:
-    """Whether another configuration is refused, or computes other numbers (or has another limit)."""
+    """Whether another configuration is refused or noted, or computes other numbers (or has another limit)."""
     try:
         after = assemble_checkpoint(raw, tensors)
         if is_limit:
             return after.config != before.config
         actual = outputs(after)
-    except AttnkitError:
+    except (AttnkitError, AttnkitNote):
         return True
     return len(actual) != len(expected) or not all(map(np.array_equal, actual, expected))
 

@@ -471,7 +471,7 @@ def test_problem_type_of_a_classifier_of_images_states_the_function(tmp_path, na
     [
         ({"id2label": {"0": "a"}}, "tensor 'classifier.weight' (w of head) has shape (3, 20) (expected (1, 20))"),
         ({"vision_config": []}, "vision_config is '[]' (expected an object)"),
-        ({"temperature_of": 2}, "temperature_of 2 is not supported"),
+        ({"per_layer_config": {"0": {"hidden_size": 3}}}, "not supported by family siglip_vision_model: layers of"),
         ({"architectures": ["SiglipModel"]}, "no tensor 'embeddings.token_embedding.weight'"),
     ],
 )
@@ -550,7 +550,7 @@ def test_slips_in_the_similarity_of_siglip_show(monkeypatch, key, value):
     [
         ({"text_config": {}}, "text_model.embeddings.token_embedding.weight"),
         ({"vision_config": []}, "vision_config is '[]' (expected an object)"),
-        ({"temperature_of": 2}, "temperature_of 2 is not supported by family siglip"),
+        ({"quantization_config": {"bits": 4}}, "is not supported by family siglip: quantized weights"),
         ({"vision_config": {"vision_use_head": False}}, "vision_use_head false leaves images without a vector"),
         ({"vision_config": {"image_size": 5, "patch_size": 7}}, "image_size 5x5 is smaller than patch_size 7x7"),
         ({"model_type": "siglip2"}, "model_type 'siglip2' is not known"),
@@ -637,9 +637,9 @@ def test_an_older_file_overrides_the_configuration_of_the_texts(tmp_path):
         ({"text_config": {}}, "text_model.embeddings.token_embedding.weight"),
         ({"text_config": []}, "text_config is '[]' (expected an object)"),
         ({"projection_dim": 12}, "'text_projection.weight' (w of vector) has shape (11, 18) (expected (12, 18))"),
-        ({"temperature_of": 2}, "temperature_of 2 is not supported by family clip"),
+        ({"quantization_config": {"bits": 4}}, "is not supported by family clip: quantized weights"),
         ({"architectures": ["CLIPForImageClassification"]}, "a classifier of images of family clip is not supported"),
-        ({"vision_config": {"rope": 2}}, "not"),
+        ({"vision_config": {"rope": 2}}, "has shape (20, 3, 7, 7) (expected (768, 3, 32, 32))"),
         ({"text_config": TABLE["clip"]["config"]["text_config"] | {"eos_token_id": -1}}, "eos_token_id is no id"),
         ({"text_config": TABLE["clip"]["config"]["text_config"] | {"eos_token_id": []}}, "eos_token_id is no id"),
     ],
@@ -658,7 +658,7 @@ def test_hostile_towers_are_one_line(tmp_path, changes, problem):
         ({"image_size": 3}, "image_size 3x3 is smaller than patch_size 7x7"),
         ({"num_hidden_layers": 10**8}, "num_hidden_layers 100000000, and only"),
         ({"patch_size": [7, 7, 7]}, "patch_size"),
-        ({"register": 3}, "register 3 is not supported by family dinov2"),
+        ({"per_layer_config": {"0": {"hidden_size": 3}}}, "is not supported by family dinov2: layers of other"),
     ],
 )
 def test_hostile_configurations_are_one_line(tmp_path, changes, problem):
