@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from attnkit import formats
-from attnkit.checkpoints.config_reader import LARGEST, ConfigReader, read_json_object
+from attnkit.checkpoints.config_reader import END_KEYS, LARGEST, TOKEN_KEYS, ConfigReader, read_json_object
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.mxfp4 import join_packed
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_layers, open_weights
@@ -46,7 +46,6 @@ WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"
 LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
                 "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
 FEW = 64  # layers, whose tensors are looked up in any case; some may share one
-TOKEN_KEY = re.compile(r"_token_id$|^bad_words_ids$")  # keys that generation_config.json may override
 BUFFER = re.compile(  # tensors of some files that are not parameters
     r"(^|\.)(attn|attention)\.(masked_)?bias$|position_ids$|rotary_emb\.inv_freq$|embed_positions\.weights?$|^special:"
 )
@@ -477,9 +476,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
     generation, defaults = os.path.join(folder, GENERATION_CONFIG), raw
     if exists(generation):
         defaults = read_json_object(generation)
-        keys, kept = getattr(family, "GENERATION_KEYS", ()), getattr(family, "MODEL_KEYS", ())
-        stated = {key: value for key, value in defaults.items() if key not in kept}
-        reader, files = _override_tokens(reader, stated, generation, keys), [path, generation]
+        reader, files = override_tokens(reader, defaults, generation, family), [path, generation]
     weights = join_packed(open_weights(folder))
     if hasattr(family, "TOWERS"):
         return _open_towers(family, folder, reader, weights, files)
@@ -558,13 +555,14 @@ def _import_module(name: str) -> Family:
     return cast(Family, importlib.import_module(f"attnkit.checkpoints.{name}"))
 
 
-def _override_tokens(reader: ConfigReader, values: Mapping[str, Any], path: str, keys: Sequence[str]) -> ConfigReader:
-    """Override the special tokens, and some keys of a family, by those of generation_config.json."""
-    tokens: Mapping[str, Any] = {
-        key: value for key, value in values.items() if value is not None and (TOKEN_KEY.search(key) or key in keys)
-    }
-    ConfigReader(tokens, path).get_special_tokens()
-    return reader.replaced({**reader.values.plain, **tokens})
+def override_tokens(reader: ConfigReader, values: Mapping[str, Any], path: str, family: Family) -> ConfigReader:
+    """Override the special tokens, and some keys of a family, by those of generation_config.json.
+
+    Any other key of that file is one of another library. Null overrides what ends a text, and nothing else.
+    """
+    keys = {*TOKEN_KEYS, *getattr(family, "GENERATION_KEYS", ())} - {*getattr(family, "MODEL_KEYS", ())}
+    tokens = {key: value for key, value in values.items() if key in keys and (value is not None or key in END_KEYS)}
+    return reader.replaced({**reader.values.plain, **tokens}, dict.fromkeys(tokens, path))
 
 
 def _open_gguf(path: str) -> Checkpoint:
@@ -597,7 +595,8 @@ def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[
     config, layers = read_family(family, reader, weights)
     start, vocab = config.special.start, config.decoder.vocab if config.decoder else 0
     if start is not None and vocab and start >= vocab:
-        raise reader.error(f"decoder_start_token_id {start} is outside the vocabulary of {vocab}")
+        problem = f"decoder_start_token_id {start} is outside the vocabulary of {vocab}"
+        raise reader.error(problem, "decoder_start_token_id")
     params = Parameters(config, weights, expand_layers(config, layers))
     _check_positions(reader, config)  # of sizes that the shapes of tensors have confirmed
     if not reader.values.path:  # of a tower, the model that it belongs to does

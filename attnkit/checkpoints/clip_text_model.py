@@ -30,7 +30,7 @@ COMMON: Layers = {  # of both towers
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     raw = raw.replaced({**DEFAULTS, **raw.values.plain})
-    end = raw.get_token_id("eos_token_id", END)
+    end = raw.get_token_id("eos_token_id") if raw.has("eos_token_id") else END
     if end is None:
         raise raw.error("eos_token_id is no id, but the state at the end token is the vector of a text")
     return Config(

@@ -16,6 +16,8 @@ from attnkit.model.config import SpecialTokens, StackConfig
 Value = TypeVar("Value")
 
 LARGEST = (1 << 31) - 1  # the largest size or id
+END_KEYS = ("eos_token_id", "forced_bos_token_id", "forced_eos_token_id")  # null: none, in every file
+TOKEN_KEYS = (*END_KEYS, "decoder_start_token_id", "bos_token_id", "pad_token_id", "bad_words_ids")
 
 
 @dataclass(frozen=True)
@@ -91,21 +93,24 @@ def _find_unread(values: Mapping[str, Any], reads: Mapping[str, bool], path: str
 
 
 class ConfigReader:
-    """The values of a configuration by key. A null counts as absent.
+    """The values of a configuration by key. A null counts as absent, but as false, and as no token.
 
-    values  the parsed object, which notes what is read of it
-    name    the file, for errors
+    values   the parsed object, which notes what is read of it
+    name     the file, for errors
+    origins  the file of each key that comes from another one
 
     >>> ConfigReader({"n_embd": 8}, "config.json").get_int("n_embd")
     8
     """
 
-    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+    def __init__(self, values: Mapping[str, Any], name: str, origins: Mapping[str, str] | None = None) -> None:
         self.values = values if isinstance(values, NotedValues) else NotedValues(values, {})
         self.name = name
+        self.origins = origins or {}
 
-    def error(self, problem: str) -> DataError:
-        return DataError(problem, self.name)
+    def error(self, problem: str, key: str = "") -> DataError:
+        """The error of a problem, in the file of a key."""
+        return DataError(problem, self.origins.get(key, self.name))
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -135,7 +140,12 @@ class ConfigReader:
         return [float(number) for number in value]
 
     def get_bool(self, key: str, default: bool) -> bool:
-        value = self._get(key, default, "true or false")
+        """A flag; null is false, whatever the default is, as in Python.
+
+        >>> ConfigReader({"multi_query": None}, "config.json").get_bool("multi_query", True)
+        False
+        """
+        value = False if self.values.get(key, default) is None else self._get(key, default, "true or false")
         if type(value) is not bool:
             raise self._type_error(key, value, "true or false")
         return value
@@ -150,7 +160,7 @@ class ConfigReader:
         """The entry of a table for a string."""
         value = self.get_str(key, default)
         if value not in table:
-            raise self.error(f"{key} {value[:40]!r} is not supported (use {', '.join(table)})")
+            raise self.error(f"{key} {value[:40]!r} is not supported (use {', '.join(table)})", key)
         return table[value]
 
     def get_dict(self, key: str) -> dict[str, Any]:
@@ -161,16 +171,19 @@ class ConfigReader:
     def get_object(self, key: str) -> "ConfigReader":
         """The reader of an object, of {} if it is absent, whose keys are noted one by one."""
         plain = self._get_object(key)
-        return ConfigReader(NotedValues(plain, self.values.reads, f"{self.values.path}{key}."), self.name)
+        return ConfigReader(NotedValues(plain, self.values.reads, f"{self.values.path}{key}."), self.name, self.origins)
 
-    def replaced(self, values: Mapping[str, Any]) -> "ConfigReader":
+    def replaced(self, values: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> "ConfigReader":
         """The reader of other values in place of these: what is read of them counts as read here.
+
+        origins  the file of each value that comes from another one
 
         >>> raw = ConfigReader({"type": "su", "factor": 2.0}, "config.json")
         >>> raw.replaced({**raw.values.plain, "type": "longrope"}).get_str("type"), [*raw.values.unread()]
         ('longrope', [('factor', 2.0)])
         """
-        return ConfigReader(NotedValues(values, self.values.reads, self.values.path), self.name)
+        noted = NotedValues(values, self.values.reads, self.values.path)
+        return ConfigReader(noted, self.name, {**self.origins, **(origins or {})})
 
     def ignore(self, *keys: str) -> None:
         """Count keys as read that change nothing in this model.
@@ -211,9 +224,9 @@ class ConfigReader:
         return ids[0] if ids else None
 
     def get_token_ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """The ids of a key, from a list or from a single one."""
-        value = self._get(key, list(default), "an id or a list of ids")
-        ids = value if isinstance(value, list) else [value]
+        """The ids of a key, from a list or from a single one; null: none, whatever the default is."""
+        value = self.values.get(key, list(default))
+        ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(token) is int and token <= LARGEST for token in ids):
             raise self._type_error(key, value, "an id or a list of ids")
         return tuple(token for token in ids if token >= 0)
@@ -267,14 +280,14 @@ class ConfigReader:
         forced_bos: int | None = None,
         forced_eos: int | None = None,
     ) -> SpecialTokens:
-        """The special tokens, with defaults for those that are absent."""
+        """The special tokens, with defaults for those that are absent; for the start also if it is null."""
         lists = self._get("bad_words_ids", [], "a list of lists of ids")
         is_nested = isinstance(lists, list) and all(isinstance(ids, list) for ids in lists)
         banned = [ids[0] for ids in lists if len(ids) == 1] if is_nested else []
         if not is_nested or not all(type(token) is int and 0 <= token <= LARGEST for token in banned):
             raise self._type_error("bad_words_ids", lists, "a list of lists of ids")
         return SpecialTokens(
-            start=self.get_token_id("decoder_start_token_id", start),
+            start=self.get_token_id("decoder_start_token_id") if self.has("decoder_start_token_id") else start,
             eos=self.get_token_ids("eos_token_id", eos),
             pad=self.get_token_id("pad_token_id", pad),
             bos=self.get_token_id("bos_token_id", bos),
@@ -299,7 +312,7 @@ class ConfigReader:
         return default if value is None else value
 
     def _type_error(self, key: str, value: object, expected: str) -> DataError:
-        return self.error(f"{key} is {str(value)[:40]!r} (expected {expected})")
+        return self.error(f"{key} is {str(value)[:40]!r} (expected {expected})", key)
 
 
 def is_finite(value: Any) -> bool:

@@ -67,9 +67,7 @@ HARMLESS = {  # what keys are about -> keys that pass without a note
 }
 KNOWN = set(" ".join(HARMLESS.values()).split())
 MOST = 5  # keys that a note names
-
-
-NOTHING = (None, False, 0, "", [], {})
+NOTHING: tuple[Any, ...] = (None, False, 0, "", [], {})
 
 
 class Computation(NamedTuple):

@@ -108,10 +108,14 @@ def limit_layers(raw: ConfigReader, config: Config, kinds: Sequence[str], window
     kinds   of the layers where the file has no `layer_types`
     window  where the file has no `sliding_window`
     """
-    kinds = read_layer_types(raw, kinds)
-    is_null = raw.values.get("sliding_window", window) is None
-    size = 0 if is_null else raw.get_int("sliding_window", window)
+    kinds, size = read_layer_types(raw, kinds), read_window(raw, window)
     return limit_window(config, [size if kind == SLIDING else 0 for kind in kinds])
+
+
+def read_window(raw: ConfigReader, default: int | None = None, least: int = 1) -> int:
+    """How many keys a query of a sliding layer sees, its own among them; 0 for all, which null states."""
+    is_null = raw.values.get("sliding_window", default) is None
+    return 0 if is_null else raw.get_int("sliding_window", default, least)
 
 
 def every(count: int, layers: int) -> list[str]:

@@ -11,8 +11,7 @@ WINDOW = 4096  # where the key is absent
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     config = llama.read_config(raw, stored)
-    window = 0 if raw.values.get("sliding_window", WINDOW) is None else raw.get_int("sliding_window", WINDOW)
-    return llama.limit_window(config, [window] * config.stack("decoder").layers)
+    return llama.limit_window(config, [llama.read_window(raw, WINDOW)] * config.stack("decoder").layers)
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -16,7 +16,7 @@ def limit_last_layers(raw: ConfigReader, config: Config) -> Config:
     """Limit the layers after the first `max_window_layers` to a window, if one is used."""
     layers, full = config.stack("decoder").layers, raw.get_int("max_window_layers", 28, least=0)
     kinds = llama.read_layer_types(raw, [llama.FULL if number < full else llama.SLIDING for number in range(layers)])
-    window = raw.get_int("sliding_window", 4096) * raw.get_bool("use_sliding_window", False)
+    window = llama.read_window(raw, 4096) * raw.get_bool("use_sliding_window", False)
     return llama.limit_window(config, [window if kind == llama.SLIDING else 0 for kind in kinds])
 
 

@@ -16,7 +16,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     layers, full = config.stack("decoder").layers, raw.get_int("max_window_layers", 28, least=0)
     kinds = [llama.FULL if number % 2 or number >= full else llama.SLIDING for number in range(layers)]
     kinds = llama.read_layer_types(raw, kinds)
-    window = raw.get_int("sliding_window", 4096, least=0) * raw.get_bool("use_sliding_window", False)
+    window = llama.read_window(raw, 4096, least=0) * raw.get_bool("use_sliding_window", False)
     return llama.limit_window(config, [window if kind == llama.SLIDING else 0 for kind in kinds])
 
 

@@ -95,5 +95,6 @@ def _read_activation(raw: ConfigReader) -> tuple[str, bool]:
 
 
 def _is_scaled(raw: ConfigReader) -> bool:
-    """Whether hidden states are scaled before the head: by key, or if it is tied."""
-    return raw.get_bool("scale_decoder_outputs", raw.get_bool("tie_word_embeddings", True))
+    """Whether hidden states are scaled before the head: by key, or unless it is untied, for which null says nothing."""
+    is_tied = not raw.has("tie_word_embeddings") or raw.get_bool("tie_word_embeddings", True)
+    return raw.get_bool("scale_decoder_outputs", is_tied)

@@ -13,7 +13,10 @@ PREFIXES = ("model.",)
 # keys of generation_config.json that the text of a sound begins by
 LATEST_BEGIN = "max_initial_timestamp_index"
 FORCED = "forced_decoder_ids"
-GENERATION_KEYS = (FORCED, "lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens", LATEST_BEGIN)
+NO_TIMESTAMPS = "no_timestamps_token_id"
+GENERATION_KEYS = (
+    FORCED, "lang_to_id", "task_to_id", "suppress_tokens", "begin_suppress_tokens", LATEST_BEGIN, NO_TIMESTAMPS
+)  # fmt: skip
 USUAL_TASK = "transcribe"
 KERNEL = 3  # frames of a window of the convolutions
 ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
@@ -29,7 +32,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raise raw.error("scale_embedding true is not supported")
     special = raw.get_special_tokens(start=50257, eos=(50256,), pad=50256)
     if special.start is None:
-        raise raw.error("decoder_start_token_id is no id, but a text begins with it")
+        raise raw.error("decoder_start_token_id is no id, but a text begins with it", "decoder_start_token_id")
     return Config(
         "whisper",
         raw.get_int("d_model"),
@@ -40,7 +43,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         positions=PositionConfig("learned", size=raw.get_int("max_target_positions", 448)),
         sound=read_sound(raw),
         head=True,
-        special=replace(special, banned=(*special.banned, *raw.get_token_ids("suppress_tokens"))),
+        special=replace(special, banned=(*special.banned, *read_banned(raw, "suppress_tokens"))),
     )
 
 
@@ -52,11 +55,19 @@ def read_sound(raw: ConfigReader) -> SoundConfig:
         read_convolutions(raw),
         languages={name.strip("<|>"): id for name, id in read_token_names(raw, "lang_to_id").items()},
         tasks=read_tasks(raw),
-        no_timestamps=raw.get_token_id("no_timestamps_token_id"),
+        no_timestamps=raw.get_token_id(NO_TIMESTAMPS),
         latest_begin=raw.get_int(LATEST_BEGIN, least=0) if raw.has(LATEST_BEGIN) else None,
-        banned_first=raw.get_token_ids("begin_suppress_tokens"),
+        banned_first=read_banned(raw, "begin_suppress_tokens"),
         forced=read_forced(raw),
     )
+
+
+def read_banned(raw: ConfigReader, key: str) -> tuple[int, ...]:
+    """The ids of tokens that are not generated, which are in the vocabulary."""
+    ids, words = raw.get_token_ids(key), raw.get_int("vocab_size")
+    if beyond := [id for id in ids if id >= words]:
+        raise raw.error(f"{key} has {beyond[0]} (expected ids below {words})", key)
+    return ids
 
 
 def read_forced(raw: ConfigReader) -> tuple[int, ...]:
@@ -65,7 +76,7 @@ def read_forced(raw: ConfigReader) -> tuple[int, ...]:
     known = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     ids = [id for _, id in pairs] if known else []
     if not known or not all(id is None or (type(id) is int and 0 <= id < words) for id in ids):
-        raise raw.error(f"{FORCED} is {str(pairs)[:40]!r} (expected [[1, id], …], of ids below {words})")
+        raise raw.error(f"{FORCED} is {str(pairs)[:40]!r} (expected [[1, id], …], of ids below {words})", FORCED)
     return tuple(id for id in ids if id is not None)
 
 
@@ -83,7 +94,7 @@ def read_token_names(raw: ConfigReader, key: str) -> dict[str, int]:
     ids, words = raw.get_dict(key), raw.get_int("vocab_size")
     for name, id in ids.items():
         if type(id) is not int or not 0 <= id < words:
-            raise raw.error(f"{key}: {name[:40]!r} is {id!r:.40} (expected an id below {words})")
+            raise raw.error(f"{key}: {name[:40]!r} is {id!r:.40} (expected an id below {words})", key)
     return ids
 
 
@@ -91,7 +102,7 @@ def read_tasks(raw: ConfigReader) -> dict[str, int]:
     """The ids of the tasks, of which transcribe is the usual one; none of a model of one language."""
     tasks = read_token_names(raw, "task_to_id")
     if tasks and USUAL_TASK not in tasks:
-        raise raw.error(f"task_to_id has no {USUAL_TASK}, the task of a text without --task")
+        raise raw.error(f"task_to_id has no {USUAL_TASK}, the task of a text without --task", "task_to_id")
     return tasks
 
 

@@ -194,11 +194,12 @@ def _pair_that_turns(times: float, dim: int, rope: Rope, length: float) -> float
 
 
 def _yarn_factor(rope: Rope, factor: float) -> float:
-    """Factor on cosines and sines: as configured, 0.1 m ln(factor) + 1, or 1."""
+    """Factor on cosines and sines: as configured, whatever mscale says, 0.1 m ln(factor) + 1, or 1."""
+    has_scales = bool(rope.get("mscale")) & bool(rope.get("mscale_all_dim"))  # both are read in any case
     if rope.get("attention_factor") is not None:
         return _number(rope, "attention_factor")
     growth = 0.1 * math.log(max(factor, 1.0))
-    if rope.get("mscale") and rope.get("mscale_all_dim"):
+    if has_scales:
         return (growth * _number(rope, "mscale") + 1) / (growth * _number(rope, "mscale_all_dim") + 1)
     return growth + 1
 

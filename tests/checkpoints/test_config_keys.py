@@ -20,6 +20,7 @@ from attnkit.checkpoints.harmless_keys import COMPUTATIONS, KNOWN, OTHER_NAMES, 
 from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
 from attnkit.errors import AttnkitError, AttnkitNote, DataError
 from attnkit.model import RecurrentConfig
+from attnkit.model.rotary import rope_frequencies
 from tests.drawing import draw_tensors
 from tests.places import MODELS, REFERENCES
 from tests.process import run
@@ -102,7 +103,7 @@ def readings(family: str) -> Iterator[tuple[str, set[str]]]:
     named |= {name: raw for name in (*FOLDERS, *DRAWN) if (raw := config_of(name))["model_type"] == family}
     for name, raw in named.items():
         reader = ConfigReader(raw, name)
-        read_family(import_family(reader), reader, AllTensors(name, [], {}), strict=False)
+        read_family(import_family(reader), reader, AllTensors("", [], {}), strict=False)
         yield name, {key.rpartition(".")[2] for key in reader.values.reads}
 
 
@@ -111,14 +112,64 @@ def test_every_key_that_transformers_reads_is_read_or_refused(family: str) -> No
     named = COMPUTATIONS.keys() | OTHER_NAMES.keys() | KNOWN
     named |= {key for rows in BUILT.values() for one in ("", family) for key in rows.get(one, "").split()}
     for name, read in readings(family):
-        assert KEYS[family].keys() - read <= named, name
+        assert KEYS[family]["keys"].keys() - read <= named, name
 
 
 def test_every_key_of_one_family_is_one_that_transformers_reads() -> None:
     for key, asked in COMPUTATIONS.items():
-        assert all(key in KEYS[family] for family in asked.families), key
-        usual = {json.dumps(KEYS[family][key]) for family in asked.families} - {"null"}
+        assert all(key in KEYS[family]["keys"] for family in asked.families), key
+        usual = {json.dumps(KEYS[family]["keys"][key]) for family in asked.families} - {"null"}
         assert usual <= {json.dumps(value) for value in asked.neutral}, key
+
+
+SPECIAL_FIELDS = {
+    "bos_token_id": ("bos", None), "eos_token_id": ("eos", ()), "forced_eos_token_id": ("forced_eos", None),
+    "pad_token_id": ("pad", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [family for family in KEYS if family not in ("clip", "siglip")])
+def test_null_is_what_it_is_to_transformers(family: str) -> None:
+    """Where its class accepts null instead of a default: no token, no window, false."""
+    raw = FULL[f"{family} 5.23.0"]
+    for key in KEYS[family]["nulls"]:
+        if isinstance(raw[key], bool):
+            assert configuration(raw, **{key: None}) == configuration(raw, **{key: False}), key
+        elif key in SPECIAL_FIELDS:
+            name, none = SPECIAL_FIELDS[key]
+            assert getattr(configuration(raw, **{key: None}).special, name) == none, key
+        elif key == "sliding_window":
+            stack = configuration(raw, sliding_window=None)
+            assert not stack.stack(stack.stacks[0]).windows, key
+
+
+def configuration(raw: dict[str, Any], **changes: Any) -> Any:
+    reader = ConfigReader(raw | changes, "config.json")
+    return read_family(import_family(reader), reader, AllTensors("", [], {}))[0]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"])
+def test_a_window_that_is_used_and_null_is_none(family: str) -> None:
+    raw = {key: value for key, value in FULL[f"{family} 5.23.0"].items() if key != "layer_types"}
+    raw |= {"use_sliding_window": True, "max_window_layers": 28 if family == "qwen2_moe" else 0}
+    assert configuration(raw, sliding_window=64).stack("decoder").windows
+    assert not configuration(raw, sliding_window=None).stack("decoder").windows
+
+
+def test_a_null_that_transformers_passes_over_is_absent() -> None:
+    """T5 is untied by false alone; a decoder begins with a token in any case."""
+    t5, bart = FULL["t5 4.56.2"], FULL["bart 5.23.0"]
+    assert configuration(t5, tie_word_embeddings=None) == configuration(t5, tie_word_embeddings=True)
+    assert configuration(t5, tie_word_embeddings=None) != configuration(t5, tie_word_embeddings=False)
+    assert configuration(bart, decoder_start_token_id=None).special.start == 2
+
+
+def test_heads_share_keys_only_where_falcon_says_so() -> None:
+    raw = FULL["falcon 5.23.0"] | {"num_attention_heads": 71}
+    assert configuration(raw, multi_query=None).stack("decoder").kv_heads == 71
+    assert (
+        configuration({key: value for key, value in raw.items() if key != "multi_query"}).stack("decoder").kv_heads == 1
+    )
 
 
 @pytest.mark.parametrize(("name", "keys"), [
@@ -214,6 +265,34 @@ def test_the_keys_of_published_files_change_nothing(name: str, keys: dict[str, A
 def test_published_keys_with_other_values_are_refused(name: str, keys: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=f"{next(iter(keys))} .*is not supported"):
         published_tensors(DRAWN[name]["config"] | keys)
+
+
+def test_a_stated_factor_of_yarn_needs_no_mscale() -> None:
+    """transformers 5.23 passes over mscale then: cosines and sines are multiplied by attention_factor."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.25}
+    for more in ({}, {"mscale": 0.7}, {"mscale": 0.7, "mscale_all_dim": 0.5}):
+        rope = read(SMALL | {"rope_scaling": yarn | more}).config.positions.rope
+        assert rope_frequencies(4, rope, 8)[1] == 1.25
+
+
+def test_older_files_of_olmo_3_have_one_base_for_all_layers() -> None:
+    """transformers 5 has 500000 in windows, whatever such a file says; version 4 had the base of the file."""
+    raw = {key: value for key, value in FULL["olmo3 5.23.0"].items() if key != "rope_parameters"}
+    positions = configuration(raw, rope_theta=1e4).positions
+    assert positions.rope["rope_theta"] == positions.local_rope["rope_theta"] == 1e4
+
+
+def test_states_of_opt_are_those_before_project_out() -> None:
+    """transformers' last_hidden_state is head.dense, after it: `encode` is what `decode` continues from."""
+    raw = DRAWN["opt-350m"]["config"]
+    tensors = draw_tensors("opt", DRAWN["opt-350m"]["shapes"])
+    checkpoint, seen = assemble_checkpoint(raw, tensors), {}
+    core = model.Model(checkpoint.config, checkpoint.params)
+    states = model.run(core, checkpoint.config.plan("decoder"), np.arange(3, 9)[None], model.Context())
+    model.head_logits(core, states, {"head.dense": lambda x: seen.setdefault("head.dense", x)}.get)
+    assert states.shape[-1] == raw["hidden_size"] and seen["head.dense"].shape[-1] == raw["word_embed_proj_dim"]
+    projection = next(tensor for name, tensor in tensors.items() if "project_out" in name)
+    assert np.allclose(seen["head.dense"], states @ projection.T, atol=1e-6 * np.abs(states).max())
 
 
 def test_the_process_names_the_key(tmp_path: Any) -> None:

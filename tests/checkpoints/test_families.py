@@ -489,6 +489,14 @@ def test_a_generation_of_its_own_says_more(tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(tokens))
     special = copied("llama", tmp_path, eos_token_id=2, bos_token_id=1).config.special
     assert special == SpecialTokens(eos=(3, 5), bos=1, pad=7)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": null, "image_token_id": 4, "boi_token_id": 5}')
+    assert copied("llama", tmp_path, eos_token_id=2, bos_token_id=1).config.special == SpecialTokens(eos=(), bos=1)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1.5]}')
+    with pytest.raises(DataError, match=f"^{tmp_path}/generation_config.json: eos_token_id is "):
+        opened(tmp_path)
+    (tmp_path / "generation_config.json").write_text("{}")
+    with pytest.raises(DataError, match=f"^{tmp_path}/config.json: eos_token_id is "):
+        copied("llama", tmp_path, eos_token_id=[1.5])
 
 
 def test_shards_are_one_model(tmp_path):

@@ -208,7 +208,7 @@ def test_what_is_refused(folder, options, kind, problem):
         ({"task_to_id": {"translate": 54}}, "task_to_id has no transcribe"),
         ({"decoder_start_token_id": -1}, "decoder_start_token_id is no id"),
         ({"decoder_start_token_id": []}, "decoder_start_token_id is no id"),
-        ({"suppress_tokens": [500]}, "500"),
+        ({"suppress_tokens": [7, 500]}, r"suppress_tokens has 500 \(expected ids below 108\)"),
         ({"forced_decoder_ids": [[1, 500]]}, "forced_decoder_ids is"),
         ({"forced_decoder_ids": [7]}, "forced_decoder_ids is"),
     ],
@@ -217,5 +217,17 @@ def test_bad_tokens_of_a_folder(tmp_path, changes, problem):
     write_model("whisper", tmp_path, np.float32, "sounds")
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(DataError, match=problem):
+    with pytest.raises(DataError, match=f"^{path}: .*{problem}"):
         attnkit.decode(model=str(tmp_path), audio=sound(), emit="ids", max_tokens=1)
+
+
+def test_other_tokens_of_generation_are_no_keys_of_the_model(tmp_path):
+    """As published: the token before an earlier text, alignments of heads, and what other libraries add."""
+    write_model("whisper", tmp_path, np.float32, "sounds")
+    before = attnkit.decode(model=str(tmp_path), audio=sound(), emit="ids", max_tokens=4)
+    path = tmp_path / "generation_config.json"
+    published = {"prev_sot_token_id": 50361, "assistant_token_id": 7, "image_token_id": 9, "boi_token_id": [1, 2]}
+    published |= {"alignment_heads": [[2, 2], [3, 0]], "is_multilingual": True, "return_timestamps": False}
+    path.write_text(json.dumps(json.loads(path.read_text()) | published))
+    after = attnkit.decode(model=str(tmp_path), audio=sound(), emit="ids", max_tokens=4)
+    assert np.array_equal(after["x"], before["x"])

@@ -3,11 +3,14 @@
     python tests/references/make_keys.py
 
 It parses the modeling and the configuration file of each family: the attributes of a configuration that a model reads,
-and the keyword arguments that the class of the configuration takes beside its fields. keys.json has for each family the
-keys with the value that the class gives them if the file does not have them, null if there is none.
+and the keyword arguments that the class of the configuration takes beside its fields. keys.json has for each family
+
+keys   the keys with the value that the class gives them if the file does not have them, null if there is none
+nulls  the keys for which the class accepts null, as a value other than that of a file without the key
 """
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -80,9 +83,23 @@ def keys_of(family: str) -> dict[str, Any]:
     return {key: known[key] for key in sorted(known) if key not in methods or key in fields}
 
 
+def nulls_of(family: str) -> list[str]:
+    """The keys of a family for which null is a value of its own."""
+    configuration = CONFIG_MAPPING[family]
+    usual, found = configuration().to_dict(), []
+    for key in usual:
+        with contextlib.suppress(Exception):  # the class refuses null
+            if configuration(**{key: None}).to_dict().get(key, usual[key]) != usual[key]:
+                found.append(key)
+    return sorted(found)
+
+
 def main() -> None:
     families = sorted({name.split()[0] for name in json.loads((HERE / "configs.json").read_text())})
-    lines = (f"{json.dumps(family)}: {json.dumps(keys_of(family))}" for family in families)
+    lines = (
+        f"{json.dumps(family)}: {json.dumps({'keys': keys_of(family), 'nulls': nulls_of(family)})}"
+        for family in families
+    )
     (HERE / "keys.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
