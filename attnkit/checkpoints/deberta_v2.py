@@ -24,10 +24,9 @@ TERMS = {"c2p": "k", "p2c": "q"}  # scores with distances, and what these are pr
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    if raw.get_int("conv_kernel_size", 0, least=0):
-        raise raw.error(f"conv_kernel_size {raw.get_int('conv_kernel_size')} is not supported: no convolution")
     if raw.get_int("embedding_size", raw.get_int("hidden_size")) != raw.get_int("hidden_size"):
         raise raw.error(f"embedding_size {raw.get_int('embedding_size')} other than hidden_size is not supported")
+    raw.expect(attention_head_size=raw.get_head_dim("hidden_size", "num_attention_heads"))
     raw.ignore("pooler_hidden_size")  # the shape of pooler.dense
     newer = f"{NEWER}.dense.weight"
     return read_encoder(

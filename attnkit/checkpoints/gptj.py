@@ -13,6 +13,7 @@ LAYER = "h.{n}"
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width = raw.get_int("n_embd")
     stack = raw.get_stack(KEYS, hidden=4 * width, causal=True, final_norm=True)
+    raw.expect(scale_attn_weights=True)
     head_dim, is_rotated = raw.get_head_dim("n_embd", "n_head"), raw.values.get("rotary_dim", 64) is not None
     rotated = raw.get_int("rotary_dim", 64, most=head_dim) if is_rotated else 0
     return Config(

@@ -16,7 +16,7 @@ HARMLESS = {  # what keys are about -> keys that pass without a note
     "what wrote the file, and for whom": (
         "_name_or_path architectures auto_map author license name_or_path tokenizer_class transformers_version "
         "unsloth_fixed unsloth_version version transformers.js_config is_llama_config _commit_hash finetuning_task "
-        "language model_name"
+        "language model_name name save_step custom_pipelines"
     ),
     "dtypes and ways to compute the same": (
         "torch_dtype dtype use_bfloat16 torchscript use_cache cache_implementation chunk_size_feed_forward "
@@ -86,11 +86,13 @@ class Computation(NamedTuple):
 QUANTIZED, PARTLY = Computation("quantized weights"), Computation("a rotation of a part of each head", (1,))
 NEVER = Computation("tokens that are never generated")
 COMPUTATIONS = {
+    "adapter_attn_dim": Computation("adapters of each language"),
+    "add_adapter": Computation("an adapter after the encoder"),
     "add_cross_attention": Computation("cross-attention", (False,)),
-    "attention_head_size": Computation("heads of another width", families=("deberta-v2",)),
     "attn_logit_softcapping": Computation("a soft cap of the scores", families=("gemma3", "gemma3_text")),
     "begin_suppress_tokens": NEVER,
     "compression_config": QUANTIZED,
+    "conv_kernel_size": Computation("a convolution beside the first layer"),
     "dual_chunk_attention_config": Computation("dual chunk attention"),
     "forced_decoder_ids": Computation("tokens that a text begins with"),
     "is_decoder": Computation("a decoder without an encoder", (False,), ("t5",)),

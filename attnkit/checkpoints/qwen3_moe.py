@@ -20,6 +20,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raw, stored, size=32768, head_dim=head_dim, qk_norm="head", experts=read_experts(raw, count=128, chosen=8)
     )
     raw.ignore("max_window_layers")  # all layers have the window, or none
+    raw.expect(use_qk_norm=True)
     window = llama.read_window(raw, 4096) * raw.get_bool("use_sliding_window", False)
     return llama.limit_window(config, [window] * config.stack("decoder").layers)
 

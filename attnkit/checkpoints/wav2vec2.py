@@ -21,8 +21,6 @@ LAYER = "encoder.layers.{n}"
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     raw.ignore(*(key for key in raw.values.plain if key.startswith(tuple(TRAINING_KEYS.split()))))
     raw.ignore("tie_word_embeddings", "num_feat_extract_layers")  # there are no words; conv_dim has so many
-    if raw.get_bool("add_adapter", False) or raw.has("adapter_attn_dim"):
-        raise raw.error("adapters are not supported")
     if raw.get_bool("conv_pos_batch_norm", False) or not raw.get_bool("feat_proj_layer_norm", True):
         raise raw.error("conv_pos_batch_norm true and feat_proj_layer_norm false are not supported")
     width, has_head = raw.get_int("hidden_size"), stored.has("lm_head.weight")

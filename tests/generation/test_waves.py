@@ -243,9 +243,9 @@ def test_a_wav_file_in_place_of_a_text(folder):
         ({"conv_dim": [1 << 40] * 7}, "conv_dim is"),
         ({"num_conv_pos_embedding_groups": 5}, "24 is not divisible by num_conv_pos_embedding_groups 5"),
         ({"feat_extract_norm": "batch"}, "feat_extract_norm"),
-        ({"add_adapter": True}, "adapters are not supported"),
+        ({"add_adapter": True}, "not supported by family wav2vec2: an adapter after the encoder"),
         ({"conv_pos_batch_norm": True}, "conv_pos_batch_norm true and"),
-        ({"adapter_attn_dim": 16}, "adapters are not supported"),
+        ({"adapter_attn_dim": 16}, "not supported by family wav2vec2: adapters of each language"),
     ],
 )
 def test_bad_configurations(tmp_path, changes, problem):
