@@ -31,8 +31,8 @@ FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_m
             "dinov3_vit", "distilbert",
             "electra", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss",
             "gptj", "granite", "hubert", "llama", "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral",
-            "modernbert", "mpnet", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2",
-            "qwen2_moe", "qwen3", "qwen3_moe", "roberta", "seq2seq", "siglip", "siglip_text_model",
+            "modernbert", "mpnet", "mt5", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3",
+            "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "roberta", "seq2seq", "siglip", "siglip_text_model",
             "siglip_vision_model", "smollm3", "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper",
             "xlm-roberta")  # fmt: skip
 SAME_AS = {  # families that differ from another by name alone

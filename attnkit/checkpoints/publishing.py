@@ -19,7 +19,7 @@ WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "vocab_", "prediction
                   "head.", "embed_out.", "lm_predictions.", "decoder.weight", "decoder.bias", "classifier.",
                   "classification_head.", "qa_outputs.")  # fmt: skip
 # whose files are published without it today
-FAMILIES_WITHOUT_PREFIX = ("t5", "transformer", "openai-gpt", "seq2seq", "lstm")
+FAMILIES_WITHOUT_PREFIX = ("t5", "mt5", "transformer", "openai-gpt", "seq2seq", "lstm")
 OPTIONAL = ("pooler.dense.weight", "pooler.weight")  # tensors that a model has only if they are stored
 
 

@@ -228,6 +228,7 @@ WITHOUT_MODULES = (
     "lstm",
     "seq2seq",
     "gemma3",
+    "mt5",
     "phi3",
     "wav2vec2",
     "whisper",

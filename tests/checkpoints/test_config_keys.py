@@ -44,7 +44,7 @@ def read(raw: dict[str, Any]) -> Checkpoint:
 @pytest.mark.parametrize("name", [name for name in FULL if name.split()[0] in FAMILIES])
 def test_full_configurations_of_transformers_are_read(name: str) -> None:
     table = published_tensors(FULL[name])
-    families = {"gemma3": "gemma3_text", "clip": "clip_text_model", "siglip": "siglip_text_model"}
+    families = {"gemma3": "gemma3_text", "clip": "clip_text_model", "siglip": "siglip_text_model", "mt5": "t5"}
     assert table.config.family == families.get(name.split()[0], name.split()[0])
 
 
@@ -162,6 +162,18 @@ def test_a_null_that_transformers_passes_over_is_absent() -> None:
     assert configuration(t5, tie_word_embeddings=None) == configuration(t5, tie_word_embeddings=True)
     assert configuration(t5, tie_word_embeddings=None) != configuration(t5, tie_word_embeddings=False)
     assert configuration(bart, decoder_start_token_id=None).special.start == 2
+
+
+def test_states_of_mt5_are_not_scaled_before_the_head() -> None:
+    """transformers multiplies those of T5 by 1/√D where it is tied, those of mT5 never; an own head counts in both."""
+    raw = FULL["mt5 5.23.0"]
+    for is_tied in (True, False, None):
+        assert configuration(raw, tie_word_embeddings=is_tied).logit_scale == 1.0
+    assert configuration(raw, model_type="t5").logit_scale == raw["d_model"] ** -0.5
+    head = published_tensors(raw | {"tie_word_embeddings": False}).specs["head"]["w"]
+    assert head.names == ("lm_head.weight", "shared.weight")
+    without = {key: value for key, value in raw.items() if key != "feed_forward_proj"}
+    assert configuration(without).activation == "gelu-tanh"
 
 
 def test_heads_share_keys_only_where_falcon_says_so() -> None:

@@ -1,7 +1,8 @@
 """The config.json of published models: each opens, or is refused by the name of a computation that attnkit lacks.
 
 tests/references/published.json holds their keys and values, and where these were looked up: in the repositories of
-mlc-llm or aiconfigurator, or recalled. Maps of labels are cut to a few, and tensors are zeros of no memory.
+mlc-llm or aiconfigurator, or recalled, where the factors of LongRoPE and lists of tokens stand for those of the file.
+Maps of labels are cut to a few, and tensors are zeros of no memory.
 make_published.py counted the parameters of the models of transformers.
 """
 

@@ -19,7 +19,7 @@ FAMILIES = (
     "deepseek_v3 dinov2 "
     "dinov2_with_registers dinov3_vit "
     "distilbert electra falcon gemma gemma2 gemma3 gemma3_text gpt2 gpt_neo gpt_neox gpt_oss gptj granite hubert llama "
-    "m2m_100 marian mbart mistral mixtral modernbert mpnet olmo olmo2 olmo3 olmoe openai-gpt opt phi phi3 qwen2 "
+    "m2m_100 marian mbart mistral mixtral modernbert mpnet mt5 olmo olmo2 olmo3 olmoe openai-gpt opt phi phi3 qwen2 "
     "qwen2_moe qwen3 qwen3_moe roberta siglip siglip_text_model siglip_vision_model smollm3 stablelm t5 vit "
     "wav2vec2 whisper xlm-roberta"
 )
