@@ -337,9 +337,10 @@ PREPROCESSOR = "preprocessor_config.json"  # how a model's images or sounds beco
 
 
 def read_preprocessor(folder: str) -> ConfigReader:
-    """The values of preprocessor_config.json in a folder; none if it has no such file."""
+    """The values of preprocessor_config.json in a folder, where null counts as absent; none if it has no such file."""
     path = os.path.join(folder, PREPROCESSOR)
-    return ConfigReader(read_json_object(path) if exists(path) else {}, path)
+    values = read_json_object(path) if exists(path) else {}
+    return ConfigReader({key: value for key, value in values.items() if value is not None}, path)
 
 
 def read_json_object(path: str) -> dict[str, Any]:

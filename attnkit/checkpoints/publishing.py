@@ -50,7 +50,7 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json", strict:
     """The tensors of the model of a configuration. DataError names what is wrong.
 
     raw     the values of config.json, whose path is `name`
-    strict  whether a key is wrong that may change a number and is not read
+    strict  whether a key is wrong that asks for a computation and is not read
 
     >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
     >>> table = published_tensors(raw)

@@ -15,7 +15,7 @@ import pytest
 from attnkit import model
 from attnkit.checkpoints import FAMILIES, Checkpoint, open_checkpoint
 from attnkit.checkpoints.checkpoint import import_family, read_family
-from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.config_reader import ConfigReader, read_preprocessor
 from attnkit.checkpoints.harmless_keys import COMPUTATIONS, KNOWN, OTHER_NAMES, OWN_FORMATS
 from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
 from attnkit.errors import AttnkitError, AttnkitNote, DataError
@@ -174,6 +174,13 @@ def test_states_of_mt5_are_not_scaled_before_the_head() -> None:
     assert head.names == ("lm_head.weight", "shared.weight")
     without = {key: value for key, value in raw.items() if key != "feed_forward_proj"}
     assert configuration(without).activation == "gelu-tanh"
+
+
+def test_null_is_absent_in_the_settings_of_images(tmp_path: Any) -> None:
+    """transformers 5.23 puts the default of the class in its place, unlike in config.json."""
+    (tmp_path / "preprocessor_config.json").write_text('{"do_resize": null, "do_rescale": false}')
+    settings = read_preprocessor(str(tmp_path))
+    assert (settings.get_bool("do_resize", True), settings.get_bool("do_rescale", True)) == (True, False)
 
 
 def test_heads_share_keys_only_where_falcon_says_so() -> None:
