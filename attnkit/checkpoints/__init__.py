@@ -3,7 +3,7 @@
 checkpoint.py       `open_checkpoint`: a folder to a `Checkpoint`, by the `model_type` in its config.json; its
                     `Parameters`: layer -> {parameter: array}, each layer converted on first use
 config_reader.py    `ConfigReader`: config.json with every value checked
-harmless_keys.py    the keys of config.json that change no number; others that are not read are refused
+harmless_keys.py    the keys that a family does not read: computations are refused, others pass
 publishing.py       the inverse: the tensors that a configuration requires, a model of tensors in memory
 weights.py          the tensors of a folder, in one safetensors file or in shards; `TensorSpec`: where a parameter is
                     stored, and in which form
