@@ -398,11 +398,11 @@ def missing_tensor(name: str, names: Collection[str]) -> DataError:
     return DataError(f"{problem} (it has {join_names([*names])}){hint}")
 
 
-def join_names(names: Mapping[str, Any] | Sequence[str], most: int = 10) -> str:
+def join_names(names: Mapping[str, Any] | Sequence[str], most: int = 10, length: int = 60) -> str:
     """Join the first ten names for an error message, cut at 60 characters each.
 
     >>> join_names(["x", "mask"])
     'x, mask'
     """
-    text = ", ".join(str(name)[:60] for name in list(names)[:most])
+    text = ", ".join(str(name)[:length] for name in list(names)[:most])
     return text + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"

@@ -5,7 +5,17 @@ from typing import Any
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import Head, find_task, map_head, read_head
-from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import (
+    Layers,
+    Specs,
+    TensorSpec,
+    Weights,
+    embedding_table,
+    map_linear,
+    norm,
+    tied_head,
+    tied_table,
+)
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -13,6 +23,7 @@ PREFIXES = ("model.",)
 ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
 DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model", vocab="")
 HEADS = {"sequence": Head("classification_head.out_proj", dense="classification_head.dense", activation="tanh")}
+SHARED = "shared.weight"
 BIAS, FIRST = "final_logits_bias", 2  # FIRST: the row of the first position
 OLDER_KEYS = {  # of older files, which state what the family does: the values that they may have
     "normalize_before": False,
@@ -117,11 +128,11 @@ def map_layers(raw: ConfigReader) -> Layers:
 def map_words(raw: ConfigReader, bias: Specs) -> Layers:
     """Where the tables of embeddings and the head are stored: once for all of them if they are tied."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    shared, own = ("shared.weight",), ("{}.embed_tokens.weight",)
-    tables = {
-        stack: [name.format(stack) for name in (shared + own if is_tied else own + shared)]
-        for stack in ("encoder", "decoder")
-    }
-    head = tied_head(*tables["decoder"]) if is_tied else tied_head("lm_head.weight")
-    embeddings = {f"{stack}.embed": embedding_table(*names) for stack, names in tables.items()}
-    return {**embeddings, "head": {**head, **bias}}
+    tables = {f"{stack}.embed": map_table(stack, is_tied) for stack in ("encoder", "decoder")}
+    return {**tables, "head": {**tied_head("lm_head.weight", to=SHARED * is_tied), **bias}}
+
+
+def map_table(stack: str, is_tied: bool) -> Specs:
+    """Map the embeddings of a stack: its own table, tied to the shared one, or that one where it has none."""
+    own = f"{stack}.embed_tokens.weight"
+    return tied_table(own, to=SHARED) if is_tied else embedding_table(own, SHARED)

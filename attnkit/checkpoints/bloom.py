@@ -42,7 +42,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm"),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="dense_h_to_4h", w2="dense_4h_to_h"),
         "decoder.norm": norm("ln_f"),
-        "head": tied_head(WORDS if is_tied else "lm_head.weight"),
+        "head": tied_head("lm_head.weight", to=WORDS * is_tied),
     }
 
 

@@ -16,14 +16,31 @@ from attnkit import formats
 from attnkit.checkpoints.config_reader import END_KEYS, LARGEST, TOKEN_KEYS, ConfigReader, read_json_object
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.mxfp4 import join_packed
-from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, expand_layers, open_weights
-from attnkit.errors import AttnkitError, AttnkitNote, DataError, FileError, format_bytes
+from attnkit.checkpoints.unread_tensors import COMPUTED, COPY, ZERO, UnreadTensors, sort_unread
+from attnkit.checkpoints.weights import (
+    MAX_NAME_LENGTH,
+    Layers,
+    TensorSpec,
+    Weights,
+    expand_layers,
+    open_weights,
+)
+from attnkit.errors import (
+    AttnkitError,
+    AttnkitNote,
+    AttnkitWarning,
+    DataError,
+    FileError,
+    counted,
+    format_bytes,
+)
 from attnkit.formats.gguf import is_gguf
 from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config, Similarity
 from attnkit.model.dtypes import FLOATS, Array
 from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
+from attnkit.records import join_names
 from attnkit.tokenizers.files import TokenizerFolder
 
 FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model", "clip_vision_model", "cohere",
@@ -46,10 +63,6 @@ WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"
 LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
                 "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
 FEW = 64  # layers, whose tensors are looked up in any case; some may share one
-BUFFER = re.compile(  # tensors of some files that are not parameters
-    r"(^|\.)(attn|attention)\.(masked_)?bias$|position_ids$|rotary_emb\.inv_freq$|embed_positions\.weights?$|^special:"
-)
-NUMBER = re.compile(r"(?<![0-9])[0-9]+(?![0-9])")
 SHARE = 0.8  # of the available memory that weights may take; the rest is for activations and caches
 LARGE, BLOCK = 1 << 18, 1 << 15  # numbers that a thread converts, and of those the ones that stay in its cache
 SIGN, OVERFLOW = np.int32(-(1 << 31)), 2.0**16
@@ -80,9 +93,17 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         self._tensors: dict[Key, Array] = {}  # one may hold several parameters
         self._column_major: set[tuple[str, str]] = set()
         self._used_layers: dict[str, None] = {}  # in the order of their first use
+        self._originals: dict[str, str] = {}  # a stored tensor that a tie names -> the one that is read in its place
         self._has_noted = False
+        self._is_complete = False  # known to have no tensors that a layer should read
 
     def __getitem__(self, layer: str) -> Mapping[str, Array]:
+        if not self._is_complete:
+            self.refuse_unread()
+        return self.convert(layer)
+
+    def convert(self, layer: str) -> Mapping[str, Array]:
+        """The parameters of a layer, even of a model with tensors that no layer reads."""
         parameters = self._layers.get(layer)
         if parameters is None:
             self._make_room()
@@ -102,29 +123,35 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     def stored(self, layer: str) -> Mapping[str, Array]:
         """The parameters of a layer as views of the file, in 16 bits where it holds these."""
         if layer not in self._views:
+            self.refuse_unread()
             self._views[layer] = {name: self._view(layer, name) for name in self.specs[layer]}
         return self._views[layer]
 
     def read(self, layer: str, name: str) -> Array:
         """One parameter, which is not kept."""
         spec = self.specs[layer][name]
-        stored = as_float(self._read(self._stored[layer][name], spec))
+        stored = as_float(self._read(self.stored_names(layer, name), spec))
         return spec.to_parameter(stored, self.config.parameter_shape(layer, name))
 
     def release(self, layer: str, name: str) -> None:
         """Give the memory of the mapped file back that holds a parameter."""
-        for stored in self._stored[layer][name]:
+        for stored in self.stored_names(layer, name):
             if self.weights.is_in_place(stored) or self.weights.entries[stored][0] in ("float16", "bfloat16"):
                 formats.release_pages(self.weights.tensor(stored))
 
     def stored_name(self, layer: str, name: str) -> str:
         """The stored tensor of a parameter, the first one of several that are joined."""
-        return self._stored[layer][name][0]
+        return self.stored_names(layer, name)[0]
+
+    def stored_names(self, layer: str, name: str) -> tuple[str, ...]:
+        """The stored tensors that a parameter is read from, of equal ones that are tied the shared one."""
+        stored, spec = self._stored[layer][name], self.specs[layer][name]
+        return tuple(self._original(one, spec.tied) for one in stored) if spec.tied else stored
 
     def source(self, layer: str, name: str) -> tuple[object, ...]:
         """The stored tensors of a parameter, and which part of them it is: the same for tied parameters."""
         spec = self.specs[layer][name]
-        return self._stored[layer][name], spec.share, spec.entry
+        return self.stored_names(layer, name), spec.share, spec.entry
 
     @cached_property
     def keeps_layers(self) -> bool:
@@ -132,17 +159,20 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 
         They stay if they are views of the file, or if all of them leave enough of the available memory for a run.
         """
-        return not self._converted_size or self._converted_size <= SHARE * formats.available_memory()
+        most = self._measure_converted(self._found)  # without a comparison of tensors that are tied
+        limit = SHARE * formats.available_memory() if most else 0
+        return most <= limit or self._converted_size <= limit
 
     def part(self, layer: str, name: str) -> "Array | StoredRows | None":
         """A parameter of which parts are read, such as rows of a table; None if the layer lacks it."""
         if self.keeps_layers:
             return self[layer].get(name)
+        self.refuse_unread()
         self._used_layers[layer] = None
         spec = self.specs[layer].get(name)
         if spec is None:
             return None
-        stored, *more = self._stored[layer][name]
+        stored, *more = self.stored_names(layer, name)
         if (
             not more
             and not self.weights.is_in_place(stored)
@@ -161,21 +191,47 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 
     @cached_property
     def used(self) -> Set[str]:
-        """The stored tensors that some layer uses."""
-        return {name for layer in self._stored.values() for stored in layer.values() for name in stored}
+        """The stored tensors that parameters are read from."""
+        parameters = ((layer, name) for layer, names in self._stored.items() for name in names)
+        return {stored for parameter in parameters for stored in self.stored_names(*parameter)}
+
+    @cached_property
+    def unread(self) -> UnreadTensors:
+        """The stored tensors that no layer reads, nor is tied to."""
+        ties = {spec.tied for specs in self.specs.values() for spec in specs.values() if spec.tied}
+        read = self._found | {stored for name in ties if (stored := self.weights.find([name]))}
+        unread = [name for name in self.weights.entries if name not in read]
+        if not unread:
+            return sort_unread((), ())
+        named = {
+            one: stored
+            for layer, specs in self.specs.items()
+            for name, spec in specs.items()
+            for stored, names in zip(self._stored[layer][name], spec.joined_names(), strict=True)
+            for one in self.weights.candidates(names)
+        }
+        found = sort_unread(unread, [*read, *named], self.weights.prefixes, self.weights.is_strict)
+        for name in found.of_layers:
+            if name in named and self._are_equal(name, named[name]):
+                found.harmless[name] = COPY
+            elif self._is_without_effect(name):
+                found.harmless[name] = ZERO
+        return found._replace(of_layers=[name for name in found.of_layers if name not in found.harmless])
 
     def unused(self) -> list[str]:
         """The stored tensors that no layer uses, buffers excepted."""
-        return [name for name in self.weights.entries if name not in self.used and not BUFFER.search(name)]
+        unread = self.unread
+        buffers = {name for name, reason in unread.harmless.items() if reason in (COMPUTED, COPY)}
+        unused = {*unread.names} - buffers
+        return [name for name in self.weights.entries if name in unused]
 
-    def unused_layers(self) -> list[str]:
-        """The prefixes of stored layers beyond those of the configuration, as h.12.
-
-        Their tensors differ from used ones by number alone.
-        """
-        patterns, prefixes = ({split_number(name)[at] for name in self.used} for at in (0, 1))
-        unused = [prefix for pattern, prefix in map(split_number, self.unused()) if pattern in patterns]
-        return [prefix for prefix in dict.fromkeys(unused) if prefix not in prefixes]
+    def refuse_unread(self) -> None:
+        """Raise DataError if layers of the model have tensors that may change what they compute, and are not read."""
+        if names := self.unread.of_layers:
+            what = f"{counted(len(names), 'tensor')} of its layers"
+            problem = f"family {self.config.family} does not read {what}: {join_names(names, 3, MAX_NAME_LENGTH)}"
+            raise DataError(f"{problem}; what to do: attnkit help checkpoints", self.weights.file(names[0]))
+        self._is_complete = True
 
     def find_non_finite(self, first: str = "") -> str:
         """Describe the first parameter that is not finite, or "" if all are.
@@ -202,8 +258,16 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     @cached_property
     def _converted_size(self) -> int:
         """The bytes of all parameters that are not views of the file, once they are converted."""
-        converted = [name for name in self.used if not self.weights.is_in_place(name)]
+        return self._measure_converted(self.used)
+
+    def _measure_converted(self, stored: Set[str]) -> int:
+        converted = (name for name in stored if not self.weights.is_in_place(name))
         return sum(4 * math.prod(self.weights.entries[name][1]) for name in converted)
+
+    @cached_property
+    def _found(self) -> Set[str]:
+        """The stored tensors of all parameters, those too that are copies of the one they are tied to."""
+        return {one for layer in self._stored.values() for stored in layer.values() for one in stored}
 
     def _make_room(self) -> None:
         """Let go of the layer last used if layers are not kept; with a note, the first time."""
@@ -221,7 +285,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         spec = self.specs[layer][name]
         if spec.padding_row is not None or spec.offset:
             return self._convert(layer, name)
-        stored = self._read(self._stored[layer][name], spec)
+        stored = self._read(self.stored_names(layer, name), spec)
         return spec.of_entry().to_parameter(stored, self.config.parameter_shape(layer, name))
 
     def _read(self, stored: tuple[str, ...], spec: TensorSpec) -> Array:
@@ -232,18 +296,56 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 
     def _key(self, layer: str, name: str) -> Key:
         spec = self.specs[layer][name]
-        return self._stored[layer][name], spec.padding_row, spec.entry
+        return self.stored_names(layer, name), spec.padding_row, spec.entry
+
+    def _original(self, stored: str, tied: str) -> str:
+        """The shared tensor that a stored one is a copy of by its tie, otherwise that one, with a warning.
+
+        They are compared when the tensor is first read, up to the first difference.
+        """
+        shared = self.weights.find([tied]) or self._find_tied([tied])
+        if shared is None or shared == stored:
+            return stored
+        if stored not in self._originals:
+            is_copy = self._are_equal(stored, shared)
+            self._originals[stored] = shared if is_copy else stored
+            if not is_copy:
+                problem = f"{stored} is read, and not {shared}, which the configuration ties it to: they differ"
+                warnings.warn(f"{self.weights.name}: {problem}", AttnkitWarning, stacklevel=2)
+        return self._originals[stored]
+
+    def _are_equal(self, one: str, other: str) -> bool:
+        """Whether two stored tensors have the same dtype, shape and bits."""
+        weights = self.weights
+        if weights.entries[one] != weights.entries[other] or weights.kind(one) != weights.kind(other):
+            return False
+        x, y = weights.tensor(one), weights.tensor(other)
+        is_equal = have_same_bits(x, y)
+        for array in (x, y):
+            formats.release_pages(array)
+        return is_equal
+
+    def _is_without_effect(self, name: str) -> bool:
+        """Whether a tensor is empty, or a bias of zeros."""
+        dtype, shape = self.weights.entries[name]
+        is_bias = name.endswith("bias") and dtype in FLOATS and math.prod(shape) == max(shape, default=1)
+        return 0 in shape or (is_bias and not self.weights.tensor(name).astype(np.float32).any())
 
     def _find(self, layer: str, name: str) -> tuple[str, ...]:
         """The stored tensors of a parameter, whose shapes and dtypes are checked."""
         spec = self.specs[layer][name]
         return tuple(self._find_one(layer, name, spec, names) for names in spec.joined_names())
 
+    def _find_tied(self, names: Sequence[str]) -> str | None:
+        """The stored tensor of a parameter that is tied to one of these, which is not stored itself."""
+        specs = (spec for layer in reversed([*self.specs]) for spec in self.specs[layer].values())
+        return self.weights.find(name for spec in specs if spec.tied in names for name in spec.names)
+
     def _find_one(self, layer: str, name: str, spec: TensorSpec, names: Sequence[str]) -> str:
         weights, parameter = self.weights, f"{name} of {layer}"
-        stored = weights.find(names)
+        stored = weights.find(names) or self._find_tied(names)
         if stored is None:
-            raise DataError(f"no tensor {names[0]!r} ({parameter})", weights.name)
+            raise DataError(f"no tensor {(spec.tied or names[0])!r} ({parameter})", weights.name)
         dtype, shape = weights.entries[stored]
         expected = spec.stored_shape(self.config.parameter_shape(layer, name))
         if shape != expected:
@@ -253,16 +355,6 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         else:
             return stored
         raise DataError(f"tensor {stored!r} ({parameter}) {problem}", weights.file(stored))
-
-
-def split_number(name: str) -> tuple[str, str]:
-    """A published name with `#` for its first number, and what comes up to it, or "".
-
-    >>> split_number("h.12.ln_1.weight"), split_number("wte.weight")
-    (('h.#.ln_1.weight', 'h.12'), ('wte.weight', ''))
-    """
-    number = NUMBER.search(name)
-    return NUMBER.sub("#", name, count=1), name[: number.end()] if number else ""
 
 
 def as_float(array: Array) -> Array:
@@ -288,6 +380,23 @@ def as_float(array: Array) -> Array:
 
     run_parallel(widen, split_range(0, array.size, LARGE))
     return wide
+
+
+def have_same_bits(x: Array, y: Array) -> bool:
+    """Whether two arrays of one dtype and shape have the same bits, by a comparison that ends at the first difference.
+
+    Views of the same bytes are not read.
+
+    >>> x = np.array([1.0, np.nan])
+    >>> have_same_bits(x, x.copy()), have_same_bits(x, -x)
+    (True, False)
+    """
+    if (x.ctypes.data, x.strides) == (y.ctypes.data, y.strides):
+        return True
+    bits = f"u{x.dtype.itemsize}"
+    rows = max(LARGE * len(x) // x.size, 1) if x.size else 1
+    parts = (slice(start, start + rows) for start in range(0, len(x), rows))
+    return all(np.array_equal(x[part].view(bits), y[part].view(bits)) for part in parts)
 
 
 def _widen_halves(wide: Array, halves: Array) -> None:
@@ -393,7 +502,7 @@ class Checkpoint:
             return weights.tensor(stored)
         layer, _, parameter = name.rpartition(".")
         if parameter in self.params.specs.get(layer, {}):
-            return self.params[layer][parameter]
+            return self.params.convert(layer)[parameter]
         raise DataError(f"no tensor {name!r}{self._suggest(name)}", self.folder)
 
     @cached_property

@@ -44,5 +44,5 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    head = tied_head(WORDS) if is_tied else map_linear(w="vocab_projector", biased=False)
+    head = tied_head("vocab_projector.weight", to=WORDS * is_tied)
     return {**LAYERS, "head": head | {"b": TensorSpec(("vocab_projector.bias",))}, **map_head(raw, HEADS)}

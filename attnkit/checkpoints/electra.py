@@ -27,7 +27,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    words = tied_head(WORDS) if is_tied else map_linear(w="generator_lm_head", biased=False)
+    words = tied_head("generator_lm_head.weight", to=WORDS * is_tied)
     generator: Layers = {
         "head.dense": map_linear(w=f"{GENERATOR}.dense"),
         "head.norm": norm(f"{GENERATOR}.LayerNorm"),

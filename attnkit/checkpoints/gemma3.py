@@ -25,7 +25,8 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _text(raw: ConfigReader) -> ConfigReader:
-    text = raw.get_object("text_config")
-    tokens = {key: value for key, value in raw.values.plain.items() if key.endswith("_token_id") or key == TIED}
+    """The configuration of the text model, whose head is tied where the whole model says so, or nothing."""
+    text, tied = raw.get_object("text_config"), {TIED: raw.get_bool(TIED, True)}
+    tokens = {key: value for key, value in raw.values.plain.items() if key.endswith("_token_id")}
     raw.ignore(*tokens, *IMAGES)
-    return text.replaced({**TEXT, **tokens, **text.values.plain})
+    return text.replaced({**TEXT, **tokens, **text.values.plain, **tied})

@@ -35,7 +35,7 @@ TOKENS = {
 ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 HARMLESS = (
-    "vocab_size", "context_length", "feed_forward_length", "rope.dimension_count", "rope.scaling.finetuned",
+    "context_length", "feed_forward_length", "rope.dimension_count", "rope.scaling.finetuned",
     "tensor_data_layout", "attention.causal", "attention.max_alibi_bias", "pooling_type",
 )  # fmt: skip
 
@@ -752,7 +752,9 @@ def infer_values(file: ModelFile, architecture: Architecture) -> Values:
     values: Values = {"model_type": architecture.model_type, **architecture.fixed}
     if WORDS not in file.entries or len(file.entries[WORDS][1]) != 2:
         raise DataError(f"no table of embeddings {WORDS!r}")
-    values["vocab_size"] = file.entries[WORDS][1][0]
+    values["vocab_size"] = rows = file.entries[WORDS][1][0]
+    if (stated := file.get_int("vocab_size", rows)) != rows:
+        raise DataError(f"{file.architecture}.vocab_size is {stated} (expected {rows}, the rows of {WORDS})")
     routers = {shape[0] for name, (_, shape) in file.entries.items() if name.endswith(ROUTER) and shape}
     if (count := file.get_int("expert_count")) and routers != {count}:
         outputs = ", ".join(map(str, sorted(routers))) or "none"
@@ -840,7 +842,9 @@ def name_tensors(file: ModelFile, architecture: Architecture, values: Values) ->
         packed = {name: part.packed[one.name] for name, one in restored.items() if one.name in part.packed}
         read, read_rows = (partial(function, parts, restored, values) for function in (restore_tensor, restore_rows))
         mapped |= dict.fromkeys(restored, Mapped(part.name, entries, read, packed, read_rows))
-    return Weights(file.name, [part.name for part in file.parts], mapped)
+    weights = Weights(file.name, [part.name for part in file.parts], mapped)
+    weights.is_strict = True  # llama.cpp opens no file with a tensor that it does not read
+    return weights
 
 
 def find_published(

@@ -7,8 +7,9 @@ from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
 KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="n_inner", width="n_embd")
+WORDS = "wte.weight"
 LAYERS: Layers = {
-    "decoder.embed": embedding_table("wte.weight"),
+    "decoder.embed": embedding_table(WORDS),
     "decoder.positions": embedding_table("wpe.weight"),
     "decoder.{n}.norm1": norm("h.{n}.ln_1"),
     "decoder.{n}.self": map_fused("qkv", "h.{n}.attn.c_attn.weight", "h.{n}.attn.c_attn.bias", transposed=False)
@@ -39,4 +40,4 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    return {**LAYERS, "head": tied_head("wte.weight") if is_tied else map_linear(w="lm_head", biased=False)}
+    return {**LAYERS, "head": tied_head("lm_head.weight", to=WORDS * is_tied)}

@@ -10,7 +10,7 @@ from attnkit.model.config import Config, PositionConfig
 PREFIXES = ("transformer.",)
 KEYS = StackKeys(layers="num_layers", heads="num_heads", hidden="intermediate_size")
 KINDS = ("global", "local")
-LAYER = "h.{n}"
+LAYER, WORDS = "h.{n}", "wte.weight"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -36,7 +36,7 @@ def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
     attention = f"{LAYER}.attn.attention"
     return {
-        "decoder.embed": embedding_table("wte.weight"),
+        "decoder.embed": embedding_table(WORDS),
         "decoder.positions": embedding_table("wpe.weight"),
         "decoder.{n}.norm1": norm(f"{LAYER}.ln_1"),
         "decoder.{n}.self": map_linear(attention, wq="q_proj", wk="k_proj", wv="v_proj", biased=False)
@@ -44,7 +44,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.{n}.norm2": norm(f"{LAYER}.ln_2"),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="c_fc", w2="c_proj"),
         "decoder.norm": norm("ln_f"),
-        "head": tied_head("wte.weight") if is_tied else map_linear(w="lm_head", biased=False),
+        "head": tied_head("lm_head.weight", to=WORDS * is_tied),
     }
 
 

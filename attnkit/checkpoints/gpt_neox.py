@@ -43,5 +43,5 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm"),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="dense_h_to_4h", w2="dense_4h_to_h"),
         "decoder.norm": norm("final_layer_norm"),
-        "head": tied_head(WORDS) if is_tied else tied_head("embed_out.weight", "lm_head.weight"),
+        "head": tied_head("embed_out.weight", "lm_head.weight", to=WORDS * is_tied),
     }

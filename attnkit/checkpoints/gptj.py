@@ -7,7 +7,7 @@ from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
 KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="n_inner", width="n_embd")
-LAYER = "h.{n}"
+LAYER, WORDS = "h.{n}", "wte.weight"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -31,9 +31,9 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    is_tied, bias = raw.get_bool("tie_word_embeddings", False), map_linear(w="lm_head")
+    is_tied = raw.get_bool("tie_word_embeddings", False)
     return {
-        "decoder.embed": embedding_table("wte.weight"),
+        "decoder.embed": embedding_table(WORDS),
         "decoder.{n}.norm1": norm(f"{LAYER}.ln_1"),
         "decoder.{n}.norm2": norm(f"{LAYER}.ln_1"),
         "decoder.{n}.self": map_linear(
@@ -41,5 +41,5 @@ def map_layers(raw: ConfigReader) -> Layers:
         ),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="fc_in", w2="fc_out"),
         "decoder.norm": norm("ln_f"),
-        "head": bias | tied_head("wte.weight") if is_tied else bias,
+        "head": map_linear(w="lm_head") | tied_head("lm_head.weight", to=WORDS * is_tied),
     }

@@ -84,7 +84,7 @@ def map_llama(
         | (map_qk_norm(f"{LAYER}.self_attn", offset) if qk_norm else {}),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="gate_proj", w3="up_proj", w2="down_proj", biased=ffn_bias),
         "decoder.norm": norm("norm", norm_bias, offset) if norms else {},
-        "head": tied_head(WORDS if raw.get_bool("tie_word_embeddings", tied) else "lm_head.weight"),
+        "head": tied_head("lm_head.weight", to=WORDS * raw.get_bool("tie_word_embeddings", tied)),
     }
     named = {f"decoder.{{n}}.{part}": norm(f"{LAYER}.{name}", norm_bias, offset) for part, name in norms.items()}
     return table | named

@@ -31,7 +31,7 @@ def map_layers(raw: ConfigReader) -> Layers:
     cell = map_cell(("rnns.{n}.", "rnns.{n}.module."), "l0")
     raw_names = tuple(f"{name}_raw" for name in cell["hidden"].names)  # of weights that training drops
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    head = tied_head(TABLE) if is_tied else map_linear(w="decoder", biased=False)
+    head = tied_head("decoder.weight", to=TABLE * is_tied)
     return {
         "decoder.embed": embedding_table(TABLE),
         "decoder.{n}.rnn": cell | {"hidden": TensorSpec((*cell["hidden"].names, *raw_names))},

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from attnkit.checkpoints.bart import BIAS, DECODER_KEYS, ENCODER_KEYS, LAYERS
+from attnkit.checkpoints.bart import BIAS, DECODER_KEYS, ENCODER_KEYS, LAYERS, map_words
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, tied_head
 from attnkit.model.activations import PUBLISHED
@@ -30,14 +30,13 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    source, target = ["encoder.embed_tokens.weight"], ["decoder.embed_tokens.weight"]
-    if raw.get_bool("share_encoder_decoder_embeddings", True):  # without ties a shared table is stored and not read
-        shared = ["shared.weight"]
-        source, target = (shared + source, shared + target) if is_tied else (source + shared, target + shared)
-    head = tied_head(*target) if is_tied else tied_head("lm_head.weight")
+    bias = {"b": TensorSpec((BIAS,), leading_ones=1)}
+    if raw.get_bool("share_encoder_decoder_embeddings", True):
+        return {**LAYERS, **map_words(raw, bias)}
+    target = "decoder.embed_tokens.weight"
     return {
         **LAYERS,
-        "encoder.embed": embedding_table(*source),
-        "decoder.embed": embedding_table(*target),
-        "head": head | {"b": TensorSpec((BIAS,), leading_ones=1)},
+        "encoder.embed": embedding_table("encoder.embed_tokens.weight"),
+        "decoder.embed": embedding_table(target),
+        "head": tied_head("lm_head.weight", to=target * is_tied) | bias,
     }

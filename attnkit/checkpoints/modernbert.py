@@ -66,7 +66,7 @@ def map_layers(raw: ConfigReader) -> Layers:
     attention, ffn = raw.get_bool("attention_bias", False), raw.get_bool("mlp_bias", False)
     has_beta, is_tied = raw.get_bool("norm_bias", False), raw.get_bool("tie_word_embeddings", True)
     qkv, gates = f"{LAYER}.attn.Wqkv", f"{LAYER}.mlp.Wi"
-    words = tied_head(WORDS) if is_tied else tied_head("decoder.weight")
+    words = tied_head("decoder.weight", to=WORDS * is_tied)
     bias = {"b": TensorSpec(("decoder.bias",))} if raw.get_bool("decoder_bias", True) else {}
     return {
         "encoder.embed": embedding_table(WORDS),

@@ -2,10 +2,11 @@
 
 from attnkit.checkpoints import gpt2
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, tied_head
+from attnkit.checkpoints.weights import Layers, Weights, embedding_table, tied_head
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
+WORDS = "tokens_embed.weight"
 KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="", width="n_embd")
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu-tanh", "silu": "silu", "swish": "silu"}  # gelu has its own meaning here
 
@@ -28,7 +29,7 @@ def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
     return {
         **gpt2.LAYERS,
-        "decoder.embed": embedding_table("tokens_embed.weight"),
+        "decoder.embed": embedding_table(WORDS),
         "decoder.positions": embedding_table("positions_embed.weight"),
-        "head": tied_head("tokens_embed.weight") if is_tied else map_linear(w="lm_head", biased=False),
+        "head": tied_head("lm_head.weight", to=WORDS * is_tied),
     }

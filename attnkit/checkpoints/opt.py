@@ -48,7 +48,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         **{layer: norm(name) if has_gamma else {} for layer, name in norms.items()},
         "decoder.norm": norm("final_layer_norm") if has_gamma else {},
         "head.dense": map_linear(w="project_out", biased=False),
-        "head": tied_head(WORDS if is_tied else "lm_head.weight"),
+        "head": tied_head("lm_head.weight", to=WORDS * is_tied),
     }
 
 

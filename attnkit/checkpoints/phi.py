@@ -24,7 +24,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    is_tied, attention, head = raw.get_bool("tie_word_embeddings", False), f"{LAYER}.self_attn", map_linear(w="lm_head")
+    is_tied, attention = raw.get_bool("tie_word_embeddings", False), f"{LAYER}.self_attn"
     norms: dict[str, TensorSpec] = {}
     if raw.get_bool("qk_layernorm", False):
         for letter in "qk":
@@ -37,5 +37,5 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.{n}.self": map_linear(attention, wq="q_proj", wk="k_proj", wv="v_proj", wo="dense") | norms,
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="fc1", w2="fc2"),
         "decoder.norm": norm("final_layernorm"),
-        "head": head | tied_head(llama.WORDS) if is_tied else head,
+        "head": map_linear(w="lm_head") | tied_head("lm_head.weight", to=llama.WORDS * is_tied),
     }

@@ -67,7 +67,8 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json", strict:
     names: dict[str, tuple[str, ...]] = {}
     for layer, layer_specs in specs.items():
         for key, spec in layer_specs.items():
-            joined = [one[0] if one[0].startswith(WITHOUT_PREFIX) else prefix + one[0] for one in spec.joined_names()]
+            stored = [spec.tied or one[0] for one in spec.joined_names()]
+            joined = [one if one.startswith(WITHOUT_PREFIX) else prefix + one for one in stored]
             names[f"{layer}.{key}"] = tuple(joined)
             for published in joined:
                 shapes[published] = spec.stored_shape(config.parameter_shape(layer, key))

@@ -136,7 +136,7 @@ def check_stacks(raw: ConfigReader, config: RecurrentConfig) -> None:
 def map_layers(raw: ConfigReader) -> Layers:
     is_shared = raw.get_bool("share_encoder_decoder_embeddings", False)
     target = "encoder.embedding.weight" if is_shared else "decoder.embedding.weight"
-    head = tied_head(target) if raw.get_bool("tie_word_embeddings", False) else map_linear(w="head", biased=False)
+    head = tied_head("head.weight", to=target * raw.get_bool("tie_word_embeddings", False))
     return {
         "encoder.embed": embedding_table("encoder.embedding.weight"),
         "encoder.{n}.rnn": map_layer("encoder.rnn.", raw.get_bool("bidirectional", False)),

@@ -3,11 +3,21 @@
 from dataclasses import replace
 
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.weights import Layers, Specs, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import (
+    Layers,
+    Specs,
+    Weights,
+    embedding_table,
+    map_linear,
+    norm,
+    tied_head,
+    tied_table,
+)
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
+SHARED = "shared.weight"
 KEYS = StackKeys("num_layers", "num_heads", "d_ff", "d_model", head_dim="d_kv")
 
 
@@ -42,14 +52,14 @@ def map_layers(raw: ConfigReader) -> Layers:
     _, is_gated = _read_activation(raw)
     encoder, decoder = "encoder.block.{n}.layer", "decoder.block.{n}.layer"
     return {
-        "encoder.embed": embedding_table("shared.weight", "encoder.embed_tokens.weight"),
+        "encoder.embed": tied_table("encoder.embed_tokens.weight", to=SHARED),
         "encoder.bias": _map_position_bias("encoder"),
         "encoder.{n}.norm1": norm(f"{encoder}.0.layer_norm", biased=False),
         "encoder.{n}.self": _map_attention(f"{encoder}.0.SelfAttention"),
         "encoder.{n}.norm2": norm(f"{encoder}.1.layer_norm", biased=False),
         "encoder.{n}.ffn": _map_ffn(f"{encoder}.1.DenseReluDense", is_gated),
         "encoder.norm": norm("encoder.final_layer_norm", biased=False),
-        "decoder.embed": embedding_table("shared.weight", "decoder.embed_tokens.weight"),
+        "decoder.embed": tied_table("decoder.embed_tokens.weight", to=SHARED),
         "decoder.bias": _map_position_bias("decoder"),
         "decoder.{n}.norm1": norm(f"{decoder}.0.layer_norm", biased=False),
         "decoder.{n}.self": _map_attention(f"{decoder}.0.SelfAttention"),
@@ -81,10 +91,8 @@ def _map_position_bias(stack: str) -> Specs:
 
 
 def _map_head(raw: ConfigReader) -> Specs:
-    """Map the head: the shared table if hidden states are scaled, otherwise its own."""
-    if _is_scaled(raw):
-        return tied_head("shared.weight", "decoder.embed_tokens.weight")
-    return tied_head("lm_head.weight", *(["shared.weight"] if raw.has("scale_decoder_outputs") else []))
+    """Map the head: the shared table if hidden states are scaled, otherwise its own where it has one."""
+    return tied_head("lm_head.weight", to=SHARED) if _is_scaled(raw) else tied_head("lm_head.weight", SHARED)
 
 
 def _read_activation(raw: ConfigReader) -> tuple[str, bool]:

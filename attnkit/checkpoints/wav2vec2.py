@@ -23,7 +23,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     raw.ignore("tie_word_embeddings", "num_feat_extract_layers")  # there are no words; conv_dim has so many
     if raw.get_bool("conv_pos_batch_norm", False) or not raw.get_bool("feat_proj_layer_norm", True):
         raise raw.error("conv_pos_batch_norm true and feat_proj_layer_norm false are not supported")
-    width, has_head = raw.get_int("hidden_size"), stored.has("lm_head.weight")
+    width, labels, has_head = raw.get_int("hidden_size"), raw.get_int("vocab_size", 32), stored.has("lm_head.weight")
     is_pre_norm = raw.get_bool("do_stable_layer_norm", False)
     convolutions = read_convolutions(raw)
     return Config(
@@ -38,7 +38,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         embed_norm=not is_pre_norm,
         sound=SoundConfig(None, 0, convolutions),
         head=has_head,
-        frame_labels=raw.get_int("vocab_size", 32) if has_head else 0,
+        frame_labels=labels * has_head,
         special=raw.get_special_tokens(pad=0, bos=1, eos=(2,)),
     )
 

@@ -6,7 +6,7 @@ experts has the name `STACK.{n}.router` there, as other layers may have a plain 
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ class Weights:
     files     all files that the tensors are read from
     entries   the dtype and the shape of each, in stored order
     prefixes  prefixes that published names may or may not have
+    is_strict whether each tensor counts for what the model computes, as in the files of llama.cpp
     """
 
     def __init__(self, name: str, files: Sequence[str], mapped_files: dict[str, Mapped]) -> None:
@@ -39,12 +40,16 @@ class Weights:
         self.files = files
         self.entries = {tensor: mapped.entries[tensor] for tensor, mapped in mapped_files.items()}
         self.prefixes: tuple[str, ...] = ()
+        self.is_strict = False
         self._mapped = mapped_files
 
     def find(self, names: Iterable[str]) -> str | None:
         """The first of several names that is stored, with a prefix or without, or None."""
-        candidates = (prefix + name for name in names for prefix in ("", *self.prefixes))
-        return next((name for name in candidates if name in self.entries), None)
+        return next((name for name in self.candidates(names) if name in self.entries), None)
+
+    def candidates(self, names: Iterable[str]) -> Iterator[str]:
+        """Several names, each without a prefix and with each prefix."""
+        return (prefix + name for name in names for prefix in ("", *self.prefixes))
 
     def has(self, *names: str) -> bool:
         return self.find(names) is not None
@@ -187,6 +192,8 @@ class TensorSpec(NamedTuple):
     patch_shape   (C, height, width), which the published tensor has in place of its last axis C*height*width
     leading_ones  number of axes of size 1 before the others
     padding_row   value of one more row at the end, which the published tensor lacks
+    tied          the one of `names` that the parameter is tied to, and is published as; one before it that is stored is
+                  a copy of it, or has other numbers, which count, with a warning; "": the parameter is not tied
     """
 
     names: tuple[str, ...]
@@ -200,6 +207,11 @@ class TensorSpec(NamedTuple):
     patch_shape: tuple[int, ...] = ()
     leading_ones: int = 0
     padding_row: float | None = None
+    tied: str = ""
+
+    def tied_to(self, name: str) -> "TensorSpec":
+        """The spec of a parameter that is tied to a tensor, unless it has its own; "": to none."""
+        return self._replace(names=(*self.names, name), tied=name) if name else self
 
     def with_numbers(self, number: int | None, expert: int | None) -> "TensorSpec":
         """The spec of one layer, and of one of its experts."""
@@ -275,7 +287,7 @@ class TensorSpec(NamedTuple):
         >>> TensorSpec(("table",)).is_matrix((5, 2)), TensorSpec(("table",), padding_row=0.0).is_matrix((5, 2))
         (True, False)
         """
-        return len(shape) == 2 and self == TensorSpec(self.names, self.transposed)
+        return len(shape) == 2 and self == TensorSpec(self.names, self.transposed, tied=self.tied)
 
     def join(self, tensors: Sequence[Array]) -> Array:
         """The published tensors of a parameter as one, with its padding row: a single one as it is.
@@ -359,9 +371,24 @@ def embedding_table(*names: str) -> dict[str, TensorSpec]:
     return {"table": TensorSpec(names)}
 
 
-def tied_head(*names: str) -> dict[str, TensorSpec]:
-    """Map the weight of a head to the first stored table of embeddings."""
-    return {"w": TensorSpec(names, transposed=True)}
+def tied_table(*own: str, to: str) -> dict[str, TensorSpec]:
+    """Map a table of embeddings to its own tensor or, tied, to a shared one.
+
+    >>> tied_table("decoder.embed_tokens.weight", to="shared.weight")["table"][:1]
+    (('decoder.embed_tokens.weight', 'shared.weight'),)
+    """
+    return {"table": TensorSpec(own).tied_to(to)}
+
+
+def tied_head(*own: str, to: str = "") -> dict[str, TensorSpec]:
+    """Map the weight of a head to its own tensor or, if it is tied, to a table.
+
+    to  the table of embeddings; "": the head is not tied
+
+    >>> tied_head("lm_head.weight", to="wte.weight")["w"].names, tied_head("lm_head.weight")["w"].names
+    (('lm_head.weight', 'wte.weight'), ('lm_head.weight',))
+    """
+    return {"w": TensorSpec(own, transposed=True).tied_to(to)}
 
 
 def masked_word_head(words: str, head: str, is_tied: bool) -> dict[str, TensorSpec]:
@@ -374,9 +401,8 @@ def masked_word_head(words: str, head: str, is_tied: bool) -> dict[str, TensorSp
     [('lm_head.decoder.weight',), ('lm_head.decoder.bias', 'lm_head.bias')]
     """
     own, shared = f"{head}.decoder.bias", f"{head}.bias"
-    if is_tied:
-        return tied_head(words) | {"b": TensorSpec((shared, own))}
-    return map_linear(w=f"{head}.decoder", biased=False) | {"b": TensorSpec((own, shared))}
+    bias = TensorSpec((own,)).tied_to(shared) if is_tied else TensorSpec((own, shared))
+    return tied_head(f"{head}.decoder.weight", to=words * is_tied) | {"b": bias}
 
 
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:

@@ -121,7 +121,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.embed": embedding_table(tokens),
         "decoder.positions": embedding_table("decoder.embed_positions.weight"),
         "decoder.norm": norm("decoder.layer_norm"),
-        "head": tied_head(tokens) if raw.get_bool("tie_word_embeddings", True) else tied_head("proj_out.weight"),
+        "head": tied_head("proj_out.weight", to=tokens * raw.get_bool("tie_word_embeddings", True)),
     }
     for stack, parts in (
         ("encoder", {"self": "self_attn"}),

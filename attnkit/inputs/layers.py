@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnkit import callbacks, formats, model
-from attnkit.errors import AttnkitWarning, DataError, UsageError, suggest
+from attnkit.errors import AttnkitWarning, DataError, UsageError, counted, suggest
 from attnkit.inputs import intermediates
 from attnkit.model.kernels.products import FIXED, PLAIN, Products
 from attnkit.model.parameters import ATTENTION, FFN, is_layer_of
@@ -162,11 +162,15 @@ def core_model(checkpoint: "Checkpoint") -> "Model":
 
 
 def complete_model(checkpoint: "Checkpoint") -> "Model":
-    """Build the model of a checkpoint; warn about layers that it does not read."""
-    if unused := checkpoint.params.unused_layers():
-        many = f"{len(unused)} layers of the files are" if len(unused) > 1 else "1 layer of the files is"
-        problem = f"{many} not read, which the configuration leaves out: {join_names(unused, 4)}"
-        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    """Build the model of a checkpoint; warn about layers and other tensors that it does not read."""
+    unread = checkpoint.params.unread
+    for names, noun, why in (
+        ([*dict.fromkeys(unread.beyond.values())], "layer", "which the configuration leaves out"),
+        (unread.others, "tensor", f"which family {checkpoint.config.family} has no place for"),
+    ):
+        if names:
+            many = f"{counted(len(names), noun)} of the files {'are' if len(names) > 1 else 'is'}"
+            warnings.warn(f"{many} not read, {why}: {join_names(names, 4)}", AttnkitWarning, stacklevel=2)
     return core_model(checkpoint)
 
 

@@ -236,7 +236,7 @@ def find_key(keys: Mapping[str, bool], fact: str) -> tuple[str, bool]:
 
 def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
     """What the files hold: parameters, bytes, tensors that are not read, dtypes."""
-    stored, unread = checkpoint.tensors(), checkpoint.params.unused()
+    stored = checkpoint.tensors()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
     size = format_bytes(sum(map(os.path.getsize, files)))
     dtypes = Counter(map(checkpoint.params.weights.kind, stored)).most_common()
@@ -244,9 +244,19 @@ def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "towers": ", ".join(one.folder for one in checkpoint.towers.values()),
         "parameters": f"{checkpoint.parameter_count:,}",
         "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
-        "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",
+        "not read": unread_text(checkpoint),
         "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
     }
+
+
+def unread_text(checkpoint: "Checkpoint") -> str:
+    """The stored tensors that no layer reads, and why those that change no number do not."""
+    unread, groups = checkpoint.params.unread, dict[str, list[str]]()
+    reasons = dict.fromkeys(unread.of_layers, "part of its layers") | unread.harmless
+    for name in unread.names:
+        groups.setdefault(reasons.get(name, ""), []).append(name)
+    texts = [join_names(names, 3) + f" ({why})" * bool(why) for why, names in groups.items()]
+    return f"{len(unread.names)} of {len(checkpoint.tensors())} tensors: {'; '.join(texts)}" if texts else ""
 
 
 def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
@@ -521,14 +531,13 @@ def head_text(checkpoint: "Checkpoint") -> str:
     config, params = checkpoint.config, checkpoint.params
     if not config.head:
         return "none"
-    find = params.weights.find
     tables = [
-        find(specs["table"].names)
+        params.stored_name(layer, "table")
         for layer, specs in params.specs.items()
         if layer.endswith(".embed") and "table" in specs
     ]
     head = params.specs["head"]
-    is_tied = "w" in head and find(head["w"].names) in tables
+    is_tied = "w" in head and params.stored_name("head", "w") in tables
     return ("the table of embeddings (tied)" if is_tied else "weights of its own") + ", biased" * ("b" in head)
 
 

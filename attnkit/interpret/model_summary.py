@@ -83,7 +83,7 @@ def model_part(checkpoint: "Checkpoint", name: str) -> Record:
         return read_tensor(checkpoint, name)
     tensors = {}
     for layer in chosen:
-        for parameter, array in params[layer].items():
+        for parameter, array in params.convert(layer).items():
             short = f"{layer}.{parameter}".removeprefix(f"{name}.")
             tensors[short] = Tensor(array, name_axes(checkpoint.config, layer, parameter))
     if not tensors:
@@ -139,7 +139,7 @@ def tensor_rows(checkpoint: "Checkpoint", style: Style, fold: bool) -> str:
         [name, f"{count} × " * (count > 1) + shape_text(shape) + f" {dtype}" * (dtype != usual[0][0])]
         for name, (dtype, shape), count in rows
     ]
-    idle = len(stored) - len(published_axes(checkpoint))
+    idle = len(checkpoint.params.unread.names)
     last = counted(len(stored), "tensor") + f", {idle} not used" * bool(idle) + "; --list: one per line" * fold
     return display.format_table(display.TextTable(["tensor", "shape"], cells, footer=last), style)
 

@@ -109,6 +109,8 @@ def compare_checkpoints(a: "Checkpoint", b: "Checkpoint", rtol: float = 0.0, ato
 
     Numbers a and b are the same when |a - b| <= atol + rtol |b|.
     """
+    for one in (a, b):
+        one.params.refuse_unread()
     groups: dict[tuple[str, str], PatternChanges] = {}
     for layer, name in paired_parameters(a.params, b.params):
         change = compare_parameter(a.params, b.params, layer, name, rtol, atol)

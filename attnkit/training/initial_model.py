@@ -280,7 +280,17 @@ def prepare_published(recipe: Recipe, text: str, name: str, checkpoint: Checkpoi
 
 
 def known_tensors(checkpoint: Checkpoint, table: PublishedTensors) -> dict[str, Array]:
-    """The tensors of a checkpoint, float32, by the published names of a table."""
+    """The tensors of a checkpoint, float32, by the published names of a table.
+
+    DataError for parameters that the configuration ties, and that the files hold with different numbers.
+    """
+    for parameters in table.parameters.values():
+        of_table = [one.rsplit(".", 1) for one in parameters if one in table.names]
+        stored = [*dict.fromkeys(checkpoint.params.stored_names(*one) for one in of_table)]
+        if len(stored) > 1:
+            names = " and ".join(one[0] for one in stored)
+            problem = f"{names} differ, and the configuration ties them"
+            raise DataError(f'{problem}; "tie_word_embeddings": false trains both', checkpoint.place)
     published = publish_parameters(table, checkpoint.params)
     return {name: np.asarray(array, np.float32) for name, array in published.items()}
 

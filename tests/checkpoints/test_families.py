@@ -321,7 +321,7 @@ def test_vit(tmp_path):
     assert config.classes == ("cat", "dog", "river", "machine", "book") and config.norm_first
     again = copied("vit", tmp_path, image_size=[16, 64], patch_size=[8, 8], qkv_bias=False)
     assert again.config.patches == PatchConfig(16, 64, 8, 8, 3)
-    assert set(again.params["encoder.0.self"]) == {"wq", "wk", "wv", "wo", "bo"}
+    assert set(again.params.specs["encoder.0.self"]) == {"wq", "wk", "wv", "wo", "bo"}
 
 
 def test_t5():

@@ -323,7 +323,7 @@ def test_buffers_are_no_tensors_that_are_not_read():
     ]
     for name in ("gpt2", "marian", "marian-native", "t5", "llama", "vit"):
         params = open_checkpoint(str(MODELS / name)).params
-        assert params.unused() == [] and params.unused_layers() == []
+        assert params.unused() == [] and params.unread.beyond == {}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

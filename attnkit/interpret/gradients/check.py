@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
+from attnkit.checkpoints.unread_tensors import sort_unread
 from attnkit.inputs.attention_inputs import prepare_attention
 from attnkit.inputs.convolution_stage import find_convolution
 from attnkit.inputs.layers import find_ffn_weights
@@ -74,9 +75,7 @@ class CheckResult(NamedTuple):
 class MovedLayers(ChainMap[str, dict[str, Array]]):
     """Layers of a model with other parameters, before all layers of its files."""
 
-    def unused_layers(self) -> list[str]:
-        """No layers of the files are unused here: the first run has warned of them."""
-        return []
+    unread = sort_unread((), ())  # of which the first run has warned
 
 
 def check_gradients(
