@@ -4,6 +4,7 @@ checkpoint.py       `open_checkpoint`: a folder to a `Checkpoint`, by the `model
                     `Parameters`: layer -> {parameter: array}, each layer converted on first use
 config_reader.py    `ConfigReader`: config.json with every value checked
 harmless_keys.py    the keys that a family does not read: computations are refused, others pass
+unread_tensors.py   the stored tensors that no layer reads: harmless ones by name, with their reasons, and all others
 publishing.py       the inverse: the tensors that a configuration requires, a model of tensors in memory
 weights.py          the tensors of a folder, in one safetensors file or in shards; `TensorSpec`: where a parameter is
                     stored, and in which form

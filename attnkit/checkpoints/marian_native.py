@@ -68,7 +68,7 @@ def open_marian(path: str) -> tuple[Weights, ConfigReader]:
     if OPTIONS not in weights.entries:
         raise DataError(f"no member {OPTIONS!r}: not a model of Marian", path)
     text = weights.tensor(OPTIONS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    return weights, ConfigReader(parse_options(text, path), path)
+    return weights.without(OPTIONS), ConfigReader(parse_options(text, path), path)
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 NUMBER = re.compile(r"(?<![0-9])[0-9]+(?![0-9])")
 COMPUTED, COPY, ZERO = "computed anew", "a copy of another", "zeros alone"
 HARMLESS = {  # reason -> patterns of names, without the prefix of the family
-    COMPUTED: (  # masks, positions and frequencies, which files hold as buffers; and the format of the file
+    COMPUTED: (  # masks, positions and frequencies, which files hold as buffers; numbers of a format
         r"(^|\.)(attn|attention)\.(masked_)?bias$", r"(^|\.)causal_mask$", r"(^|\.)position_ids$",
         r"(^|\.)token_type_ids$", r"inv_freq$", r"(cos|sin)_cached$", r"rope_embeddings\.periods$",
         r"(^|\.)embed_positions(\.weights?)?$", r"(^|\.)embed_positions\._float_tensor$",
-        r"^blk\.[0-9]+\.attn_rot_embd(\.|$)", r"^(encoder|decoder)\.version$", r"^special:",
+        r"^blk\.[0-9]+\.attn_rot_embd(\.|$)", r"^(encoder|decoder)\.version$",
     ),
     "of masked inputs in training": (r"(^|\.)mask_token$", r"^masked_spec_embed$"),
     "beside the tables of both stacks, which are read": (r"^shared\.weight$",),
