@@ -319,11 +319,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         weights = self.weights
         if weights.entries[one] != weights.entries[other] or weights.kind(one) != weights.kind(other):
             return False
-        x, y = weights.tensor(one), weights.tensor(other)
-        is_equal = have_same_bits(x, y)
-        for array in (x, y):
-            formats.release_pages(array)
-        return is_equal
+        return have_same_bits(weights.tensor(one), weights.tensor(other))
 
     def _is_without_effect(self, name: str) -> bool:
         """Whether a tensor is empty, or a bias of zeros."""
@@ -385,7 +381,7 @@ def as_float(array: Array) -> Array:
 def have_same_bits(x: Array, y: Array) -> bool:
     """Whether two arrays of one dtype and shape have the same bits, by a comparison that ends at the first difference.
 
-    Views of the same bytes are not read.
+    Views of the same bytes are not read. The memory of each block of a mapped file is released after it is compared.
 
     >>> x = np.array([1.0, np.nan])
     >>> have_same_bits(x, x.copy()), have_same_bits(x, -x)
@@ -395,8 +391,15 @@ def have_same_bits(x: Array, y: Array) -> bool:
         return True
     bits = f"u{x.dtype.itemsize}"
     rows = max(LARGE * len(x) // x.size, 1) if x.size else 1
-    parts = (slice(start, start + rows) for start in range(0, len(x), rows))
-    return all(np.array_equal(x[part].view(bits), y[part].view(bits)) for part in parts)
+    for start in range(0, len(x), rows):
+        blocks = x[start : start + rows], y[start : start + rows]
+        one, other = (block.view(bits) for block in blocks)
+        is_equal = np.array_equal(one, other)
+        for block in blocks:
+            formats.release_pages(block)
+        if not is_equal:
+            return False
+    return True
 
 
 def _widen_halves(wide: Array, halves: Array) -> None:

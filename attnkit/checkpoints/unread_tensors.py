@@ -33,8 +33,6 @@ HEADS = (  # modules of heads; one of which the model reads nothing is that of a
     "final_proj", "label_embs_concat",
 )  # fmt: skip
 OTHER_TASK, OTHER_BIAS = "a part for another task", "beside the bias of `decoder`, which is read"
-PATTERNS = [(reason, re.compile("|".join(patterns))) for reason, patterns in HARMLESS.items()]
-HEAD = re.compile("|".join(rf"({re.escape(name)})(?=\.|$)" for name in HEADS))
 
 
 class UnreadTensors(NamedTuple):
@@ -102,14 +100,14 @@ def _reason(name: str, paths: Collection[str]) -> str:
 
     paths  the tensors and modules that are read
     """
-    for reason, pattern in PATTERNS:
-        if pattern.search(name):
+    for reason, patterns in HARMLESS.items():
+        if any(re.search(pattern, name) for pattern in patterns):
             return reason
     above, _, last = name.rpartition(".")
     if last == "bias" and f"{above}.decoder.bias" in paths:
         return OTHER_BIAS
-    head = HEAD.match(name)
-    return OTHER_TASK if head and head[0] not in paths else ""
+    head = next((head for head in HEADS if f"{name}.".startswith(f"{head}.")), "")
+    return OTHER_TASK if head and head not in paths else ""
 
 
 def split_number(name: str) -> tuple[str, str]:

@@ -135,7 +135,8 @@ def _open_shards(folder: str, index: str, map_tensors: Callable[[str], Mapped]) 
         if tensor not in shards[file].entries:
             raise DataError(f"no tensor {tensor!r}, which {os.path.basename(index)} says is here", path)
     files = [index, *(mapped.name for mapped in shards.values())]
-    return Weights(index, files, {tensor: shards[file] for tensor, file in weight_map.items()})
+    unlisted = {tensor: mapped for mapped in shards.values() for tensor in mapped.entries if tensor not in weight_map}
+    return Weights(index, files, {tensor: shards[file] for tensor, file in weight_map.items()} | unlisted)
 
 
 class Share(NamedTuple):
