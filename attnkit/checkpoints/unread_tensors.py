@@ -21,7 +21,10 @@ HARMLESS = {  # reason -> patterns of names, without the prefix of the family
     "beside the tables of both stacks, which are read": (r"^shared\.weight$",),
     "of words before the dropout of training": (r"^encoder_dp\.emb\.weight$",),
     "positions that the configuration leaves out": (r"^embeddings\.position_embeddings\.weight$",),
-    "a part for images": (r"(^|\.)(vision_tower|multi_modal_projector)\.",),
+    "of the other tower": (
+        r"^(text|vision)_model\.", r"^(text|visual)_projection\.", r"^logit_(scale|bias)$",
+        r"(^|\.)(vision_tower|multi_modal_projector)\.",
+    ),
     "a layer that predicts further tokens": (r"^mtp\.", r"^blk\.[0-9]+\.nextn\."),
 }  # fmt: skip
 HEADS = (  # modules of heads; one of which the model reads nothing is that of another task

@@ -43,6 +43,7 @@ HARMLESS = [
     ("t5", "lm_head.weight", None),
     ("marian", "model.encoder.embed_positions.weight", (64, 24)),
     ("vit", "vit.embeddings.mask_token", (1, 1, 24)),
+    ("vit", "text_model.encoder.layers.0.self_attn.q_proj.weight", (24, 24)),
     ("lstm", "encoder_dp.emb.weight", (9, 8)),
     (SOUND, "quantizer.codevectors", (1, 8, 4)),
     (SOUND, "project_q.weight", (4, 4)),

@@ -84,7 +84,7 @@ def last_layer(checkpoint, layer):
 @pytest.mark.parametrize("look", [Style(20), Style(40, unicode=False), Style(200, color=True)])
 def test_the_overview_fits_every_terminal(look):
     for name in FOLDERS:
-        seen = re.sub(r"\x1b\[[0-9]*m", "", model_summary.draw_model(open_checkpoint(str(MODELS / name)), look))
+        seen = re.sub(r"\x1b\[[0-9;]*m", "", model_summary.draw_model(open_checkpoint(str(MODELS / name)), look))
         assert max(map(len, seen.splitlines())) <= look.width
         assert look.unicode or seen.isascii()
 
