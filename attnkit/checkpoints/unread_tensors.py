@@ -15,7 +15,10 @@ HARMLESS = {  # reason -> patterns of names, without the prefix of the family
         r"(^|\.)(attn|attention)\.(masked_)?bias$", r"(^|\.)causal_mask$", r"(^|\.)position_ids$",
         r"(^|\.)token_type_ids$", r"inv_freq$", r"(cos|sin)_cached$", r"rope_embeddings\.periods$",
         r"(^|\.)embed_positions(\.weights?)?$", r"(^|\.)embed_positions\._float_tensor$",
-        r"^blk\.[0-9]+\.attn_rot_embd(\.|$)", r"^(encoder|decoder)\.version$",
+        r"^blk\.[0-9]+\.attn_rot_embd(\.|$)", r"(^|\.)version$",
+    ),
+    "read by no computation of T5": (
+        r"EncDecAttention\.relative_attention_bias\.weight$", r"^dec\.blk\.[0-9]+\.cross_attn_rel_b\.weight$",
     ),
     "of masked inputs in training": (r"(^|\.)mask_token$", r"^masked_spec_embed$"),
     "beside the tables of both stacks, which are read": (r"^shared\.weight$",),
