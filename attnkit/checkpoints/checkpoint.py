@@ -4,7 +4,6 @@ import glob
 import importlib
 import math
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cache, cached_property, reduce
