@@ -19,6 +19,7 @@ from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, o
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs import layers
 from attnkit.model.dtypes import FLOATS
+from attnkit.model.kernels.incremental_decoder import keeps_cache
 from attnkit.records import Array, join_names
 
 # what a model reads beside its ids -> the last part of the names that dumps give it
@@ -371,10 +372,22 @@ def list_notes(mine: Dump, located: Located, own: Implementation, request: Reque
     yield from (f"{site}: {finding}" for site, finding in own.findings.items())
     if request.match:
         yield from (source.note for source in located.sources.values() if source.note)
+    if rotates_by_length(own.graph):
+        yield "the rotation depends on the length of a text: here each has its own, in transformers that of the longest"
     if problems := find_reordered(mine, located, own):
         first, second = problems[0]
         more = f", and {counted(len(problems) - 1, 'more pair')}" * (len(problems) > 1)
         yield f"reordered: {first} is computed before {second}, which it is made from{more}"
+
+
+def rotates_by_length(graph: Graph) -> bool:
+    """Whether the texts of a padded batch have different rotary frequencies, as each has its own length."""
+    mask = graph.inputs.mask
+    if mask is None or not mask.size:
+        return False
+    lengths = mask.sum(axis=-1)
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    return shortest < longest and not keeps_cache(graph.core.config, shortest, longest)
 
 
 def find_reordered(mine: Dump, located: Located, own: Implementation) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ import numpy as np
 from attnkit import model
 from attnkit.debugger.stages import QUICK_GELU, Graph, Stage, SubLayer, with_positions
 from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.rotary import has_same_rotation
 
 THETAS = (1e4, 1.5e5, 1.6e5, 5e5, 1e6)  # of published models
 EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)  # of published models
@@ -310,6 +311,11 @@ def slip_heads(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield f"rotary positions are shifted by {shift:+}", stage.change(where=where + shift)
         yield f"rotary positions of {whose} are shifted by {shift:+}", stage.change(where=where + shift)
     if where.ndim == 2:
+        lengths = where.max(axis=-1) + 1
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        if shortest < longest and not has_same_rotation(rope, shortest, longest):
+            words = "rotary frequencies are those of the longest text of the batch, as in transformers"
+            yield words, stage.change(length=longest)
         yield "rotary positions count the padding", stage.change(where=np.arange(where.shape[-1]))
     size = stage.shape[-1]
     for share in (2, 4):

@@ -28,7 +28,7 @@ from attnkit.model.intermediates import STEPS
 from attnkit.model.latent import expand_keys, expand_queries
 from attnkit.model.norms import rms_norm
 from attnkit.model.relative import relative_scores
-from attnkit.model.rotary import grid_angles, rope_frequencies, rotary_angles, rotate
+from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies, rotary_angles, rotate
 from attnkit.model.softmax import log_sum_exp, softmax
 
 QUICK_GELU = "quick-gelu"  # x · σ(1.702 x), which no family of attnkit has
@@ -394,7 +394,8 @@ def _angles(around: Around, width: int) -> tuple[Array, Array]:
     rope, where = around.option("rope"), np.asarray(around.option("where"))
     if (places := around.option("places")) is not None:
         return grid_angles(places, width, rope)
-    frequencies, factor = rope_frequencies(width, rope, int(where.max(initial=0)) + 1)
+    length = around.option("length")  # of all texts; None: each has its own
+    frequencies, factor = rope_frequencies(width, rope, length) if length else batch_frequencies(width, rope, where)
     if form := around.option("rounds_frequencies"):
         frequencies = rounded(frequencies, form).astype(np.float64)
     cos, sin = rotary_angles(where, width, frequencies=frequencies)

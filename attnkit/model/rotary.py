@@ -47,7 +47,7 @@ def rotary_angles(
 ) -> tuple[Array, Array]:
     """Cosine and sine of the rotation of each pair at each position.
 
-    positions (..., T), frequencies (R/2,) -> cos (..., T, R/2), sin (..., T, R/2), float64
+    positions (..., T), frequencies (R/2,) or (..., 1, R/2) -> cos (..., T, R/2), sin (..., T, R/2), float64
 
     The angle is p / base^(2i/R), or p * frequency. Both are multiplied by `factor`, the second result of
     `rope_frequencies`. DataError for an odd rotary width, or for frequencies of another one. Source: RoFormer (Su et
@@ -115,6 +115,26 @@ def rope_frequencies(dim: int, rope: Rope, length: int) -> Scaled:
     if kind not in ROPE_TYPES:
         raise UsageError(f"rope_type {kind!r} (expected {', '.join(ROPE_TYPES)})")
     return ROPE_TYPES[kind](dim, rope, length)
+
+
+def batch_frequencies(dim: int, rope: Rope, positions: Array) -> Scaled:
+    """Frequencies as of `rope_frequencies`, by the length of each text of a batch.
+
+    positions (T,) -> (R/2,); positions (B, T) -> (B, 1, R/2), or (R/2,) if all texts have one length
+
+    The length of a text is one more than its last position, so that padding and longer texts of its batch do not
+    change its rotation. transformers takes the length of the longest text for all.
+
+    >>> rope = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 2}
+    >>> batch_frequencies(4, rope, np.array([[0, 1, 1], [0, 1, 2]]))[0].tolist()
+    [[[1.0, 0.01]], [[1.0, 0.005]]]
+    """
+    lengths = positions.max(axis=-1, initial=0) + 1
+    distinct, which = np.unique(lengths, return_inverse=True)
+    if len(distinct) < 2:
+        return rope_frequencies(dim, rope, int(lengths.max(initial=1)))
+    scaled = [rope_frequencies(dim, rope, length) for length in distinct.tolist()]
+    return np.stack([frequencies for frequencies, _ in scaled])[which][:, None], scaled[0][1]
 
 
 def _number(rope: Rope, name: str, default: float | None = None) -> float:

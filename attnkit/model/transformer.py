@@ -45,7 +45,7 @@ from attnkit.model.positions import (
     t5_buckets,
 )
 from attnkit.model.relative import RelativePositions, distance_rows
-from attnkit.model.rotary import grid_angles, grid_places, rope_frequencies, rotary_angles, rotate
+from attnkit.model.rotary import batch_frequencies, grid_angles, grid_places, rotary_angles, rotate
 
 Groups = list[tuple[int, int]]
 PACKED = ("embed", "posenc", "layernorm", "linear", "attend", "ffn")  # operators of each row by itself, and attention
@@ -307,7 +307,7 @@ def rotation(config: Config, rules: AttentionRules, queries: int, context: Conte
     if rules.rotation == "grid_rotary":
         return grid_angles(patch_places(config, context.grid, queries), rules.rotary_dim, rules.rope)
     where = context.positions if context.positions is not None else context.past + np.arange(queries)
-    frequencies, factor = rope_frequencies(rules.rotary_dim, rules.rope, int(where.max(initial=0)) + 1)
+    frequencies, factor = batch_frequencies(rules.rotary_dim, rules.rope, where)
     cos, sin = rotary_angles(where, rules.rotary_dim, frequencies=frequencies)
     if where.ndim == 2:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)

@@ -250,3 +250,23 @@ def test_the_padding_of_a_source_hides_no_token_of_its_targets():
     arrays["logits"][0, 5] += 1
     found = [*differing(judge("marian", arrays, all_rows=True))]
     assert found == ["decoder.0.ffn.output", "decoder.0.ffn.residual", "logits"]
+
+
+@pytest.mark.parametrize("length, is_noted", [(24, True), (12, False)])
+def test_frequencies_of_the_longest_text_of_a_batch_are_named(length, is_noted):
+    """As transformers computes dynamic scaling; its base grows beyond 16 tokens."""
+    core = layers.complete_model(open_checkpoint(folder("llama-dynamic")))
+    ids = np.random.default_rng(0).integers(5, 60, (2, length))
+    mask = np.arange(length) < np.array([[length], [7]])
+    graph, memo = Graph(core, Inputs(ids=ids, mask=mask)), {}
+    rotated = {site: one for site, one in graph.stages.items() if one.options.get("rope")}
+    changed = {site: one.change(length=length) for site, one in rotated.items()}
+    assert changed
+    for site in graph.stages:
+        graph.evaluate(site, graph.roots, changed, "float32", memo)
+    arrays = {"input_ids": ids, "attention_mask": mask.astype(int)} | memo
+    report = judge("llama-dynamic", arrays, why=True)
+    noted = [note for note in report.facts.notes if "in transformers that of the longest" in note]
+    assert bool(noted) == is_noted == (not report.same)
+    causes = {cause.name for row in report.rows for cause in row.causes}
+    assert any("those of the longest text of the batch" in cause for cause in causes) == is_noted

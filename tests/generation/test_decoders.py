@@ -164,3 +164,30 @@ def address(array):
 def reshaped(direction, array):
     """A direction in the shape of a parameter, which may be the transpose of a tied one."""
     return direction if direction.shape == array.shape else direction.T
+
+
+DYNAMIC = {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": 8}
+WHOLE = DYNAMIC | {"partial_rotary_factor": 1.0, "rotary_pct": 1.0}
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [("phi3-long", {}), *((name, DYNAMIC) for name in ("qwen3", "cohere"))],
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_text_in_a_padded_batch_rotates_by_its_own_length(tmp_path, name, changes, side):
+    """Short texts have the frequencies that they have alone, though the longest has others."""
+    checkpoint = open_checkpoint(str(write_model(name, tmp_path, np.float64, **changes)))
+    rng, lengths = np.random.default_rng(0), np.array([5, 30, 8, 17])
+    texts = [rng.integers(3, checkpoint.config.decoder.vocab, length) for length in lengths]
+    columns = np.arange(30)
+    real = columns < lengths[:, None] if side == "right" else columns >= 30 - lengths[:, None]
+    ids = np.zeros(real.shape, int)
+    ids[real] = np.concatenate(texts)
+    batch = logits(checkpoint, ids, real)
+    inputs = {"decoder": StackInputs(ids, mask=real[:, None], positions=model.token_positions(real))}
+    trained = run_model(core(checkpoint), inputs, dtype="float64")[0]
+    for row, (states, is_real, text) in enumerate(zip(batch, real, texts, strict=True)):
+        alone = logits(checkpoint, text[None])[0]
+        assert_near(states[is_real], alone, 1e-13)
+        assert_near(trained[row, is_real], alone, 1e-13)
