@@ -10,7 +10,14 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inputs import intermediates, layers
-from attnkit.inputs.operands import AttendedTensor, load_attended, reduce_to_one_row, select_mask, select_tensor
+from attnkit.inputs.operands import (
+    AttendedTensor,
+    broadcast_over_heads,
+    load_attended,
+    reduce_to_one_row,
+    select_mask,
+    select_tensor,
+)
 from attnkit.model.checks import as_text
 from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.parameters import ATTENTION as PROJECTIONS
@@ -46,6 +53,11 @@ class AttentionInputs(NamedTuple):
 
     def arrays(self) -> tuple[Array, Array, Array]:
         return self.query["x"], self.key["x"], self.value["x"]
+
+    @property
+    def batch(self) -> int:
+        """Number of texts of (B, T, D); 0 if heads are split already, or without a batch."""
+        return max(len(x) if x.ndim == 3 else 0 for x in self.arrays())
 
 
 class PreparedAttention(NamedTuple):
@@ -111,8 +123,8 @@ def prepare_attention(
     options = model.MultiHeadOptions(
         heads=heads,
         kv_heads=kv_heads,
-        mask=broadcast_over_heads(mask),
-        bias=broadcast_over_heads(bias),
+        mask=broadcast_over_heads(mask, inputs.batch),
+        bias=broadcast_over_heads(bias, inputs.batch, heads if model_ is None else find_heads(model_, inputs.layer)),
         causal=causal,
         align="top-left" if offset is not None else align,
         past=offset or 0,
@@ -237,7 +249,7 @@ def merge_layer_options(
     if offset is not None and (layer.get("rotary") or layer.get("relative") or relative is not None):
         raise UsageError("the model has positions of its own", "--offset")
     if relative is not None:
-        options = options.replace(bias=relative if inputs.bias is None else relative + inputs.bias["x"])
+        options = options.replace(bias=relative if options.bias is None else relative + options.bias)
     return options.replace(
         heads=layer["heads"],
         kv_heads=layer["kv_heads"],
@@ -300,12 +312,9 @@ def array_of(operand: Record | None) -> Array | None:
     return None if operand is None else operand["x"]
 
 
-def broadcast_over_heads(operand: Record | None) -> Array | None:
-    """Give a mask or bias (batch, query, key) an axis of heads."""
-    if operand is None:
-        return None
-    tensor, axes = operand["x"], operand.tensors["x"].axes or ()
-    return tensor[:, None] if tensor.ndim == 3 and axes[:1] == ("batch",) else tensor
+def find_heads(checkpoint: "Checkpoint", layer: str) -> int:
+    """Number of query heads of a layer of attention."""
+    return int(checkpoint.config.attention_rules[layer].heads)
 
 
 def random_attention_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: int) -> dict[str, Array]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit import formats
 from attnkit.errors import DataError
-from attnkit.records import Array, Record, Tensor, find_name, join_names
+from attnkit.records import Array, Record, Tensor, default_axes, find_name, join_names
 
 LAST_STATES = ("memory_state", "memory_cell")  # what a recurrent encoder leaves beside its memory
 ONE_ROW = ("batch", "all queries", "key")
@@ -123,6 +123,26 @@ def select_mask(record: Record, name: str, tensor: Array) -> Record:
     if not axes and mask.ndim == 3 and len(mask) == batch:
         axes = ONE_ROW
     return Record({"x": Tensor(mask, axes or None)})
+
+
+def broadcast_over_heads(operand: Record | None, batch: int, heads: int = 0) -> Array | None:
+    """Give a mask or bias (batch, query, key) an axis of heads.
+
+    The names of its axes say whether the first of three is the batch or the heads. Without names it is the batch if
+    its size is `batch` but not `heads`, so that a mask is for texts, and a bias for heads if both fit.
+
+    >>> cells = Record({"x": np.ones((2, 3, 3))})
+    >>> broadcast_over_heads(cells, batch=2).shape, broadcast_over_heads(cells, batch=2, heads=2).shape
+    ((2, 1, 3, 3), (2, 3, 3))
+    """
+    if operand is None:
+        return None
+    tensor, axes = operand["x"], operand.tensors["x"].axes
+    if tensor.ndim != 3:
+        return tensor
+    is_named = axes is not None and axes != default_axes(3)
+    is_of_texts = axes[0] == "batch" if axes is not None and is_named else len(tensor) == batch != heads
+    return tensor[:, None] if is_of_texts else tensor
 
 
 def is_equal(one: Array, other: Array) -> bool:

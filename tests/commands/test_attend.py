@@ -151,6 +151,38 @@ class TestAttend:
         record = attnkit.attend(of(X), heads=2, mask=mask, keep="weights")
         assert not record["weights"][0, :, :, 2:].any() and record["weights"][1, :, :, :4].all()
 
+    @pytest.mark.parametrize("heads", [1, 2, 4])
+    @pytest.mark.parametrize("kind", [bool, float, "record"])
+    def test_a_mask_of_three_axes_is_for_the_texts_of_a_batch(self, heads, kind):
+        """Also if there are as many heads as texts."""
+        allowed = np.array([np.tri(5, dtype=bool), np.eye(5, dtype=bool)])
+        mask = np.where(allowed, 0.0, -np.inf) if kind is float else allowed
+        given = of(X).with_tensors({"mask": allowed}) if kind == "record" else of(X)
+        flags = {} if kind == "record" else {"mask": mask}
+        record = attnkit.attend(given, heads=heads, keep="weights", **flags)
+        assert record["weights"].shape == (2, heads, 5, 5)
+        assert ((record["weights"] > 0) == allowed[:, None]).all()
+        each = [attnkit.attend(of(x), heads=heads, mask=one)["x"] for x, one in zip(X, mask, strict=True)]
+        np.testing.assert_allclose(record["x"], each, rtol=1e-12)
+
+    def test_a_mask_of_three_axes_is_for_the_heads_if_only_they_fit_or_its_axes_say_so(self):
+        allowed = np.array([np.tri(5, dtype=bool), np.eye(5, dtype=bool), np.ones((5, 5), bool), np.tri(5, k=1) > 0])
+        four = attnkit.attend(of(X), heads=4, mask=allowed, keep="weights")["weights"]
+        assert ((four > 0) == allowed).all()
+        named = Record({"x": Tensor(allowed[:2], ("head", "query", "key"))})
+        two = attnkit.attend(of(X), heads=2, mask=named, keep="weights")["weights"]
+        assert ((two > 0) == allowed[:2]).all()
+        split = attnkit.attend(of(model.split_heads(X, 2)), mask=allowed[:2], keep="weights")["weights"]  # (B, H, T, K)
+        assert ((split > 0) == allowed[:2]).all()
+
+    def test_a_bias_of_three_axes_is_for_the_heads_if_they_fit(self):
+        bias = RNG.standard_normal((2, 5, 5))
+        for heads, added in ((2, bias), (4, bias[:, None])):
+            record = attnkit.attend(of(X), heads=heads, bias=bias, keep="masked,scaled")
+            np.testing.assert_allclose(record["masked"], record["scaled"] + added, atol=1e-12)
+        with pytest.raises(DataError, match="mask"):
+            attnkit.attend(of(X), heads=4, mask=np.ones((3, 5, 5), bool))
+
     def test_every_intermediate_of_a_padded_batch_is_read_back(self):
         batch = attnkit.embed(("a b c", "d e"), dim=8)
         record = read_back(

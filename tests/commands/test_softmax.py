@@ -112,6 +112,9 @@ def test_weights_that_cannot_be_are_refused(values, error, message):
         "softmax scores.json | loss --target 0",
         "softmax scores.json --axis 0 --temperature 3 --mask bias.json",
         "softmax scores.json --mask bool.json | softmax",
+        "softmax four.json --mask heads.json",
+        "attend batch.json --heads 2 --mask heads.json",
+        "attend batch.json --heads 4 --bias heads.json",
         "attend x.json --weights-from scores.json --params weights.json --heads 2 --residual",
         "attend x.json --weights-from heads.json --heads 2 --add x.json | layernorm",
         "attend x.json --weights-from scores.json --value x.json | softmax",
@@ -122,6 +125,7 @@ def test_weights_that_cannot_be_are_refused(values, error, message):
 def test_gradients_are_those_of_finite_differences(line, tmp_path):
     rng = np.random.default_rng(0)
     shapes = {"scores": (3, 3), "bias": (3, 3), "x": (3, 4), "heads": (2, 3, 3), "batch": (2, 3, 4), "each": (2, 3, 3)}
+    shapes["four"] = (2, 2, 3, 3)
     for name, shape in shapes.items():
         (tmp_path / f"{name}.json").write_text(str(rng.normal(size=shape).round(3).tolist()))
     (tmp_path / "bool.json").write_text("[[true,false,true],[true,true,true],[false,true,true]]")

@@ -12,11 +12,11 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import UsageError
 from attnkit.inputs import convolution_stage, encoding, intermediates, layers, softmax_stage, text_inputs
-from attnkit.inputs.attention_inputs import PreparedAttention, broadcast_over_heads, prepare_attention, weigh_values
+from attnkit.inputs.attention_inputs import PreparedAttention, prepare_attention, weigh_values
 from attnkit.inputs.convolution_stage import find_convolution, undo_convolution
 from attnkit.inputs.encoding import Encoding
 from attnkit.inputs.layers import find_ffn_weights
-from attnkit.inputs.operands import AttendedTensor
+from attnkit.inputs.operands import AttendedTensor, broadcast_over_heads
 from attnkit.inputs.output_matrix import find_output_matrix
 from attnkit.inputs.position_inputs import (
     BIASES,
@@ -267,7 +267,7 @@ def add_operands(
             into.add_operand(flag, gradients[name])
     if options.mask is not None and "mask" in gradients:
         add_score_operand(call, "mask", inputs.mask, gradients["mask"], into)
-    own, checkpoint = broadcast_over_heads(inputs.bias), values["model_"]
+    own, checkpoint = broadcast_over_heads(inputs.bias, inputs.batch, options.heads), values["model_"]
     if "bias" in gradients and own is not None:
         add_score_operand(call, "bias", inputs.bias, sum_to_shape(gradients["bias"], own.shape), into)
     if "bias" in gradients and checkpoint is not None and checkpoint.config.positions.relative == "t5":
@@ -307,7 +307,8 @@ def undo_softmax(call: StageCall, outer: Outer, into: StageGradients) -> None:
     into.add_input("x", gradient / call.values["temperature"])
     mask = call.values["mask"]
     if mask is not None and is_float(mask["x"].dtype):
-        into.add_operand("mask", sum_to_shape(gradient, mask["x"].shape))
+        cells = np.asarray(softmax_stage.find_cells(call.before, mask))
+        into.add_operand("mask", sum_to_shape(gradient, cells.shape).reshape(mask["x"].shape))
 
 
 def undo_merge(call: StageCall, outer: Outer, into: StageGradients) -> None:
