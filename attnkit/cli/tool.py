@@ -230,6 +230,7 @@ class Stage:
     upstream          the stage before in this process
     non_finite_layer  the first layer whose result is not finite
     side_files        the side outputs written so far
+    defaults          of options, as the run chose them for the item at hand
     on_text           streams a text as it is generated
     sections          of its figure, beside its result: its steps
     """
@@ -247,6 +248,7 @@ class Stage:
     upstream: Records | None = None
     non_finite_layer: str = ""
     side_files: list[str] = field(default_factory=list)
+    defaults: dict[str, Any] = field(default_factory=dict)
     on_text: Callable[[str, bool], None] | None = None
     sections: "list[Section]" = field(default_factory=list)
 
@@ -326,10 +328,10 @@ class Stage:
 
         A result that cannot be finite becomes a DataError.
         """
+        self.non_finite_layer, self.defaults = "", {}
         with error_context(self), running(self), callbacks.use_callbacks(self._callbacks(item)):
             if isinstance(item, Record) and self.common.get("dtype") and "x" in item:
                 item = cast_x(item, self.common["dtype"])
-            self.non_finite_layer = ""
             values = self.files.load_values(item, self.dtype == "bfloat16")
             self.repeated = self.tool.constraints.find_repeated(self.passed, values, item)
             try:
@@ -348,6 +350,7 @@ class Stage:
         return callbacks.current()._replace(
             on_text=self.on_text,
             on_non_finite=self._note_non_finite,
+            on_default=self.defaults.__setitem__,
             write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
             engine=self.load_engine(),
@@ -415,7 +418,7 @@ class Stage:
     def _recorded_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the values that differ from their default, or are always recorded."""
         parameters = self.parameters | self._defaults_of_repeated()
-        always = self.tool.record_defaults(parameters)
+        always = self.tool.record_defaults(parameters) | self.defaults
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
         extra = self.extra | {"format": "json"} if self.tool.derived(self) else self.recorded_engine()
         for name, value in (parameters | always | common | extra).items():

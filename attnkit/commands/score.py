@@ -241,11 +241,12 @@ def score(
     """Score a text by a model, or translations by references.
 
     With --model, the perplexity of the input: exp(mean of −log p(token | the tokens before it)). The text is read in
-    windows, each of which adds its last tokens; the tokens before them are context. The mean of each window counts
-    as its tokens less one, as on the page "Perplexity of fixed-length models" of transformers. `loss` is the mean
-    over all tokens, `bits_per_byte` the sum of −log₂ p for each byte of the text in UTF-8; neither depends on such
-    weights. The first token is not predicted. For an encoder-decoder model, the input is lines of source, tab,
-    target: the perplexity is of the targets with their end tokens.
+    windows, each of which adds its last tokens; the tokens before them are context. Each window begins with the start
+    token of the text (BOS) if the tokenizer adds one. The mean of each window counts as its tokens less one, as on the
+    page "Perplexity of fixed-length models" of transformers. `loss` is the mean over all tokens, `bits_per_byte` the
+    sum of −log₂ p for each byte of the text in UTF-8; neither depends on such weights. The first token is not
+    predicted. The record states `window`, `stride` and `bos`. For an encoder-decoder model, the input is lines of
+    source, tab, target: the perplexity is of the targets with their end tokens.
 
     With --references, the input is translations, a line each: BLEU and chrF as sacrebleu computes and signs them.
 
@@ -277,10 +278,17 @@ def measure_text(
     from attnkit.generation.perplexity import score_long_text
 
     result = score_long_text(checkpoint, text.text, text.name, window, stride, dtype)
+    if result.windows is not None:
+        callbacks.current().on_default("window", result.windows.window)
+        callbacks.current().on_default("stride", result.windows.stride)
     if result.average is not None and abs(math.expm1(result.average - result.loss)) > DIFFERENT:
         note = f"each token weighted alike, the perplexity is {math.exp(result.loss):.6g}: exp(loss)"
         warnings.warn(note, AttnkitNote, stacklevel=2)
-    return Record({}).with_tensors(text_tensors(result))
+    tensors = text_tensors(result)
+    for name, value in (result.windows._asdict() if result.windows else {}).items():
+        if value is not None:
+            tensors[name] = Tensor(np.array(value), ())
+    return Record({}).with_tensors(tensors)
 
 
 def text_tensors(result: "TextScore") -> dict[str, Tensor]:

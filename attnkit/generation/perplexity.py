@@ -24,12 +24,14 @@ class TextScore(NamedTuple):
     """The sum of −log p of predicted tokens, their number, and the bytes of the text.
 
     average  the mean of which the perplexity is the exponential, if that is not the mean over all tokens
+    windows  how a long text was read
     """
 
     nll: float
     tokens: int
     bytes: int
     average: float | None = None
+    windows: "WindowSizes | None" = None
 
     @property
     def loss(self) -> float:
@@ -56,6 +58,19 @@ class TextScore(NamedTuple):
 
     def __add__(self, other: "TextScore") -> "TextScore":  # type: ignore[override]
         return TextScore(self.nll + other.nll, self.tokens + other.tokens, self.bytes + other.bytes)
+
+
+class WindowSizes(NamedTuple):
+    """How a model reads a long text.
+
+    window  tokens that it reads at a time
+    stride  tokens from one window to the next
+    bos     the id that every window begins with; None: the tokenizer puts none before a text
+    """
+
+    window: int
+    stride: int
+    bos: int | None = None
 
 
 class Window(NamedTuple):
@@ -90,7 +105,8 @@ def score_long_text(
     """Score the tokens of a text in sliding windows of so many tokens.
 
     As on the page "Perplexity of fixed-length models" of transformers, the mean of each window
-    is weighted by the number of tokens that it adds, less one.
+    is weighted by the number of tokens that it adds, less one. Unlike there, every window begins with the start token
+    of the text, if it has one: it replaces the first token of the window.
 
     window  tokens that the model reads at a time [default: all its positions]
     stride  tokens from one window to the next [default: half of them]
@@ -109,19 +125,28 @@ def score_long_text(
     if len(ids) < 2:
         raise DataError(f"{counted(len(ids), 'token')} (expected 2 or more): nothing is predicted", name)
     text_inputs.warn_unknown(inputs.unknown, len(ids), name)
+    windows = WindowSizes(size, stride or max(size // 2, 1), find_start_token(checkpoint, int(ids[0])))
     core = layers.complete_model(checkpoint)
     nll, count, weighted, weights, done = 0.0, 0, 0.0, 0, 0
-    for part in slide_window(len(ids), size, stride or max(size // 2, 1)):
+    for part in slide_window(len(ids), windows.window, windows.stride):
         callbacks.current().on_progress(f"token {part.end:,} of {len(ids):,}")
         predicted = part.end - part.first
         weight, done = part.end - done - 1, part.end
         if predicted:
             context = layers.new_context(dtype=dtype)
-            x = model.run(core, core.config.plan("decoder"), ids[part.begin : part.end], context)
+            read = ids[part.begin : part.end].copy()
+            read[0] = read[0] if windows.bos is None else windows.bos
+            x = model.run(core, core.config.plan("decoder"), read, context)
             total = targets_nll(core, x[part.first - part.begin - 1 : -1], ids[part.first : part.end])
             nll, count = nll + total, count + predicted
             weighted, weights = weighted + weight * total / predicted, weights + weight
-    return TextScore(nll, count, len(text.encode()), weighted / weights)
+    return TextScore(nll, count, len(text.encode()), weighted / weights, windows)
+
+
+def find_start_token(checkpoint: "Checkpoint", first: int) -> int | None:
+    """The first token of a text if it is a start token, which the tokenizer puts there."""
+    known = (checkpoint.config.special.bos, text_inputs.tokenizer_of(checkpoint).special.get("bos"))
+    return first if first in known else None
 
 
 def targets_nll(core: model.Model, x: Array, targets: Array) -> float:

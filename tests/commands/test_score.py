@@ -48,12 +48,27 @@ def test_perplexity_is_the_sliding_window_figure_of_transformers(case, dtype, to
     assert float(result["bits_per_byte"]) == pytest.approx(
         case["loss"] * case["tokens"] / math.log(2) / size, rel=tolerance
     )
+    assert {name: int(result[name]) for name in ("window", "stride", "bos") if name in result} == {
+        name: case[name] for name in ("window", "stride", "bos") if name in case
+    }
+    if "usual" in case:  # with a start token before the first window alone
+        assert abs(float(result["perplexity"]) / case["usual"] - 1) > 1e-3
+
+
+def test_the_history_states_the_window_and_the_stride_of_a_model(tmp_path):
+    made = str(tmp_path / "score.json")
+    done = process.run("score", "--model", str(MODELS / "llama"), str(LIGHTHOUSE), "--window", "64", "-o", made)
+    assert done.code == 0
+    script = process.run("history", made).out
+    assert b"--window 64 --stride 32" in script
+    assert process.run("history", made, "--replay").out == b"1 command run again: equal bit for bit\n"
 
 
 def test_default_window_is_all_positions_and_half_of_them_the_stride():
     model = str(MODELS / "gpt2")  # 64 positions
     default, same = attnkit.score(LIGHTHOUSE, model=model), attnkit.score(LIGHTHOUSE, model=model, window=64, stride=32)
     assert default["perplexity"] == same["perplexity"]
+    assert default.history == same.history and "--window 64 --stride 32" in default.history[0]["command"]
 
 
 def test_one_window_is_decode_score():

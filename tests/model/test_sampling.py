@@ -198,3 +198,23 @@ def test_filters_take_the_largest_in_the_order_of_a_sort(numbers, k, p):
     shares = model.probabilities(scores)[order]
     before = np.concatenate([[0], np.cumsum(shares)[:-1]])
     assert kept(model.top_p(scores, p)) == sorted(order[(before < p) | (p == 1)].tolist())
+
+
+@pytest.mark.parametrize("constant, greedy", [(0, 0), (10, 1), (-5, 0)])
+def test_a_repetition_penalty_depends_on_a_constant_added_to_logits_and_not_to_log_probabilities(constant, greedy):
+    """[3, 2] with 1.2 on the first: [2.5, 2]; [13, 12]: [10.83, 12]; [-2, -3]: [-2.4, -3]. Log-probabilities stay."""
+    logits = np.array([3.0, 2.0]) + constant
+    assert model.repetition_penalty(logits, np.array([0]), 1.2).argmax() == greedy
+    beam = model.repetition_penalty(model.log_probabilities(logits), np.array([0]), 1.2)
+    np.testing.assert_allclose(beam, [1.2 * -np.log1p(np.exp(-1)), -1 - np.log1p(np.exp(-1))], rtol=1e-12)
+
+
+def test_temperature_comes_before_top_p():
+    """softmax of [3, 2, 1] is [.67, .24, .09], of [6, 4, 2] is [.87, .12, .02]: top-p 0.8 keeps two, then one."""
+    rows = {}
+    for temperature in (1.0, 0.5):
+        scores = np.array([3.0, 2.0, 1.0])
+        for _, change in model.Sampling(temperature=temperature, top_p=0.8).filters():
+            scores = change(scores)
+        rows[temperature] = np.isfinite(scores).tolist()
+    assert rows == {1.0: [True, True, False], 0.5: [True, False, False]}

@@ -4,7 +4,9 @@
     python tests/references/make_perplexities.py
 
 `windows` is the loop of the page "Perplexity of fixed-length models" of transformers over samples/data/lighthouse.txt;
-`loss` is the mean over all tokens of the same logits. `pairs` is exp of the loss of transformers over all targets of
+`loss` is the mean over all tokens of the same logits. Of a model whose tokenizer puts a start token before the text,
+every window begins with it, in place of its first token; `usual` is the perplexity of the loop as it is on that page,
+where only the first window has one. `pairs` is exp of the loss of transformers over all targets of
 PAIRS, one pair at a time. The models compute in float64, the losses of transformers are rounded to float32.
 """
 
@@ -31,16 +33,29 @@ PAIRS = [
 
 
 def windows(name: str, size: int, stride: int) -> dict[str, float]:
-    """Run the documented loop, and beside it the sum over all tokens."""
+    """Run the documented loop with a start token before every window, and as it is."""
     tokenizer, model = load(name, AutoModelForCausalLM)
     ids = tokenizer(TEXT.read_text(encoding="utf-8"), return_tensors="pt").input_ids
+    first = int(ids[0, 0])
+    if first != tokenizer.bos_token_id:
+        return run_windows(model, ids, size, stride)
+    usual = run_windows(model, ids, size, stride)["perplexity"]
+    return run_windows(model, ids, size, stride, first) | {"usual": usual, "bos": first}
+
+
+def run_windows(
+    model: torch.nn.Module, ids: torch.Tensor, size: int, stride: int, start: int | None = None
+) -> dict[str, float]:
+    """Run the loop, and beside it the sum over all tokens."""
     count, total, tokens, done = ids.size(1), 0.0, 0, 0
     exact, predicted = 0.0, 0
     for begin in range(0, count, stride):
         end = min(begin + size, count)
         added = end - done
-        part, targets = ids[:, begin:end], ids[:, begin:end].clone()
+        part, targets = ids[:, begin:end].clone(), ids[:, begin:end].clone()
         targets[:, :-added] = -100
+        if start is not None:
+            part[:, 0] = start
         with torch.no_grad():
             result = model(part, labels=targets)
         weight = int((targets != -100).sum()) - 1
