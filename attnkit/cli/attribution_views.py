@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnkit.cli.tool import Stage
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.records import Record, row_labels
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def list_texts(record: Record, row: int) -> list[tuple[list[str], list[float]]]:
 
 def unpadded(record: Record, name: str, row: int, count: int) -> list[bool]:
     """Which tokens of a text are no padding: of x by the mask of its batch."""
-    has_mask = name == "x" and record["x"].ndim == 2 and "mask" in record
-    return record["mask"][row, 0].tolist() if has_mask else [True] * count
+    real = find_real_tokens(record, record["x"].shape) if name == "x" and record["x"].ndim == 2 else None
+    return [True] * count if real is None else real[row].tolist()
 
 
 def largest_attribution(record: Record, row: int) -> float:

@@ -331,7 +331,7 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
 
 
 def select_ids(record: Record, name: str, file: str) -> Record:
-    """Select the ids of a record as x, with the mask that belongs to them.
+    """Select the ids of a record as x, with what states their padding: the mask, and the lengths.
 
     >>> import numpy as np
     >>> record = Record({"x": np.zeros((2, 3, 8)), "ids": np.zeros((2, 3)), "mask": np.ones((2, 1, 3), bool)})
@@ -339,9 +339,8 @@ def select_ids(record: Record, name: str, file: str) -> Record:
     <Record: x (2, 3) float64, mask (2, 1, 3) bool>
     """
     ids = select_tensor(record, name or "ids" * ("ids" in record), file)
-    if "mask" not in record or name == "mask":
-        return ids
-    return ids.with_tensors({"mask": Tensor(record["mask"], record.axes_of("mask"))})
+    stated = [one for one in ("mask", "lengths") if one in record and one != name]
+    return ids.with_tensors({one: Tensor(record[one], record.axes_of(one)) for one in stated})
 
 
 def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
@@ -498,6 +497,8 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
         value = Record(value).arrays()
     if load in (*SINGLE, "memory", "attended") and not isinstance(value, Mapping | Record):
         value = array_to_record(value, flag)
+    if load in ("ids", "targets") and isinstance(value, Record) and "ids" in value:
+        value = select_ids(value, "", flag)
     if load in SINGLE:
         return check_single(value, load, flag)
     if load == "means":

@@ -141,7 +141,7 @@ def loss(
     if is_distribution(logits):
         warnings.warn("the rows of x are distributions; loss takes logits: decode --emit logits", AttnkitWarning, 2)
     ids = find_targets(target["x"] if isinstance(target, Record) else target, logits.shape, words, ignore)
-    ids = ignore_padding(ids, record.get("mask"), ignore)
+    ids = ignore_padding(ids, record, ignore)
     factors = None if weights is None else weights["x"]
     each = LossOptions(factors, ignore, smoothing, "none")
     losses = cross_entropy(logits, ids, each)

@@ -14,6 +14,7 @@ from attnkit.cli.tool import ResultViews, tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
+from attnkit.model.dtypes import lowest_finite
 from attnkit.records import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
 
 FILLS = ("-inf", "lowest", "-1e9")
@@ -373,15 +374,6 @@ def convert_mask(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Ar
     if form == "additive":
         return model.to_additive(cells, dtype, lowest_finite(dtype) if fill == "lowest" else float(fill))
     return cells
-
-
-def lowest_finite(dtype: np.dtype[Any]) -> float:
-    """The most negative finite number of a float dtype.
-
-    >>> lowest_finite(np.dtype(np.float16))
-    -65504.0
-    """
-    return float(np.finfo(dtype).min) if dtype.kind == "f" else -(2.0**128 - 2.0**120)  # bfloat16
 
 
 def add_rules(record: Record | None, result: Record, rules: list[Rule], queries: int, cross: bool) -> Record:

@@ -5,6 +5,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from attnkit import display, formats
@@ -15,6 +16,7 @@ from attnkit.cli.tool import ResultViews, Stage, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import name_errors
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.nearest import METRICS, check_queries, find_nearest
 from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
 
@@ -101,7 +103,8 @@ def near(
     has their numbers (from 0); the label `rows` lists their names for each query. Of equal scores the lower number
     comes first.
     Scores are computed in float64 and rounded; they do not depend on the other queries or rows. A query is x (D), each
-    row of x (N, D), or each vector of an x of more dimensions, one after another. A row of zeros has the cosine 0.
+    row of x (N, D), or each vector of an x of more dimensions, one after another, but those of padding. A row of zeros
+    has the cosine 0.
 
     An index in a file is mapped into memory and read in blocks, so that it may be larger than the memory. A stream of
     records, such as that of `encode --lines --pool mean`, is an index, too: each vector is a row, copied to
@@ -117,6 +120,8 @@ def near(
     """
     rows = stack_vectors([index], "--index")
     queries = read_queries(record, rows["x"])
+    real = find_queries(record)
+    queries = queries[real]
     top = min(top, len(rows["x"]))
     check_queries(queries, metric)
     with name_errors(getattr(index, "file", "--index")):
@@ -124,7 +129,7 @@ def near(
     if metric == "cosine" and nearest.zeros:
         subject = "1 row of the index is" if nearest.zeros == 1 else f"{nearest.zeros} rows of the index are"
         warnings.warn(f"{subject} all zeros, with a cosine of 0", AttnkitWarning, 2)
-    lead, labels = query_axes(record)
+    lead, labels = query_axes(record, real)
     if words := rows.labels.get("row"):
         names = [[str(words[at]) for at in row] for row in nearest.indices]
         labels["rows"] = names if lead else names[0]
@@ -148,8 +153,18 @@ def read_queries(record: Record, vectors: Array) -> Array:
     return x.reshape(-1, x.shape[-1])
 
 
-def query_axes(record: Record) -> tuple[tuple[str, ...], dict[str, Labels]]:
-    """The axis of the queries, and its labels if they are not the labels of x."""
+def find_queries(record: Record) -> Array:
+    """The numbers of the vectors of x that are queries: all but those of padding in a batch (B, T, D)."""
+    x = record["x"]
+    real = find_real_tokens(record, x.shape[:-1]) if x.ndim == 3 else None
+    return np.arange(math.prod(x.shape[:-1])) if real is None else np.flatnonzero(real)
+
+
+def query_axes(record: Record, real: Array) -> tuple[tuple[str, ...], dict[str, Labels]]:
+    """The axis of the queries, and its labels if they are not the labels of x.
+
+    real  the numbers of the vectors of x that are queries
+    """
     dimensions = record["x"].ndim
     if dimensions == 1:
         return (), {}
@@ -159,4 +174,4 @@ def query_axes(record: Record) -> tuple[tuple[str, ...], dict[str, Labels]]:
     texts = record["x"].shape[0] if dimensions == 3 else 1
     names = [name for row in range(texts) for name in row_labels(labels, row)]
     count = math.prod(record["x"].shape[:-1])
-    return ("query",), {"query": names} if len(names) == count else {}
+    return ("query",), {"query": [names[at] for at in real]} if len(names) == count else {}

@@ -11,7 +11,7 @@ from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inputs import layers, source_states
+from attnkit.inputs import layers, padding, source_states
 from attnkit.inputs.operands import AttendedTensor
 from attnkit.inputs.recurrent_layers import (
     GROUPS,
@@ -55,7 +55,7 @@ def run_layer_of_model(
     config = layers.require_recurrent(checkpoint)
     stack = config.recurrent_stack(model.parse_layer_name(layer)[0])
     names = requested_names(keep, stack.cell, steps, layer)
-    record = layers.normalize_mask(record)
+    record = padding.with_padding_mask(record)
     x, arrays = check_input(record["x"], config, layer), dict[str, Array]()
     context = layers.context_from(record, **memory_fields(memory, config, x), hook=find_intermediates(arrays, names))
     y = model.run(layers.core_model(checkpoint), [model.Step("rnn", layer)], x, context)

@@ -9,6 +9,7 @@ from attnkit.errors import UsageError
 from attnkit.generation.options import GenerationOptions, refuse_options
 from attnkit.generation.output_head import apply_output_head
 from attnkit.inputs.output_matrix import OutputLogits
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.records import Array, Labels, Record, Tensor
 
 
@@ -37,8 +38,8 @@ def label_sound(source: Sequence[str] | Record | None, options: GenerationOption
 def spell_rows(ids: Array, output: OutputLogits) -> list[str]:
     """The text of each row of labels; none without a vocabulary."""
     rows = ids.reshape(-1, ids.shape[-1]) if ids.size else ids.reshape(0, 1)
-    mask = output.record.get("mask")
-    is_real = np.ones(rows.shape, bool) if mask is None else np.broadcast_to(mask.any(axis=-2), rows.shape)
+    real = find_real_tokens(output.record, rows.shape)
+    is_real = np.ones(rows.shape, bool) if real is None else real
     return [output.join(row[real].tolist()) for row, real in zip(rows, is_real, strict=True)] if output.join else []
 
 

@@ -14,6 +14,7 @@ from attnkit.generation.options import GenerationOptions, refuse_options
 from attnkit.generation.output_head import apply_output_head
 from attnkit.inputs import text_inputs
 from attnkit.inputs.output_matrix import OutputLogits
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import TokenPlaces
 
@@ -252,7 +253,8 @@ def labels_to_text(record: Record, config: "Config") -> str:
     rows = record["x"].reshape(-1, *record["x"].shape[-2:] if config.task == "token" else record["x"].shape[-1:])
     if config.task == "sequence":
         return "\n".join(", ".join(best_labels(row, names, config)) for row in rows)
-    real = record["mask"][:, 0] if "mask" in record else np.ones(rows.shape[:-1], bool)
+    real = find_real_tokens(record, rows.shape[:-1])
+    real = np.ones(rows.shape[:-1], bool) if real is None else real
     return "\n".join(
         " ".join(names[label] for label in row.argmax(axis=-1)[is_token])
         for row, is_token in zip(rows, real, strict=True)

@@ -11,7 +11,7 @@ from attnkit.checkpoints.generation_defaults import OF_BEAMS, list_defaults
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, UsageError, counted, flag_name
 from attnkit.generation import kv_cache_file
 from attnkit.generation.options import GenerationOptions
-from attnkit.inputs import layers, source_states, text_inputs
+from attnkit.inputs import layers, padding, source_states, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.operands import AttendedTensor, load_attended
 from attnkit.records import Array, Labels, Record, join_names, row_labels, shared_labels
@@ -70,7 +70,7 @@ def make_prompts(
     config = options.model_.config
     if config.encoder:
         sources, is_batch = read_sources(source, options)
-        rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids")[0]
+        rows = [[]] if options.ids is None else token_rows(options.ids, "--ids", config, True)[0]
         if len(rows) not in (1, len(sources)):
             raise DataError(f"{len(rows)} rows for {counted(len(sources), 'source')}", "--ids")
         rows = rows * len(sources) if len(rows) == 1 else rows
@@ -92,26 +92,32 @@ def make_prompts(
 
 def record_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
     if options.ids is not None:
-        return token_rows(layers.padded_ids(options.ids), "--ids")
+        return token_rows(options.ids, "--ids", options.model_.config)
     if not isinstance(source, Record) or "ids" not in source:
         raise DataError("the record has no ids (decode --model --layer head takes its x)")
     if "memory" in source:
         raise DataError(f"the record has a memory, and a {options.model_.config.family} model has no cross-attention")
     text_inputs.check_vocabulary(source, options.model_, "source", options.tokenizer)
     text_inputs.warn_ignored_input(source, options.model_, "ids", "--layer head decodes x")
-    return token_rows(source, "ids")
+    return token_rows(source, "ids", options.model_.config)
 
 
-def token_rows(record: Record, name: str) -> TokenRows:
+def token_rows(record: Record, name: str, config: "model.Config", is_target: bool = False) -> TokenRows:
     """The rows of ids without padding, their columns, and whether they are a batch.
 
-    name  of the operand, for errors
+    name       of the operand, for errors
+    is_target  whether the ids are those that a decoder has written, after its start token
     """
-    ids, mask = record["ids"], record.get("mask")
-    rows = unpadded_rows(ids, mask, name)
-    if ids.ndim == 1 or mask is None:
+    record = padding.padded_ids(record, config, is_target)
+    ids = record["ids"]
+    if ids.ndim not in (1, 2):
+        raise DataError(f"shape {ids.shape} is not (T) or (B, T)", name)
+    real = padding.require_padding(record, is_causal=True)
+    pairs = list(zip(np.atleast_2d(ids), np.atleast_2d(real), strict=True))
+    rows = [row[is_real].tolist() for row, is_real in pairs]
+    if ids.ndim == 1 or "mask" not in record:
         return rows, [None] * len(rows), ids.ndim == 2
-    return rows, [np.flatnonzero(real) for real in token_mask(mask, ids.shape)], True
+    return rows, [np.flatnonzero(is_real) for _, is_real in pairs], True
 
 
 def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
@@ -159,24 +165,6 @@ def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokeni
     return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids
 
 
-def unpadded_rows(ids: Array, mask: Array | None, name: str) -> list[list[int]]:
-    if ids.ndim not in (1, 2):
-        raise DataError(f"shape {ids.shape} is not (T) or (B, T)", name)
-    table = np.atleast_2d(ids)
-    return [row[real].tolist() for row, real in zip(table, token_mask(mask, table.shape), strict=True)]
-
-
-def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
-    """Which tokens of a batch (B, T) are not padding, by its mask (B, 1, T) or (B, T)."""
-    if mask is None:
-        return np.ones(shape, bool)
-    if mask.dtype != bool or mask.shape not in (shape, (shape[0], 1, shape[1])):
-        raise DataError.about(
-            "mask", f"{mask.shape} for tokens {shape}: expected that of a padded batch, {(shape[0], 1, shape[1])}"
-        )
-    return mask.reshape(shape)
-
-
 def read_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
     """The memory (S, D) and tokens of each source, and whether they are a batch."""
     if options.cache_in is not None:
@@ -197,7 +185,7 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     if memory.ndim not in (2, 3) or memory.shape[-1] != width:
         raise DataError.about("memory", f"{memory.shape}: expected (S, {width}) or (B, S, {width})")
     batch = memory if memory.ndim == 3 else memory[None]
-    real = token_mask(mask, batch.shape[:2])
+    real = padding.require_padding(Record({"x": batch} | ({} if mask is None else {"mask": mask})))
     check_sources(real)
     dtype = options.compute_dtype
     record = source if isinstance(source, Record) else Record({})
@@ -228,10 +216,14 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
             raise DataError("the record has no ids and no memory (encode --model makes one)")
         text_inputs.check_vocabulary(source, checkpoint, "source", options.tokenizer)
         text_inputs.warn_ignored_input(source, checkpoint, "ids", "encode --model makes a memory")
-        ids, mask, labels = source["ids"], source.get("mask"), source.labels.get("token")
-        rows, real = unpadded_rows(ids, mask, "ids"), token_mask(mask, np.atleast_2d(ids).shape)
+        source = padding.padded_ids(source, checkpoint.config)
+        ids, labels = source["ids"], source.labels.get("token")
+        if ids.ndim not in (1, 2):
+            raise DataError(f"shape {ids.shape} is not (T) or (B, T)", "ids")
+        real = np.atleast_2d(padding.require_padding(source))
         check_sources(real)
         names = [token_names(row_labels(labels, row), is_real) for row, is_real in enumerate(real)]
+        rows = [row[is_real].tolist() for row, is_real in zip(np.atleast_2d(ids), real, strict=True)]
         pairs = zip(rows, names, strict=True)
         return [encode_ids(checkpoint, row, name, dtype) for row, name in pairs], ids.ndim == 2
     if not source:

@@ -18,6 +18,7 @@ from attnkit.inputs.operands import (
     select_mask,
     select_tensor,
 )
+from attnkit.inputs.padding import with_padding_mask
 from attnkit.model.checks import as_text
 from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.parameters import ATTENTION as PROJECTIONS
@@ -161,6 +162,7 @@ def find_mask(
     past           number of keys before the record
     is_by_hand     whether flags, not a model, say what is attended to
     """
+    record = with_padding_mask(record) if "lengths" in record else record
     if not is_own(keys, record):
         if keys is not None and keys.has_square_mask:
             is_file = not keys.is_given and keys.source not in ("", "<stdin>")

@@ -7,7 +7,7 @@ import numpy as np
 from attnkit import model
 from attnkit.checkpoints.sentence_modules import Dense, Pooling, SentenceModules, check_widths, load_sentence_modules
 from attnkit.errors import DataError, UsageError
-from attnkit.inputs import layers, patches, text_inputs
+from attnkit.inputs import layers, padding, patches, text_inputs
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.records import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
@@ -197,7 +197,7 @@ def read_inputs(
     """Read the ids or x of the first step, and the record with its mask as (B, T, S)."""
     config = checkpoint.config
     if first or config.patches or config.sound or not has_embeddings(config, stack):
-        record = layers.normalize_mask(record)
+        record = padding.with_padding_mask(record)
         x, width = record["x"], config.input_width(stack, first)
         is_image = config.patches and not first
         if config.sound and not first:
@@ -209,9 +209,10 @@ def read_inputs(
         if config.patches and is_image:
             record = record.merge(patches.describe_image(config.patches, x.shape, None))
         return x.astype(model.output_dtype(x), copy=False), record
-    record = layers.normalize_mask(layers.ids_from_x(record))
+    record = layers.ids_from_x(record)
     if "ids" not in record:
         raise DataError("the record has no ids (--layers A:B with A > 0 takes its x)")
+    record = padding.read_padding_tokens(record, config)
     text_inputs.check_vocabulary(record, checkpoint, "source", tokenizer)
     text_inputs.warn_ignored_input(record, checkpoint, "ids", "--layers A:B continues from x")
     return model.check_ids(record["ids"], config.stack(stack).vocab), record
@@ -222,9 +223,8 @@ def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array, Array | None]:
 
     x (B, T, D) -> x in the new order, which of its tokens are no padding (B, T), and the order (B, T)
     """
-    mask = base.get("mask")
-    is_padding = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
-    real = mask[:, 0] if mask is not None and is_padding else np.ones(x.shape[:-1], bool)
+    stated = padding.find_real_tokens(base, x.shape[:-1])
+    real = np.ones(x.shape[:-1], bool) if stated is None else stated
     if x.ndim < 3:
         return x, real, None
     order = np.argsort(~real, axis=-1, kind="stable")
@@ -238,11 +238,11 @@ def text_spans(base: Record) -> list[slice]:
     >>> text_spans(Record({"ids": np.zeros((2, 3), int), "mask": mask}))
     [slice(0, 3, None), slice(1, 3, None)]
     """
-    tokens = base["ids"] if "ids" in base else base["x"][..., 0] if "x" in base else np.zeros(())
-    if tokens.ndim != 2:
+    shape = padding.token_shape(base)
+    if len(shape) != 2:
         return []
-    real = base["mask"].any(axis=1) if "mask" in base else np.ones(tokens.shape, bool)
-    places = [np.flatnonzero(row) for row in np.broadcast_to(real, tokens.shape)]
+    real = padding.find_real_tokens(base, shape)
+    places = [np.flatnonzero(row) for row in (np.ones(shape, bool) if real is None else real)]
     return [slice(int(one[0]), int(one[-1]) + 1) if one.size else slice(0, 0) for one in places]
 
 

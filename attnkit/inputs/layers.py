@@ -9,7 +9,7 @@ import numpy as np
 
 from attnkit import callbacks, formats, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError, counted, suggest
-from attnkit.inputs import intermediates
+from attnkit.inputs import intermediates, padding
 from attnkit.model.kernels.products import FIXED, PLAIN, Products
 from attnkit.model.parameters import ATTENTION, FFN, is_layer_of
 from attnkit.records import Array, Record, Tensor, join_names
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attnkit.model import Config, Context, Model
 
 
+BESIDE_IDS = ("mask", "lengths", "types", "token_type_ids")  # tensors of a text beside its ids
 LONG = 60  # tokens to generate, from which a copy of weights by columns pays
 
 
@@ -192,13 +193,12 @@ def new_context(**fields: Any) -> "Context":
 
 def context_from(record: Record, **fields: Any) -> "Context":
     """Build the context of a run on a record: mask, positions, segments and grid, unless they are given."""
-    mask = record.get("mask")
-    grid = record.get("grid")
+    mask, grid = record.get("mask"), record.get("grid")
     if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
         raise DataError(f"grid {grid.dtype} {grid.shape}: expected two whole numbers, rows and columns of patches")
     own = {
         "mask": mask,
-        "positions": padding_positions(mask),
+        "positions": find_positions(record),
         "segment_ids": record.get("types" if "types" in record else "token_type_ids"),
         "grid": None if grid is None else (int(grid[0]), int(grid[1])),
     }
@@ -212,48 +212,18 @@ def warn_empty_mask_rows(mask: Array | None) -> None:
         intermediates.warn_fully_masked_rows(np.asarray(~mask.any(axis=-1)), opening=opening)
 
 
-def normalize_mask(record: Record) -> Record:
-    """Convert the padding mask of a record to booleans (B, 1, T).
-
-    mask (B, T), (B, 1, T) or (B, 1, 1, T), boolean or 0 and 1; a mask with an axis `query` is left unchanged.
-    DataError for a mask of another number of tokens.
-    """
-    mask, ids = record.get("mask"), record.get("ids" if "ids" in record else "x")
-    if mask is None or ids is None or ids.ndim < 2 or "query" in (record.tensors["mask"].axes or ()):
-        return record
-    batch, tokens = ids.shape[:2]
-    if mask.ndim and mask.shape[-1] != tokens:
-        raise DataError.about("mask", f"{mask.shape} for {tokens} tokens: expected ({batch}, 1, {tokens})")
-    if mask.dtype.kind == "f" or mask.shape not in ((batch, tokens), (batch, 1, tokens), (batch, 1, 1, tokens)):
-        return record
-    padding = model.to_boolean(mask).reshape(batch, 1, tokens)
-    return record.with_tensors({"mask": Tensor(padding, ("batch", "all queries", "key"))})
-
-
 def ids_from_x(record: Record) -> Record:
-    """Rename x to `ids` if it is the only tensor and contains integers.
+    """Rename x to `ids` if it contains integers, and the record nothing but what belongs to ids.
 
     >>> list(ids_from_x(Record({"x": np.array([3, 1])}))), list(ids_from_x(Record({"x": np.zeros(2)})))
     (['ids'], ['x'])
     """
-    if [*record] != ["x"] or record["x"].dtype.kind not in "iu":
+    if "x" not in record or {*record} - {"x", *BESIDE_IDS} or record["x"].dtype.kind not in "iu":
         return record
     ids = record["x"]
     axes = record.tensors["x"].axes or ("batch", "token")[max(0, 2 - ids.ndim) :]
-    return replace(record, tensors={"ids": Tensor(ids, axes if len(axes) == ids.ndim else None)})
-
-
-def padded_ids(record: Record) -> Record:
-    """The `ids` or x of an operand, their labels, and their padding mask (B, 1, T).
-
-    >>> [*padded_ids(Record({"x": np.zeros((2, 3), int), "mask": np.ones((2, 3), bool)}))]
-    ['ids', 'mask']
-    """
-    ids = record["ids" if "ids" in record else "x"]
-    mask = normalize_mask(record.with_tensors({"ids": ids})).get("mask")
-    if ids.ndim != 2 or mask is None or mask.dtype != bool or mask.shape != (len(ids), 1, ids.shape[1]):
-        return Record({"ids": ids}, labels=record.labels)
-    return Record({"ids": ids, "mask": mask}, labels=record.labels)
+    rest = {name: one for name, one in record.tensors.items() if name != "x"}
+    return replace(record, tensors={"ids": Tensor(ids, axes if len(axes) == ids.ndim else None), **rest})
 
 
 def check_pair(config: "Config", pair: str | None, record: Any) -> None:
@@ -264,6 +234,15 @@ def check_pair(config: "Config", pair: str | None, record: Any) -> None:
         raise UsageError(f"a {config.family} model takes one text, not a pair", "--pair")
     if not record or isinstance(record, Record):
         raise UsageError("a second text needs a first: TEXT", "--pair")
+
+
+def find_positions(record: Record) -> Array | None:
+    """Positions of the tokens of a record whose mask states padding; None for another mask."""
+    mask = record.get("mask")
+    if mask is None or (one_row := padding_positions(mask)) is not None:
+        return None if mask is None else one_row
+    real = padding.find_real_tokens(record) if mask.shape[-1:] == padding.token_shape(record)[-1:] else None
+    return None if real is None or real.ndim != 2 or real.all() else model.token_positions(real)
 
 
 def padding_positions(mask: Array | None) -> Array | None:

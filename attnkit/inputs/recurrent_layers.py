@@ -10,7 +10,7 @@ import numpy as np
 
 from attnkit import formats, model
 from attnkit.errors import DataError, UsageError, counted
-from attnkit.inputs.operands import has_mask_for, select_mask
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import is_float
 from attnkit.model.recurrent import (
@@ -295,7 +295,7 @@ def find_texts(record: Record, lengths: Record | None) -> Texts:
 
 
 def find_lengths(record: Record, x: Array) -> Array | None:
-    """The number of tokens of each text by the record's mask; None if all have T.
+    """The number of tokens of each text by the record's mask or lengths; None if all have T.
 
     A token to which no token may attend is padding. DataError if padding precedes a token.
 
@@ -303,15 +303,10 @@ def find_lengths(record: Record, x: Array) -> Array | None:
     >>> find_lengths(Record({"x": np.zeros((1, 3, 4)), "mask": mask}), np.zeros((1, 3, 4))).tolist()
     [2]
     """
-    if not has_mask_for(record, "x"):
+    real = find_real_tokens(record, record["x"].shape[:-1])
+    if real is None:
         return None
-    mask = np.atleast_2d(select_mask(record, "mask", record["x"])["x"])
-    may_attend = np.isfinite(mask) if mask.dtype.kind == "f" else model.to_boolean(mask)
-    is_token = may_attend.any(axis=tuple(range(1, mask.ndim - 1)) if mask.ndim > 2 else 0)
-    try:
-        is_token = np.broadcast_to(is_token, x.shape[:2])
-    except ValueError:
-        raise DataError.about("mask", f"{as_text(mask.shape)} does not broadcast to {as_text(x.shape[:2])}") from None
+    is_token = np.broadcast_to(real, x.shape[:2])
     counts: Array = is_token.sum(-1)
     if (is_token != (np.arange(x.shape[1]) < counts[:, None])).any():
         raise DataError("mask: padding must follow the tokens of a text")

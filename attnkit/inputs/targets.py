@@ -8,6 +8,7 @@ import numpy as np
 
 from attnkit import model, tokenizers
 from attnkit.errors import DataError, UsageError, counted, suggest
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.records import Array, Labels, Record, shared_labels
 
 IDS = re.compile(r"\s*-?[0-9]{1,18}(\s*[,\s]\s*-?[0-9]{1,18})*\s*", re.ASCII)
@@ -56,21 +57,21 @@ def find_targets(target: str | Array, shape: tuple[int, ...], words: Sequence[st
     return np.concatenate([np.full(rows - len(ids), ignore), ids]).reshape(places)
 
 
-def ignore_padding(targets: Array, mask: Array | None, ignore: int) -> Array:
-    """Targets with `ignore` if a padding mask says that there is no token.
+def ignore_padding(targets: Array, record: Record, ignore: int) -> Array:
+    """Targets with `ignore` where the mask or the lengths of a record say that there is no token.
 
-    targets (..., T), mask (..., T) or (..., 1, T) boolean, True = a token -> (..., T)
+    targets (..., T) -> (..., T)
 
-    Masks of other shapes, as causal ones, do not count.
+    Masks and lengths of other tokens do not count.
 
-    >>> ignore_padding(np.array([[5, 7]]), np.array([[[True, False]]]), -100).tolist()
+    >>> ignore_padding(np.array([[5, 7]]), Record({"mask": np.array([[[True, False]]])}), -100).tolist()
     [[5, -100]]
     """
-    if mask is None or mask.dtype != bool:
+    try:
+        real = find_real_tokens(record, targets.shape)
+    except DataError:
         return targets
-    if targets.ndim and mask.shape == (*targets.shape[:-1], 1, targets.shape[-1]):
-        mask = mask[..., 0, :]
-    return np.where(mask, targets, ignore) if mask.shape == targets.shape else targets
+    return targets if real is None else np.where(real, targets, ignore)
 
 
 def words_to_ids(text: str, words: Sequence[str]) -> list[int]:

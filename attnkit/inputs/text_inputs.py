@@ -14,7 +14,7 @@ import numpy as np
 from attnkit import model, tokenizers
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, UsageError, counted
 from attnkit.formats.streams import decode_text
-from attnkit.inputs import layers
+from attnkit.inputs.padding import padded_ids
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Languages, Tokenizer, Tokens
 
@@ -82,7 +82,7 @@ def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedIn
 
     rows  of a table; without one and without a vocabulary the size is the largest id and one
     """
-    record = layers.padded_ids(record)
+    record = padded_ids(record)
     ids = record["ids"]
     largest = int(ids.max(initial=0)) if ids.dtype.kind in "iu" else 0
     size = rows or len(vocabulary) or largest + 1
@@ -159,7 +159,8 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
         raise UsageError(f"a {config.family} model takes no text", "--model")
     side = "target" if config.encoder and stack == "decoder" else "source"
     if source.ids is not None:
-        return ids_to_inputs(source.ids, vocabulary_of(checkpoint, side, source.tokenizer, size), size)
+        ids = padded_ids(source.ids, config, side == "target")
+        return ids_to_inputs(ids, vocabulary_of(checkpoint, side, source.tokenizer, size), size)
     tokenizer = text_tokenizer(checkpoint, side, source.language, source.tokenizer)
     encoded = encode_texts(source.texts, tokenizer, source.pair, source.with_special)
     if source.most is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from attnkit import formats
 from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.formats.streams import name_errors
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.interpret.slices import ALL, Index, check_bound, fill_index, parse_slice
 from attnkit.records import Array, Labels, Record, join_names
 
@@ -288,18 +289,16 @@ def mean_heads(records: Iterable[Record], file: str) -> dict[str, Array]:
 
 def sum_heads(record: Record, name: str, file: str) -> tuple[Array, int]:
     """Sum the outputs of heads over the tokens of a record, (H, K); count the tokens."""
-    heads, mask = record[name].astype(np.float64), record.get("mask")
+    heads = record[name].astype(np.float64)
     if heads.ndim == 2:
         return heads, 1
     if heads.ndim not in (3, 4) or not heads.shape[-2]:
         raise DataError(f"{name} {heads.shape}: expected (head, query, head_dim)", file)
     if heads.ndim == 3:
         return heads.sum(axis=-2), heads.shape[-2]
-    if mask is None and "x" not in record and len(heads) > 1:
+    real = find_real_tokens(record, (len(heads), heads.shape[-2]))
+    if real is None and "x" not in record and len(heads) > 1:
         problem = "a trace of a batch does not say what is padding; encode --lines --keep '*.heads' keeps the heads"
         raise DataError(f"{name} {heads.shape}: {problem} of every text by itself", file)
-    shape = len(heads), 1, heads.shape[-2]
-    if mask is not None and mask.shape != shape:
-        raise DataError(f"{name} {heads.shape} with a mask {mask.shape} (expected {shape})", file)
-    real = np.ones(shape, bool) if mask is None else mask.astype(bool)
-    return np.where(real[..., None], heads, 0).sum(axis=(0, 2)), max(int(real.sum()), 1)
+    real = np.ones((len(heads), heads.shape[-2]), bool) if real is None else real
+    return np.where(real[:, None, :, None], heads, 0).sum(axis=(0, 2)), max(int(real.sum()), 1)

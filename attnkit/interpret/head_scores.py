@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.dtypes import is_float
 from attnkit.model.head_scores import MEANS, HeadScores, concatenate_heads, score_heads
 from attnkit.records import Array, Record, Tensor, join_names, row_labels
@@ -112,9 +113,13 @@ def attended_keys(record: Record, axis: str, batches: Sequence[Array]) -> Array:
 
     batches  the weights (B, H, T, S) of all layers over the same keys
     """
-    mask, (rows, _, _, keys) = record.get("memory_mask" if axis == OTHER_TEXT else "mask"), batches[0].shape
-    if mask is not None and mask.dtype == bool and mask.ndim == 3 and mask.shape[::2] == (rows, keys):
-        return np.asarray(mask.any(axis=1))
+    rows, _, _, keys = batches[0].shape
+    if axis == OTHER_TEXT:
+        record = Record({"mask": record.tensors["memory_mask"]} if "memory_mask" in record else {})
+    if "mask" not in record or record["mask"].shape[-1:] == (keys,):
+        real = find_real_tokens(record, (rows, keys))
+        if real is not None:
+            return real
     return np.asarray(np.stack([(batch != 0).any(axis=(1, 2)) for batch in batches]).any(axis=0))
 
 

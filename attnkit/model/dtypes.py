@@ -24,6 +24,15 @@ def is_float(dtype: DType) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
+def lowest_finite(dtype: DType) -> float:
+    """The most negative finite number of a float dtype.
+
+    >>> lowest_finite(np.dtype(np.float16))
+    -65504.0
+    """
+    return float(np.finfo(dtype).min) if dtype.kind == "f" else -(2.0**128 - 2.0**120)  # bfloat16
+
+
 def working(*arrays: Array) -> DType:
     """The dtype to compute in: at least float32, and float64 for integers.
 

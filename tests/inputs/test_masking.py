@@ -373,9 +373,9 @@ def test_a_small_operand_of_another_shape_is_refused(tool, flags):
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 4), (3,), ()])
 def test_segments_of_another_shape_are_refused(shape):
-    given = Record({"ids": IDS, "types": np.zeros(shape, int)})
+    given = PAIR.with_tensors({"types": np.zeros(shape, int)})
     with pytest.raises(DataError, match=r"segments .* for tokens .*: expected one for each token"):
         attnkit.encode(given, model=str(MODELS / "bert"))
-    right = attnkit.encode(Record({"ids": IDS, "types": np.zeros((2, 4), int)}), model=str(MODELS / "bert"))
-    row = attnkit.encode(Record({"ids": IDS, "types": np.zeros(4, int)}), model=str(MODELS / "bert"))
+    right = attnkit.encode(PAIR.with_tensors({"types": np.zeros((2, 4), int)}), model=str(MODELS / "bert"))
+    row = attnkit.encode(PAIR.with_tensors({"types": np.zeros(4, int)}), model=str(MODELS / "bert"))
     np.testing.assert_array_equal(right["x"], row["x"])

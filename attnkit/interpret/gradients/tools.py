@@ -474,7 +474,7 @@ def undo_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: 
     core, inputs, base = encoded.core, encoded.inputs, encoded.base
     if "mask" in base and is_float(base["mask"].dtype):
         raise call.error("no gradient of a mask of floats; one of booleans has none")
-    context = layers.context_from(base, hook=forward, dtype=call.values["dtype"])
+    context = encoding.make_context(encoded, hook=forward, dtype=call.values["dtype"])
     x, tape = run_recorded(core, encoded.steps, inputs, context)
     collected: dict[str, Array] = {}
     tokens = inputs.shape if inputs.dtype.kind in "iu" else inputs.shape[:-1]
