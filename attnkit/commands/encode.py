@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from attnkit import callbacks, formats, model
@@ -130,12 +131,46 @@ def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: F
             with contextlib.suppress(AttnkitError):
                 ready.append((line, encoding.prepare_encoding(line, plan, **chosen)))
 
-    def work(packs: Iterator[list[tuple[Line, encoding.Encoding]]]) -> None:
+    packable = [(line, one) for line, one in ready if is_packable(one)]
+
+    def work(packs: Iterator[list[int]]) -> None:
         for pack in packs:
             with contextlib.suppress(AttnkitError):
-                compute_pack(pack, values["dtype"], finish)
+                for at, x in zip(pack, compute_pack([packable[at][1] for at in pack], values["dtype"]), strict=False):
+                    line, one = packable[at]
+                    line.result = finish(one, x)
 
-    run_parallel(work, split_packs([one for one in ready if is_packable(one[1])]))
+    run_parallel(work, split_packs([one for _, one in packable]))
+
+
+def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | None) -> Record | None:
+    """The vector of each text of a padded batch, computed without padding, so that it has the bits of the text alone.
+
+    None if the batch has to be computed as a whole: without a pooling, or if a result is not finite.
+    """
+    from attnkit.model.kernels.threads import run_parallel
+
+    core, texts = encoded.core, encoding.split_batch(encoded) if encoded.pool != "none" else []
+    if not texts or core.engine or isinstance(core.config, model.RecurrentConfig):
+        return None
+    vectors: dict[int, tuple[Array, str]] = {}
+
+    def work(packs: Iterator[list[int]]) -> None:
+        for pack in packs:
+            for at, x in zip(pack, compute_pack([texts[at] for at in pack], dtype), strict=False):
+                vectors[at] = encoding.pool_texts(texts[at], x, normalize)
+
+    if model.can_pack(core, encoded.steps):
+        if not all(map(is_packable, texts)):
+            return None
+        run_parallel(work, split_packs(texts))
+    else:
+        for at, one in enumerate(texts):
+            x = model.run(core, one.steps, one.inputs, encoding.make_context(one, dtype=dtype))
+            vectors[at] = encoding.pool_texts(one, x, normalize)
+    if len(vectors) < len(texts):
+        return None
+    return encoding.pooled_record(encoded.base, np.stack([vectors[at][0] for at in range(len(texts))]), vectors[0][1])
 
 
 def is_packable(one: encoding.Encoding) -> bool:
@@ -144,30 +179,27 @@ def is_packable(one: encoding.Encoding) -> bool:
     return length > 0 and not 0 < positions.size < positions.first + length
 
 
-def split_packs(
-    texts: Sequence[tuple[Line, encoding.Encoding]], rows: int = ROWS
-) -> list[list[tuple[Line, encoding.Encoding]]]:
-    """Split texts into packs of some tokens, the longest texts first."""
-    packs: list[list[tuple[Line, encoding.Encoding]]] = []
+def split_packs(texts: Sequence[encoding.Encoding], rows: int = ROWS) -> list[list[int]]:
+    """Split the numbers of texts into packs of some tokens, the longest texts first."""
+    packs: list[list[int]] = []
     count = rows
-    for one in sorted(texts, key=lambda text: -len(text[1].inputs)):
-        count += len(one[1].inputs)
+    for at in sorted(range(len(texts)), key=lambda at: -len(texts[at].inputs)):
+        count += len(texts[at].inputs)
         if count > rows:
             packs.append([])
-            count = len(one[1].inputs)
-        packs[-1].append(one)
+            count = len(texts[at].inputs)
+        packs[-1].append(at)
     return packs
 
 
-def compute_pack(pack: Sequence[tuple[Line, encoding.Encoding]], dtype: str | None, finish: Finish) -> None:
-    """Set the results of the lines of a pack, unless one of them is not finite."""
-    first = pack[0][1]
-    kinds = [one.base.get("types") for _, one in pack]
+def compute_pack(pack: Sequence[encoding.Encoding], dtype: str | None) -> list[Array]:
+    """The hidden states of each text of a pack; none if one of them is not finite."""
+    first = pack[0]
+    kinds = [one.base.get("types") for one in pack]
     segments = [kind for kind in kinds if kind is not None]
-    ids = [one.inputs for _, one in pack]
+    ids = [one.inputs for one in pack]
     states = model.run_packed(first.core, first.steps, ids, segments if len(segments) == len(ids) else None, dtype)
-    for (line, one), x in zip(pack, states or [], strict=bool(states)):
-        line.result = finish(one, x)
+    return states or []
 
 
 POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
@@ -295,12 +327,20 @@ def encode(
                 pair=pair, ids=ids, image=image, audio=audio, tokenizer=tokenizer, batch=batch,
                 source_language=source_language,
             )  # fmt: skip
+            is_plain = not (keep or trace or patch or ablate)
+            if is_plain and (pooled := pool_separately(encoded, normalize, dtype)) is not None:
+                return label_vectors(pooled, source, encoded)
             edits = make_edits(patch, ablate, mean, head_counts(encoded.core.config, encoded.steps))
             patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})
             tracer = Tracer(patterns, edits, weights or "full")
             result = run_encoder(encoded, tracer, normalize, dtype, weights or "full", keep, trace)
     if isinstance(source, Line):
         return result if "token" in result.axes_of("x") else result.with_tensors({}, {"batch": [*source]})
+    return label_vectors(result, source, encoded)
+
+
+def label_vectors(result: Record, source: Any, encoded: encoding.Encoding) -> Record:
+    """Label the vectors of texts with the texts."""
     if source and not isinstance(source, Record) and encoded.pool != "none" and "batch" in result.axes_of("x"):
         return result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     return result

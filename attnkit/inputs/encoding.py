@@ -316,6 +316,18 @@ def until_end(config: model.Config, base: Record, real: Array, order: Array | No
 
 def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:
     """Pool hidden states (B, T, D) to a vector for each text, (B, D)."""
+    return pooled_record(encoded.base, *pool_texts(encoded, x, normalize, hook))
+
+
+def pooled_record(base: Record, vectors: Array, formula: str) -> Record:
+    """The record of the vectors (B, D) of texts."""
+    pooled = Tensor(vectors, ("batch", "model")[2 - vectors.ndim :], formula=formula)
+    rest = base.select([name for name in base if name not in ("x", "mask")])
+    return Record({"x": pooled}).merge(rest)
+
+
+def pool_texts(encoded: Encoding, x: Array, normalize: bool, hook: Hook = no_hook) -> tuple[Array, str]:
+    """The vectors of texts by their hidden states, (..., T, D) -> (..., D), and their formula."""
     base = encoded.base
     states, real, order = pooled_tokens(base, x)
     if encoded.pool == "folder":
@@ -325,6 +337,20 @@ def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Rec
         vectors, formula = pool_states(encoded.core, states, real, encoded.pool, hook)
     if normalize:
         vectors, formula = model.l2_normalize(vectors), f"{formula}, to length 1"
-    pooled = Tensor(vectors, ("batch", "model")[2 - vectors.ndim :], formula=formula)
-    rest = base.select([name for name in base if name not in ("x", "mask")])
-    return Record({"x": pooled}).merge(rest)
+    return vectors, formula
+
+
+def split_batch(encoded: Encoding) -> list[Encoding]:
+    """The texts of a padded batch, each alone and without its padding; none if it is not one of texts with tokens."""
+    inputs, base, config = encoded.inputs, encoded.base, encoded.core.config
+    tokens = inputs.shape if inputs.dtype.kind in "iu" else inputs.shape[:-1]
+    real = padding.find_real_tokens(base, tokens) if len(tokens) == 2 and "mask" in base else None
+    if real is None or not real.any(axis=-1).all() or config.text_length or base["mask"].shape[-2] != 1:
+        return []
+    named = {"ids": "ids", "types": "types" if "types" in base else "token_type_ids"}
+    own = {name: np.broadcast_to(base[other], tokens) for name, other in named.items() if other in base}
+    rows = [Record({name: one[row][is_real] for name, one in own.items()}) for row, is_real in enumerate(real)]
+    return [
+        encoded._replace(inputs=inputs[row][is_real], base=one)
+        for row, (is_real, one) in enumerate(zip(real, rows, strict=True))
+    ]

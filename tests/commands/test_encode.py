@@ -16,6 +16,7 @@ from attnkit.commands.encode import CHARACTERS, LINES, read_lines
 from attnkit.errors import DataError
 from attnkit.inputs import encoding, layers
 from attnkit.model.kernels import threads
+from attnkit.records import Record
 from tests import process
 from tests.places import MODELS
 
@@ -130,6 +131,28 @@ def test_vectors_of_a_padded_batch_are_bit_for_bit_those_of_each_text_alone(opti
     batch = attnkit.encode(texts, model=MINILM, batch=True, **options)
     for row, text in zip(batch["x"], texts, strict=True):
         np.testing.assert_array_equal(row, attnkit.encode(text, model=MINILM, **options)["x"])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "bert", "modernbert", "t5", "lstm"])
+def test_a_vector_of_a_padded_batch_has_the_bits_that_its_text_has_alone(name, side):
+    core, _ = stack_of(name)
+    ids = [text + 1 for text in random_texts(core, [3, 12, 1, 5, 12])]
+    ids = [np.where(text < 3, 7, text) % core.config.stack(core.config.stacks[0]).vocab for text in ids]
+    lengths = np.array([*map(len, ids)])
+    real = np.arange(12) < lengths[:, None] if side == "right" else np.arange(12) >= 12 - lengths[:, None]
+    batch = np.zeros(real.shape, int)
+    batch[real] = np.concatenate(ids)
+    for pool in ("mean", "last"):
+        for stated in ({"mask": real}, {"mask": np.repeat(real[:, None], 12, axis=1)}):
+            pooled = attnkit.encode(Record({"ids": batch, **stated}), model=str(MODELS / name), pool=pool)
+            assert "mask" not in pooled and pooled.axes_of("x") == ("batch", "model")
+            for vector, text in zip(pooled["x"], ids, strict=True):
+                alone = attnkit.encode(Record({"ids": text}), model=str(MODELS / name), pool=pool)["x"]
+                if name == "lstm":  # whose texts are computed together
+                    np.testing.assert_allclose(vector, alone, atol=1e-6)
+                else:
+                    np.testing.assert_array_equal(vector, alone)
 
 
 def test_a_batch_padded_on_the_left_is_that_of_each_text_alone_but_for_the_last_bits():
