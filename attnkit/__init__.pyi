@@ -364,6 +364,7 @@ def decode(
     system: str | None = None,
     messages: Sequence[Mapping[str, Any]] | Path | None = None,
     variable: Sequence[str] | str = (),
+    date: str | None = None,
     template: Path | None = None,
     trace: str | None = None,
     trace_only: Sequence[str] | str = (),

@@ -138,6 +138,7 @@ OPTIONS: Mapping[str, str] = {
     "decode --chat": "apply_chat_template chat_mode conversation instruct chatml",
     "decode --system": "system_prompt system_message sys_prompt",
     "decode --messages": "history turns dialog dialogue",
+    "decode --date": "date_string today strftime_now current_date",
     "decode --variable": "chat_template_kwargs template_kwargs enable_thinking reasoning_effort jinja_args",
     "decode --template": "chat_template chat_template_file jinja",
     "decode --top-k": "k topk",

@@ -442,11 +442,28 @@ def requests_tensors(stage: Stage) -> bool:
     return lists_words or any(values[name] for name in ("best", "keep", "steps"))
 
 
+def parse_date(text: str) -> str:
+    """The value of --date as written; ValueError if it is no date.
+
+    >>> parse_date("2024-07-26T12:30")
+    '2024-07-26T12:30'
+    """
+    from datetime import datetime
+
+    try:
+        is_local = datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        is_local = False
+    if not is_local:
+        raise ValueError("a date as 2024-07-26, or with a time as 2024-07-26T12:30")
+    return text
+
+
 @tool(
     sections={
         "Model and input": "model_ layer ids pair image audio language task timestamps memory tokenizer batch lines",
         "Translation": "source_language target_language",
-        "Chat": "chat system messages variable template",
+        "Chat": "chat system messages variable date template",
         "Labels": "labels question aggregate",
         "Hidden states without a model": "table params vocab",
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty no_repeat_ngram",
@@ -629,6 +646,14 @@ def decode(
             "repeated)",
         ),
     ] = (),
+    date: Annotated[
+        str | None,
+        typer.Option(
+            parser=parse_date,
+            metavar="DATE",
+            help="date and time that the chat template writes, as 2024-07-26 or 2024-07-26T12:30 [default: now]",
+        ),
+    ] = None,
     template: Annotated[
         str | None, options.file("template", "chat template (Jinja) that replaces the template of the model")
     ] = None,
@@ -759,7 +784,7 @@ def decode(
         cache_in=cache_in, cache_out=cache_out, dtype=dtype, sampling=sampling,
         search=Search(beam, best, length_penalty),
         inspection=Inspection(trace, trace_only, patch, ablate, mean, grad, grad_only, check, attribute),
-        chat=Chat(system, messages or (), variable, template) if chat else None,
+        chat=Chat(system, messages or (), variable, template, date) if chat else None,
     )  # fmt: skip
     if labels:
         from attnkit.generation.zero_shot import compare_with_labels

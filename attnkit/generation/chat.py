@@ -1,14 +1,19 @@
 """Make the prompts of a chat: messages, written by the chat template of a model."""
 
+import os
 import warnings
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from attnkit.errors import AttnkitWarning, UsageError
+from attnkit import callbacks
+from attnkit.errors import AttnkitNote, AttnkitWarning, UsageError
 from attnkit.generation.options import Chat, GenerationOptions
 from attnkit.inputs.text_inputs import require_unicode
 from attnkit.records import Record
 from attnkit.tokenizers.chat_template import ChatTemplates, Message, load_chat_templates, render_chat
+
+DATE = "SOURCE_DATE_EPOCH"  # the variable that replaces the time, in seconds since 1970
 
 
 def render_chats(source: Sequence[str] | Record | None, options: GenerationOptions) -> list[str]:
@@ -28,17 +33,33 @@ def render_chats(source: Sequence[str] | Record | None, options: GenerationOptio
         template, name = templates.select(variables.get("tools") is not None), templates.name
     first: list[Message] = [{"role": "system", "content": text} for text in require_unicode(chat.system)]
     last = [[{"role": "user", "content": text}] for text in require_unicode(source)] or [[]]
-    prompts = []
+    date, is_dated, prompts = chat.date or current_date(), False, []
     for message in last:
         messages = [*first, *chat.messages, *message]
         if not messages:
             raise UsageError("no message; give TEXT or --messages FILE", "--chat")
-        rendered = render_chat(template, messages, {**templates.special, **variables}, name)
+        rendered = render_chat(template, messages, {**templates.special, **variables}, name, date)
+        is_dated |= rendered.is_dated
         for role in rendered.ignored:
             problem = f"the chat template leaves out a message of the role {role!r}"
             warnings.warn(problem, AttnkitWarning, stacklevel=2)
         prompts.append(rendered.text)
+    if is_dated:
+        callbacks.current().on_default("date", date)
+    elif chat.date:
+        warnings.warn("the chat template writes no date (--date)", AttnkitNote, stacklevel=2)
     return prompts
+
+
+def current_date() -> str:
+    """The date and the time in ISO 8601, by the variable SOURCE_DATE_EPOCH if it is set."""
+    seconds = os.environ.get(DATE)
+    if not seconds:
+        return datetime.now().isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC).replace(tzinfo=None).isoformat()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"{seconds!r} (expected seconds since 1970)", DATE) from None
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Chat(NamedTuple):
     messages: "Sequence[Message]" = ()
     variable: tuple[str, ...] = ()
     template: str | None = None
+    date: str | None = None
 
 
 class GenerationOptions(NamedTuple):

@@ -10,11 +10,10 @@ Standard input is a JSON object of what `render_messages` takes. Standard output
 
 import contextlib
 import json
-import os
 import resource
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from jinja2 import nodes
@@ -28,7 +27,6 @@ from jinja2.utils import Namespace
 SECONDS = 5  # of computing
 MEMORY, MEMORY_FACTOR = 1 << 28, 64  # bytes, and for each byte of the input
 MOST, MOST_FACTOR = 1 << 20, 4  # characters of a prompt, and for each byte of the input
-DATE = "SOURCE_DATE_EPOCH"  # the variable that replaces the time, in seconds since 1970
 Messages = list[dict[str, Any]]  # messages
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of the same part of a message
 TAG = "<CONTINUE> "  # written after the text of a message that is continued; some templates strip its space
@@ -82,10 +80,15 @@ def raise_exception(message: str) -> None:
     raise TemplateError(message)
 
 
-def strftime_now(pattern: str) -> str:
-    seconds = os.environ.get(DATE)
-    now = datetime.fromtimestamp(int(seconds), UTC) if seconds else datetime.now()
-    return now.strftime(pattern)
+class Clock:
+    """The date that a template writes, and whether it has asked for it."""
+
+    def __init__(self, date: str) -> None:
+        self.now, self.is_read = datetime.fromisoformat(date), False
+
+    def strftime_now(self, pattern: str) -> str:
+        self.is_read = True
+        return self.now.strftime(pattern)
 
 
 def tojson(
@@ -99,7 +102,7 @@ def tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def make_environment() -> ImmutableSandboxedEnvironment:
+def make_environment(strftime_now: Callable[[str], str]) -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
@@ -114,14 +117,16 @@ def make_environment() -> ImmutableSandboxedEnvironment:
 
 
 def render_messages(
-    template: str, messages: Messages, variables: Mapping[str, Any], continues: bool, most: int
+    template: str, messages: Messages, variables: Mapping[str, Any], continues: bool, date: str, most: int
 ) -> dict[str, Any]:
-    """The `text` of a chat, and the roles without effect on it, `ignored`.
+    """The `text` of a chat, the roles without effect on it, `ignored`, and whether it `is_dated`.
 
     continues  whether the text ends in the last message, which is to be continued
+    date       what the template takes for now, in ISO 8601
     most       characters that the text may have
     """
-    program = make_environment().from_string(template)
+    clock = Clock(date)
+    program = make_environment(lambda pattern: clock.strftime_now(pattern)).from_string(template)
     defaults = {"tools": None, "documents": None, "add_generation_prompt": not continues}
 
     def write(chat: Messages) -> str:
@@ -137,7 +142,8 @@ def render_messages(
     text = cut_at_tag(write(change_content(chat, -1, TAG))) if continues else write(chat)
     suspects = {message["role"]: at for at, message in enumerate(chat) if may_be_ignored(message, text)}
     changed = {role: try_to_write(write, change_content(chat, at, "x")) for role, at in suspects.items()}
-    return {"text": text, "ignored": [role for role, other in changed.items() if other == text]}
+    ignored = [role for role, other in changed.items() if other == text]
+    return {"text": text, "ignored": ignored, "is_dated": clock.is_read}
 
 
 def alias_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:

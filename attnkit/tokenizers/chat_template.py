@@ -48,10 +48,11 @@ class ChatTemplates(NamedTuple):
 
 
 class RenderedChat(NamedTuple):
-    """The prompt of a chat, and the roles whose messages have no effect on it."""
+    """The prompt of a chat, the roles whose messages have no effect on it, and whether it has the date."""
 
     text: str
     ignored: Sequence[str]
+    is_dated: bool = False
 
 
 def load_chat_templates(place: str | TokenizerFolder, part: str) -> ChatTemplates:
@@ -96,11 +97,14 @@ def parse_templates(stated: Any, folder: TokenizerFolder, file: str) -> dict[str
     return texts
 
 
-def render_chat(template: str, messages: Sequence[Message], variables: Mapping[str, Any], name: str) -> RenderedChat:
+def render_chat(
+    template: str, messages: Sequence[Message], variables: Mapping[str, Any], name: str, date: str
+) -> RenderedChat:
     """Render a chat: the prompt of an answer, or of the rest of a last assistant message.
 
     variables  what the template reads beside the messages: bos_token, enable_thinking, …
     name       the file of the template, for errors
+    date       what the template takes for now, in ISO 8601
 
     The template runs in a process of its own, with limits of time and memory. DataError states what it raises.
     """
@@ -113,6 +117,7 @@ def render_chat(template: str, messages: Sequence[Message], variables: Mapping[s
     if continues and not isinstance(messages[-1].get("content"), str):
         raise DataError("the last message is of the assistant and has no text to continue", "--messages")
     request = {"template": template, "messages": messages, "variables": variables, "continues": continues}
+    request["date"] = date
     try:
         data = orjson.dumps(request)
     except orjson.JSONEncodeError as error:

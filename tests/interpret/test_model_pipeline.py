@@ -138,11 +138,8 @@ def test_padded_batches_by_pieces(name, side, tmp_path):
     mask = about[f"{side}_mask"][:, None].astype(bool)
     record = Record({"x": about[f"{side}_ids"], "ids": about[f"{side}_ids"], "mask": mask})
     whole = attnkit.encode(record, model=str(MODELS / name))
-    ids = Record({"x": about[f"{side}_ids"]})
-    x = attnkit.embed(model=str(MODELS / name), ids=ids["x"]).with_tensors(
-        {"mask": Tensor(mask, ("batch", "all queries", "key"))}
-    )
-    formats.save(x, path)
+    ids = masked_record(about[f"{side}_ids"], mask)
+    formats.save(attnkit.embed(model=str(MODELS / name), ids=ids), path)
     text = shell_pipeline(checkpoint(name).config, str(MODELS / name), stack).replace("\\\n", "")
     _, rest = text.split("|", 1)
     tool, flags = rest.split(" --", 1)

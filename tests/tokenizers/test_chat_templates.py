@@ -1,14 +1,17 @@
 """Chat templates: rendered and tokenized as transformers does, by folders of every kind, and hostile ones."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
-from attnkit.errors import DataError, UsageError
-from attnkit.tokenizers import chat_renderer
+import attnkit
+from attnkit.errors import AttnkitNote, DataError, UsageError
+from attnkit.tokenizers import chat_renderer, chat_template
 from attnkit.tokenizers.auto import load_tokenizer
-from attnkit.tokenizers.chat_template import load_chat_templates, render_chat
-from tests.places import MODELS, REFERENCES
+from attnkit.tokenizers.chat_template import load_chat_templates
+from tests import process
+from tests.places import MODELS, REFERENCES, STORY
 
 CHATS = REFERENCES / "chats"
 FROZEN = json.loads((CHATS / "chats.json").read_text())
@@ -16,9 +19,11 @@ CASES = [(name, number) for name, rows in FROZEN["chats"].items() for number in 
 QUESTION = [{"role": "user", "content": "hello"}]
 
 
-@pytest.fixture(autouse=True)
-def at_the_time_of_the_references(monkeypatch):
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(FROZEN["seconds"]))
+DATE = datetime.fromtimestamp(FROZEN["seconds"], UTC).replace(tzinfo=None).isoformat()  # of the references
+
+
+def render_chat(template, messages, variables, name, date=DATE):
+    return chat_template.render_chat(template, messages, variables, name, date)
 
 
 def special():
@@ -27,7 +32,7 @@ def special():
 
 def render(template, messages, variables, most=1 << 20):
     continues = messages[-1]["role"] == "assistant"
-    return chat_renderer.render_messages(template, messages, variables, continues, most)
+    return chat_renderer.render_messages(template, messages, variables, continues, DATE, most)
 
 
 class TestFrozen:
@@ -179,7 +184,7 @@ class TestHostile:
     def test_roles_without_effect(self):
         template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content | upper }}{% endif %}{% endfor %}"
         chat = [{"role": "critic", "content": "bad"}, *QUESTION, {"role": "critic", "content": "worse"}]
-        assert render_chat(template, chat, {}, "t.jinja") == ("HELLO", ["critic"])
+        assert render_chat(template, chat, {}, "t.jinja") == ("HELLO", ["critic"], False)
 
 
 def test_a_missing_or_old_library(monkeypatch):
@@ -196,3 +201,52 @@ def test_a_missing_or_old_library(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
     with pytest.raises(UsageError, match=r"t.jinja: needs the jinja2 library: pip install 'attnkit\[text\]'"):
         render_chat("", QUESTION, {}, "t.jinja")
+
+
+class TestDate:
+    """The date that a template writes is in the history, so that a chat can be repeated on another day."""
+
+    TEMPLATE = "{{ strftime_now('%d %b %Y') }} {{ messages[-1].content }}"
+
+    def chat(self, text, **options):
+        return attnkit.decode(text, model=STORY, chat=True, max_tokens=1, **options)
+
+    @pytest.mark.parametrize(
+        "date, written",
+        [("2024-07-26", "26 Jul 2024 one"), ("1999-12-31T23:59", "31 Dec 1999 one")],
+    )
+    def test_an_option_sets_it(self, date, written, tmp_path):
+        (tmp_path / "dated.jinja").write_text(self.TEMPLATE)
+        record = self.chat("one", date=date, template=str(tmp_path / "dated.jinja"))
+        assert record.labels["prompt"] == [written]
+        assert f"--date {date} " in record.history[-1]["command"]
+
+    def test_the_history_states_the_date_of_the_run(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+        (tmp_path / "dated.jinja").write_text(self.TEMPLATE)
+        record = self.chat("one", template=str(tmp_path / "dated.jinja"))
+        assert record.labels["prompt"] == ["02 Jan 1970 one"]
+        assert "--date 1970-01-02T00:00:00" in record.history[-1]["command"]
+        file = tmp_path / "chat.json"
+        flags = ["--chat", "--max-tokens", "1", "--template", str(tmp_path / "dated.jinja"), "-o", str(file)]
+        assert process.run("decode", "--model", STORY, "one", *flags).code == 0
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "864000")
+        assert process.run("history", str(file), "--replay").out == b"1 command run again: equal bit for bit\n"
+
+    def test_a_template_without_a_date_has_none_in_its_history(self, tmp_path):
+        (tmp_path / "plain.jinja").write_text("{{ messages[-1].content }}")
+        record = self.chat("one", template=str(tmp_path / "plain.jinja"))
+        assert "--date" not in record.history[-1]["command"]
+        with pytest.warns(AttnkitNote, match="the chat template writes no date"):
+            self.chat("one", template=str(tmp_path / "plain.jinja"), date="2024-07-26")
+
+    @pytest.mark.parametrize("date", ["today", "2024-13-01", "2024-07-26T12:30Z"])
+    def test_another_text_is_refused(self, date):
+        with pytest.raises(UsageError, match="date: expected a date as 2024-07-26"):
+            self.chat("one", date=date)
+
+    def test_a_variable_that_is_no_time_is_named(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "noon")
+        (tmp_path / "plain.jinja").write_text("{{ messages[-1].content }}")
+        with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH: 'noon'"):
+            self.chat("one", template=str(tmp_path / "plain.jinja"))
