@@ -57,6 +57,7 @@ def files(tmp_path_factory):
     np.save(folder / "weights.npy", np.abs(normal(8)))
     np.save(folder / "ids.npy", np.array([3, 1, 4, 1]))
     np.save(folder / "bids.npy", np.array([[1, 2, 3, 0], [0, 1, 2, 3]]))
+    np.save(folder / "texts.npy", np.array([[4, 2, 3, 5], [5, 1, 2, 4]]))  # that neither begin nor end with padding
     np.save(folder / "counts.npy", np.array([3, 4]))
     return folder
 
@@ -216,7 +217,7 @@ def test_slopes_of_encode_with_random_options(data, family, is_batch, is_normali
     pool = data.draw(st.sampled_from(FAMILY_OF[family]))
     normalize = " --normalize" * (is_normalized and pool != "none")
     layers = data.draw(st.sampled_from(["", " --layers :1", " --layers :0"]))
-    ids = "bids" if is_batch else "ids"
+    ids = "texts" if is_batch else "ids"
     line = f"encode --model {MODELS / family} --ids {ids}.npy --pool {pool}{normalize}{layers}"
     assert error_of(line, "ffn --hidden 4 --activation gelu") < TOLERANCE
 
@@ -351,7 +352,7 @@ def test_slopes_of_encode_of_recurrent_models(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_slopes_of_encode_for_every_family(family):
     np.save("wide.npy", np.random.default_rng(5).standard_normal((2, 4, 16)))
-    source = f"--image {MODELS / 'vit.png'}" if family == "vit" else "" if family in HIDDEN else "--ids bids.npy"
+    source = f"--image {MODELS / 'vit.png'}" if family == "vit" else "" if family in HIDDEN else "--ids texts.npy"
     source += " --pool none" * (family == "bert-sentences")
     before = ["peek wide.npy -q"] if family in HIDDEN else []
     stages = [*before, f"encode --model {MODELS / family} {source}", "ffn --hidden 3 --activation gelu --seed 4"]
@@ -367,7 +368,7 @@ def test_slopes_of_encode_for_every_family(family):
 
 def test_vectors_of_modules_have_no_gradient():
     with pytest.raises(UsageError, match="no gradient of --pool folder"):
-        grad(f"encode --model {MODELS / 'bert-sentences'} --ids bids.npy", "ffn --hidden 3")
+        grad(f"encode --model {MODELS / 'bert-sentences'} --ids texts.npy", "ffn --hidden 3")
 
 
 BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert-mlm"))
@@ -376,10 +377,10 @@ BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert
 @pytest.mark.parametrize(
     "stages",
     [
-        [f"encode {BERT} --ids bids.npy --pool mean --normalize", "ffn --hidden 3"],
-        [f"encode {BERT} --ids bids.npy --pool cls", "ffn --hidden 3"],
+        [f"encode {BERT} --ids texts.npy --pool mean --normalize", "ffn --hidden 3"],
+        [f"encode {BERT} --ids texts.npy --pool cls", "ffn --hidden 3"],
         [f"encode {BERT} --ids ids.npy --pool cls --normalize", "ffn --hidden 3"],
-        [f"encode {BERT} --ids bids.npy --pool pooler --normalize", "layernorm", "ffn --hidden 3"],
+        [f"encode {BERT} --ids texts.npy --pool pooler --normalize", "layernorm", "ffn --hidden 3"],
         [f"encode {BERT} --ids padded.npz --pool mean", "ffn --hidden 3"],
         [f"encode {BERT} --ids padded.npz --pool cls", "ffn --hidden 3"],
         [f"encode {BERT} --ids padded.npz", "ffn --hidden 3"],
