@@ -421,7 +421,7 @@ SPECIAL = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_
 def differs(
     before: Checkpoint, expected: list[np.ndarray], raw: dict[str, Any], tensors: dict[str, Any], is_limit: bool
 ) -> bool:
-    """Whether another configuration is refused, noted or warned of, or computes other numbers (or has another limit)."""
+    """Whether another configuration is refused, noted or warned of, or gives other numbers (or has another limit)."""
     try:
         after = assemble_checkpoint(raw, tensors)
         if is_limit:
