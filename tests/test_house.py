@@ -56,7 +56,7 @@ SHARED = {
 
 # what the core may import besides numpy: no input, no output, no process; and in two files what runs it on all cores
 MODEL_IMPORTS = {"collections", "dataclasses", "functools", "hashlib", "importlib", "math", "numpy", "operator", "re"}
-MODEL_IMPORTS |= {"itertools", "typing"}
+MODEL_IMPORTS |= {"inspect", "itertools", "typing"}
 CORES = {"threads.py": {"contextlib", "ctypes", "os", "threading"}, "products.py": {"contextlib"}}
 
 

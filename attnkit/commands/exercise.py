@@ -1,28 +1,27 @@
 """attnkit exercise: the exercises of the lecture, and the check of an answer."""
 
 import json
-import tempfile
-import warnings
+import math
+import os
 from collections.abc import Mapping
-from itertools import combinations
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from attnkit import display, formats, help
-from attnkit.cli import options, pipeline
+from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output import report_text
 from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
-from attnkit.errors import DataError, DifferentError, UsageError, suggest
-from attnkit.help.exercises import Exercise, Slip, read_exercises
-from attnkit.records import Array
+from attnkit.errors import DifferentError, UsageError, suggest
+from attnkit.help.exercises import Exercise, read_exercises
+from attnkit.inputs.answers import read_answer
+from attnkit.model.marking import Problem, count_told_slips, mark
+from attnkit.model.worked_steps import COMPUTATIONS
 
-TOLERANCE = 0.006  # of an answer rounded to two places, relative to the largest number where that is above 1
-DRAWS = 100  # attempts at fresh numbers for which no slip gives the right answer
+DRAWS = 100  # attempts at fresh numbers that tell the slips apart
 
 
 @tool(
@@ -37,20 +36,24 @@ def exercise(
     number: str,
     *,
     answer: Annotated[
-        str | None, typer.Option(help="check this answer: '[[1, 0], [0, 1]]', or - for a tensor on stdin")
+        str | None, typer.Option(help="check this answer: '[[1, 0], [0, 1]]' or '.84 .58', or - for one on stdin")
     ] = None,
     solution: Annotated[bool, typer.Option(help="show the pipeline that solves it, and its answer")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="draw fresh numbers from this seed")] = None,
 ) -> str:
     """Print an exercise of the lecture, check an answer to it, or solve it; without a number, list the exercises.
 
-    The numbers are small enough for paper. An answer is right within 0.006, two rounded decimals, of each number (of
-    the largest number where that is above 1). The exit code is 0 for a right answer and 1 for a wrong one, whose
-    message names the first wrong row, and the slip where it is a known one. attnkit help lecture has the chapters.
+    The numbers are small enough for paper. An answer has the right numbers in any layout: decimals with a point or a
+    comma, fractions, percentages, true and false, lists, CSV, or what print shows of an array. Whole numbers are exact;
+    others are rounded to two places, or to three digits from 10 on. An answer that is off only because earlier steps
+    were rounded to two places is right, and told so. The exit code is 0 for a right answer and 1 for a wrong one, whose
+    message names the slip where it is a known one, otherwise the first wrong number. attnkit help lecture has the
+    chapters.
 
     \b
     Examples:
       attnkit exercise 5.2 --answer '[[0.73, 0.27]]'
+      attnkit exercise 5.2 --answer '11/15 0.27'
       attnkit attend q.json --memory k.json --emit weights | attnkit exercise 5.2 --answer -
     """
     if not number:
@@ -62,7 +65,13 @@ def exercise(
         return present_solution(chosen)
     if answer is None:
         return present_exercise(chosen, seed)
-    return check_answer(chosen, read_answer(answer, chosen.tensor))
+    problem = pose(chosen)
+    with formats.open_source("-") if answer == "-" else formats.Source.of(os.fsencode(answer), "--answer") as source:
+        numbers = read_answer(source, chosen.tensor, problem.solve().size)
+    verdict = mark(problem, numbers)
+    if not verdict.is_right:
+        raise DifferentError(f"wrong: {verdict.words}", number)
+    return f"{number}: right" + (f", {verdict.words}" if verdict.words else "")
 
 
 def find_exercise(number: str) -> Exercise:
@@ -76,18 +85,47 @@ def find_exercise(number: str) -> Exercise:
     return exercises[number]
 
 
+def pose(exercise: Exercise) -> Problem:
+    """The computation that an exercise asks for, with its numbers."""
+    given: dict[str, Any] = {}
+    for name, value in exercise.tensors.items():
+        given |= value if isinstance(value, dict) else {name: value}
+    given |= {name: given[one] if isinstance(one, str) else one for name, one in exercise.inputs.items()}
+    arrays = {name: np.asarray(value, np.float64) for name, value in given.items()}
+    return Problem(exercise.steps, arrays, exercise.answer or [*COMPUTATIONS[exercise.steps]][-1])
+
+
 def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
-    """Draw fresh numbers for which each slip gives its own wrong answer."""
+    """Draw fresh numbers, which tell as many slips from the answer and from each other as the printed ones do."""
     if seed is None:
         return exercise
-    rng = np.random.default_rng(seed)
+    rng, best, most = np.random.default_rng(seed), exercise, (-math.inf, 0, 0)
+    _, told, different = count_told_slips(pose(exercise))
     for _ in range(DRAWS):
-        tensors = {name: redraw(value, exercise.fresh.get(name), rng) for name, value in exercise.tensors.items()}
-        drawn = exercise._replace(tensors=tensors)
-        answers = [solve(drawn), *(solve(drawn, slip) for slip in drawn.slips)]
-        if not any(is_right(one, other) for one, other in combinations(answers, 2)):
-            return drawn
-    raise DataError(f"no numbers of seed {seed} tell the slips from the solution and from each other", exercise.number)
+        drawn = exercise._replace(tensors=redraw_tensors(exercise, rng))
+        if is_varied(drawn, exercise) and (shown := count_told_slips(pose(drawn))) > most:
+            best, most = drawn, shown
+            if all(one >= enough for one, enough in zip(shown, (0, told, different), strict=True)):
+                break
+    return best
+
+
+def is_varied(drawn: Exercise, printed: Exercise) -> bool:
+    """Whether no tensor that is drawn, nor the answer, has the same number everywhere."""
+    values = [value for name, value in drawn.tensors.items() if value != printed.tensors[name]]
+    arrays = [np.asarray(part) for value in values for part in (value.values() if isinstance(value, dict) else [value])]
+    arrays.append(np.round(pose(drawn).solve(), 2))
+    return not any(array.size > 1 and (array == array.flat[0]).all() for array in arrays)
+
+
+def redraw_tensors(exercise: Exercise, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw the tensors of an exercise that have fresh numbers; multiples of a row after it."""
+    tensors: dict[str, Any] = {}
+    for name, value in exercise.tensors.items():
+        factors = exercise.multiples.get(name)
+        row = redraw(value[:1] if factors else value, exercise.fresh.get(name), rng)
+        tensors[name] = [[round(factor * one, 6) for one in row[0]] for factor in factors] if factors else row
+    return tensors
 
 
 def redraw(value: Any, numbers: Any, rng: np.random.Generator) -> Any:
@@ -110,90 +148,6 @@ def redraw(value: Any, numbers: Any, rng: np.random.Generator) -> Any:
     if np.ndim(value) > np.ndim(numbers[0]):
         return [redraw(part, numbers, rng) for part in value]
     return numbers[int(rng.integers(len(numbers)))]
-
-
-def solve(exercise: Exercise, way: Slip | None = None) -> Array:
-    """Run the pipeline of an exercise or a slip, and read the tensor of the answer."""
-    line, tensor = (exercise.pipeline, exercise.tensor) if way is None else (way.pipeline, way.tensor)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {name: str(Path(folder, f"{name}.json")) for name in exercise.tensors}
-        for name, value in exercise.tensors.items():
-            Path(paths[name]).write_text(json.dumps(value))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a slip, or of a gradient of several numbers
-            (record,) = pipeline.chain_stages(pipeline.parse_stages(line.format(**paths))).items
-    return remove_single_axes(np.asarray(record[tensor], np.float64))
-
-
-def read_answer(answer: str, tensor: str) -> Array:
-    """Read the answer from a file or standard input: the named tensor, otherwise x."""
-    source = formats.open_source("-") if answer == "-" else formats.Source.of(answer.encode(), "--answer")
-    with source:
-        records = list(formats.read(source))
-    if len(records) != 1:
-        raise DataError(f"{len(records)} records (expected 1)", source.name)
-    array = records[0][tensor if tensor in records[0] else "x"]
-    return remove_single_axes(np.asarray(array, np.float64))
-
-
-def is_right(answer: Array, right: Array) -> bool:
-    return answer.shape == right.shape and not wrong_cells(answer, right).any()
-
-
-def wrong_cells(answer: Array, right: Array) -> Array:
-    """Mark the numbers of an answer that are not within the tolerance.
-
-    >>> wrong_cells(np.array([0.73, 0.25]), np.array([0.7311, 0.2689]))
-    array([False,  True])
-    """
-    scale = max(1.0, float(np.abs(right[np.isfinite(right)]).max(initial=0)))
-    return np.asarray(~np.isclose(answer, right, rtol=0, atol=TOLERANCE * scale, equal_nan=True))
-
-
-def check_answer(exercise: Exercise, answer: Array) -> str:
-    """Check an answer; DifferentError names its slip, or its first wrong row."""
-    right = solve(exercise)
-    if is_right(answer, right):
-        return f"{exercise.number}: right"
-    for slip in exercise.slips:
-        if is_right(answer, solve(exercise, slip)):
-            raise DifferentError(f"wrong: {slip.note}", exercise.number)
-    raise DifferentError(f"wrong: {describe_mistake(answer, right)}", exercise.number)
-
-
-def remove_single_axes(array: Array) -> Array:
-    """Remove leading axes of size 1: [[0.7, 0.3]] and [0.7, 0.3] are one answer.
-
-    >>> remove_single_axes(np.ones((1, 1, 3))).shape
-    (3,)
-    """
-    while array.ndim and array.shape[0] == 1:
-        array = array[0]
-    return array
-
-
-def describe_mistake(answer: Array, right: Array) -> str:
-    """Describe what is wrong first in an answer, without the right numbers.
-
-    >>> describe_mistake(np.array([[1.0, 2.0], [3.0, 9.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]))
-    'row 2 of 2, number 2 is 9, too large; the rows before it are right'
-    >>> describe_mistake(np.zeros(2), np.zeros((2, 3)))
-    'its shape is (2), expected (2, 3)'
-    """
-    if answer.shape != right.shape:
-        shapes = [f"({', '.join(map(str, array.shape))})" for array in (answer, right)]
-        return f"its shape is {shapes[0]}, expected {shapes[1]}"
-    if right.ndim == 2 and right.shape[0] == right.shape[1] and is_right(answer.T, right):
-        return "its rows and columns are exchanged"
-    if is_right(-answer, right):
-        return "its sign is reversed"
-    wrong = wrong_cells(answer, right)
-    place = tuple(int(i) for i in np.argwhere(wrong)[0])
-    row, number = ("".join(str(i + 1) for i in place[:-1]), place[-1] + 1) if place else ("", 1)
-    size = "not a number" if np.isnan(answer[place]) else "too large" if answer[place] > right[place] else "too small"
-    named = f"row {row} of {len(right)}, number {number}" if row else f"number {number}" if place else "it"
-    ahead = "; the rows before it are right" if row not in ("", "1") else ""
-    return f"{named} is {answer[place]:g}, {size}{ahead}"
 
 
 def present_exercise(exercise: Exercise, seed: int | None) -> str:
@@ -224,5 +178,5 @@ def present_solution(exercise: Exercise) -> str:
     files = [f"echo '{json.dumps(value)}' > {name}.json" for name, value in exercise.tensors.items()]
     line = exercise.pipeline.format(**{name: f"{name}.json" for name in exercise.tensors})
     stages = " | ".join(f"attnkit {stage}" for stage in line.split(" | "))
-    answer = np.round(solve(exercise), 4) + 0.0  # no -0.0
+    answer = np.round(pose(exercise).solve(), 4) + 0.0  # no -0.0
     return "\n".join([*files, stages, "", f"{exercise.tensor} = {json.dumps(answer.tolist())}"])

@@ -15,6 +15,28 @@ from attnkit import model
 from attnkit.debugger.stages import QUICK_GELU, Graph, Stage, SubLayer, with_positions
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.rotary import has_same_rotation
+from attnkit.model.slips import (
+    HEADS_LAST,
+    INVERTED_PADDING,
+    MULTIPLIED_SCALE,
+    N_MINUS_1,
+    NO_ACTIVATION,
+    NO_CAUSAL,
+    NO_MEAN,
+    NO_PADDING,
+    NO_RESIDUAL,
+    NO_SCALE,
+    OPPOSITE_CAUSAL,
+    OVER_QUERIES,
+    PRE_NORM,
+    RESIDUAL_AFTER,
+    RESIDUAL_ALONE,
+    RESIDUAL_TWICE,
+    SCALE_OF_WIDTH,
+    SCALED_TWICE,
+    SHIFTED_CAUSAL,
+    STRICT_CAUSAL,
+)
 
 THETAS = (1e4, 1.5e5, 1.6e5, 5e5, 1e6)  # of published models
 EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)  # of published models
@@ -44,7 +66,6 @@ def find_slips(graph: Graph, cone: Sequence[Stage], dtype: str) -> list[Slip]:
 
 
 POST_NORM = "the norms follow the residuals (post-norm, not pre-norm)"
-PRE_NORM = "the norms precede the sub-layers (pre-norm, not post-norm)"
 PARALLEL = "the sub-layers read the same input (parallel, not serial)"
 AS_READ = " (as the next norm reads it)"
 
@@ -158,14 +179,14 @@ def slip_scale(graph: Graph, stage: Stage) -> Iterator[Change]:
         if len(stage.inputs) > 1:
             yield "the embeddings of segments are missing", stage._replace(inputs=stage.inputs[:1])
         return
-    yield "the scale of the scores is missing", stage.change(factor=1.0)
+    yield NO_SCALE, stage.change(factor=1.0)
     yield "the scale of the scores is 1/√K", stage.change(factor=rules.head_dim**-0.5)
     yield (
-        "the scale of the scores is 1/√D of the whole width",
+        SCALE_OF_WIDTH,
         stage.change(factor=(rules.heads * rules.head_dim) ** -0.5),
     )
-    yield "the scale of the scores is applied twice", stage.change(factor=factor * factor)
-    yield "the scores are multiplied by √K", stage.change(factor=rules.head_dim**0.5)
+    yield SCALED_TWICE, stage.change(factor=factor * factor)
+    yield MULTIPLIED_SCALE, stage.change(factor=rules.head_dim**0.5)
 
 
 def slip_rows(graph: Graph, stage: Stage) -> Iterator[Change]:
@@ -194,11 +215,11 @@ def slip_add(graph: Graph, stage: Stage) -> Iterator[Change]:
         return
     if stage.options.get("factor", 1.0) != 1:
         yield "the multiplier of the residual branch is missing", stage.change(factor=1.0)
-    yield "the residual is missing", stage._replace(inputs=(first,))
-    yield "the output of the sub-layer is not added", stage._replace(inputs=(second,))
+    yield NO_RESIDUAL, stage._replace(inputs=(first,))
+    yield RESIDUAL_ALONE, stage._replace(inputs=(second,))
     if not graph.core.config.norm_first:
-        yield "the residual is added after the norm, not before it", stage._replace(inputs=(first,))
-    yield "the residual is added twice", stage._replace(inputs=(first, second, second))
+        yield RESIDUAL_AFTER, stage._replace(inputs=(first,))
+    yield RESIDUAL_TWICE, stage._replace(inputs=(first, second, second))
     if norm := _norm_before(graph, stage):
         yield f"the residual is added after the norm ({norm}), not before it", stage._replace(inputs=(first, norm))
 
@@ -218,10 +239,10 @@ def slip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
         if not math.isclose(eps, stage.options["eps"]):
             yield f"eps of the norm is {eps:g} instead of {stage.options['eps']:g}", stage.change(eps=eps)
     yield "eps of the norm is added to the standard deviation, not to the variance", stage.change(eps_outside=True)
-    yield "the norm divides by n − 1, not by n", stage.change(ddof=1)
+    yield N_MINUS_1, stage.change(ddof=1)
     yield "the norm is missing", stage.change(skips=True)
     if stage.options["kind"] == "layer":
-        yield "the norm does not subtract the mean (RMS norm)", stage.change(kind="rms")
+        yield NO_MEAN, stage.change(kind="rms")
     else:
         yield "the norm subtracts the mean (layer norm)", stage.change(kind="layer")
     if "gamma" in params:
@@ -234,7 +255,7 @@ def slip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield from _neighbours(graph, stage)
     before = graph.stages[stage.inputs[0]]
     if before.operation == "add" and before.site.endswith(".residual") and not graph.core.config.norm_first:
-        yield "the residual is added after the norm, not before it", stage._replace(inputs=before.inputs[:1])
+        yield RESIDUAL_AFTER, stage._replace(inputs=before.inputs[:1])
 
 
 def _neighbours(graph: Graph, stage: Stage) -> Iterator[Change]:
@@ -291,7 +312,7 @@ def slip_heads(graph: Graph, stage: Stage) -> Iterator[Change]:
     letter = stage.site.rpartition(".")[2]
     if stage.options["heads"] > 1:
         yield "heads are split without transposing", stage.change(splits="no transposing")
-        yield "the head is the last part of a column's index, not the first", stage.change(splits="heads last")
+        yield HEADS_LAST, stage.change(splits="heads last")
     rope = stage.options.get("rope")
     if rope is None:
         return
@@ -353,11 +374,11 @@ def slip_repeat(graph: Graph, stage: Stage) -> Iterator[Change]:
 def slip_mask(graph: Graph, stage: Stage) -> Iterator[Change]:
     rules, padding = stage.options["rules"], stage.options["padding"]
     if rules.causal:
-        yield "the causal mask is missing", stage.change(rules=rules._replace(causal=False))
-        yield "the causal mask excludes the token itself", stage.change(offset=-1)
-        yield "the causal mask is shifted by one: the next token is visible", stage.change(offset=1)
+        yield NO_CAUSAL, stage.change(rules=rules._replace(causal=False))
+        yield STRICT_CAUSAL, stage.change(offset=-1)
+        yield SHIFTED_CAUSAL, stage.change(offset=1)
         opposite = rules._replace(causal=False, window=(0, rules.window[0]))
-        yield "the causal mask is the wrong way round", stage.change(rules=opposite)
+        yield OPPOSITE_CAUSAL, stage.change(rules=opposite)
     elif not rules.is_cross:
         yield "a causal mask is applied", stage.change(rules=rules._replace(causal=True))
     if rules.window != (-1, -1):
@@ -372,8 +393,8 @@ def slip_mask(graph: Graph, stage: Stage) -> Iterator[Change]:
                 words = f"the window is {sides[0]} keys before a query instead of {left} (off by one)"
                 yield words, stage.change(rules=rules._replace(window=sides))
     if padding is not None:
-        yield "the padding mask is missing", stage.change(padding=None)
-        yield "the padding mask is inverted", stage.change(padding=~padding)
+        yield NO_PADDING, stage.change(padding=None)
+        yield INVERTED_PADDING, stage.change(padding=~padding)
     if padding is not None or rules.causal or rules.window != (-1, -1):
         for fill in (-1.0, 0.0, 1.0):
             yield f"blocked scores are {fill:g} instead of −∞", stage.change(fill=fill)
@@ -397,7 +418,7 @@ def slip_route(graph: Graph, stage: Stage) -> Iterator[Change]:
 def slip_softmax(graph: Graph, stage: Stage) -> Iterator[Change]:
     if "sinks" in graph.core.params[stage.layer]:
         yield "the sinks are missing", stage.change(missing=("sinks",))
-    yield "softmax is over the queries, not the keys", stage.change(axis=-2)
+    yield OVER_QUERIES, stage.change(axis=-2)
     yield "softmax is over the heads, not the keys", stage.change(axis=-3)
 
 
@@ -408,7 +429,7 @@ def slip_join(graph: Graph, stage: Stage) -> Iterator[Change]:
 def slip_activate(graph: Graph, stage: Stage) -> Iterator[Change]:
     for name in (*ACTIVATIONS, QUICK_GELU):
         if name != stage.options["activation"]:
-            words = "the activation is missing" if name == "identity" else f"the activation is {name}"
+            words = NO_ACTIVATION if name == "identity" else f"the activation is {name}"
             yield f"{words} (expected {stage.options['activation']})", stage.change(activation=name)
     if stage.options["is_gated"]:
         other = stage.site.replace(".activated", ".linear")

@@ -1,18 +1,10 @@
 """The exercises of the lecture, as its file of exercises states them."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnkit.help import PAGES, list_chapters
-
-
-class Slip(NamedTuple):
-    """A common mistake: the pipeline and tensor that show it, and what to tell."""
-
-    pipeline: str
-    tensor: str
-    note: str
 
 
 class Exercise(NamedTuple):
@@ -22,7 +14,10 @@ class Exercise(NamedTuple):
     tensors   name -> the tensor in nested lists, or the tensors of a file of parameters by name
     fresh     name -> the numbers, rows or matrices that fresh ones are drawn from, of a file of parameters also by
               their names
+    multiples name of a tensor -> the factors of its rows, which are multiples of one row of fresh numbers
     pipeline  the solution, in which {name} is the file of a tensor; tensor: what of its record is the answer
+    steps     the solution on paper: the name of a computation, with its inputs that have other names here, or that
+              no tensor holds, and the step that is the answer, "" for the last one
     """
 
     number: str
@@ -31,9 +26,12 @@ class Exercise(NamedTuple):
     text: str
     tensors: Mapping[str, Any]
     fresh: Mapping[str, Any]
+    multiples: Mapping[str, Sequence[float]]
     pipeline: str
     tensor: str
-    slips: tuple[Slip, ...]
+    steps: str
+    inputs: Mapping[str, Any]
+    answer: str
 
 
 def read_exercises() -> list[Exercise]:
@@ -51,12 +49,12 @@ def read_exercises() -> list[Exercise]:
             raw["text"].strip(),
             raw["tensors"],
             raw.get("fresh", {}),
+            raw.get("multiples", {}),
             raw["pipeline"],
             raw.get("tensor", "x"),
-            tuple(
-                Slip(slip["pipeline"], slip.get("tensor", raw.get("tensor", "x")), slip["note"])
-                for slip in raw.get("slip", [])
-            ),
+            raw["steps"],
+            raw.get("inputs", {}),
+            raw.get("answer", ""),
         )
         for chapter in list_chapters()
         for place, raw in enumerate(texts.get(chapter.name, []), start=1)

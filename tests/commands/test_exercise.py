@@ -1,17 +1,26 @@
 """attnkit exercise: each solution by hand, right and wrong answers, fresh numbers, and no state."""
 
+import inspect
 import json
 import math
 import os
+import tempfile
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from attnkit.cli import main, pipeline
 from attnkit.commands import exercise as exercises
+from attnkit.formats import Source
+from attnkit.inputs import answers
+from attnkit.model import marking, slips, worked_steps
 from tests.process import bash, run
 
 ALL = exercises.read_exercises()
 IDS = [one.number for one in ALL]
+ROUNDED = "but for the rounding of the steps before it: keep three places until the end"
 
 
 def softmax(rows):
@@ -217,28 +226,332 @@ BY_HAND = {
 }
 
 
-def answer(number, *words, given="", cwd, stdin=b""):
-    return run("exercise", number, *words, "--answer", given, stdin=stdin, cwd=cwd)
+def run_pipeline(exercise):
+    """The tensor of the answer, as the pipeline of the solution computes it."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a gradient of several numbers
+        paths = {name: str(Path(folder, f"{name}.json")) for name in exercise.tensors}
+        for name, value in exercise.tensors.items():
+            Path(paths[name]).write_text(json.dumps(value))
+        (record,) = pipeline.chain_stages(pipeline.parse_stages(exercise.pipeline.format(**paths))).items
+    return np.asarray(record[exercise.tensor], float)
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1, 2, 3])
+def verdict(exercise, numbers):
+    return marking.mark(exercises.pose(exercise), np.array(numbers, float))
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_the_solution_is_what_a_pencil_gives(exercise, seed):
     drawn = exercises.draw_numbers(exercise, seed)
-    right = exercises.remove_single_axes(np.array(BY_HAND[exercise.title](drawn.tensors), dtype=float))
-    np.testing.assert_allclose(exercises.solve(drawn), right, rtol=0, atol=1e-6)
-    assert exercises.check_answer(drawn, np.round(right, 2)) == f"{exercise.number}: right"
+    right = np.array(BY_HAND[exercise.title](drawn.tensors), dtype=float)
+    np.testing.assert_allclose(exercises.pose(drawn).solve().ravel(), right.ravel(), rtol=0, atol=1e-6)
+    assert verdict(drawn, np.round(right, 2)) == verdict(drawn, right) == marking.Verdict(True)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("exercise", ALL, ids=IDS)
+def test_the_pipeline_gives_what_the_steps_on_paper_give(exercise, seed):
+    drawn = exercises.draw_numbers(exercise, seed)
+    right = exercises.pose(drawn).solve()
+    np.testing.assert_allclose(run_pipeline(drawn).ravel(), right.ravel(), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("exercise", ALL, ids=IDS)
+def test_every_slip_is_named_and_none_passes(exercise, seed):
+    """A slip in two places is wrong, and named alone or as one of several, unless it changes no number here."""
+    problem = exercises.pose(exercises.draw_numbers(exercise, seed))
+    right, outcomes = problem.solve(), [*problem.slips()]
+    assert len(outcomes) >= 4
+    for slip, outcome in outcomes:
+        found = marking.mark(problem, np.round(outcome, 2))
+        if marking.is_same(outcome, right):
+            assert found == marking.Verdict(True), slip.name
+        else:
+            assert not found.is_right and slip.note in found.words.removeprefix("one of: "), slip.name
+
+
+@pytest.mark.parametrize("seed", [None, 4, 5])
+@pytest.mark.parametrize("exercise", ALL, ids=IDS)
+def test_steps_rounded_on_paper_are_right(exercise, seed):
+    """Whatever steps are rounded to two places, the result is right; where it is off by more, a sentence says why."""
+    problem = exercises.pose(exercises.draw_numbers(exercise, seed))
+    steps = worked_steps.COMPUTATIONS[problem.computation]
+    rng = np.random.default_rng(0)
+    for share in (0.0, 0.3, 0.5, 0.7, 1.0):
+        values = dict(problem.given)
+        for name, formula in steps.items():
+            value = np.asarray(formula(*[values[one] for one in inspect.signature(formula).parameters]), float)
+            values[name] = np.round(value, 2) if rng.random() < share or name == problem.answer else value
+        found = marking.mark(problem, values[problem.answer])
+        assert found.is_right and found.words in ("", ROUNDED)
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=IDS)
+def test_a_number_that_is_off_is_wrong(exercise):
+    """Each number by one, or by 3 % if it is not whole, beyond what rounding moves it."""
+    problem = exercises.pose(exercise)
+    right, slack = problem.solve(), problem.slack()
+    for at, place in enumerate(np.ndindex(right.shape)):
+        is_whole = abs(right[place] - round(float(right[place]))) < 1e-9
+        answer = np.array(np.round(right, 2))
+        answer[place] += (-1) ** at * (1 if is_whole else max(0.02, 0.03 * abs(right[place])) + slack[place])
+        assert not marking.mark(problem, answer).is_right
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=IDS)
+def test_thirty_seeds_draw_as_many_sheets(exercise):
+    drawn = [exercises.draw_numbers(exercise, seed) for seed in range(1, 31)]
+    assert len({json.dumps(one.tensors) for one in drawn}) >= 28
+    for one in drawn:
+        assert len({*np.round(exercises.pose(one).solve().ravel(), 2)}) > 1 or exercises.pose(one).solve().size == 1
+        for name, value in one.tensors.items():
+            if exercise.fresh.get(name) and not isinstance(value, dict):
+                assert len({*np.ravel(value)}) > 1, name
+
+
+def scaled_attention(q, k, v, scale):
+    """softmax(q kᵀ · scale) v, in plain Python."""
+    return product(softmax([[one * scale for one in row] for row in product(q, transposed(k))]), v)
+
+
+def masked_softmax(scores, may_attend, blocked=-math.inf):
+    return softmax(
+        [[one if may_attend(q, k) else blocked for k, one in enumerate(row)] for q, row in enumerate(scores)]
+    )
+
+
+WORDS = [[1, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]]  # The cat sat
+MAN = [[1, 1], [0, 1], [1, 0]]  # man bites dog
+SCORES = [[1, 3, 2], [0, 1, 5], [1, 1, 2]]
+HALVES = [[[2, 0], [0, 2]], [[1, 1], [0, 1]]]
+ENCODED, QUERIES, MEMORY = [[1, 0, 2], [0, 1, 0]], [[2, 0], [0, 0]], [[1, 0], [0, 1], [1, 1]]
+SUM = [a + b for a, b in zip([1, 2, 3, 4], [1, 0, -1, 4], strict=True)]
+LOSS = -math.log(softmax([[3, 2, 0]])[0][0])
+
+
+def heads_of(scale):
+    outputs = [scaled_attention(half, half, half, scale) for half in HALVES]
+    return [left + right for left, right in zip(*outputs, strict=True)]
+
+
+def encoder_half(scale):
+    attended = scaled_attention(ENCODED, ENCODED, ENCODED, scale)
+    return normalized([[a + b for a, b in zip(*both, strict=True)] for both in zip(ENCODED, attended, strict=True)])
+
+
+def positions_at(angles):
+    return [[math.sin(a), math.cos(b), math.sin(c), math.cos(d)] for a, b, c, d in angles]
+
+
+# title, answer, a part of the words
+KNOWN = [
+    ("A sentence turned around", scaled_attention(MAN, MAN, MAN, 1), "the scale of the scores is missing"),
+    ("Two heads", heads_of(1), "the scale of the scores is missing"),
+    ("Two heads", heads_of(1 / 2), "1/√D of the whole width"),
+    ("The first half of an encoder layer", encoder_half(1), "the scale of the scores is missing"),
+    ("Cross-attention", scaled_attention(QUERIES, MEMORY, MEMORY, 1), "the scale of the scores is missing"),
+    ("Outputs", scaled_attention(WORDS, WORDS, WORDS, 3**-0.5), "the root of the number of keys"),
+    ("Outputs", scaled_attention(WORDS, WORDS, WORDS, 1 / 4), "the scale of the scores is applied twice"),
+    ("Outputs", [[1.2669, 1, 1.2669, 1], [1, 1.2669, 1, 1.2669], [1.3642] * 4], "some notes do so and print [1.2669"),
+    ("Weights", [0.75, 0.25], "some notes print .75 and .25"),
+    ("Weights", [0.6, 0.4], "without the exponential"),
+    ("Weights", softmax([[6 / 2**0.5, 4 / 2**0.5]]), "√4 is 2: some notes write √2"),
+    ("Weights", [3, 2], "those are the scaled scores; the answer is the weights"),
+    ("Scores", softmax([[1, 0, 1], [0, 1, 1], [1, 1, 2]]), "those are the weights; the answer is the scaled scores"),
+    ("Layer normalization", [[-1.1619, -0.3873, 0.3873, 1.1619], [-0.866, -0.866, 0.866, 0.866]], "n − 1, not by n"),
+    ("Layer normalization", [[-0.6, -0.2, 0.2, 0.6], [-0.5, -0.5, 0.5, 0.5]], "by σ², not by σ"),
+    ("Layer normalization", [[-3, -1, 1, 3], [-2, -2, 2, 2]], "those are the distances from the mean"),
+    ("Add and normalize", normalized([[1, 2, 3, 4]]), "the output of the sub-layer is not added"),
+    ("Add and normalize", normalized([[1, 0, -1, 4]]), "the residual is missing"),
+    ("Add and normalize", SUM, "those are the sums x + y"),
+    (
+        "Add and normalize",
+        [a + b for a, b in zip(normalized([[1, 2, 3, 4]])[0], [1, 0, -1, 4], strict=True)],
+        "the norm is that of the input alone",
+    ),
+    (
+        "Add and normalize",
+        [a + b for a, b in zip([1, 2, 3, 4], normalized([[1, 0, -1, 4]])[0], strict=True)],
+        "the residual is added after the norm",
+    ),
+    ("Weights under a causal mask", masked_softmax(SCORES, lambda q, k: k <= q, 0), "0 instead of −∞"),
+    ("Weights under a causal mask", softmax(SCORES), "the causal mask is missing"),
+    ("Weights under a causal mask", masked_softmax(SCORES, lambda q, k: k >= q), "the wrong way round"),
+    (
+        "Weights under a causal mask",
+        [[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]],
+        "the causal mask excludes the token itself",
+    ),
+    (
+        "Weights under a causal mask",
+        [[one if k <= q else 0 for k, one in enumerate(row)] for q, row in enumerate(softmax(SCORES))],
+        "the mask is applied after the softmax",
+    ),
+    (
+        "The product of two masks",
+        [[1, 0, 0], [1, 1, 0], [0, 0, 0]],
+        "some notes set the row of the padding to 0; here only its column is",
+    ),
+    ("The product of two masks", [[1, 1, 0], [0, 1, 0], [0, 0, 0]], "the causal mask is the wrong way round"),
+    ("The product of two masks", [[0, 0, 0], [1, 0, 0], [1, 1, 0]], "the causal mask excludes the token itself"),
+    ("The product of two masks", [[0, 1, 1], [0, 0, 1], [0, 0, 1]], "1 and 0 are exchanged"),
+    (
+        "The product of two masks",
+        [[1, -math.inf, -math.inf], [1, 1, -math.inf], [1, 1, -math.inf]],
+        "a mask to add has 0, not 1, for what stays",
+    ),
+    ("Scores that are not symmetric", [[1, 0], [3, 1]], "queries and keys are exchanged"),
+    ("A feed-forward network", [[2, 2], [2, -1]], "the bias b₁ is missing"),
+    ("Cross-entropy", LOSS / math.log(2), "the logarithm has the base 2"),
+    ("Cross-entropy", LOSS / math.log(10), "the logarithm has the base 10"),
+    ("Cross-entropy", math.exp(LOSS), "that is the perplexity"),
+    ("Cross-entropy", -LOSS, "the minus sign is missing"),
+    ("Cross-entropy", math.exp(-LOSS), "that is the probability"),
+    ("Smoothed targets", -math.log(softmax([[2, 1, 0]])[0][0]), "that is the loss without smoothing"),
+    (
+        "Two rows of sinusoids",
+        positions_at([[math.radians(p / one) for one in (1, 1, 100, 100)] for p in (1, 2)]),
+        "the angles are in degrees",
+    ),
+    (
+        "Two rows of sinusoids",
+        positions_at([[p / one for one in (1, 10, 100, 1000)] for p in (1, 2)]),
+        "the exponent of the cosines is (2i+1)/d",
+    ),
+    (
+        "Two rows of sinusoids",
+        positions_at([[p / one for one in (1, 1, 100, 100)] for p in (2, 3)]),
+        "positions are shifted by +1",
+    ),
+    ("Two rows of sinusoids", [[0.84, 0.34, 0.01, 1], [0.91, -0.42, 0.02, 1]], "some notes print .34"),
+    ("Top-k", [0.6439, 0, 0.2369, 0], "not divided again by their sum"),
+    ("Patches by a kernel", [[9], [11]], "the kernel is turned by 180°"),
+    ("Every second frame", [[12], [234]], "the kernel is turned"),
+    ("A gradient through three steps", [[0.25], [0.5], [1]], "that is the gradient of h_3 alone"),
+    ("Attention through two layers", [[0.7, 0.3], [0.45, 0.55]], "the product is in the wrong order"),
+]
+
+
+@pytest.mark.parametrize(("title", "numbers", "words"), KNOWN, ids=[f"{a}: {c}" for a, _, c in KNOWN])
+def test_a_known_slip_worked_by_hand_is_named(title, numbers, words):
+    found = verdict(next(one for one in ALL if one.title == title), np.round(np.array(numbers, float), 4))
+    assert not found.is_right and words in found.words
+
+
+def test_a_slip_of_one_name_is_called_the_same_in_every_exercise():
+    """What an exercise and `diff --why` both name has one sentence; no two slips of a computation have one note."""
+    for computation, some in slips.SLIPS.items():
+        notes = [(one.step, one.name) for one in some]
+        assert len({*notes}) == len(notes), computation
+    listed = {one.says for some in slips.SLIPS.values() for one in some}
+    assert len(listed) > 200 and {slips.NO_SCALE, slips.N_MINUS_1, slips.RESIDUAL_AFTER} <= listed
+
+
+# an answer to 5.2 (.7311 .2689) and to others, in the forms that people write
+FORMS = [
+    (".73 .27", "5.2"),
+    ("0.73,0.27", "5.2"),
+    ("0,73 0,27", "5.2"),
+    ("0,73; 0,27", "5.2"),
+    ("0,73, 0,27", "5.2"),
+    ("11/15 4/15", "5.2"),
+    ("11 / 15, 4 / 15", "5.2"),
+    ("73% 27 %", "5.2"),
+    ("73,1% 26,9%", "5.2"),
+    ("(0.73, 0.27)", "5.2"),
+    ("[0.73 0.27]", "5.2"),
+    ("[[0.73105858 0.26894142]]", "5.2"),
+    ("array([[0.731, 0.269]], dtype=float32)", "5.2"),
+    ("tensor([[0.7311, 0.2689]], device='cuda:0', grad_fn=<SoftmaxBackward0>)", "5.2"),
+    ("[np.float64(0.731), np.float64(0.269)]", "5.2"),
+    ("p_1 = 0.73, p_2 = 0.27", "5.2"),
+    ("a,b\n0.73,0.27\n", "5.2"),
+    ("word,The,cat\nq,0.73,0.27\n", "5.2"),
+    ("| 0.73 | 0.27 |", "5.2"),
+    ("7.3e-1 +0.27", "5.2"),
+    ('{"weights": [[0.73, 0.27]]}', "5.2"),
+    ("[0.73][0.27]", "5.2"),
+    (".76 .97", "1.1"),
+    ("[[0.76], [0.97]]", "1.1"),
+    ("0.76\n0.97", "1.1"),
+    ("(0.76,), (0.97,)", "1.1"),
+    ("True False False True True False True True False", "8.2"),
+    ("[[True, False, False], [True, True, False], [True, True, False]]", "8.2"),
+    ("[[ True False False]\n [ True  True False]\n [ True  True False]]", "8.2"),
+    ("true,false,false\ntrue,true,false\ntrue,true,false", "8.2"),
+    ("1 0 0 1 1 0 1 1 0", "8.2"),
+    ("1,0,0,1,1,0,1,1,0", "8.2"),
+    ("1 & 0 & 0 \\\\ 1 & 1 & 0 \\\\ 1 & 1 & 0", "8.2"),
+    ("0,35", "14.1"),
+    ("[0.35]", "14.1"),
+    ("loss = 0.349", "14.1"),
+    ("−1.34 −0.45 0.45 1.34 −1 −1 1 1", "10.1"),
+    ("-3/√5 -1/√5 1/√5 3/√5 -1 -1 1 1", "10.1"),
+]
+
+
+@pytest.mark.parametrize(("text", "number"), FORMS)
+def test_an_answer_in_any_form(text, number):
+    exercise = exercises.find_exercise(number)
+    count = exercises.pose(exercise).solve().size
+    numbers = answers.read_answer(Source.of(text.encode(), "--answer"), exercise.tensor, count)
+    assert marking.mark(exercises.pose(exercise), numbers) == marking.Verdict(True)
+
+
 @pytest.mark.parametrize(
-    ("exercise", "slip"), [(one, slip) for one in ALL for slip in one.slips], ids=lambda one: getattr(one, "number", "")
+    ("text", "code", "problem"),
+    [
+        ("", 3, "--answer: no numbers"),
+        ("words", 3, "--answer: 'words' is not a number"),
+        ("0.73 and 0.27", 3, "--answer: 'and' is not a number"),
+        ("[[0.73, 0.27", 0, ""),
+        ("[[0.73", 3, "--answer: line 1 column 7: unexpected end of input"),
+        ("1/0", 3, "--answer: '1/0' is not a number"),
+        ('{"tensors":{"a":[1],"b":[2]}}', 3, "--answer: no tensor 'x' (it has a, b)"),
+        ('{"x":["a"]}', 3, "--answer: "),
+        ("nan nan", 1, "5.2: wrong: number 1 is nan, not a number"),
+        ("0.73", 1, "5.2: wrong: it has 1 number (expected 2)"),
+        ("0,73,0,27", 1, "5.2: wrong: it has 4 numbers (expected 2)"),
+        (b"\xff\xfe 1", 3, "--answer: not UTF-8 text (byte 0)"),
+        ("9" * 400 + " 1", 1, "5.2: wrong: number 1 is inf, too large"),
+    ],
 )
-def test_a_slip_is_named(exercise, slip, seed):
-    drawn = exercises.draw_numbers(exercise, seed)
-    with pytest.raises(exercises.DifferentError) as wrong:
-        exercises.check_answer(drawn, exercises.solve(drawn, slip))
-    assert str(wrong.value) == f"{exercise.number}: wrong: {slip.note}"
+def test_what_is_no_answer_is_an_error_of_one_line(text, code, problem, capfd):
+    line = ["exercise", "5.2", "--answer", os.fsdecode(text)]
+    assert main.main(line) == code
+    assert capfd.readouterr().err.startswith(f"attnkit exercise: {problem}" if problem else "")
+
+
+@pytest.mark.parametrize("stdin", [b".73 .27", b"73%,27%\n", b"[[0.73, 0.27]]", b"0,73\t0,27\n"])
+def test_an_answer_on_standard_input_has_any_form(stdin, tmp_path):
+    done = run("exercise", "5.2", "--answer", "-", stdin=stdin, cwd=tmp_path)
+    assert (done.code, done.out, done.err) == (0, b"5.2: right\n", "")
+
+
+def test_a_binary_record_on_standard_input_is_an_answer(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([[0.73, 0.27]], np.float32))
+    data = (tmp_path / "x.npy").read_bytes()
+    done = run("exercise", "5.2", "--answer", "-", stdin=data, cwd=tmp_path)
+    assert (done.code, done.out) == (0, b"5.2: right\n")
+    done = run("exercise", "5.2", "--answer", "-", stdin=data[:-4], cwd=tmp_path)
+    assert (done.code, done.out) == (3, b"") and done.err.startswith("attnkit exercise: <stdin>: ")
+
+
+def test_rounded_steps_are_right_with_a_sentence(capfd):
+    """.35 from p = .71, whose −ln is .342: the loss is .349."""
+    assert main.main(["exercise", "14.1", "--answer", "0.34"]) == 0
+    assert capfd.readouterr().out == f"14.1: right, {ROUNDED}\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "code"),
+    [("20.3", "[[212],[430]]", 1), ("20.3", "[[210],[432]]", 0), ("6.2", "1 0 3 2", 1), ("3.1", "3 4 1 2 3 4", 0)],
+)
+def test_whole_numbers_are_exact(number, answer, code):
+    assert main.main(["exercise", number, "--answer", answer]) == code
 
 
 def test_every_chapter_of_arithmetic_has_its_exercises():
@@ -270,7 +583,7 @@ def test_the_examples_of_the_help_are_right(tmp_path):
     files = "echo '[[2,3,4,1]]' > q.json; echo '[[1,0,1,0],[0,1,0,1]]' > k.json"
     examples = [line.strip() for line in run("exercise", "--help").out.decode().splitlines() if "--answer " in line]
     examples = [line for line in examples if line.startswith("attnkit ")]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for line in examples:
         assert bash(f"{files}; {line}", cwd=tmp_path).out.decode() == "5.2: right\n", line
 
