@@ -17,13 +17,33 @@ if TYPE_CHECKING:
     from attnkit.display.figures import Section
 
 BLANK = "____"  # what a student fills in
+START = "embed"  # the tool whose results are what a sheet starts from: the vectors of words are given, not computed
+
+# tool -> step -> the tensors that it is computed from; others from the x before the stage and every step before them
+READS: dict[str, dict[str, tuple[str, ...]]] = {
+    "posenc": {"angle": (), "sine": ("angle",), "cosine": ("angle",), "encoding": ("angle", "sine", "cosine")},
+    "attend": {
+        "q": ("x",),
+        "k": ("x", "memory"),
+        "v": ("x", "memory"),
+        "scores": ("q", "k"),
+        "scaled": ("scores",),
+        "capped": ("scaled",),
+        "masked": ("scaled", "capped", "mask", "bias"),
+        "weights": ("scaled", "capped", "masked"),
+        "heads": ("weights", "v"),
+    },
+    "ffn": {"hidden": ("x",), "linear": ("x",), "activated": ("hidden",)},
+}
+READ_NO_X = {"mask"}  # tools
 
 
 class Sheet:
     """The sections of the stages of `run --steps`, as they finish.
 
     calls  the stages, which from now on add all their steps to their results
-    blank  shell patterns of the tensors whose numbers are left out: weights, attend.w?, 3.*
+    blank  shell patterns of the tensors whose numbers are left out: weights, attend.w?, 3.*; what is computed from
+           them is left out too, and what the sheet starts from never is
     """
 
     def __init__(self, calls: Sequence[Stage], blank: Sequence[str] = ()) -> None:
@@ -31,6 +51,8 @@ class Sheet:
         self.sections: list[Section] = []
         self._blank = dict.fromkeys(blank, False)  # -> whether it has matched a tensor
         self._names: list[str] = []
+        self._given: set[str] = set()  # patterns that match what the sheet starts from
+        self._empty: set[str] = set()  # tensors of the record before the stage whose numbers are left out
         self._commands = [stage.command_line() for stage in calls]
         self._parameters: dict[str, Array] = {}
         for stage in calls:
@@ -48,39 +70,65 @@ class Sheet:
 
     def add_stage(self, at: int, stage: Stage, result: Result) -> None:
         """Add a result: its command, its parameters, and what it computed."""
-        from attnkit.display.figures import Section
+        from attnkit.display.figures import Section, tensor_section
 
         name = f"{at + 1}.{stage.tool.name}"
         self.sections.append(Section(f"{at + 1}. {self._commands[at]}", []))
         parameters = Record({one: self._describe(one, array) for one, array in self._parameters.items()})
         self._parameters.clear()
         for parameter in parameters:
-            self._add_section(name, parameter, parameters)
+            section = tensor_section(views.tensor_view(parameters, parameter), self._looks)
+            self.sections.append(leave_blank(section) if self._is_blank(name, parameter) else section)
+        sections = self._result_sections(stage, result)
+        empty = set[str]()
+        for place, (tensor, section) in enumerate(sections):
+            earlier = [one for one, _ in sections[:place]]
+            is_empty = self._is_blank(name, tensor) or self._reads_blanks(stage.tool.name, tensor, earlier, empty)
+            empty |= {tensor} if is_empty else set()
+            self.sections.append(leave_blank(section) if is_empty else section)
+        self._empty = self._empty - {tensor for tensor, _ in sections} | empty
+
+    def _result_sections(self, stage: Stage, result: Result) -> "list[tuple[str, Section]]":
+        """The sections of what a stage computed, each with the name of its tensor."""
+        from attnkit.display.figures import tensor_section
+
         has_own_view = (stage.tool.views.table or stage.tool.views.figure) not in (None, render_explained)
         if not isinstance(result, Record) or is_explanation(result, stage) or has_own_view:
-            self.sections += [*stage.sections, *figures.make_sections(result, stage, self._looks)]
-            return
+            sections = [*stage.sections, *figures.make_sections(result, stage, self._looks)]
+            return [(section.title, section) for section in sections]
         record = views.name_tokens(result, stage.common.get("tokens") or "plain")
-        for tensor in views.computed_names(record, stage):
-            self._add_section(name, tensor, record)
+        names = views.computed_names(record, stage)
+        return [(name, tensor_section(views.tensor_view(record, name), self._looks)) for name in names]
+
+    def _reads_blanks(self, tool: str, tensor: str, earlier: Sequence[str], empty: set[str]) -> bool:
+        """Whether a tensor is computed from one whose numbers are left out, before the stage or in it."""
+        reads = READS.get(tool, {}).get(tensor)
+        if reads is None:
+            return bool(empty) or ("x" in self._empty and tool not in READ_NO_X)
+        return any(one in (empty if one in earlier else self._empty) for one in reads)
 
     def _describe(self, parameter: str, array: Array) -> Tensor:
         axes = parameter_axes("", parameter)
         return Tensor(array, axes if len(axes) == array.ndim else None)
 
-    def _add_section(self, stage: str, tensor: str, record: Record) -> None:
-        from attnkit.display.figures import tensor_section
-
-        section = tensor_section(views.tensor_view(record, tensor), self._looks)
+    def _is_blank(self, stage: str, tensor: str) -> bool:
+        """Whether a pattern matches a tensor of a stage."""
         names = (tensor, f"{stage.partition('.')[2]}.{tensor}", f"{stage}.{tensor}")
-        self._names += [name for name in (names[0], names[2]) if name not in self._names]
+        is_start = names[1].startswith(f"{START}.")
         matching = [one for one in self._blank if any(fnmatch.fnmatchcase(name, one) for name in names)]
+        if is_start:
+            self._given |= {*matching}
+            return False
+        self._names += [name for name in (names[0], names[2]) if name not in self._names]
         self._blank |= dict.fromkeys(matching, True)
-        self.sections.append(leave_blank(section) if matching else section)
+        return bool(matching)
 
     def _check_blank(self) -> None:
         """Check that every pattern of --blank has matched a tensor."""
         for pattern, is_used in self._blank.items():
+            if not is_used and pattern in self._given:
+                problem = "is what the sheet starts from; only what is computed from it can be left out"
+                raise UsageError(f"{pattern!r} {problem} ({join_names(self._names, 12)})", "--blank")
             if not is_used:
                 near = suggest(pattern, self._names) or f" (it has {join_names(self._names, 12)})"
                 raise UsageError(f"{pattern!r} matches no tensor of the sheet{near}", "--blank")
@@ -97,7 +145,7 @@ def leave_blank(section: "Section") -> "Section":
 
     def empty(table: Table) -> Table:
         head, *rows = table.rows
-        blank = [[text if at in table.left else BLANK for at, text in enumerate(row)] for row in rows]
+        blank = [[text if at == 0 and at in table.left else BLANK for at, text in enumerate(row)] for row in rows]
         return table._replace(rows=[head, *blank])
 
     panels = [empty(panel) if isinstance(panel, Table) else BLANK for panel in section.panels]

@@ -195,7 +195,9 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
         ],
         "blank": Annotated[
             tuple[str, ...],
-            options.names("leave the numbers of these tensors of the sheet empty, for students: weights,4.ffn.*"),
+            options.names(
+                "leave these tensors of the sheet, and what is computed from them, empty, for students: weights,4.ffn.*"
+            ),
         ],
         "save": Annotated[
             str, typer.Option(metavar="DIR", help="write the record of each stage to DIR: 1-embed.npz, 2-posenc.npz, …")

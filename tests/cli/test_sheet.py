@@ -76,25 +76,58 @@ def test_the_numbers_of_a_sheet_follow_from_each_other(here):
     np.testing.assert_allclose(numbers(found["2.x"]), x, atol=1e-5)
 
 
+def blank_cells(rows):
+    """The cells beside the labels of rows; of several heads each table begins with the labels of its columns."""
+    return {cell for row in rows[1:] if row[0] != rows[0][0] for cell in row[1:]}
+
+
+SCORES = ["2.scores", "2.scaled", "2.weights", "2.heads", "2.x"]
+NORM = ["3.mean", "3.variance", "3.inverse_std", "3.normalized", "3.x"]
+NETWORK = ["4.hidden", "4.activated", "4.x"]
+
+
 @pytest.mark.parametrize(
     ("blank", "empty"),
     [
-        ("weights", ["2.weights"]),
-        ("x", ["1.x", "2.x", "3.x", "4.x"]),
-        ("attend.w?,mean", ["2.wq", "2.wk", "2.wv", "2.wo", "3.mean"]),
-        ("4.ffn.*", ["4.w1", "4.w2", "4.hidden", "4.activated", "4.x"]),
+        ("x", ["2.x", *NORM, *NETWORK]),
+        ("weights", ["2.weights", "2.heads", "2.x", *NORM, *NETWORK]),
+        ("k,attend.w?", ["2.wq", "2.wk", "2.wv", "2.wo", "2.k", *SCORES, *NORM, *NETWORK]),
+        ("v", ["2.v", "2.heads", "2.x", *NORM, *NETWORK]),
+        ("variance", ["3.variance", "3.inverse_std", "3.normalized", "3.x", *NETWORK]),
+        ("4.ffn.*", ["4.w1", "4.w2", *NETWORK]),
+        ("wq,wv", ["2.wq", "2.wv"]),
     ],
 )
-def test_blank_cells_have_no_numbers_and_the_others_stay(here, blank, empty):
+def test_blank_cells_and_what_is_computed_from_them_have_no_numbers_and_the_others_stay(here, blank, empty):
     whole, found = tables(sheet(here)), tables(sheet(here, "--blank", blank))
     assert [*found] == [*whole]
     for name, rows in found.items():
         if name in empty:
             assert [row[0] for row in rows] == [row[0] for row in whole[name]]
-            assert not re.search("[0-9]", "".join(cell for row in rows for cell in row[1:] if row is not rows[0]))
-            assert sum(row.count("____") for row in rows) > 0
+            assert blank_cells(rows) == {"____"}
         else:
             assert rows == whole[name]
+
+
+def test_what_the_lecture_hands_out_can_be_computed_and_shows_no_answer(tmp_path):
+    """Its embeddings are given, and the outputs stand nowhere, not in the heads above them nor in the words below."""
+    line = 'embed "The cat" --dim 4 | posenc | mask --causal | attend --heads 2 | decode --top 2'
+    given = ["1.ids", "1.x", "2.angle", "2.sine", "2.cosine", "2.encoding", "2.x", "3.mask.causal", "3.mask"]
+    whole, found = (
+        tables(run("run", line, "--steps", "-f", "markdown", *words, cwd=tmp_path).out.decode())
+        for words in ((), ("--blank", "weights,attend.x"))
+    )
+    shown = {name for name, rows in found.items() if rows == whole[name]}
+    assert shown == {*given, "4.q", "4.k", "4.v", "4.scores", "4.scaled", "4.masked"}
+    hidden = [rows for name, rows in found.items() if name not in shown]
+    assert set.union(*(blank_cells(rows) for rows in hidden)) == {"____"}
+
+
+@pytest.mark.parametrize("pattern", ["ids", "embed.x", "1.*"])
+def test_what_a_sheet_starts_from_is_never_left_out(here, pattern):
+    done = run("run", "layer.attnkit", "--steps", "-f", "markdown", "--blank", pattern, cwd=here)
+    problem = "is what the sheet starts from; only what is computed from it can be left out (wq, 2.attend.wq, wk"
+    assert (done.code, done.out) == (2, b"") and f"attnkit run: --blank: {pattern!r} {problem}" in done.err
 
 
 def test_the_formats_hold_the_same_sheet(here):
