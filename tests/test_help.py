@@ -1,11 +1,13 @@
 """attnkit help: topics and tools, Markdown on a pipe, plain text on a terminal."""
 
+import collections
 import inspect
 import itertools
 import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -208,6 +210,52 @@ def test_what_a_lesson_needs_is_answered_with_its_command(word, command, capfd):
     assert capfd.readouterr().out.startswith(f"attnkit {command}: ")
 
 
+def shown_section(phrase, capfd):
+    """The page and the heading that `attnkit help PHRASE` prints, of one section alone; ("", "") for another answer."""
+    try:
+        main.main(["help", *phrase.split()])
+    except SystemExit:
+        return "", ""
+    page = capfd.readouterr().out
+    chapter = re.match(r"# \d+ (\w+): ", page)
+    headings = re.findall("^## (.*)$", page, re.MULTILINE)
+    whole = re.search(r"^The whole (?:chapter|page): `attnkit help (.*)`$", page, re.MULTILINE)
+    if whole:
+        return whole[1], headings[0]
+    return (f"lecture {chapter[1]}", "") if chapter else ("", "")
+
+
+def test_phrases_of_lecture_notes_open_the_section_that_explains_them(capfd):
+    """A word of the index itself opens its whole chapter, with the section in it."""
+    listed = tomllib.loads((ROOT / "tests" / "phrases.toml").read_text())
+    phrases = [(page, heading, one) for page, own in listed.items() for heading, some in own.items() for one in some]
+    found = [help.find_section(one) for _, _, one in phrases]
+    missed = [
+        given for given, one in zip(phrases, found, strict=True) if one is None or (one.page, one.heading) != given[:2]
+    ]
+    assert len({one for _, _, one in phrases}) == len(phrases) >= 200
+    assert len(missed) <= len(phrases) * 0.05, missed
+    for page, heading, one in [given for given in phrases if given not in missed][::40]:
+        assert shown_section(one, capfd) in ((page, heading), (page, ""))
+
+
+def test_the_index_names_sections_that_exist_and_no_word_twice():
+    index = tomllib.loads((help.PAGES / "index.toml").read_text())
+    headings = {(one.page, one.heading) for one in help.list_sections()}
+    assert {(page, heading) for page, own in index.items() for heading in own} <= headings
+    words = ["".join(help.fold_words(one)) for own in index.values() for some in own.values() for one in some]
+    assert [one for one, count in collections.Counter(words).items() if count > 1] == []
+
+
+def test_a_phrase_without_a_word_of_the_index_lists_three_sections(capfd):
+    assert main.main(["help", "harmless", "keys", "of", "a", "config"]) == 0
+    first, _, *lines = capfd.readouterr().out.splitlines()
+    assert first == "The sections with most words of 'harmless keys of a config':"
+    assert len(lines) == 3 and all(re.match("- `attnkit help [a-z ]+`: .", line) for line in lines)
+    assert main.main(["help", "lecture", "future", "words"]) == 0
+    assert capfd.readouterr().out.startswith("# 8 masks: padding, later words, and the product of both\n\n## The look-")
+
+
 def test_an_idea_that_is_an_option_too_ends_with_the_option(capfd):
     assert main.main(["help", "one-hot"]) == 0
     shown = capfd.readouterr().out
@@ -230,6 +278,7 @@ def test_no_bold_where_none_is_wanted(setting):
         (["lecture", "tokkens"], "no chapter 'tokkens'; did you mean tokens?"),
         (["lecture", "99"], "no chapter '99'; attnkit help lecture lists them"),
         (["attend", "zzz"], "no tool or topic 'attend zzz'; did you mean attend?"),
+        (["zzz", "qqq"], "no tool or topic 'zzz qqq'; attnkit help lists both"),
     ],
 )
 def test_what_is_no_topic(arguments, problem):

@@ -25,7 +25,7 @@ from attnkit.errors import (
 
 if TYPE_CHECKING:
     from attnkit.cli.tool import Stage
-    from attnkit.help import Chapter
+    from attnkit.help import Chapter, PageSection
 
 FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit mask --causal | attnkit attend --heads 2'
 
@@ -144,8 +144,20 @@ def show_chapter(word: str) -> int:
 
     if chapter := pages.find_chapter(word):
         return write_page(chapter.read() + list_practice(chapter.name))
+    section = pages.find_section(word)
+    if section and section.page.startswith("lecture "):
+        return write_section(section)
     meant = suggest(word, [name for one in pages.list_chapters() for name in (one.name, *one.words)])
     raise UsageError(f"no chapter {word!r}{meant or '; attnkit help lecture lists them'}")
+
+
+def write_section(section: "PageSection") -> int:
+    """Print a section below the title of its page."""
+    kind = "chapter" if section.page.startswith("lecture ") else "page"
+    return write_page(
+        f"# {section.title}\n\n## {section.heading}\n\n{section.text}\n\n"
+        f"The whole {kind}: `attnkit help {section.page}`\n"
+    )
 
 
 def list_practice(chapter: str) -> str:
@@ -161,8 +173,7 @@ def list_practice(chapter: str) -> str:
 
 
 def explain_word(word: str, chapter: "Chapter | None") -> int:
-    """Print the chapter that explains a word, or the option it stands for."""
-    from attnkit import help as pages
+    """Print the chapter that explains a word, the option it stands for, or the section of a phrase."""
     from attnkit.cli import hints
 
     explained = hints.explain_word(word)
@@ -170,11 +181,24 @@ def explain_word(word: str, chapter: "Chapter | None") -> int:
         return write_page(chapter.read() + list_practice(chapter.name)) or write_text(
             f"\n{explained}" if explained else ""
         )
-    if not explained:
-        words = [name for one in pages.list_chapters() for name in (one.name, *one.words)]
-        meant = suggest(word, [*commands.TOOLS, *pages.list_topics(), *words])
-        raise UsageError(f"no tool or topic {word!r}{meant or '; attnkit help lists both'}")
-    return write_text(explained)
+    return write_text(explained) if explained else find_phrase(word)
+
+
+def find_phrase(phrase: str) -> int:
+    """Print the section of a phrase, or list those with most of its words."""
+    from attnkit import help as pages
+
+    first, *others = phrase.split()
+    is_of_tool = first in commands.TOOLS and not pages.find_section(" ".join(others))
+    if not is_of_tool and (section := pages.find_section(phrase)):
+        return write_section(section)
+    words = [name for one in pages.list_chapters() for name in (one.name, *one.words)]
+    meant = suggest(phrase, [*commands.TOOLS, *pages.list_topics(), *words])
+    sections = [] if is_of_tool or (meant and not others) else pages.rank_sections(phrase)
+    if not sections:
+        raise UsageError(f"no tool or topic {phrase!r}{meant or '; attnkit help lists both'}")
+    lines = [f"- `attnkit help {one.page}`: {one.heading}\n" for one in sections]
+    return write_page(f"The sections with most words of {phrase!r}:\n\n{''.join(lines)}")
 
 
 def write_page(page: str) -> int:

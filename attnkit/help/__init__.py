@@ -1,7 +1,11 @@
 """Pages of documentation in Markdown, shown by `attnkit help TOPIC`."""
 
+import functools
+import math
 import re
 import textwrap
+from collections import Counter
+from collections.abc import Collection
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +13,7 @@ from typing import NamedTuple
 PAGES = Path(__file__).parent
 TOOL_WIDTH = 80  # of the terminals that the pages of tools are laid out for
 BOLD, END = "\x1b[1m", "\x1b[0m"
+FILLERS = "a an and are at by do does for from how in is it of on or that the this to what why with"  # no ideas
 FENCED = re.compile(r"^```\w*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 
@@ -95,8 +100,115 @@ def find_chapter(word: str) -> Chapter | None:
     return None
 
 
+@functools.cache
 def _fold(word: str) -> str:
-    return re.sub(r"[\s_-]", "", word.casefold().replace("&", "and")).removesuffix("s")
+    return "".join(fold_words(word))
+
+
+class PageSection(NamedTuple):
+    """A section of a page or of a chapter of the lecture.
+
+    page   what `attnkit help` calls the page: "generation", "lecture heads"
+    words  of notes and textbooks for its idea
+    """
+
+    page: str
+    title: str
+    heading: str
+    text: str
+    words: tuple[str, ...] = ()
+
+
+@functools.cache
+def list_sections() -> tuple[PageSection, ...]:
+    """The sections of the lecture in their order, then those of the other pages.
+
+    >>> [one.heading for one in list_sections() if one.page == "lecture heads"][1]
+    'Two heads point at two words'
+    """
+    import tomllib
+
+    index = tomllib.loads((PAGES / "index.toml").read_text(encoding="utf-8"))
+    pages = [(f"lecture {one.name}", one.read(), index[f"lecture {one.name}"]) for one in list_chapters()]
+    pages += [(topic, read_page(topic), index.get(topic, {})) for topic in list_topics() if topic != "lecture"]
+    found = []
+    for page, markdown, words in pages:
+        head, *sections = re.split(r"^## ", markdown, flags=re.MULTILINE)
+        title = head.partition("\n")[0].removeprefix("# ")
+        for one in sections:
+            heading, _, text = one.partition("\n")
+            found.append(PageSection(page, title, heading, text.strip("\n"), tuple(words.get(heading, ()))))
+    return tuple(found)
+
+
+def find_section(phrase: str) -> PageSection | None:
+    """Find the section of the longest word of the index that is in a phrase, or None.
+
+    Words of sections come first. A word of a whole chapter must be half of the phrase, and stands for the section with
+    most words of it.
+
+    >>> find_section("masked multi-head attention").heading, find_section("contextual embeddings").heading
+    ('The look-ahead mask', 'One word, two contexts')
+    """
+    sections = list_sections()
+    of_sections = [(word, [one]) for one in sections for word in (*one.words, one.heading) if one.words]
+    of_chapters = [
+        (word, [one for one in sections if one.page == f"lecture {chapter.name}"])
+        for chapter in list_chapters()
+        for word in (chapter.name, *chapter.words)
+    ]
+    parts = fold_words(phrase)
+    spans = {  # the words in a row, joined -> how many they are
+        "".join(parts[start:end]): end - start
+        for start in range(len(parts))
+        for end in range(start + 1, len(parts) + 1)
+    }
+    least = len({*parts} - {*fold_words(FILLERS)}) / 2
+    for entries, count in ((of_sections, 0), (of_chapters, least)):
+        found = [(folded, own) for word, own in entries if spans.get(folded := _fold(word), -1) >= count]
+        if found:
+            candidates = max(found, key=lambda pair: len(pair[0]))[1]
+            return candidates[0] if len(candidates) == 1 else max(candidates, key=lambda one: _weigh(parts, one))
+    return None
+
+
+def rank_sections(phrase: str, count: int = 3) -> list[PageSection]:
+    """The sections with most words of a phrase, which have more than half of them.
+
+    >>> rank_sections("a causal mask that is explained")[0].page, rank_sections("zzz")
+    ('lecture masks', [])
+    """
+    parts = {*fold_words(phrase)} - {*fold_words(FILLERS)}
+    sections = [one for one in list_sections() if 2 * len(parts & {*_count_words(one)}) > len(parts)]
+    return sorted(sections, key=lambda one: -_weigh(parts, one))[:count]
+
+
+def fold_words(text: str) -> list[str]:
+    """The words of a text without capitals, endings of plurals and British spelling.
+
+    >>> fold_words("Multi-Head Attentions & normalisation")
+    ['multi', 'head', 'attention', 'and', 'normalization']
+    """
+    words = re.findall(r"\w+", text.casefold().replace("&", " and ").replace("_", " "))
+    return [word.replace("isation", "ization").removesuffix("s") for word in words]
+
+
+@functools.cache
+def _count_words(section: PageSection) -> Counter[str]:
+    """How often a section has each word; a word of its heading or of the index counts as five."""
+    return Counter(fold_words(section.text) + 5 * fold_words(f"{section.heading} {' '.join(section.words)}"))
+
+
+def _weigh(parts: Collection[str], section: PageSection) -> float:
+    """How much a section is about some words: rare words, and those that are frequent in it, weigh more."""
+    own = _count_words(section)
+    return sum(_rarity(part) * (1 + math.log(own[part])) for part in parts if own[part])
+
+
+@functools.cache
+def _rarity(word: str) -> float:
+    sections = list_sections()
+    return math.log(len(sections) / (1 + sum(word in _count_words(one) for one in sections)))
 
 
 def _list_contents() -> str:
