@@ -90,7 +90,7 @@ def mark(problem: Problem, answer: Any) -> Verdict:
 
     >>> problem = Problem("softmax", {"scores": np.array([[3.0, 2.0]])}, "weights")
     >>> mark(problem, np.array([0.73, 0.27])), mark(problem, np.array([0.27, 0.73])).words
-    (Verdict(is_right=True, words=''), 'the exponents have the wrong sign: softmax is e^score / Σ e^score')
+    (Verdict(is_right=True, words=''), 'the exponents have the wrong sign; softmax is e^score / Σ e^score')
     """
     right, slack = problem.solve(), problem.slack()
     if has_numbers_of(answer, right):
@@ -109,10 +109,10 @@ def join_notes(notes: list[str]) -> str:
     """One note, or several of which an answer shows any.
 
     >>> join_notes(["a is missing", "b is twice", "a is missing"])
-    'one of: a is missing; b is twice'
+    'one of: a is missing, or: b is twice'
     """
     different = [*dict.fromkeys(notes)]
-    return ("one of: " if len(different) > 1 else "") + "; ".join(different)
+    return ("one of: " if len(different) > 1 else "") + ", or: ".join(different)
 
 
 def name_steps(problem: Problem, answer: Any) -> list[str]:

@@ -50,7 +50,7 @@ class Slip(NamedTuple):
 
     @property
     def note(self) -> str:
-        return f"{self.says}: {self.hint}" if self.hint else self.says
+        return f"{self.says}; {self.hint}" if self.hint else self.says
 
 
 # what slips of whole models and of exercises are called
@@ -128,7 +128,7 @@ SCALES = (
         "exchanged q and k",
         "queries and keys are exchanged (K Qᵀ, not Q Kᵀ)",
         lambda q, k: k @ transposed(q),
-        "rows are queries",
+        "rows should be queries",
     ),
 )
 
@@ -317,7 +317,7 @@ CAUSAL = (
     Slip(
         "masked",
         "later tokens alone",
-        "the mask is reversed",
+        "only later tokens are allowed",
         lambda scores: np.where(np.tri(*scores.shape) == 0, scores, -np.inf),
         "a token may attend to itself and to the tokens before it",
     ),
@@ -431,7 +431,7 @@ HEADS = (
         "one head",
         "that is one head of four columns",
         lambda x: attend_to(x, x, x),
-        "each head has two columns",
+        "give each head two columns",
     ),
     Slip(
         "output",
@@ -452,65 +452,65 @@ HEADS = (
         "sum of heads",
         "the heads are added",
         lambda output: output.sum(0),
-        "their outputs are put side by side",
+        "put their outputs side by side",
     ),
     Slip(
         "joined",
         "mean of heads",
         "that is the mean of the heads",
         lambda output: output.mean(0),
-        "their outputs are put side by side",
+        "put their outputs side by side",
     ),
     Slip(
         "joined",
         "heads below each other",
         "the outputs of the heads stand below each other",
         lambda output: output,
-        "they are put side by side",
+        "put them side by side",
     ),
     Slip("joined", "heads exchanged", "the second head comes first", lambda output: concatenate_heads(output[::-1])),
 )
 
 RESIDUALS = (
     Slip("summed", "no residual", NO_RESIDUAL, lambda output: output, "add the input x to the output of the sub-layer"),
-    Slip("summed", "residual alone", RESIDUAL_ALONE, lambda x, output: x, "the norm reads their sum"),
+    Slip("summed", "residual alone", RESIDUAL_ALONE, lambda x, output: x, "normalize their sum"),
     Slip("summed", "residual twice", RESIDUAL_TWICE, lambda x, output: 2 * x + output),
     Slip(
         "summed",
         "residual subtracted",
         "the output is subtracted",
         lambda x, output: x - output,
-        "the norm reads the sum",
+        "normalize the sum",
     ),
     Slip(
         "summed",
         "residual multiplied",
         "the input is multiplied by the output",
         lambda x, output: x * output,
-        "the norm reads the sum",
+        "normalize the sum",
     ),
     Slip(
         "normalized",
         "residual after the norm",
         RESIDUAL_AFTER,
         lambda x, output: x + normalize(output),
-        "the norm reads the sum",
+        "normalize the sum",
     ),
     Slip(
         "normalized",
         "normalized input",
         "the norm is that of the input alone, and the output is added to it",
         lambda x, output: normalize(x) + output,
-        "the norm reads the sum",
+        "normalize the sum",
     ),
     Slip(
         "normalized",
         "sum of norms",
         "each is normalized by itself",
         lambda x, output: normalize(x) + normalize(output),
-        "the norm reads the sum",
+        "normalize the sum",
     ),
-    Slip("normalized", "pre-norm", PRE_NORM, lambda x, q: x + attend_to(*[normalize(x)] * 3), "the norm reads the sum"),
+    Slip("normalized", "pre-norm", PRE_NORM, lambda x, q: x + attend_to(*[normalize(x)] * 3), "normalize the sum"),
 )
 
 NORMS = (
@@ -555,7 +555,7 @@ NORMS = (
         "absolute distances",
         "σ is the mean of the distances",
         lambda centered: np.abs(centered).mean(-1, keepdims=True),
-        "it is the root of the mean of their squares",
+        "take the root of the mean of their squares",
     ),
     Slip(
         "variance",
@@ -638,10 +638,14 @@ NETWORKS = (
         "sigmoid for ReLU",
         "the activation is sigmoid",
         lambda hidden: sigmoid_of(hidden),
-        "here it is max(0, ·)",
+        "here it should be max(0, ·)",
     ),
     Slip(
-        "activated", "tanh for ReLU", "the activation is tanh", lambda hidden: np.tanh(hidden), "here it is max(0, ·)"
+        "activated",
+        "tanh for ReLU",
+        "the activation is tanh",
+        lambda hidden: np.tanh(hidden),
+        "here it should be max(0, ·)",
     ),
 )
 
@@ -689,14 +693,14 @@ LINEARS = (
     Slip(
         "product",
         "next row",
-        "the rows are counted from 0, not from 1",
+        "each word has the row after its own",
         lambda x, w: x @ np.roll(w, -1, axis=0),
         "1 in the first place picks the first row",
     ),
     Slip(
         "product",
         "row before",
-        "the rows are counted from 0, not from 1",
+        "each word has the row before its own",
         lambda x, w: x @ np.roll(w, 1, axis=0),
         "1 in the first place picks the first row",
     ),
@@ -715,7 +719,7 @@ PROJECTIONS = (
         "exchanged q and k",
         "queries and keys are exchanged (K Qᵀ, not Q Kᵀ)",
         lambda q, k: k @ q.T,
-        "rows are queries",
+        "rows should be queries",
     ),
     Slip("scores", "queries alone", "that is Q Qᵀ", lambda q: q @ q.T, "the keys are x W_K"),
     Slip("scores", "keys alone", "that is K Kᵀ", lambda k: k @ k.T, "the queries are x W_Q"),
@@ -726,14 +730,16 @@ PROJECTIONS = (
         lambda q, k: q @ k,
         "a score is the product of a query and a key",
     ),
-    Slip("scores", "keys not projected", "the keys are not projected", lambda q, x: q @ x.T, "they are x W_K"),
-    Slip("scores", "queries not projected", "the queries are not projected", lambda k, x: x @ k.T, "they are x W_Q"),
+    Slip("scores", "keys not projected", "the keys are not projected", lambda q, x: q @ x.T, "they should be x W_K"),
+    Slip(
+        "scores", "queries not projected", "the queries are not projected", lambda k, x: x @ k.T, "they should be x W_Q"
+    ),
     Slip(
         "scores",
         "scale",
         "the scores are divided by √d_k",
         lambda q, k: q @ k.T / math.sqrt(q.shape[-1]),
-        "here the question is Q Kᵀ",
+        "here Q Kᵀ is asked for",
     ),
     Slip(
         "scores",
@@ -773,13 +779,15 @@ POSITIONS = (
         lambda p: sinusoids(p, (1, 10, 100, 1000)),
         "a sine and its cosine share the exponent 2i/d",
     ),
-    Slip("sinusoids", "exponent i/d", "the exponent is i/d", lambda p: sinusoids(p, (1, 1, 10, 10)), "it is 2i/d"),
+    Slip(
+        "sinusoids", "exponent i/d", "the exponent is i/d", lambda p: sinusoids(p, (1, 1, 10, 10)), "it should be 2i/d"
+    ),
     Slip(
         "sinusoids",
         "exponent of the column",
         "i is the number of the column",
         lambda p: sinusoids(p, (1, 1e2, 1e4, 1e6)),
-        "it is the number of the pair of columns: 0, 0, 1, 1",
+        "it should be the number of the pair of columns: 0, 0, 1, 1",
     ),
     Slip(
         "sinusoids",
@@ -862,14 +870,14 @@ RECURRENCES = (
         "last token first",
         "the last token is read first",
         lambda x, weight_ih_l0, weight_hh_l0: recurrent_steps(x[::-1], weight_ih_l0, weight_hh_l0)[::-1],
-        "the layer reads the first token first",
+        "read the first token first",
     ),
     Slip(
         "states",
         "last token first, in its order",
         "the last token is read first",
         lambda x, weight_ih_l0, weight_hh_l0: recurrent_steps(x[::-1], weight_ih_l0, weight_hh_l0),
-        "the layer reads the first token first",
+        "read the first token first",
     ),
     Slip(
         "states",
@@ -892,7 +900,7 @@ RECURRENCES = (
         lambda x, weight_ih_l0, weight_hh_l0: np.array(
             [[h1 := np.tanh(x[0] @ weight_ih_l0[0])], [np.tanh(x[1] @ weight_ih_l0[0]) + weight_hh_l0[0, 0] * h1]]
         ),
-        "tanh is that of the sum",
+        "apply tanh to the sum",
     ),
     Slip(
         "states",
@@ -951,7 +959,7 @@ CELLS = (
         "the candidate is σ(c), not tanh(c)",
         lambda i, f, x: cells_of(i, f, sigmoid_of(x[:, 2])),
     ),
-    Slip("cells", "coupled gates", "the forget gate is 1 − i", lambda i, g: cells_of(i, 1 - i, g), "it is σ(b)"),
+    Slip("cells", "coupled gates", "the forget gate is 1 − i", lambda i, g: cells_of(i, 1 - i, g), "it should be σ(b)"),
     Slip(
         "cells",
         "opposite forget gate",
@@ -964,7 +972,7 @@ CELLS = (
         "hidden states",
         "those are tanh of the cell states",
         lambda i, f, g: np.tanh(cells_of(i, f, g)),
-        "the question is the cell state",
+        "the cell state is asked for",
     ),
 )
 
@@ -989,7 +997,7 @@ ALIGNMENTS = (
         "tanh outside",
         "tanh is applied to the product with v",
         lambda summed, va: np.tanh(summed @ va),
-        "it is applied before",
+        "apply it before",
     ),
     Slip("summed", "no state", "the state s is missing", lambda h: h, "the sum is W s + U h"),
     Slip("summed", "states subtracted", "the states are subtracted", lambda s, h: s - h, "the sum is W s + U h"),
@@ -1003,7 +1011,7 @@ ALIGNMENTS = (
         "scale",
         "the scores are divided by √d",
         lambda alignment, v: alignment / math.sqrt(v.shape[-1]),
-        "these scores are not scaled",
+        "do not scale these scores",
     ),
 )
 
@@ -1027,14 +1035,14 @@ COSINES = (
         "order of the rows",
         "they are in the order of the rows",
         lambda cosines: cosines,
-        "the largest comes first",
+        "put the largest first",
     ),
     Slip(
         "sorted",
         "smallest first",
         "the smallest comes first",
         lambda cosines: np.sort(cosines),
-        "the largest comes first",
+        "put the largest first",
     ),
     Slip(
         "sorted",
@@ -1071,7 +1079,7 @@ GRADIENTS = (
         "product of weights",
         "the one-hot row is missing",
         lambda weights: -weights[:, :1] * weights,
-        "it is p_0 · ([1, 0, 0] − p)",
+        "it should be p_0 · ([1, 0, 0] − p)",
     ),
     Slip("gradient", "no first weight", "the factor p_0 is missing", lambda weights: first_one_hot(weights) - weights),
     Slip(
@@ -1079,7 +1087,7 @@ GRADIENTS = (
         "own derivatives",
         "that is p (1 − p), the derivative of each weight with respect to its own score",
         lambda weights: weights * (1 - weights),
-        "it is p_0 · ([1, 0, 0] − p)",
+        "it should be p_0 · ([1, 0, 0] − p)",
     ),
     Slip(
         "gradient",
@@ -1139,7 +1147,7 @@ TEMPERATURES = (
     Slip(
         "tempered",
         "temperature subtracted",
-        "the temperature has no effect on differences of logits",
+        "softmax is applied before and after the division",
         lambda logits: softmax_of(logits) / 2,
         "divide the logits, not the probabilities",
     ),
@@ -1151,7 +1159,7 @@ LOGITS = (
         "scale",
         "the logits are divided by √d",
         lambda x, e: x @ e.T / math.sqrt(x.shape[-1]),
-        "they are x Eᵀ",
+        "compute x Eᵀ",
     ),
     Slip(
         "logits",
@@ -1165,16 +1173,16 @@ LOGITS = (
         "cosines",
         "the logits are divided by the lengths of the rows",
         lambda x, e: x @ e.T / np.linalg.norm(e, axis=-1),
-        "they are x Eᵀ",
+        "compute x Eᵀ",
     ),
     Slip(
         "logits",
         "sums of rows",
         "the rows of E are added without the state",
         lambda x, e: np.tile(e.sum(-1), (len(x), 1)),
-        "they are x Eᵀ",
+        "compute x Eᵀ",
     ),
-    Slip("logits", "rows of words", "rows are words", lambda x, e: e @ x.T, "rows are layers"),
+    Slip("logits", "rows of words", "rows are words", lambda x, e: e @ x.T, "rows should be layers"),
     Slip(
         "logits",
         "states added up",
@@ -1261,21 +1269,21 @@ LOSSES = (
         "all words",
         "the loss counts every word",
         lambda weights: -np.log(weights).sum(-1).mean(),
-        "it counts the next word alone",
+        "count the next word alone",
     ),
     Slip(
         "loss",
         "all words, averaged",
         "the loss is the mean over all words",
         lambda weights: -np.log(weights).mean(),
-        "it counts the next word alone",
+        "count the next word alone",
     ),
     Slip(
         "loss",
         "last word",
         "that is the loss of the last token alone",
         lambda losses: losses[-1],
-        "it is the mean over all tokens",
+        "take the mean over all tokens",
     ),
     Slip(
         "loss",
@@ -1295,7 +1303,7 @@ LOSS_GRADIENTS = (
         "target minus softmax",
         "the sign is reversed",
         lambda weights: first_one_hot(weights) - weights,
-        "it is softmax(logits) − y",
+        "it should be softmax(logits) − y",
     ),
     Slip(
         "difference",
@@ -1315,7 +1323,7 @@ LOSS_GRADIENTS = (
         "logits minus target",
         "softmax is missing",
         lambda logits: logits - first_one_hot(logits),
-        "it is softmax(logits) − y",
+        "it should be softmax(logits) − y",
     ),
     Slip(
         "difference",
@@ -1339,35 +1347,35 @@ SMOOTHINGS = (
         "first share missing",
         "the target of word 0 is 1 − ε",
         lambda logits: _cross_entropy(logits, _smoothed(0.7, 0.1, 3), np.log),
-        "it is 1 − ε + ε/3",
+        "it should be 1 − ε + ε/3",
     ),
     Slip(
         "smoothed",
         "shared by the others",
         "ε is shared by the other words alone",
         lambda logits: _cross_entropy(logits, _smoothed(0.7, 0.15, 3), np.log),
-        "it is shared by all three",
+        "share it among all three",
     ),
     Slip(
         "smoothed",
         "ε for each",
         "each other word has ε",
         lambda logits: _cross_entropy(logits, _smoothed(0.7, 0.3, 3), np.log),
-        "each has ε/3",
+        "each should have ε/3",
     ),
     Slip(
         "smoothed",
         "others forgotten",
         "the other words have no share",
         lambda logarithms: -0.8 * logarithms[0],
-        "each has ε/3",
+        "each should have ε/3",
     ),
     Slip(
         "smoothed",
         "target of 1 − ε alone",
         "the other words have no share",
         lambda logarithms: -0.7 * logarithms[0],
-        "each has ε/3",
+        "each should have ε/3",
     ),
     Slip(
         "logarithms", "log2", "the logarithm has the base 2", lambda weights: np.log2(weights[0]), "ln has the base e"
@@ -1419,7 +1427,7 @@ PATHS = (
     Slip(
         "paths",
         "last token first",
-        "the order is that of the last token first",
+        "the last token comes first",
         lambda weight_ih_l0, weight_hh_l0: sum_paths(weight_ih_l0, weight_hh_l0, (0, 1, 2)),
         "x_1 has the longest way",
     ),
@@ -1626,14 +1634,14 @@ KERNELS = (
         "mean",
         "that is the mean",
         lambda x, w: (patches_of(x[..., 0]) * w[0, 0]).mean((-2, -1))[:, None],
-        "a token is the sum",
+        "take the sum",
     ),
     Slip(
         "patches",
         "rows for patches",
         "a patch is a row of pixels",
         lambda x, w: x[..., 0] @ w[0, 0].reshape(-1, 1),
-        "it is 2 × 2 pixels",
+        "it should be 2 × 2 pixels",
     ),
     Slip(
         "patches",
@@ -1652,7 +1660,7 @@ KERNELS = (
     Slip(
         "frames",
         "stride 1",
-        "the stride is 2",
+        "the stride is 1",
         lambda x, w: windows_of(x[:, 0], 3, 1, 1) @ w[0, 0][:, None],
         "only every second window counts",
     ),
@@ -1661,7 +1669,7 @@ KERNELS = (
         "stride 3",
         "the windows do not overlap",
         lambda x, w: windows_of(x[:, 0], 3, 3, 1) @ w[0, 0][:, None],
-        "the stride is 2",
+        "the stride should be 2",
     ),
     Slip(
         "frames",
