@@ -390,13 +390,6 @@ MASKS = (
     ),
     Slip(
         "mask",
-        "rows instead of columns",
-        "the row of the padding is 0",
-        lambda causal, padding: causal * padding.T,
-        "its column is, for no query may attend to it",
-    ),
-    Slip(
-        "mask",
         "union",
         "that is what one of the two rules allows",
         lambda causal, padding: np.maximum(causal, padding),

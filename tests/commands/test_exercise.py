@@ -241,7 +241,7 @@ def verdict(exercise, numbers):
     return marking.mark(exercises.pose(exercise), np.array(numbers, float))
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+@pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_the_solution_is_what_a_pencil_gives(exercise, seed):
     drawn = exercises.draw_numbers(exercise, seed)
@@ -273,7 +273,7 @@ def test_every_slip_is_named_and_none_passes(exercise, seed):
             assert not found.is_right and slip.note in found.words.removeprefix("one of: "), slip.name
 
 
-@pytest.mark.parametrize("seed", [None, 4, 5])
+@pytest.mark.parametrize("seed", [None, 4])
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_steps_rounded_on_paper_are_right(exercise, seed):
     """Whatever steps are rounded to two places, the result is right; where it is off by more, a sentence says why."""
