@@ -25,7 +25,7 @@ ENCODERS = ("bert", "bert-mlm", "bert-old", "bert-sequence", "bert-token", "bert
             "modernbert-biased", "mpnet", "roberta", "xlm-roberta", "vit")  # fmt: skip
 ARCHIVE = np.load(MODELS.parent / "recurrent_models.npz")
 RECURRENT = (*dict.fromkeys(name.partition("/")[0] for name in ARCHIVE), "lstm-classifier")
-SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native", "transformer", "transformer-prenorm")
+SEQ2SEQ = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native", "transformer", "transformer-prenorm")
 # models all of whose layers compute the same: the first and what is around the layers shows it
 SAME = (set(CAUSAL) | set(ENCODERS) | set(SEQ2SEQ)) - {"gpt2-scaled", "albert-groups", "mistral", "modernbert", "t5"}
 LIMITS = {"float32": 1e-5, "float64": 1e-9}

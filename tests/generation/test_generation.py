@@ -25,7 +25,7 @@ from tests.places import MODELS, folder, frozen
 
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
           "mistral", "qwen2")  # fmt: skip
-SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native")
+SEQ2SEQ = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native")
 SEARCHES = {"beam4.lp1": (4, "average:1", 1), "beam3.lp06": (3, "average:0.6", 1), "beam3.best3": (3, "average:1", 3)}
 PENALIZED = [name for name in (*CAUSAL, *SEQ2SEQ) if name != "marian-native"]  # whose reference has no such run
 SEARCHED = [*itertools.product(PENALIZED, SEARCHES), ("marian-native", "beam4.lp1"), ("marian-native", "beam3.lp06")]

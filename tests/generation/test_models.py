@@ -14,9 +14,9 @@ DTYPES = {"f32": "float32", "f64": "float64"}
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
           "mistral", "qwen2")  # fmt: skip
 LONG = ("llama3", "llama-linear", "llama-dynamic", "llama-yarn", "mistral", "qwen2")  # with a reference of a long text
-SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native")
+SEQ2SEQ = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native")
 # families whose reference computes parts in float32 always
-INSIDE_FLOAT32 = ("t5", "llama", "mistral", "qwen2", "vit", "modernbert", "deberta")
+INSIDE_FLOAT32 = ("t5", "mt5", "llama", "mistral", "qwen2", "vit", "modernbert", "deberta")
 
 
 @cache
