@@ -355,6 +355,7 @@ INERT = {  # what another key of the same file decides, as in transformers: mode
     "smollm3": {"no_rope_layer_interval", "use_sliding_window"},
     "stablelm": {"rope_theta"},  # as gpt_neox-serial
     "t5": {"n_positions"},
+    "mt5": {"n_positions"},
 }
 
 

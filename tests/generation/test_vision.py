@@ -24,7 +24,6 @@ from attnkit.model.backward.whole_models import StackInputs, model_backward, run
 from attnkit.model.transformer import rotation
 from attnkit.records import Record
 from attnkit.tokenizers.auto import load_tokenizer
-from attnkit.tokenizers.huggingface import parse_tokenizer_json
 from tests import process
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import FRENCH, MODELS, REFERENCES, arrays
@@ -389,13 +388,17 @@ def test_padding_is_on_the_side_that_the_tokenizer_states(tmp_path):
     ("direction", "stated", "ids"),
     [("Left", {}, [0, 0, 3]), ("Right", {}, [3, 0, 0]), ("Left", {"padding_side": "right"}, [3, 0, 0])],
 )
-def test_a_tokenizer_json_states_the_side_of_the_padding_where_its_configuration_does_not(direction, stated, ids):
+def test_a_tokenizer_json_states_the_side_of_the_padding_where_its_configuration_does_not(
+    tmp_path, direction, stated, ids
+):
     padding = {"strategy": "BatchLongest", "direction": direction, "pad_to_multiple_of": None, "pad_id": 0,
                "pad_type_id": 0, "pad_token": "<pad>"}  # fmt: skip
     words = {"type": "WordLevel", "vocab": {"<pad>": 0, "<unk>": 1, "cat": 3}, "unk_token": "<unk>"}
     content = {"version": "1.0", "truncation": None, "padding": padding, "normalizer": None, "decoder": None,
                "pre_tokenizer": None, "post_processor": None, "added_tokens": [], "model": words}  # fmt: skip
-    tokenizer = parse_tokenizer_json(json.dumps(content), "tokenizer.json", {"pad_token": "<pad>"} | stated)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>"} | stated))
+    tokenizer = load_tokenizer(str(tmp_path))
     config = model.Config("siglip_text_model", 2, text_length=3)
     assert fill_texts([tokenizer.encode("cat")], tokenizer, config)[0].ids == ids
 
