@@ -12,7 +12,7 @@ from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, npz, read, zip
 from attnkit.formats.zip import read_archives
 from attnkit.records import Tensor
-from tests.formats.fuzz import encode_archive
+from tests.fuzz.files import encode_archive
 
 
 def record_of(data: bytes, **options) -> Record:

@@ -1,16 +1,9 @@
-"""Fuzz every reader in process: python tests/formats/fuzz.py --cases 100000 --seed 1
+"""Every reader of files: a case is a seed file with one to four structure-aware mutations.
 
-A case is a seed file with one to four structure-aware mutations. The law that each case must obey:
-
-- the result is records that every format writes and reads back equal, or an AttnkitError of one short line with
-  exit code 3 or 4; no other exception ever;
-- no more than SECONDS of processor time and EXTRA_MEMORY bytes of memory for a file of a few kB.
-
-The same seed gives the same cases; `--only READER` and `--case N` run a single one again. `--scale` instead measures
-how the time of each reader grows from n to 2n on 1 MB of each hostile kind of input.
+Each must give records that every format writes and reads back equal, or an AttnkitError of one short line. `growth`
+measures how the time of each reader grows from n to 2n on 1 MB of each hostile kind of input.
 """
 
-import argparse
 import collections
 import contextlib
 import io
@@ -19,29 +12,27 @@ import json
 import os
 import random
 import re
-import resource
-import signal
 import struct
 import sys
-import tempfile
 import time
 import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from attnkit.cli.main import escaped
 from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, gguf, npz, pytorch, read, safetensors
 from attnkit.formats.json import normalize_nan
 from attnkit.formats.zip import ArchiveWriter
 from attnkit.records import Tensor
 from attnkit.tokenizers.auto import load_tokenizer
+from tests.fuzz.runner import INTEGERS, Door, Escape, check_error
 from tests.gguf_files import pack_gguf
 from tests.sound_files import pack_wav
 
@@ -56,17 +47,12 @@ def encode_archive(files):
     return buffers
 
 
-SECONDS = 2.0
-EXTRA_MEMORY = 200 << 20
-LONGEST_MESSAGE = 600
 CHECKED = 8  # records of a stream that are written again
 UNZIP_ERRORS = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error)
 MODELS = Path(__file__).parent.parent / "references" / "models"
 
 PYTORCH_FILES = ("state.bin", "state.bin", "protocol4.bin", "nested.pt", "tensor.pt", "legacy.bin", "legacy.bin")
 
-INTEGERS = [0, 1, -1, 2, 7, 8, 63, 64, 65, 127, 128, 255, 256, 1 << 15, 1 << 16, (1 << 24) + 1, (1 << 31) - 1, 1 << 31]
-INTEGERS += [1 << 32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**30, -(1 << 63), -(1 << 64)]
 NUMBERS = [
     *map(str, INTEGERS),
     "20000000",
@@ -110,29 +96,6 @@ BAD_TEXT = [
 ]
 
 Mutate = Callable[[random.Random, bytes], bytes]
-
-
-class Reader(NamedTuple):
-    """What one kind of file is made of, how it is damaged, and how it is read.
-
-    seeds   files that read well
-    mutate  damages one of them
-    check   reads a file, says whether it could be, and raises Escape where the law is broken
-    share   how many cases it has for each one of a reader of share 1
-    """
-
-    seeds: list[bytes]
-    mutate: Mutate
-    check: Callable[[bytes], bool]
-    share: int = 1
-
-
-class Escape(Exception):
-    """A case that breaks the law."""
-
-
-class TooSlow(BaseException):
-    """A case has used up its processor time."""
 
 
 # Mutations of bytes
@@ -457,13 +420,6 @@ def check_stream(data: bytes, bfloat16: bool) -> bool:
     return True
 
 
-def check_error(error: AttnkitError) -> bool:
-    line = escaped(str(error))
-    if error.exit_code not in (3, 4) or len(line) > LONGEST_MESSAGE or not error.name:
-        raise Escape(f"error {error.exit_code} of {len(line)} characters: {line[:200]}") from error
-    return False
-
-
 def check_record(record: Record) -> None:
     if not record.tensors:
         raise Escape("a record without tensors")
@@ -614,90 +570,50 @@ def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
     return rng.choice(BYTES)(rng, data)
 
 
-def readers(scratch: str) -> dict[str, Reader]:
+def damage(seeds: list[bytes], mutate: Mutate, rng: random.Random) -> bytes:
+    data = rng.choice(seeds)
+    for _ in range(rng.choice([1, 1, 1, 2, 2, 4])):
+        data = splice(rng, data, seeds) if rng.random() < 0.05 else mutate(rng, data)
+    return data
+
+
+def damaged(seeds: list[bytes], mutate: Mutate, check: Callable[[bytes], bool], share: int = 1) -> Door:
+    """The door of a reader, by files that it reads well, and what damages one of them."""
+    return Door(partial(damage, seeds, mutate), check, share)
+
+
+def doors(scratch: str) -> dict[str, Door]:
     """Every reader by name; those that need a file or a folder keep it under `scratch`."""
     path = os.path.join(scratch, "file")
     files = {format: samples(format) for format in FORMATS}
     pytorch_files = [(MODELS.parent / "pytorch" / name).read_bytes() for name in PYTORCH_FILES]
     found = {
-        "json": Reader(json_seeds(), mutate_json, check_tensors, 8),
-        "csv": Reader(CSV_SEEDS, lambda rng, data: rng.choice([*BYTES, *TEXT, edit_csv])(rng, data), check_tensors, 4),
-        "npy": Reader(files["npy"], mutate_npy, check_tensors, 4),
-        "npz": Reader(files["npz"], mutate_npz, check_tensors, 8),
-        "safetensors": Reader(files["safetensors"], mutate_safetensors, check_tensors, 8),
-        "pytorch": Reader(pytorch_files, mutate_pytorch, check_tensors, 8),
-        "pytorch mapped": Reader(pytorch_files, mutate_pytorch, lambda data: check_mapped(pytorch, data, path), 4),
-        "gguf": Reader(gguf_seeds(), mutate_bytes, check_tensors, 8),
-        "wav": Reader(wav_seeds(), mutate_bytes, check_tensors, 4),
-        "gguf mapped": Reader(gguf_seeds(), mutate_bytes, lambda data: check_mapped(gguf, data, path), 4),
-        "npz mapped": Reader(files["npz"], mutate_npz, lambda data: check_mapped(npz, data, path)),
-        "safetensors mapped": Reader(
+        "json": damaged(json_seeds(), mutate_json, check_tensors, 8),
+        "csv": damaged(CSV_SEEDS, lambda rng, data: rng.choice([*BYTES, *TEXT, edit_csv])(rng, data), check_tensors, 4),
+        "npy": damaged(files["npy"], mutate_npy, check_tensors, 4),
+        "npz": damaged(files["npz"], mutate_npz, check_tensors, 8),
+        "safetensors": damaged(files["safetensors"], mutate_safetensors, check_tensors, 8),
+        "pytorch": damaged(pytorch_files, mutate_pytorch, check_tensors, 8),
+        "pytorch mapped": damaged(pytorch_files, mutate_pytorch, lambda data: check_mapped(pytorch, data, path), 4),
+        "gguf": damaged(gguf_seeds(), mutate_bytes, check_tensors, 8),
+        "wav": damaged(wav_seeds(), mutate_bytes, check_tensors, 4),
+        "gguf mapped": damaged(gguf_seeds(), mutate_bytes, lambda data: check_mapped(gguf, data, path), 4),
+        "npz mapped": damaged(files["npz"], mutate_npz, lambda data: check_mapped(npz, data, path)),
+        "safetensors mapped": damaged(
             files["safetensors"], mutate_safetensors, lambda data: check_mapped(safetensors, data, path)
         ),
     }
-    for name, (folder, damaged) in tokenizer_folders().items():
-        if damaged[0] in folder:
-            found |= {f"{name}: {file}": tokenizer_reader(folder, file, scratch) for file in damaged}
+    for name, (folder, chosen) in tokenizer_folders().items():
+        if chosen[0] in folder:
+            found |= {f"{name}: {file}": tokenizer_reader(folder, file, scratch) for file in chosen}
     return found
 
 
-def tokenizer_reader(folder: dict[str, bytes], file: str, scratch: str) -> Reader:
+def tokenizer_reader(folder: dict[str, bytes], file: str, scratch: str) -> Door:
     place = os.path.join(scratch, "folder")
     os.makedirs(place, exist_ok=True)
     mutate = mutate_json if file.endswith(".json") else lambda rng, data: rng.choice([*BYTES, *TEXT])(rng, data)
-    return Reader([folder[file]], mutate, lambda data: check_folder(folder | {file: data}, place))
-
-
-def case(reader: Reader, name: str, seed: int, number: int) -> bytes:
-    """The file of one case."""
-    rng = random.Random(f"{seed} {name} {number}")
-    data = rng.choice(reader.seeds)
-    for _ in range(rng.choice([1, 1, 1, 2, 2, 4])):
-        data = splice(rng, data, reader.seeds) if rng.random() < 0.05 else reader.mutate(rng, data)
-    return data
-
-
-def verdict(reader: Reader, data: bytes) -> tuple[str, str]:
-    """ "read", "refused" or "escaped", and for the last why."""
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-    try:
-        outcome = "read" if reader.check(data) else "refused"
-    except Escape as error:
-        return "escaped", str(error)
-    except BaseException as error:  # a panic of a library in Rust is one too
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        return "escaped", f"{type(error).__name__}: {error}"[:300]
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    spent = time.process_time() - start
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
-    if spent > SECONDS or grown > EXTRA_MEMORY:
-        return "escaped", f"{spent:.1f} s, {grown >> 20} MB more memory for {len(data)} bytes"
-    return outcome, ""
-
-
-def stop(*_: object) -> None:
-    raise TooSlow(f"more than {SECONDS} s")
-
-
-def run(cases: int, seed: int, only: str = "") -> tuple[dict[str, collections.Counter[str]], list[str]]:
-    """Cases of every reader in turn: the outcomes of each, and the escapes."""
-    escapes = []
-    with tempfile.TemporaryDirectory() as scratch:
-        found = {name: reader for name, reader in readers(scratch).items() if only in name}
-        turns = [name for name, reader in found.items() for _ in range(reader.share)]
-        outcomes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in found}
-        for number in range(cases):
-            name = turns[number % len(turns)]
-            outcome, why = verdict(found[name], case(found[name], name, seed, number))
-            outcomes[name][outcome] += 1
-            if why:
-                escapes.append(escaped(f"--seed {seed} --only {name!r} --case {number}: {why[:300]}"))
-                print(escapes[-1], file=sys.stderr, flush=True)
-    return outcomes, escapes
+    return damaged([folder[file]], mutate, lambda data: check_folder(folder | {file: data}, place))
 
 
 # Hostile inputs of n bytes, for the growth of time
@@ -853,31 +769,3 @@ def growth(n: int = 1 << 20) -> int:
         print(f"{name:26} {once:7.3f} {twice:7.3f}{' grows faster than its input' if is_steep else ''}", flush=True)
         failed |= is_steep
     return failed
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="readers whose name contains this")
-    parser.add_argument("--case", type=int, help="write the file of this one case to stdout")
-    parser.add_argument("--scale", action="store_true", help="measure how time grows with hostile input")
-    options = parser.parse_args()
-    if options.scale:
-        return growth()
-    if options.case is not None:
-        with tempfile.TemporaryDirectory() as scratch:
-            sys.stdout.buffer.write(case(readers(scratch)[options.only], options.only, options.seed, options.case))
-        return 0
-    if sys.platform == "linux":  # a case that asks for more must not take the machine
-        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-    start = time.perf_counter()
-    outcomes, escapes = run(options.cases, options.seed, options.only)
-    for name, counts in outcomes.items():
-        print(f"{name:36} {counts.total():7} cases: {counts['read']:6} read {counts['refused']:6} refused")
-    print(f"{options.cases} cases, {len(escapes)} escapes, {time.perf_counter() - start:.0f} s")
-    return bool(escapes)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
