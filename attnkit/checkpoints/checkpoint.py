@@ -130,7 +130,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         """One parameter, which is not kept."""
         spec = self.specs[layer][name]
         stored = as_float(self._read(self.stored_names(layer, name), spec))
-        return spec.to_parameter(stored, self.config.parameter_shape(layer, name))
+        return spec.of_entry().to_parameter(stored, self.config.parameter_shape(layer, name))
 
     def release(self, layer: str, name: str) -> None:
         """Give the memory of the mapped file back that holds a parameter."""

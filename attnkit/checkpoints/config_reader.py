@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from attnkit.errors import DataError, refuse_lfs_pointer
@@ -98,15 +99,23 @@ class ConfigReader:
     values   the parsed object, which notes what is read of it
     name     the file, for errors
     origins  the file of each key that comes from another one
+    names    key -> what the file calls it, where that is another name
 
     >>> ConfigReader({"n_embd": 8}, "config.json").get_int("n_embd")
     8
     """
 
-    def __init__(self, values: Mapping[str, Any], name: str, origins: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        name: str,
+        origins: Mapping[str, str] = MappingProxyType({}),
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.values = values if isinstance(values, NotedValues) else NotedValues(values, {})
         self.name = name
-        self.origins = origins or {}
+        self.origins = origins
+        self.names = names
 
     def error(self, problem: str, key: str = "") -> DataError:
         """The error of a problem, in the file of a key."""
@@ -183,7 +192,7 @@ class ConfigReader:
         ('longrope', [('factor', 2.0)])
         """
         noted = NotedValues(values, self.values.reads, self.values.path)
-        return ConfigReader(noted, self.name, {**self.origins, **(origins or {})})
+        return ConfigReader(noted, self.name, {**self.origins, **(origins or {})}, self.names)
 
     def ignore(self, *keys: str) -> None:
         """Count keys as read that change nothing in this model.
@@ -308,11 +317,11 @@ class ConfigReader:
     def _get(self, key: str, default: Any, expected: str) -> Any:
         value = self.values.get(key)
         if value is None and default is None:
-            raise self.error(f"{key} is missing (expected {expected})")
+            raise self.error(f"{self.names.get(key, key)} is missing (expected {expected})")
         return default if value is None else value
 
     def _type_error(self, key: str, value: object, expected: str) -> DataError:
-        return self.error(f"{key} is {str(value)[:40]!r} (expected {expected})", key)
+        return self.error(f"{self.names.get(key, key)} is {str(value)[:40]!r} (expected {expected})", key)
 
 
 def is_finite(value: Any) -> bool:

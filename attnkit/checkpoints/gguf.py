@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints.config_reader import ConfigReader, is_finite
-from attnkit.checkpoints.gguf_tokenizer import GgufFolder
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.gguf_tokenizer import ARCHITECTURE, GgufFolder, read_id
 from attnkit.checkpoints.llama import FULL, SLIDING
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import DataError
-from attnkit.formats.gguf import GgufFile, open_gguf
+from attnkit.formats.gguf import FLAG, FLAGS, NUMBER, TEXT, WHOLE, GgufFile, Kind, open_gguf
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import name_errors
 from attnkit.model.dtypes import Array
@@ -28,16 +28,33 @@ Undo = Callable[..., Array]
 BLOCK = re.compile(r"blk\.([0-9]{1,6})\.")
 SUFFIX = re.compile(r"\.(weight|bias)$")
 EXPERT = re.compile(r"(?<=[a-z]\.)[0-9]{1,6}$")  # in older files, which have tensors for each expert
-TOKENS = {
-    "bos_token_id": "tokenizer.ggml.bos_token_id",
-    "pad_token_id": "tokenizer.ggml.padding_token_id",
-}
-ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+TOKENS = {"bos_token_id": "bos_token_id", "pad_token_id": "padding_token_id"}
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 HARMLESS = (
     "context_length", "feed_forward_length", "rope.dimension_count", "rope.scaling.finetuned",
     "tensor_data_layout", "attention.causal", "attention.max_alibi_bias", "pooling_type",
 )  # fmt: skip
+
+MOST_EXPERTS = 1 << 12
+KINDS: dict[str, Kind[Any]] = {  # of keys after the name of the architecture; all others are whole numbers
+    **dict.fromkeys(
+        (
+            "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.scale",
+            "attention.clamp_kqv", "attention.max_alibi_bias", "attn_logit_softcapping", "final_logit_softcapping",
+            "embedding_scale", "residual_scale", "logit_scale", "expert_weights_scale", "rope.freq_base",
+            "rope.freq_base_swa", "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor",
+            "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier",
+        ),
+        NUMBER,
+    ),
+    **dict.fromkeys(("use_parallel_residual", "expert_weights_norm"), FLAG),
+    "attention.sliding_window_pattern": FLAGS,
+    "rope.scaling.type": TEXT,
+    "expert_count": Kind(
+        f"a whole number, at most {MOST_EXPERTS}", lambda value: type(value) is int and 0 <= value <= MOST_EXPERTS
+    ),
+}  # fmt: skip
 
 AGAIN = {  # keys that no family reads, and what they have to be equal to
     "attention.value_length": "attention.key_length",
@@ -100,22 +117,24 @@ class ModelFile:
         self.name = opened.parts[0].name
         self.metadata, self.parts = opened.metadata, opened.parts
         self.entries = {name: entry for part in opened.parts for name, entry in part.entries.items()}
-        architecture = opened.metadata.get("general.architecture")
-        if not isinstance(architecture, str):
-            raise DataError("no general.architecture: not the file of a model", self.name)
+        architecture = opened.metadata.read(ARCHITECTURE, TEXT)
+        if architecture is None:
+            raise DataError(f"no {ARCHITECTURE}: not the file of a model", self.name)
         self.architecture = architecture
         self.used: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key after the name of the architecture, as config.json would hold it."""
+        """The value of a key after the name of the architecture, as config.json would hold it.
+
+        DataError for a value of another kind than KINDS has.
+        """
         self.used.add(key)
-        return json_value(self.metadata.get(f"{self.architecture}.{key}", default))
+        kind: Kind[Any] = KINDS.get(key, WHOLE)
+        value: Any = self.metadata.read(f"{self.architecture}.{key}", kind)
+        return default if value is None else json_value(value)
 
     def get_int(self, key: str, default: int = 0) -> int:
-        value = self.get(key, default)
-        if type(value) is not int:
-            raise DataError(f"{self.architecture}.{key} is {str(value)[:40]!r} (expected a whole number)", self.name)
-        return value
+        return int(self.get(key, default))
 
     def numbers(self, name: str) -> list[float]:
         """The numbers of a small tensor."""
@@ -134,15 +153,15 @@ class ModelFile:
 
 
 def json_value(value: Any) -> Any:
-    """A value of the metadata as JSON would hold it: of equal numbers one, of float32 the shortest decimal.
+    """A value of the metadata as JSON would hold it: of float32 the shortest decimal.
 
-    >>> json_value(np.float32(1e-6).item()), json_value(np.array([8, 8])), json_value(np.array([8, 4]))
-    (1e-06, 8, [8, 4])
+    >>> json_value(np.float32(1e-6).item()), json_value(np.array([8, 4]))
+    (1e-06, [8, 4])
     """
     if isinstance(value, np.ndarray):
-        items = [json_value(item) for item in value.tolist()]
-        return items[0] if items and items.count(items[0]) == len(items) else items
-    return float(str(np.float32(value))) if isinstance(value, float) and np.float32(value) == value else value
+        return [json_value(item) for item in value.tolist()]
+    with np.errstate(over="ignore"):
+        return float(str(np.float32(value))) if isinstance(value, float) and np.float32(value) == value else value
 
 
 def unrotate(heads: str, array: Array, values: Mapping[str, Any]) -> Array:
@@ -342,7 +361,7 @@ def infer_rotation(file: ModelFile) -> Values:
         rope |= {key: value for key, name in betas.items() if (value := file.get(f"rope.scaling.{name}"))}
         if published := file.get("rope.scaling.yarn_attn_factor"):
             rope["attention_factor"] = published
-        elif attention and is_finite(factor) and is_finite(attention) and factor > 0:
+        elif attention and factor > 0:
             rope["attention_factor"] = attention * (1 + 0.1 * math.log(factor))
     return {"rope_scaling": rope}
 
@@ -439,10 +458,8 @@ def infer_windows(file: ModelFile) -> Values:
     """OLMo 3 is OLMo 2 with windows to llama.cpp; the layers that have one may be stated."""
     if not (window := file.get("attention.sliding_window")):
         return {}
-    file.used.add("attention.sliding_window_pattern")
-    flags = file.metadata.get(f"{file.architecture}.attention.sliding_window_pattern")
-    stated = [*flags] if isinstance(flags, np.ndarray) and flags.dtype == bool else []
-    kinds = [SLIDING if has_window else FULL for has_window in stated]
+    flags = file.get("attention.sliding_window_pattern", [])
+    kinds = [SLIDING if has_window else FULL for has_window in flags]
     return {"model_type": "olmo3", "sliding_window": window, **({"layer_types": kinds} if kinds else {})}
 
 
@@ -460,7 +477,7 @@ def infer_deepseek(file: ModelFile) -> Values:
     limited = "group_limited_greedy" if groups > 1 else "greedy"
     rope = infer_rotation(file).get("rope_scaling", {})
     growth = file.get("rope.scaling.yarn_log_multiplier")
-    if rope and growth and is_finite(growth):
+    if rope and growth:
         rope |= dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * growth, 6))
     return {
         "model_type": "deepseek_v3" if rule == SIGMOID else "deepseek_v2",
@@ -744,7 +761,8 @@ def open_model(path: str) -> tuple[ConfigReader, Weights, GgufFolder]:
     with name_errors(path):
         values = infer_values(file, architecture)
         weights = name_tensors(file, architecture, values)
-        return ConfigReader(values, path), weights, GgufFolder(path, file.metadata, weights.files)
+        names = {key: f"{file.architecture}.{name}" for key, name in architecture.keys.items()}
+        return ConfigReader(values, path, names=names), weights, GgufFolder(path, file.metadata, weights.files)
 
 
 def infer_values(file: ModelFile, architecture: Architecture) -> Values:
@@ -766,10 +784,10 @@ def infer_values(file: ModelFile, architecture: Architecture) -> Values:
         values["sliding_window"] = None
     for infer in architecture.infer:
         values |= infer(file)
-    values |= {key: json_value(file.metadata[name]) for key, name in TOKENS.items() if name in file.metadata}
-    ends = [json_value(file.metadata[name]) for name in ENDS if name in file.metadata]
+    values |= {key: id for key, name in TOKENS.items() if (id := read_id(file.metadata, name)) is not None}
+    ends = [id for name in ENDS if (id := read_id(file.metadata, name)) is not None]
     if ends:
-        values["eos_token_id"] = [id for at, id in enumerate(ends) if id not in ends[:at]]
+        values["eos_token_id"] = [*dict.fromkeys(ends)]
     refuse_unread_keys(file)
     return values
 
@@ -782,8 +800,8 @@ def refuse_unread_keys(file: ModelFile) -> None:
         is_known = name == key or name in file.used or name in HARMLESS
         if not is_known and name in AGAIN:
             expected = file.head_dim() if name == "attention.value_length" else file.get(AGAIN[name])
-            if (stated := json_value(value)) != expected:
-                raise DataError(f"{key} is {str(stated)[:40]} (expected {expected}, as {begin}{AGAIN[name]})")
+            if (stated := file.get(name)) != expected:
+                raise DataError(f"{key} is {stated} (expected {expected}, as {begin}{AGAIN[name]})")
             continue
         is_off = isinstance(value, bool | int | float) and not value
         if not is_known and not is_off:
@@ -833,6 +851,9 @@ class Restored(NamedTuple):
 def name_tensors(file: ModelFile, architecture: Architecture, values: Values) -> Weights:
     """The tensors under their published names, each changed back when it is read."""
     mapped: dict[str, Mapped] = {}
+    for name, (_, shape) in file.entries.items():
+        if 0 in shape:  # of any number of experts or heads, in no bytes
+            raise DataError(f"tensor {name[:100]!r} has shape {shape} (expected at least 1 of each)")
     names = architecture.names_of(file)
     parts = {name: part for part in file.parts for name in part.entries}
     for part in file.parts:

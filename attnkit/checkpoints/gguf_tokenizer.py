@@ -15,7 +15,9 @@ import numpy as np
 import orjson
 
 from attnkit.errors import AttnkitNote, DataError
-from attnkit.formats.gguf import Strings
+from attnkit.formats.gguf import FLAG, NUMERIC, TEXT, TEXTS, WHOLE, WHOLES, Kind, Metadata, Value
+from attnkit.formats.streams import name_errors, prefix_errors
+from attnkit.records import Array
 from attnkit.tokenizers.files import LARGEST_ID, TokenizerFolder
 from attnkit.tokenizers.huggingface import QWEN2_PATTERN
 
@@ -114,19 +116,23 @@ OLDEST = "gpt-2"  # of other files that state no `pre`
 class GgufFolder(TokenizerFolder):
     """The tokenizer of a GGUF file as a folder: tokenizer.json, tokenizer.model, spiece.model or vocab.txt."""
 
-    def __init__(self, path: str, metadata: Mapping[str, Any], files: Sequence[str]) -> None:
+    def __init__(self, path: str, metadata: Metadata, files: Sequence[str]) -> None:
         self.path, self.side, self.files = path, "source", [*files]
         self.metadata = metadata
-        self.kind = self.get("model")
+
+    @cached_property
+    def kind(self) -> str | None:
+        """The kind of the tokenizer, None if the file has none. DataError for one that is not known."""
+        kind = self.get("model", TEXT)
+        if kind is not None and kind not in FILES:
+            raise self.error(f"{PREFIX}model {kind[:40]!r} is not known (expected {', '.join(FILES)})")
+        return kind
 
     @cached_property
     def names(self) -> frozenset[str]:  # type: ignore[override]  # no folder has to be listed
-        """The file that the tokenizer would be in. DataError for a kind that is not known."""
+        """The file that the tokenizer would be in."""
         if HF_JSON in self.metadata:
             return frozenset(["tokenizer.json"])
-        if self.kind is not None and (not isinstance(self.kind, str) or self.kind not in FILES):
-            kind = str(self.kind)[:40]
-            raise self.error(f"{PREFIX}model {kind!r} is not known (expected {', '.join(FILES)})")
         return frozenset([FILES[self.kind]] if self.kind else [])
 
     def file_path(self, name: str) -> str:
@@ -140,11 +146,16 @@ class GgufFolder(TokenizerFolder):
     @property
     def pool(self) -> str:
         """How the states of the tokens become one vector of a text, "" if they do not."""
-        kind = self.metadata.get(f"{self.metadata.get(ARCHITECTURE)}.pooling_type")
-        return POOLS.get(kind, "") if isinstance(kind, int) else ""
+        kind = self.metadata.read(f"{self.architecture}.pooling_type", WHOLE, 0)
+        return POOLS.get(kind, "")
 
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.metadata.get(PREFIX + key, default)
+    @property
+    def architecture(self) -> str:
+        return self.metadata.read(ARCHITECTURE, TEXT, "")
+
+    def get(self, key: str, kind: Kind[Value]) -> Value | None:
+        """The value of a key of the tokenizer, None if there is none; DataError for another kind."""
+        return self.metadata.read(PREFIX + key, kind)
 
     def error(self, problem: str, file: str = "") -> DataError:
         return DataError(problem, self.path)
@@ -154,26 +165,21 @@ class GgufFolder(TokenizerFolder):
 
     def read_bytes(self, name: str) -> bytes:
         """One of the files. DataError if the file does not state what it needs."""
-        stated = self.metadata.get(HF_JSON)
         if name == "tokenizer.json":
-            return stated.encode() if isinstance(stated, str) else self.write_tokenizer_json()
+            stated = self.metadata.read(HF_JSON, TEXT)
+            return self.write_tokenizer_json() if stated is None else stated.encode()
         if name == "vocab.txt":
             return self.write_word_pieces()
         if name in ("tokenizer.model", "spiece.model"):
             return self.write_sentencepiece(BPE if name == "tokenizer.model" else UNIGRAM)
         raise self.error(f"no {name} in a GGUF file")
 
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.get(key, default)
-        if not isinstance(value, bool):
-            raise self.error(f"{PREFIX}{key} is {str(value)[:40]!r} (expected a boolean)")
-        return value
-
     def strings(self, key: str) -> list[str]:
-        value = self.get(key)
-        if not isinstance(value, Strings):
-            raise self.error(f"{PREFIX}{key} is missing, or no list of texts")
-        return value.read()
+        value = self.get(key, TEXTS)
+        if value is None:
+            raise self.error(f"{PREFIX}{key} is missing (expected {TEXTS.expected})")
+        with prefix_errors(PREFIX + key), name_errors(self.path):
+            return value.read()
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -182,19 +188,17 @@ class GgufFolder(TokenizerFolder):
             raise self.error(f"a vocabulary of {len(tokens)} tokens (expected 1 to {LARGEST_ID})")
         return tokens
 
-    def numbers(self, key: str) -> list[Any] | None:
+    def numbers(self, key: str, kind: Kind[Array]) -> list[Any] | None:
         """A number for each token, or None if the file states none."""
-        value = self.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, np.ndarray) or value.dtype == bool or len(value) != len(self.tokens):
+        value = self.get(key, kind)
+        if value is not None and len(value) != len(self.tokens):
             raise self.error(f"{PREFIX}{key} is no list of {len(self.tokens)} numbers")
-        return list(value.tolist())
+        return None if value is None else list(value.tolist())
 
     @cached_property
     def kinds(self) -> list[int]:
         """The kind of each token; of files that state none, the special tokens are control tokens."""
-        stated = self.numbers("token_type")
+        stated = self.numbers("token_type", WHOLES)
         if stated is not None:
             others = [kind for kind in stated if not NORMAL <= kind <= BYTE]
             if others:
@@ -209,26 +213,23 @@ class GgufFolder(TokenizerFolder):
 
     def token_id(self, name: str) -> int | None:
         """The id of a special token, or None."""
-        id = self.get(SPECIAL[name])
-        if id is None or (type(id) is int and id == NO_ID):
-            return None
-        if type(id) is not int or not 0 <= id < len(self.tokens):
-            problem = f"{PREFIX}{SPECIAL[name]} is {str(id)[:40]!r} (expected an id below {len(self.tokens)})"
-            raise self.error(problem)
+        id = read_id(self.metadata, SPECIAL[name])
+        if id is not None and id >= len(self.tokens):
+            raise self.error(f"{PREFIX}{SPECIAL[name]} is {id} (expected an id below {len(self.tokens)})")
         return id
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What tokenizer_config.json would state."""
-        template = self.metadata.get("tokenizer.chat_template")
-        chat = {"chat_template": template} if isinstance(template, str) else {}
+        template = self.metadata.read("tokenizer.chat_template", TEXT)
+        chat = {} if template is None else {"chat_template": template}
         if HF_JSON in self.metadata:
             return chat
         ids = {name: self.token_id(name) for name in SPECIAL}
         found: dict[str, Any] = {f"{name}_token": self.tokens[id] for name, id in ids.items() if id is not None} | chat
         for key in ("add_bos_token", "add_eos_token", "add_space_prefix"):
-            if self.get(key) is not None:
-                found[key.replace("space_prefix", "prefix_space")] = self.flag(key)
+            if (value := self.get(key, FLAG)) is not None:
+                found[key.replace("space_prefix", "prefix_space")] = value
         if self.kind == "llama":
             found = {"add_bos_token": True, "legacy": True, **found}
         elif self.kind == "gpt2" and self.splitter.whole:
@@ -261,7 +262,7 @@ class GgufFolder(TokenizerFolder):
     @property
     def splitter_name(self) -> str:
         """The name of the splitter; of older files that state none, the usual one of the architecture."""
-        return str(self.get("pre") or USUAL.get(str(self.metadata.get(ARCHITECTURE)), OLDEST))
+        return self.get("pre", TEXT) or USUAL.get(self.architecture, OLDEST)
 
     @property
     def is_uncased(self) -> bool:
@@ -277,7 +278,7 @@ class GgufFolder(TokenizerFolder):
     def write_tokenizer_json(self) -> bytes:
         """A byte-level BPE as tokenizer.json."""
         vocabulary = {token: id for id, token in reversed([*enumerate(self.tokens)])}
-        merges = self.strings("merges") if self.get("merges") is not None else derive_merges(vocabulary)
+        merges = self.strings("merges") if PREFIX + "merges" in self.metadata else derive_merges(vocabulary)
         splits = [
             {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
             for pattern in self.splitter.patterns
@@ -298,9 +299,8 @@ class GgufFolder(TokenizerFolder):
             "decoder": to_bytes,
             "model": {"type": "BPE", "vocab": vocabulary, "merges": merges, "ignore_merges": self.splitter.whole},
         }
-        if not self.get("pre"):
-            usual = f"which is usual for {self.metadata.get(ARCHITECTURE)}"
-            self.note(f"how text is split: as {self.splitter_name}, {usual}")
+        if not self.get("pre", TEXT):
+            self.note(f"how text is split: as {self.splitter_name}, which is usual for {self.architecture}")
         return orjson.dumps(document)
 
     def write_word_pieces(self) -> bytes:
@@ -312,7 +312,7 @@ class GgufFolder(TokenizerFolder):
 
     def write_sentencepiece(self, algorithm: int) -> bytes:
         """A sentencepiece model. Source: sentencepiece_model.proto."""
-        tokens, scores, kinds = self.tokens, self.numbers("scores"), [*self.kinds]
+        tokens, scores, kinds = self.tokens, self.numbers("scores", NUMERIC), [*self.kinds]
         if scores is None:
             raise self.error(f"{PREFIX}scores is missing")
         count = len(tokens) - self.sentinels if algorithm == UNIGRAM else len(tokens)
@@ -322,14 +322,17 @@ class GgufFolder(TokenizerFolder):
         pieces = []
         for token, score, kind in zip(tokens[:count], scores, kinds, strict=False):
             text = token.replace(" ", WORD_START) if kind in (NORMAL, USER_DEFINED) else token
-            fields = write_bytes(1, text.encode()) + b"\x15" + struct.pack("<f", score) + write_number(3, kind)
+            fields = (
+                write_bytes(1, text.encode()) + b"\x15" + struct.pack("<f", np.float32(score)) + write_number(3, kind)
+            )
             pieces.append(write_bytes(1, fields))
         has_bytes = BYTE in kinds
         trainer = write_number(3, algorithm) + write_number(35, has_bytes) + write_number(40, unknown)
-        has_prefix, is_trimmed = self.flag("add_space_prefix", True), self.flag("remove_extra_whitespaces")
+        has_prefix = self.get("add_space_prefix", FLAG) is not False
+        is_trimmed = self.get("remove_extra_whitespaces", FLAG) is True
         normalizer = write_number(3, has_prefix) + write_number(4, is_trimmed) + write_number(5, True)
-        charsmap = self.get("precompiled_charsmap")
-        if isinstance(charsmap, np.ndarray):
+        charsmap = self.get("precompiled_charsmap", WHOLES)
+        if charsmap is not None:
             normalizer += write_bytes(2, charsmap.astype(np.uint8).tobytes())
         if algorithm == BPE and has_prefix:
             self.note("where spaces are added: before a text and after special tokens, as in llama.cpp")
@@ -338,6 +341,12 @@ class GgufFolder(TokenizerFolder):
     def note(self, what: str) -> None:
         """Note what the file does not state."""
         warnings.warn(f"{self.path}: the file does not state {what}", AttnkitNote, stacklevel=2)
+
+
+def read_id(metadata: Metadata, key: str) -> int | None:
+    """The id of a token, None if there is none. DataError for a value that is no id."""
+    id = metadata.read(PREFIX + key, WHOLE)
+    return None if id == NO_ID else id
 
 
 def word_piece(token: str) -> str:
@@ -357,9 +366,10 @@ def derive_merges(vocabulary: Mapping[str, int]) -> list[str]:
     >>> derive_merges({"a": 0, "b": 1, "ab": 2, "aab": 3})
     ['a b', 'a ab']
     """
-    merges = []
+    merges, lengths = [], {len(token) for token in vocabulary}
     for token in sorted(vocabulary, key=vocabulary.__getitem__):
-        parts = ((token[:at], token[at:]) for at in range(1, len(token)))
+        places = [at for at in range(1, len(token)) if at in lengths and len(token) - at in lengths]
+        parts = ((token[:at], token[at:]) for at in places)
         found = [(a, b) for a, b in parts if a in vocabulary and b in vocabulary]
         merges += [f"{a} {b}" for a, b in sorted(found, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))]
     return merges

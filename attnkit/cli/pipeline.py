@@ -28,6 +28,11 @@ from attnkit.records import Record
 CONTINUATION = re.compile(r"""('[^']*'|#[^\n]*|\\[^\n])|\\\n|("(?:[^"\\]|\\.)*")""", re.DOTALL)
 
 
+EMPTY = "an empty stage: nothing on one side of a |"
+LONGEST = 1 << 17  # characters of a pipeline: the bytes of the longest argument of a program on Linux
+MOST_STAGES = 100  # each calls the one before it: Python limits how deep calls are nested
+
+
 def join_continued_lines(text: str) -> str:
     r"""Join lines that end in a backslash, as a shell does.
 
@@ -50,20 +55,16 @@ def parse_stages(text: str) -> list[Stage]:
     >>> [call.tool.name for call in parse_stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
     ['embed', 'layernorm']
     """
+    if len(text) > LONGEST:
+        raise UsageError(f"a pipeline of {len(text):,} characters (limit {LONGEST:,})")
     lexer = shlex.shlex(join_continued_lines(text), posix=True, punctuation_chars="|<>&;")
     lexer.whitespace_split, lexer.commenters = True, "#"
+    parts: list[list[str]] = [[]]
     try:
-        words = list(lexer)
+        for word in lexer:
+            add_word(parts, word)
     except ValueError as error:
         raise UsageError(f"cannot read the pipeline: {str(error).lower()}") from None
-    parts: list[list[str]] = [[]]
-    for word in words:
-        if word == "|":
-            parts.append([])
-        elif word and set(word) <= set("|<>&;"):
-            raise UsageError(f"{word!r} is shell syntax: a pipeline of run has only | (-o FILE writes, INPUT reads)")
-        else:
-            parts[-1].append(os.path.expanduser(word) if re.match("~(/|$)", word) else word)
     calls = [parse_stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
     for call in calls[:-1]:
         call.format.is_piped = True
@@ -75,6 +76,21 @@ def parse_stages(text: str) -> list[Stage]:
             text_format(call.common, call.gives == "report")
         check_figure_flags(call.common | call.extra, call.common.get("format") in FIGURE_FORMATS, call.tool.name)
     return calls
+
+
+def add_word(parts: list[list[str]], word: str) -> None:
+    """Add a word to the last stage, or begin another one."""
+    if word == "|":
+        if not parts[-1]:
+            raise UsageError(EMPTY)
+        if len(parts) == MOST_STAGES:
+            problem = f"more than {MOST_STAGES} stages; -o FILE writes a result that another pipeline reads"
+            raise UsageError(problem)
+        parts.append([])
+    elif word and set(word) <= set("|<>&;"):
+        raise UsageError(f"{word!r} is shell syntax: a pipeline of run has only | (-o FILE writes, INPUT reads)")
+    else:
+        parts[-1].append(os.path.expanduser(word) if re.match("~(/|$)", word) else word)
 
 
 def is_pipeline(text: str) -> bool:
@@ -102,7 +118,7 @@ def parse_stage(arguments: list[str], refused: tuple[str, ...] = ("run", "histor
     refused  the tools that cannot be a stage
     """
     if not arguments:
-        raise UsageError("an empty stage: nothing on one side of a |")
+        raise UsageError(EMPTY)
     try:
         chosen = commands.find_tool(arguments[0])
     except UsageError as error:
@@ -137,22 +153,23 @@ def give_record(first: Stage, record: Any, call: str) -> Records | None:
 def chain_stages(
     calls: list[Stage],
     after: Callable[[int, Stage, Result], None] = lambda at, call, result: None,
-    at: int = 0,
     upstream: Records | None = None,
 ) -> Records:
     """Chain stages, and return the stream out of the last one.
 
     after   (index, stage, result), called with every result of every stage
     """
-    here = calls[at].open_stream(upstream)
-    results = with_callbacks(here.items, partial(after, at, calls[at]))
-    if at == len(calls) - 1:
-        return Records(here.format, results)
-    format, results = calls[at].format.settle(calls[at].format.choose(here.format), results)
-    calls[at].note_idle_options(format)
-    takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
-    arriving = split_pipeline(convert_all(calls[at], results, format), format, takes_bfloat16)
-    return chain_stages(calls, after, at + 1, Records(format, arriving))
+    for at, call in enumerate(calls):
+        here = call.open_stream(upstream)
+        results = with_callbacks(here.items, partial(after, at, call))
+        if call is calls[-1]:
+            break
+        format, results = call.format.settle(call.format.choose(here.format), results)
+        call.note_idle_options(format)
+        takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
+        arriving = split_pipeline(convert_all(call, results, format), format, takes_bfloat16)
+        upstream = Records(format, arriving)
+    return Records(here.format, results)
 
 
 def convert_all(stage: Stage, items: Iterator[Result], format: str) -> Iterator[Result]:

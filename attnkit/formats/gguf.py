@@ -3,17 +3,18 @@
 A tensor is decoded when it is accessed. Source: docs/gguf.md of ggml.
 """
 
+import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from attnkit.errors import DataError, FileError, counted
 from attnkit.formats.dtypes import byte_count, check_shape, dtype_of, from_bytes
-from attnkit.formats.gguf_blocks import BLOCK_TYPES, BlockType, byte_size, decode_blocks
+from attnkit.formats.gguf_blocks import BlockType, byte_size, decode_blocks, find_type
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.streams import Source, exists, name_errors, prefix_errors
 from attnkit.records import Array, Record
@@ -28,7 +29,9 @@ MOST_DIMENSIONS = 4
 LEAST_ENTRY, LEAST_TENSOR = 13, 24  # bytes that an entry of the metadata and that of a tensor have at least
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
 BOOL, STRING, LIST = 7, 8, 9
-COUNT = struct.Struct("<Q")
+SIZE = struct.Struct("<Q")
+LONGEST_STRING = 1 << 16  # bytes of a string in a list, such as a token
+LONGEST_SHOWN = 40  # characters of a value in an error
 SPLIT = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
@@ -53,24 +56,122 @@ class Strings(NamedTuple):
     size: int
 
     def read(self) -> list[str]:
-        """The strings. DataError for one that is not UTF-8."""
+        """The strings. DataError for one that is not UTF-8, or that is longer than any token."""
         at, texts = self.begin, []
         for number in range(self.size):
-            end = at + COUNT.size + COUNT.unpack_from(self.data, at)[0]
-            texts.append(decode_text(bytes(self.data[at + COUNT.size : end]), f"string {number}"))
+            (size,) = SIZE.unpack_from(self.data, at)
+            if size > LONGEST_STRING:
+                raise DataError(f"string {number} has {size} bytes (limit {LONGEST_STRING})")
+            end = at + SIZE.size + size
+            texts.append(decode_text(bytes(self.data[at + SIZE.size : end]), f"string {number}"))
             at = end
         return texts
+
+
+Value = TypeVar("Value")
+
+
+class Kind(NamedTuple, Generic[Value]):
+    """What a reader expects of a value in the metadata.
+
+    expected  the same in words, for errors
+    accepts   whether a value is one
+    """
+
+    expected: str
+    accepts: Callable[[Any], bool]
+
+
+def is_whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def is_list(value: Any, kinds: str) -> bool:
+    """Whether a value is a list of numbers, whose dtypes have one of these kinds."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in kinds
+
+
+WHOLE: Kind[int] = Kind("a whole number from 0", is_whole)
+NUMBER: Kind[float] = Kind("a finite number", lambda value: type(value) in (int, float) and math.isfinite(value))
+FLAG: Kind[bool] = Kind("true or false", lambda value: type(value) is bool)
+TEXT: Kind[str] = Kind("a text", lambda value: type(value) is str)
+TEXTS: Kind[Strings] = Kind("a list of texts", lambda value: isinstance(value, Strings))
+WHOLES: Kind[Array] = Kind("a list of whole numbers", lambda value: is_list(value, "iu"))
+NUMERIC: Kind[Array] = Kind("a list of numbers", lambda value: is_list(value, "iuf"))
+FLAGS: Kind[Array] = Kind("a list of true and false", lambda value: is_list(value, "b"))
+POWER: Kind[int] = Kind(
+    f"a power of two, at most {LARGEST_ALIGNMENT}",
+    lambda value: is_whole(value) and value.bit_count() == 1 and value <= LARGEST_ALIGNMENT,
+)
+
+
+class Metadata(Mapping[str, Any]):
+    """The metadata of a file: a number, text, boolean, array of numbers or Strings by key.
+
+    >>> metadata = Metadata({"n": 7, "heads": np.array([4, 4])}, "m.gguf")
+    >>> metadata.read("n", WHOLE), metadata.read("heads", WHOLE), metadata.read("rope", NUMBER, 1.0)
+    (7, 4, 1.0)
+    >>> metadata.read("n", TEXT)
+    Traceback (most recent call last):
+    attnkit.errors.DataError: m.gguf: n is 7 (expected a text)
+    """
+
+    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+        self.values_by_key, self.name = values, name
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values_by_key[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_key)
+
+    def __len__(self) -> int:
+        return len(self.values_by_key)
+
+    @overload
+    def read(self, key: str, kind: Kind[Value], default: Value) -> Value: ...
+
+    @overload
+    def read(self, key: str, kind: Kind[Value], default: None = None) -> Value | None: ...
+
+    def read(self, key: str, kind: Kind[Value], default: Value | None = None) -> Value | None:
+        """Read a value of a kind, the default if the file has none.
+
+        A list of equal numbers, one for each layer, is read as that number. DataError for a value of another kind.
+        """
+        if key not in self:
+            return default
+        value = self[key]
+        is_repeated = isinstance(value, np.ndarray) and value.size and (value == value[0]).all()
+        found: list[Value] = [value, value[0].item()] if is_repeated else [value]
+        for one in found:
+            if kind.accepts(one):
+                return one
+        raise DataError(f"{key} is {shorten_value(value)} (expected {kind.expected})", self.name)
+
+
+def shorten_value(value: Any) -> str:
+    """A value of the metadata in a few words, for errors.
+
+    >>> shorten_value("a text"), shorten_value(np.arange(9)), shorten_value(1.5)
+    ("'a text'", 'a list of 9 numbers', '1.5')
+    """
+    if isinstance(value, Strings):
+        return f"a list of {counted(value.size, 'text')}"
+    if isinstance(value, np.ndarray):
+        shown = str(value.tolist())
+        return shown if len(shown) <= LONGEST_SHOWN // 2 else f"a list of {counted(value.size, 'number')}"
+    return repr(value)[:LONGEST_SHOWN]
 
 
 class Header(NamedTuple):
     """What a file holds before its numbers.
 
-    metadata  key -> a number, a text, a boolean, an array of numbers, or Strings
     entries   tensor name -> Entry, in the order of the file
     data      the numbers, as bytes
     """
 
-    metadata: dict[str, Any]
+    metadata: Metadata
     entries: dict[str, Entry]
     data: Array
 
@@ -88,7 +189,7 @@ class Header(NamedTuple):
     def rows(self, name: str, index: Any) -> Array:
         """Read the rows of a tensor that an index selects; no others are decoded."""
         kind, shape, begin, end = self.entries[name]
-        if kind.dtype or len(shape) < 2:  # a row is whole blocks
+        if not kind.decode or len(shape) < 2:  # a row is whole blocks
             return np.asarray(self.tensor(name)[index])
         with prefix_errors(f"tensor {name[:100]!r}"):
             blocks = self.data[begin:end].reshape(shape[0], -1)[index]
@@ -102,14 +203,14 @@ class GgufFile(NamedTuple):
     parts     the mapped tensors of each
     """
 
-    metadata: Mapping[str, Any]
+    metadata: Metadata
     parts: list[Mapped]
 
 
 def read(source: Source) -> Iterator[Record]:
     """Yield the one record of a GGUF file, its tensors in the order of the file."""
     with name_errors(source.name):
-        header = read_header(memoryview(source.read_all()))
+        header = read_header(memoryview(source.read_all()), source.name)
         if not header.entries:
             raise DataError("no tensors in this GGUF file")
         yield Record({name: header.tensor(name) for name in header.entries})
@@ -126,12 +227,12 @@ def open_gguf(path: str) -> GgufFile:
     FileError if a part is missing; DataError if parts do not fit each other.
     """
     metadata, first = _map_part(path)
-    count = metadata.get("split.count", 1)
-    if count in (0, 1) and type(count) is int:
+    count = metadata.read("split.count", WHOLE, 1)
+    if count in (0, 1):
         return GgufFile(metadata, [first])
     split = SPLIT.fullmatch(os.path.basename(path))
-    if type(count) is not int or not split or int(split[3]) != count:
-        raise DataError(f"one of {str(count)[:20]} parts, but its name does not say so: -00001-of-0000N.gguf", path)
+    if not split or int(split[3]) != count:
+        raise DataError(f"one of {count} parts, but its name does not say so: -00001-of-0000N.gguf", path)
     if int(split[2]) != 1:
         beginning = f"{split[1]}-00001-of-{split[3]}.gguf"
         raise DataError(f"part {int(split[2])} of {count}; name the first one, {beginning}", path)
@@ -141,15 +242,15 @@ def open_gguf(path: str) -> GgufFile:
         if not exists(part):
             raise FileError(f"no such file: part {number} of {count} of {path}", part)
         inner, mapped = _map_part(part)
-        if inner.get("split.no") != number - 1 or inner.get("split.count") != count:
+        if inner.read("split.no", WHOLE) != number - 1 or inner.read("split.count", WHOLE) != count:
             raise DataError(f"not part {number} of {count} of {path}", part)
         if both := next((name for name in mapped.entries if name in known), ""):
             raise DataError(f"tensor {both[:100]!r} occurs in an earlier part too", part)
         known.update(mapped.entries)
         parts.append(mapped)
-    total = metadata.get("split.tensors.count", len(known))
+    total = metadata.read("split.tensors.count", WHOLE, len(known))
     if total != len(known):
-        raise DataError(f"the parts have {len(known)} tensors (split.tensors.count is {str(total)[:20]})", path)
+        raise DataError(f"the parts have {len(known)} tensors (split.tensors.count is {total})", path)
     return GgufFile(metadata, parts)
 
 
@@ -164,20 +265,22 @@ def is_gguf(path: str) -> bool:
         return False
 
 
-def _map_part(path: str) -> tuple[dict[str, Any], Mapped]:
+def _map_part(path: str) -> tuple[Metadata, Mapped]:
     with name_errors(path):
-        header = read_header(memoryview(map_file(path)))
+        header = read_header(memoryview(map_file(path)), path)
         entries = {name: (entry.dtype, entry.shape) for name, entry in header.entries.items()}
         kinds = {name: entry.kind.name for name, entry in header.entries.items() if not entry.kind.dtype}
         return header.metadata, Mapped(path, entries, header.tensor, kinds, header.rows)
 
 
-def read_header(data: memoryview) -> Header:
+def read_header(data: memoryview, name: str = "") -> Header:
     """Read the metadata and where each tensor is. DataError for whatever does not fit.
+
+    name  that of the file, for errors about its metadata
 
     >>> import struct
     >>> file = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sIB", 1, b"n", 0, 7)
-    >>> read_header(memoryview(file)).metadata
+    >>> dict(read_header(memoryview(file)).metadata)
     {'n': 7}
     """
     reader = _Reader(data)
@@ -190,19 +293,17 @@ def read_header(data: memoryview) -> Header:
         problem = "big-endian" if is_swapped else f"version {version}"
         raise DataError(f"{problem} not supported (use little-endian files of version 2 or 3)")
     tensors, pairs = reader.numbers("QQ")
-    metadata: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     with prefix_errors("metadata"):
         reader.check_count(pairs, LEAST_ENTRY, "keys")
         for _ in range(pairs):
             key = reader.text("a key", LONGEST_KEY)
-            if key in metadata:
+            if key in values:
                 raise DataError(f"key {key[:100]!r} occurs twice")
             with prefix_errors(f"key {key[:100]!r}"):
-                metadata[key] = reader.value()
-    alignment = metadata.get(ALIGNMENT, USUAL_ALIGNMENT)
-    is_power = type(alignment) is int and alignment > 0 and alignment & (alignment - 1) == 0
-    if not is_power or alignment > LARGEST_ALIGNMENT:
-        raise DataError(f"{ALIGNMENT} is {str(alignment)[:40]} (expected a power of two, at most {LARGEST_ALIGNMENT})")
+                values[key] = reader.value()
+    metadata = Metadata(values, name)
+    alignment = metadata.read(ALIGNMENT, POWER, USUAL_ALIGNMENT)
     reader.check_count(tensors, LEAST_TENSOR, "tensors")
     entries: dict[str, Entry] = {}
     for _ in range(tensors):
@@ -213,8 +314,7 @@ def read_header(data: memoryview) -> Header:
             entries[name] = reader.entry(alignment)
     start = -(-reader.at // alignment) * alignment
     numbers = np.frombuffer(data, np.uint8)[start:]
-    _check_ranges(entries, len(numbers), alignment)
-    return Header(metadata, entries, numbers)
+    return Header(metadata, _find_ends(entries, len(numbers), alignment), numbers)
 
 
 class _Reader:
@@ -275,8 +375,8 @@ class _Reader:
 
     def strings(self, count: int) -> Strings:
         """A list of strings, of which only the lengths are read."""
-        self.check_count(count, COUNT.size, "strings")
-        at, size_at, end = self.at, COUNT.unpack_from, len(self.data)
+        self.check_count(count, SIZE.size, "strings")
+        at, size_at, end = self.at, SIZE.unpack_from, len(self.data)
         try:
             for _ in range(count):
                 at += 8 + size_at(self.data, at)[0]
@@ -293,9 +393,7 @@ class _Reader:
             raise DataError(f"{count} dimensions (limit {MOST_DIMENSIONS})")
         shape = check_shape(self.numbers(f"{count}Q")[::-1])  # the file has the fastest first
         number, begin = self.numbers("IQ")
-        if number not in BLOCK_TYPES:
-            raise DataError(f"type {number} is not known (use {', '.join(one.name for one in BLOCK_TYPES.values())})")
-        kind = BLOCK_TYPES[number]
+        kind = find_type(number)
         byte_count(shape, dtype_of(kind.dtype or "float32").itemsize)
         if begin % alignment:
             raise DataError(f"offset {begin} is not a multiple of {alignment}")
@@ -309,15 +407,24 @@ def decode_text(data: bytes, what: str) -> str:
         raise DataError(f"{what} is not UTF-8 (byte {error.start})") from None
 
 
-def _check_ranges(entries: Mapping[str, Entry], size: int, alignment: int) -> None:
-    """Raise DataError for tensors that overlap or end after the file, and for bytes after the last."""
+def _find_ends(entries: Mapping[str, Entry], size: int, alignment: int) -> dict[str, Entry]:
+    """The entries, of which those whose type has no known size end where the next one begins.
+
+    DataError for tensors that overlap or end after the file, and for bytes after the last.
+    """
+    found, ordered = dict(entries), sorted(entries, key=lambda name: entries[name][2:])
+    followings = [*(entries[name].begin for name in ordered[1:]), size]
     reached = 0
-    for name in sorted(entries, key=lambda name: entries[name][2:]):
-        _, _, begin, end = entries[name]
+    for name, following in zip(ordered, followings, strict=False):
+        kind, _, begin, end = entries[name]
         if begin < reached:
             raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) overlap another tensor")
+        if not kind.size:
+            end = max(begin, following)
+            found[name] = entries[name]._replace(end=end)
         if end > size:
             raise DataError(f"truncated: tensor {name[:100]!r} needs bytes up to {end}, the file has {size}")
         reached = end
     if size - reached >= alignment and entries:
         raise DataError(f"{counted(size - reached, 'byte')} after the last tensor")
+    return found

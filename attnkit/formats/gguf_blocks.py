@@ -24,7 +24,7 @@ E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # the values o
 class BlockType(NamedTuple):
     """A type of tensors.
 
-    numbers  of a block, and size: its bytes
+    numbers  of a block, and size: its bytes, 0 where these are not known
     dtype    where the bytes are numbers of a dtype, else ""
     decode   blocks (N, size) as uint8 -> their numbers (N, numbers) as float32; None where it is not known here
     """
@@ -47,7 +47,7 @@ def decode_blocks(data: Array, kind: BlockType) -> Array:
     """
     if kind.decode is None:
         known = ", ".join(one.name for one in BLOCK_TYPES.values() if one.decode or one.dtype)
-        raise DataError(f"type {kind.name} is not decoded (use {known})")
+        raise DataError(f"type {kind.name} is not {'known' if kind.name.isdigit() else 'decoded'} (use {known})")
     blocks = data.reshape(-1, kind.size)
     numbers = np.empty((len(blocks), kind.numbers), np.float32)
     step = max(TOGETHER // kind.numbers, 1)
@@ -187,7 +187,7 @@ BLOCK_TYPES = {
     6: BlockType("Q5_0", 32, 22, decode=decode_q5_0),
     7: BlockType("Q5_1", 32, 24, decode=decode_q5_1),
     8: BlockType("Q8_0", 32, 34, decode=decode_q8_0),
-    9: BlockType("Q8_1", 32, 40),
+    9: BlockType("Q8_1", 32, 36),
     10: BlockType("Q2_K", 256, 84, decode=decode_q2_k),
     11: BlockType("Q3_K", 256, 110, decode=decode_q3_k),
     12: BlockType("Q4_K", 256, 144, decode=decode_q4_k),
@@ -213,7 +213,22 @@ BLOCK_TYPES = {
     35: BlockType("TQ2_0", 256, 66),
     39: BlockType("MXFP4", 32, 17, decode=decode_mxfp4),
     40: BlockType("NVFP4", 64, 36),
+    41: BlockType("Q1_0", 128, 18),
 }
+# types that ggml has removed, and one whose blocks have 64 numbers in ggml and 128 in a fork
+UNSIZED = {
+    4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8", 42: "Q2_0",
+}  # fmt: skip
+
+
+def find_type(number: int) -> BlockType:
+    """The type of a number in a file; of a number that is not known here, one whose size is not known.
+
+    >>> find_type(9).size, find_type(42).name, find_type(99).name
+    (36, 'Q2_0', '99')
+    """
+    return BLOCK_TYPES.get(number, BlockType(UNSIZED.get(number, str(number)), 1, 0))
 
 
 def byte_size(kind: BlockType, shape: tuple[int, ...]) -> int:

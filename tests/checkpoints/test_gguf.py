@@ -9,6 +9,7 @@ import safetensors.numpy
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.gguf import open_model
 from attnkit.errors import DataError
 from attnkit.formats import gguf
 from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
@@ -110,17 +111,49 @@ def test_no_tensor_is_read_before_it_is_needed(tmp_path, monkeypatch):
     assert len(counts) == 4  # q, k, v and the output
 
 
+def test_parameters_that_are_not_kept_are_those_that_are(tmp_path):
+    """Experts of gpt-oss, which are entries of one tensor, as `diff` reads them."""
+    (tmp_path / "m.gguf").write_bytes(convert("gpt_oss"))
+    params = open_checkpoint(str(tmp_path / "m.gguf")).params
+    for layer, parameters in params.items():
+        for name, array in parameters.items():
+            assert np.array_equal(params.read(layer, name), array), f"{layer}.{name}"
+
+
+def test_tensors_without_numbers_are_no_experts(tmp_path):
+    """Of which a file could have any number in no bytes."""
+    none = np.zeros((4000, 0, 0), np.float32)
+    content = convert("mixtral", quantize=lambda name, array: none if "_exps" in name else array)
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(DataError, match=r"tensor 'blk\.0\.ffn_\w+_exps\.weight' has shape \(4000, 0, 0\)"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_pooling_of_another_type(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(convert("bert-mlm", {"bert.pooling_type": "mean"}))
+    with pytest.raises(DataError, match=r"bert\.pooling_type is 'mean' \(expected a whole number from 0\)"):
+        assert open_model(str(tmp_path / "m.gguf"))[2].pool
+
+
 FAULTS = {
     "another architecture": ("llama", {"general.architecture": "mamba"}, "architecture 'mamba' is not known"),
     "no architecture": ("llama", {"general.architecture": ...}, "no general.architecture: not the file of a model"),
     "a key that is not read": ("llama", {"llama.attention.scale": 0.5}, "llama.attention.scale is not supported"),
-    "no layers": ("llama", {"llama.block_count": ...}, "num_hidden_layers is missing"),
+    "no layers": ("llama", {"llama.block_count": ...}, "llama.block_count is missing (expected a whole number)"),
     "too many layers": ("llama", {"llama.block_count": 3}, "no tensor 'layers.2."),
     "layers without end": ("llama", {"llama.block_count": 2**31}, "num_hidden_layers 2147483648, and only"),
-    "no heads": ("llama", {"llama.attention.head_count": 0}, "num_attention_heads is '0'"),
+    "no heads": (
+        "llama",
+        {"llama.attention.head_count": 0},
+        "llama.attention.head_count is '0'",
+    ),
     "heads that do not divide": ("llama", {"llama.attention.head_count": 5}, "not divisible"),
-    "heads a text": ("llama", {"llama.attention.head_count": "4"}, "num_attention_heads is '4'"),
-    "heads by layer": ("llama", {"llama.attention.head_count_kv": [2, 1]}, "num_key_value_heads is '[2, 1]'"),
+    "heads a text": (
+        "llama",
+        {"llama.attention.head_count": "4"},
+        "head_count is '4' (expected a whole",
+    ),
+    "heads by layer": ("llama", {"llama.attention.head_count_kv": [2, 1]}, "head_count_kv is [2, 1] (expected a"),
     "part of a head": ("llama", {"llama.rope.dimension_count": 4}, "rope.dimension_count is 4 (expected the width"),
     "another width of values": ("llama", {"llama.attention.value_length": 4}, "value_length is 4 (expected 8"),
     "unknown scaling": ("llama", {"llama.rope.scaling.type": "su", "llama.rope.scaling.factor": 2.0}, "rope_type 'su'"),
@@ -129,7 +162,33 @@ FAULTS = {
     "token id a text": ("llama", {"tokenizer.ggml.eos_token_id": "2"}, "eos_token_id"),
     "another rule of routers": ("mixtral", {"llama.expert_gating_func": 2}, "expert_gating_func 2 is not supported"),
     "fewer experts": ("mixtral", {"llama.expert_count": 4}, "expert_count is 4, and the outputs of the routers are 5"),
-    "experts without end": ("gpt_oss", {"gpt-oss.expert_count": 2**31 - 1}, "the outputs of the routers are 5"),
+    "experts without end": (
+        "gpt_oss",
+        {"gpt-oss.expert_count": 2**31 - 1},
+        "expert_count is 2147483647 (expected",
+    ),
+    "a million experts": (
+        "mixtral",
+        {"llama.expert_count": 10**6},
+        "expert_count is 1000000 (expected a whole",
+    ),
+    "scale a list": (
+        "granite",
+        {"granite.logit_scale": [1.0, 2.0]},
+        "granite.logit_scale is [1.0, 2.0] (expected",
+    ),
+    "scaling a number": ("llama", {"llama.rope.scaling.type": 3}, "llama.rope.scaling.type is 3 (expected a text)"),
+    "parts by layer": ("llama", {"split.count": [1, 2]}, "split.count is [1, 2] (expected a whole number from 0)"),
+    "architecture a list": (
+        "llama",
+        {"general.architecture": ["a"]},
+        "general.architecture is a list of 1 text",
+    ),
+    "windows as text": (
+        "olmo3",
+        {"olmo2.attention.sliding_window_pattern": "x"},
+        "is 'x' (expected a list of true",
+    ),
     "no experts": ("gemma2", {"gemma2.expert_count": 4}, "the outputs of the routers are none"),
     "width 0": ("phi3", {"phi3.embedding_length": 0}, "embedding_length 0"),
     "shared keys": (

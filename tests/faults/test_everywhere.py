@@ -201,10 +201,14 @@ def last_line(text):
 
 @pytest.mark.parametrize(
     ("content", "code", "problem"),
+    # T6
     {
         "not UTF-8": (b"layernorm \xff", 3, "./bad: not UTF-8 text (byte 10)"),
         "empty": (b"", 2, "an empty stage"),
         "tensor": (b"[[1,2]]", 2, "no tool '[[1,2]]'"),
+        "101 stages": (b"softmax |" * 100 + b"softmax", 2, "more than 100 stages; -o FILE writes a result"),
+        "many empty stages": (b"posenc" + b" |" * 60_000, 2, "an empty stage"),
+        "too long": (b"|" * 131_073, 2, "a pipeline of 131,073 characters (limit 131,072)"),
     }.values(),
 )
 def test_files_of_pipelines(attnkit, main, refused, content, code, problem):

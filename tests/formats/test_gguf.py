@@ -12,6 +12,7 @@ from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
 from tests.faults.bad_gguf import WHOLE
 from tests.gguf_files import TYPE_NUMBERS, pack_gguf
 from tests.places import arrays
+from tests.process import run
 
 FROZEN = arrays("gguf_blocks")
 
@@ -84,6 +85,90 @@ def test_blocks_are_decoded_to_the_bits_of_gguf(name):
 def test_every_decoded_type_is_tested():
     assert {kind.name for kind in BLOCK_TYPES.values() if kind.decode} == {*WORKED}
     assert {name for name in FROZEN if "." not in name} == {*WORKED} - {"Q8_K"}  # which gguf does not decode
+
+
+# type -> numbers of a block, and the bytes of the fields of its structure in ggml-common.h
+BLOCKS = {
+    "Q1_0": (128, 2 + 16), "Q4_0": (32, 2 + 16), "Q4_1": (32, 2 + 2 + 16), "Q5_0": (32, 2 + 4 + 16),
+    "Q5_1": (32, 2 + 2 + 4 + 16), "Q8_0": (32, 2 + 32), "Q8_1": (32, 2 + 2 + 32), "Q2_K": (256, 16 + 64 + 2 + 2),
+    "Q3_K": (256, 32 + 64 + 12 + 2), "Q4_K": (256, 2 + 2 + 12 + 128), "Q5_K": (256, 2 + 2 + 12 + 32 + 128),
+    "Q6_K": (256, 128 + 64 + 16 + 2), "Q8_K": (256, 4 + 256 + 2 * 16), "IQ1_S": (256, 2 + 32 + 2 * 8),
+    "IQ1_M": (256, 32 + 16 + 8), "IQ2_XXS": (256, 2 + 2 * 32), "IQ2_XS": (256, 2 + 2 * 32 + 8),
+    "IQ2_S": (256, 2 + 64 + 8 + 8), "IQ3_XXS": (256, 2 + 3 * 32), "IQ3_S": (256, 2 + 64 + 8 + 32 + 4),
+    "IQ4_NL": (32, 2 + 16), "IQ4_XS": (256, 2 + 2 + 4 + 128), "TQ1_0": (256, 48 + 4 + 2), "TQ2_0": (256, 64 + 2),
+    "MXFP4": (32, 1 + 16), "NVFP4": (64, 4 + 32),
+}  # fmt: skip
+
+
+def test_sizes_of_blocks():
+    assert {kind.name: kind[1:3] for kind in BLOCK_TYPES.values() if not kind.dtype} == BLOCKS
+
+
+def test_a_tensor_of_an_unknown_type_is_refused_when_it_is_read(tmp_path):
+    """The others are read; it ends where the next one begins."""
+    tensors = {
+        "q": ("Q8_1", (2, 32), bytes(72)),
+        "a": (42, (2, 64), bytes(range(36))),
+        "w": np.arange(3.0),
+        "b": (99, (3, 5), bytes(40)),
+    }
+    path = tmp_path / "m.gguf"
+    path.write_bytes(pack_gguf({}, tensors))
+    mapped = gguf.map_tensors(str(path))
+    assert mapped.packed == {"q": "Q8_1", "a": "Q2_0", "b": "99"}
+    assert mapped.entries["b"] == ("float32", (3, 5)) and mapped.tensor("w").tolist() == [0, 1, 2]
+    header = gguf.read_header(memoryview(path.read_bytes()))
+    assert [header.entries[name][2:] for name in tensors] == [(0, 72), (96, 160), (160, 172), (192, 256)]
+    for name, problem in (("a", "type Q2_0 is not decoded"), ("b", "type 99 is not known"), ("q", "type Q8_1 is not")):
+        for read_part in (mapped.tensor, lambda name: mapped.rows(name, 1)):
+            with pytest.raises(DataError, match=rf"m\.gguf: tensor '{name}': {problem} .*\(use F32"):
+                read_part(name)
+    done = run("show", str(path), "--list", env={"COLUMNS": "80"})
+    assert done.code == 0 and [line.split() for line in done.out.decode().splitlines()[2:-1]] == [
+        ["q", "(2,", "32)", "Q8_1"],
+        ["a", "(2,", "64)", "Q2_0"],
+        ["w", "(3)", "F32"],
+        ["b", "(3,", "5)", "99"],
+    ]
+
+
+# key -> value, its kind, and what the error says of it
+OTHER_KINDS = {
+    "a list for a number": ([1, 2], gguf.WHOLE, r"\[1, 2\] \(expected a whole number from 0\)"),
+    "texts for a number": (["a", "b"], gguf.WHOLE, r"a list of 2 texts \(expected a whole number from 0\)"),
+    "a negative number": (-3, gguf.WHOLE, r"-3 \(expected a whole number from 0\)"),
+    "a boolean for a number": (True, gguf.NUMBER, r"True \(expected a finite number\)"),
+    "nan": (float("nan"), gguf.NUMBER, r"nan \(expected a finite number\)"),
+    "a number for a flag": (1, gguf.FLAG, r"1 \(expected true or false\)"),
+    "a text for a flag": ("no", gguf.FLAG, r"'no' \(expected true or false\)"),
+    "a number for a text": (5, gguf.TEXT, r"5 \(expected a text\)"),
+    "a text for texts": ("a", gguf.TEXTS, r"'a' \(expected a list of texts\)"),
+    "floats for whole numbers": ([0.5, 1.5], gguf.WHOLES, r"\[0\.5, 1\.5\] \(expected a list of whole numbers\)"),
+    "flags for numbers": ([True, False], gguf.NUMERIC, r"\[True, False\] \(expected a list of numbers\)"),
+    "numbers for flags": ([1] * 300, gguf.FLAGS, r"a list of 300 numbers \(expected a list of true and false\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_a_value_of_another_kind_is_refused_by_its_key(name):
+    value, kind, problem = OTHER_KINDS[name]
+    metadata = gguf.read_header(memoryview(pack_gguf({"some.key": value})), "m.gguf").metadata
+    with pytest.raises(DataError, match=rf"^m\.gguf: some\.key is {problem}$"):
+        metadata.read("some.key", kind)
+
+
+def test_a_list_of_equal_numbers_is_read_as_the_number():
+    """As converters write sizes of layers."""
+    metadata = gguf.read_header(memoryview(pack_gguf({"heads": [4, 4], "flags": [True, True]}))).metadata
+    assert metadata.read("heads", gguf.WHOLE) == 4 and type(metadata.read("heads", gguf.WHOLE)) is int
+    assert metadata.read("heads", gguf.WHOLES).tolist() == [4, 4] and metadata.read("flags", gguf.FLAGS).all()
+    assert metadata.read("none", gguf.WHOLE) is None and metadata.read("none", gguf.WHOLE, 3) == 3
+
+
+def test_a_token_longer_than_any_is_not_decoded():
+    metadata = gguf.read_header(memoryview(pack_gguf({"tokens": ["a", "b" * (1 << 16), "c" * (1 << 17)]}))).metadata
+    with pytest.raises(DataError, match=r"string 2 has 131072 bytes \(limit 65536\)"):
+        metadata["tokens"].read()
 
 
 def test_numbers_of_a_dtype_are_read_in_place(tmp_path):
