@@ -57,7 +57,11 @@ class OperandFiles:
                 raise UsageError(f"there is no input record with a tensor {value[1:]!r}", flag_name(name))
             if load in ("attended", "memory"):
                 return load_attended(item, value[1:], value, own=True)
-            return select_tensor(item, value[1:], value)
+            if load not in SINGLE:
+                expected = self.options[name].metavar
+                raise UsageError(f"expected {expected}, got {value!r}, a tensor of the input", flag_name(name))
+            own = select_tensor(item, value[1:], value)
+            return own["x"] if load == "image" else item.merge(own) if load == "audio" else own
         if name not in self.loaded:
             piped = list(self.piped) if self.piped is not None and stdin_uses(value, load) else None
             self.loaded[name], digests = load_operand(value, load, piped, bfloat16)

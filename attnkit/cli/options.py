@@ -410,8 +410,14 @@ def attribution(of: str) -> Any:
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
           "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
-ABOVE_0 = typer_main.types.FloatRange(min=0, min_open=True)
-SHARE = typer_main.types.FloatRange(min=0, min_open=True, max=1)  # above 0, up to 1
+
+
+def range_above_0(most: float | None = None) -> Any:
+    """Declare a type of numbers above 0, up to `most`."""
+    return typer_main.types.FloatRange(min=0, min_open=True, max=most)
+
+
+ABOVE_0, SHARE = range_above_0(), range_above_0(1)
 
 Model = Annotated[
     Any, file("model", "folder of a published model (config.json, weights, tokenizer), or its GGUF file", "DIR")
@@ -609,7 +615,7 @@ COMMON: dict[str, Any] = {
     "dtype": Annotated[str, choice(DTYPES, f"convert the input x to this dtype: {', '.join(DTYPES)}", "DTYPE")],
     "precision": Annotated[
         int,
-        typer.Option(min=0, help="decimal places in tables [default: 4] and in heat-map cells [default: 2]"),
+        typer.Option(min=0, max=100, help="decimal places in tables [default: 4] and in heat-map cells [default: 2]"),
     ],
     "theme": Annotated[
         Literal["light", "dark", "transparent"],

@@ -368,6 +368,8 @@ def choose_output(
     has_query  whether the queries are not the tokens of the record: their axis is then called so
     """
     axes = queries.tensor("x").axes_like(output.shape)
+    if name is not None and name not in tensors:
+        raise UsageError(f"no {name} in this attention: only that of some models has it", "--emit")
     output = replace(output, axes=axes) if name is None else tensors[name]
     if not has_query:
         return output
@@ -398,10 +400,10 @@ def select_intermediates(
     Unless `keep` requests them by name, scores that are not capped are left out, and masked scores if nothing is
     masked have no formula, and so no table.
     """
-    names = [name for name in tensors if name in requested or name.startswith("weights.")]
+    names = {name for name in tensors if name in requested or name.startswith("weights.")}
     if tensors.get("capped") and tensors["capped"].formula == "as before" and "capped" not in keep:
-        names.remove("capped")
-    selected = {name: tensors[name] for name in names}
+        names.discard("capped")
+    selected = {name: tensor for name, tensor in tensors.items() if name in names}
     if "masked" in selected and selected["masked"].formula == "as before" and "masked" not in keep:
         selected["masked"] = replace(selected["masked"], formula="")
     return selected

@@ -13,6 +13,7 @@ from attnkit.model.spectrogram import Spectrogram, log_mel, pad_sound
 from attnkit.records import Record, Tensor
 
 STEPS = step_names("mel")
+COPIES = 4  # of the mels: before the logarithm, after it, clamped and scaled
 
 
 @tool(sections={"Frames": "sample_rate seconds window hop mels", "Results": "keep steps"})
@@ -25,14 +26,14 @@ def mel(
     seconds: Annotated[
         float | None,
         typer.Option(
-            click_type=options.ABOVE_0,
+            click_type=options.range_above_0(86400),
             metavar="S",
-            help="cut the sound, or add silence, to so many seconds: 30 as Whisper",
+            help="cut the sound, or add silence, to this many seconds, at most a day: 30 as Whisper",
         ),
     ] = None,
-    window: Annotated[int, typer.Option(min=2, metavar="W", help="samples of a frame")] = 400,
+    window: Annotated[int, typer.Option(min=2, max=1 << 14, metavar="W", help="samples of a frame")] = 400,
     hop: Annotated[int, typer.Option(min=1, metavar="N", help="samples from one frame to the next")] = 160,
-    mels: Annotated[int, typer.Option(min=1, metavar="M", help="number of mel filters")] = 80,
+    mels: Annotated[int, typer.Option(min=1, max=1 << 10, metavar="M", help="number of mel filters")] = 80,
     keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
     steps: options.Steps = False,
 ) -> Record:
@@ -50,11 +51,12 @@ def mel(
     """
     sound = Spectrogram(sample_rate, window, hop, mels)
     samples = find_samples(record, sample_rate)
-    if seconds is not None:
-        count = round(seconds * sample_rate)
-        formats.check_memory(8 * (count + window), f"a sound of {seconds:g} seconds", "--seconds")
-        samples = pad_sound(samples, count)
     names = STEPS if steps or "all" in keep else keep
+    count = samples.size if seconds is None else round(seconds * sample_rate)
+    numbers = COPIES * mels + window * len({"frames", "windowed", "power"} & {*names})  # of a frame
+    formats.check_memory(8 * (count + count // hop * numbers), f"the spectrogram of {count} samples", "--seconds")
+    if seconds is not None:
+        samples = pad_sound(samples, count)
     arrays = log_mel(samples, sound, names)
     rows = INTERMEDIATES["mel"]
     tensors = {

@@ -12,6 +12,8 @@ from attnkit.formats.wav import describe_sound
 from attnkit.libraries import call_library, import_library
 from attnkit.records import Record
 
+MOST_SAMPLES = 1 << 28  # of all channels, however small the file is: 1 GB
+
 
 class Contents(io.BytesIO):
     """The bytes of a file, in which a place before the first is the first.
@@ -30,7 +32,10 @@ def read(source: Source) -> Iterator[Record]:
     soundfile = import_library("soundfile", "audio", source.name)
     data = Contents(source.read_all())
     with call_library("not a sound that can be read", source.name), soundfile.SoundFile(data) as opened:
-        check_memory(4 * opened.frames * opened.channels, f"a sound of {opened.frames} samples", source.name)
+        count = opened.frames * opened.channels
+        if count > MOST_SAMPLES:
+            raise DataError(f"a sound of {count} samples (expected at most {MOST_SAMPLES})", source.name)
+        check_memory(4 * count, f"a sound of {count} samples", source.name)
         samples = opened.read(dtype="float32", always_2d=True)
         rate = opened.samplerate
     if not samples.size:

@@ -1,16 +1,19 @@
 """The convolution of x step by step, for the tool and for its gradient."""
 
+import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
+from attnkit.formats.memory import check_memory
 from attnkit.inputs.intermediates import clear_labels
 from attnkit.inputs.layers import find_layer, linear_weights
 from attnkit.model.activations import activation_backward, apply_activation
+from attnkit.model.checks import as_text
 from attnkit.model.config import ConvolutionLayer
-from attnkit.model.convolution import Convolution, convolve, convolve_backward
+from attnkit.model.convolution import Convolution, convolve, convolve_backward, find_windows
 from attnkit.model.dtypes import cast, working
 from attnkit.model.intermediates import step_names
 from attnkit.model.linear import add
@@ -106,6 +109,7 @@ def find_convolution(
     if width % groups or filters % groups:
         raise DataError(f"{width} channels and {filters} filters: expected multiples of {groups}", "--groups")
     shape = (filters, width // groups, *size)
+    check_memory(8 * math.prod(shape), f"a kernel {as_text(shape)}", "--filters")
     inputs = max(int(np.prod(shape[1:])), 1)
     kernel = np.random.default_rng(seed).standard_normal(shape) / inputs**0.5
     return ConvolutionStage({"w": kernel.astype(working(x))}, options, is_first, activation, residual)
@@ -120,6 +124,10 @@ def compute_convolution(
     """
     weight, bias = stage.weights["w"], stage.weights.get("b")
     x = stage.channels_last(record["x"])
+    windows = find_windows(x, weight, stage.options)
+    sides = zip(x.shape[-1 - stage.over : -1], windows.before, windows.after, strict=True)
+    padded = (*x.shape[: -1 - stage.over], *map(sum, sides), x.shape[-1])
+    check_memory(8 * math.prod(padded), f"an input {as_text(padded)} with its zeros", "--padding")
     computed = convolve(x, weight, bias, stage.options, STEPS if steps else (*keep,))
     axes, output = stage.axes(record), computed["output"]
     tensors: dict[str, Tensor] = {}

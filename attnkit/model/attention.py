@@ -447,7 +447,7 @@ def normalize_heads(x: Array, gamma: Array | None, beta: Array | None, heads: in
     >>> normalize_heads(x, np.array([1.0, 2.0]), None, 2, QueryKeyNorm("rms", 1e-12, "head")).round(2).tolist()
     [[[0.85, 2.26]], [[0.0, 2.83]]]
     """
-    rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, -1)
+    rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)
     compute: Callable[..., Normalized] = rms_norm if norm.kind == "rms" else layer_norm
     y = compute(rows, eps=norm.eps).y
     size = rows.shape[-1] * (heads if norm.scope == "heads" else 1)

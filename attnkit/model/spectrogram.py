@@ -62,10 +62,17 @@ def log_mel(
     for steps in compute_bands(samples, options, frames):
         for name, some in parts.items():
             some.append(steps[name])
-    steps = {name: np.concatenate(some) for name, some in parts.items()} | {"filters": mel_filters(options)}
-    steps["log"] = np.log10(np.maximum(steps["mel"], LEAST))
-    steps["clamped"] = np.maximum(steps["log"], (steps["log"].max() if loudest is None else loudest) - RANGE)
-    steps["output"] = (steps["clamped"] + 4) / 4
+    steps = {name: np.concatenate(parts.pop(name)) for name in [*parts]} | {"filters": mel_filters(options)}
+
+    def place(name: str) -> Array | None:  # for what follows from a step: its own array, unless it is kept
+        return None if name in keep else steps[name]
+
+    steps["log"] = np.maximum(steps["mel"], LEAST, out=place("mel"))
+    np.log10(steps["log"], out=steps["log"])
+    least = (steps["log"].max() if loudest is None else loudest) - RANGE
+    steps["clamped"] = np.maximum(steps["log"], least, out=place("log"))
+    steps["output"] = np.add(steps["clamped"], 4, out=place("clamped"))
+    steps["output"] /= 4
     dtype = output_dtype(samples)
     return {name: steps[name].astype(dtype, copy=False) for name in (*STEPS, "output") if name in (*keep, "output")}
 

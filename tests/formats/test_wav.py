@@ -68,6 +68,17 @@ def test_what_the_module_wave_writes():
     assert record["sample_rate"].tolist() == 44100
 
 
+def test_a_small_file_of_too_many_samples(monkeypatch):
+    # W4
+    soundfile, file = pytest.importorskip("soundfile"), io.BytesIO()
+    soundfile.write(file, np.zeros((600, 2)), 16000, format="FLAC")
+    monkeypatch.setattr("attnkit.formats.sound.MOST_SAMPLES", 1200)
+    assert samples(file.getvalue())["x"].shape == (2, 600)
+    monkeypatch.setattr("attnkit.formats.sound.MOST_SAMPLES", 1199)
+    with pytest.raises(DataError, match=r"^in\.wav: a sound of 1200 samples \(expected at most 1199\)"):
+        samples(file.getvalue())
+
+
 @pytest.mark.parametrize(("format", "subtype"), [("FLAC", "PCM_16"), ("AIFF", "PCM_24"), ("OGG", "VORBIS")])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_other_formats_by_soundfile(format, subtype, channels):

@@ -65,11 +65,12 @@ def check_error(error: AttnkitError) -> bool:
 def check_command(*arguments: str, stdin: bytes = b"", folder: str | None = None) -> bool:
     """Whether a command line of attnkit succeeds, in this process; Escape for a bug or an error that is no line."""
     done = run_command(*arguments, stdin=stdin, cwd=folder, env={"COLUMNS": "80"})
-    errors = [line for line in done.err.splitlines() if not REMARK.match(line)]
+    lines = done.err.splitlines()  # with tables of --steps
+    errors = [line for line in lines if LINE.match(line) and not REMARK.match(line)]
     if done.code not in CODES:
         raise Escape(f"exit code {done.code}: {done.err[-300:]}")
-    if done.code > 1 and (len(errors) != 1 or not LINE.match(errors[0]) or len(errors[0]) > LONGEST_MESSAGE):
-        raise Escape(f"exit code {done.code} with {len(errors)} lines: {done.err[-300:]!r}")
+    if done.code > 1 and (len(errors) != 1 or errors[0] != lines[-1] or len(errors[0]) > LONGEST_MESSAGE):
+        raise Escape(f"exit code {done.code} with {len(errors)} errors: {done.err[-300:]!r}")
     return done.code < 2
 
 
