@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -58,8 +58,8 @@ class Matrix(NamedTuple):
     title: str
     values: Array  # (rows, columns)
     masked: Array  # (rows, columns), True = may not attend
-    rows: list[str]
-    columns: list[str]
+    rows: Sequence[str]
+    columns: Sequence[str]
     words: list[str]  # the labels that the values are indices of, [] where they are numbers
 
     def finite_values(self) -> Array:
@@ -158,7 +158,36 @@ def _is_nested(labels: Labels | None) -> bool:
     return bool(labels) and isinstance(labels[0], list)  # type: ignore[index]
 
 
-def _dimension_labels(view: TensorView, dimension: int, batch: int | None) -> list[str]:
+class IndexLabels(Sequence[str]):
+    """The labels of a dimension that has none: its indices, of which few are shown and written.
+
+    >>> IndexLabels(range(10**12))[-1], [*IndexLabels(range(10**12))[:2]]
+    ('999999999999', ['0', '1'])
+    """
+
+    def __init__(self, indices: range) -> None:
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "IndexLabels": ...
+
+    def __getitem__(self, at: int | slice) -> "str | IndexLabels":
+        return IndexLabels(self.indices[at]) if isinstance(at, slice) else str(self.indices[at])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IndexLabels) and self.indices == other.indices
+
+    def __hash__(self) -> int:
+        return hash(self.indices)
+
+
+def _dimension_labels(view: TensorView, dimension: int, batch: int | None) -> Sequence[str]:
     """The labels of one dimension. A reduced axis is labelled by its name."""
     size, axis, labels = view.array.shape[dimension], view.axes[dimension], view.labels[dimension]
     if size == 1 and is_reduced(axis):
@@ -166,7 +195,7 @@ def _dimension_labels(view: TensorView, dimension: int, batch: int | None) -> li
     if labels and _is_nested(labels):
         row = 0 if len(labels) == 1 else batch
         labels = labels[row] if row is not None and row < len(labels) else None  # type: ignore[assignment]
-    return [str(label) for label in labels] if labels and len(labels) == size else [str(i) for i in range(size)]
+    return [str(label) for label in labels] if labels and len(labels) == size else IndexLabels(range(size))
 
 
 def pluralize(noun: str) -> str:

@@ -4,7 +4,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attnkit.display.numbers import CellFormat, cell_format, to_python
-from attnkit.display.slicing import Elision, Matrix, TensorView, elide, elide_rows, shared_format, to_matrices
+from attnkit.display.slicing import (
+    Elision,
+    IndexLabels,
+    Matrix,
+    TensorView,
+    elide,
+    elide_rows,
+    shared_format,
+    to_matrices,
+)
 from attnkit.display.style import Style
 from attnkit.display.text import (
     Block,
@@ -99,8 +108,8 @@ def _label_texts(names: Sequence[str], elision: Elision, style: Style) -> list[s
     >>> _label_texts(["the", "cat", "the"], elide(3, 2), Style())
     ['the 0', 'cat']
     """
-    counts = Counter(names)
-    visible = elision.pick([*enumerate(names)])
+    counts = Counter(() if isinstance(names, IndexLabels) else names)
+    visible = [(at, names[at]) for at in elision.pick(range(len(names)))]
     return [numbered(name, at, style) if counts[name] > 1 else label_text(name, style) for at, name in visible]
 
 

@@ -143,7 +143,8 @@ def draw_words(rng: random.Random, words: Sequence[str]) -> list[str]:
     tool = commands.find_tool(words[0])
     drawn = {flag: option for option in tool.options.values() if is_drawn(option) for flag in option.opts}
     at = [number for number, word in enumerate(words) if word in drawn and not drawn[word].is_flag]
-    operands = [number for number, word in enumerate(words[1:], 1) if not word.startswith("-")]
+    written = {number + 1 for number in at if drawn[words[number]].name in WRITTEN}
+    operands = [at for at, word in enumerate(words[1:], 1) if not word.startswith("-") and at not in written]
     changed = [*words]
     match rng.randrange(8):
         case 0 if len(words) > 1:

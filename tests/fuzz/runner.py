@@ -36,14 +36,16 @@ INTEGERS += [1 << 32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 <<
 class Door(NamedTuple):
     """A place where input comes in.
 
-    draw   draws a case: bytes, or whatever `check` reads
-    check  says whether the case was accepted, and raises Escape if it breaks the law
-    share  the number of cases for each one of a door of share 1
+    draw    draws a case: bytes, or whatever `check` reads
+    check   says whether the case was accepted, and raises Escape if it breaks the law
+    share   the number of cases for each one of a door of share 1
+    memory  the bytes that a case may take, where its size explains more than EXTRA_MEMORY
     """
 
     draw: Callable[[random.Random], Any]
     check: Callable[[Any], bool]
     share: int = 1
+    memory: int = EXTRA_MEMORY
 
 
 class Escape(Exception):
@@ -95,7 +97,7 @@ def judge(door: Door, case: Any) -> tuple[str, str]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     spent, grown = time.process_time() - start, peak() - before
-    if spent > SECONDS or grown > EXTRA_MEMORY:
+    if spent > SECONDS or grown > door.memory:
         return "escaped", f"{spent:.1f} s, {grown >> 20} MB more memory"
     return outcome, ""
 
