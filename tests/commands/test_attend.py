@@ -87,6 +87,11 @@ class TestAttend:
             "present_key",
             "present_value",
         ]
+        uncapped = attnkit.attend(of(X), emit="capped")["x"]
+        assert np.array_equal(uncapped, attnkit.attend(of(X), emit="scaled")["x"])
+        for name in ("q_latent", "kv_latent", "k_rotary", "q_normed", "k_normed"):
+            done = process.run("attend", "--emit", name, stdin=b"[[1]]")
+            assert done.code == 2 and f"--emit: no {name} in this attention" in done.err
         for name, hint in (("present", "present is two tensors, present_key and present_value"), ("all", "--keep all")):
             done = process.run("attend", "--emit", name, stdin=b"[[1]]")
             assert done.code == 2 and hint in done.err

@@ -7,10 +7,27 @@ import attnkit
 from attnkit.errors import DataError
 from attnkit.model.activations import gelu
 from attnkit.records import Record, Tensor
+from tests import process
 from tests.commands.records import of, read_back
 
 X = np.array([[1.0], [2.0], [4.0], [8.0]])
 PARAMS = {"w": np.array([[[1.0, 10.0]]]), "b": np.array([100.0])}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--filters", "1000000000000", "--size", "3"], "--filters: a kernel (1000000000000,2,3) needs 48.0 TB"),
+        (
+            ["--filters", "2", "--size", "3", "--padding", "1000000000000"],
+            "an input (2000000000003,2) with its",
+        ),
+        (["--filters", "2", "--size", "3", "--padding", "99999999999999999"], "an input (200000000000000001,2) wi"),
+    ],
+)
+def test_sizes_are_checked_before_memory_is_taken(options, problem):
+    done = process.run("conv", *options, stdin=b"[[1,2],[3,4],[5,6]]")
+    assert (done.code, done.out) == (3, b"") and problem in done.err
 
 
 def test_numbers_by_hand():

@@ -7,6 +7,7 @@ import attnkit
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.model.spectrogram import STEPS, log_mel
 from attnkit.records import Record, Tensor
+from tests import process
 from tests.commands.records import of, read_back
 from tests.sound_files import pack_wav
 
@@ -17,6 +18,25 @@ TONE = (np.sin(np.arange(4000) / 5) * 20000).astype("<i2")
 def wav(tmp_path):
     (tmp_path / "tone.wav").write_bytes(pack_wav(TONE.tobytes()))
     return attnkit.formats.load(str(tmp_path / "tone.wav"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "problem"),
+    [
+        (["--mels", "1000000000000"], 2, "--mels: expected a whole number of at least 1 and of at most 1024"),
+        (["--window", "1000000000"], 2, "--window: expected a whole number of at least 2 and of at most 16384"),
+        (["--seconds", "1e308"], 2, "--seconds: expected a finite number above 0 and of at most 86400"),
+        (["--seconds", "86400", "--hop", "1", "--mels", "1024"], 3, "--seconds: the spectrogram of 1382400000 samples"),
+        (
+            ["--seconds", "9", "--sample-rate", "999999999999999"],
+            3,
+            "--seconds: the spectrogram of 89999",
+        ),
+    ],
+)
+def test_sizes_are_checked_before_memory_is_taken(options, code, problem):
+    done = process.run("mel", *options, stdin=b"[1,2]")
+    assert (done.code, done.out) == (code, b"") and problem in done.err
 
 
 def test_a_file_and_its_samples_have_the_same_spectrogram(wav):

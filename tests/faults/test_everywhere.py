@@ -200,6 +200,20 @@ def last_line(text):
 
 
 @pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (["attend", "--model=:"], "attend: --model: expected DIR, got ':', a tensor of the input"),
+        (["attend", "--params=:x"], "attend: --params: expected FILE, got ':x', a tensor of the input"),
+        (["decode", "--vocab=:x"], "decode: --vocab: expected FILE, got ':x', a tensor of the input"),
+        (["show", "--precision", "1000000000000"], "show: --precision: expected a whole number of at least 0 and of"),
+    ],
+)
+def test_values_that_no_option_has(attnkit, main, refused, command, problem):
+    place, _, rest = problem.partition(": ")
+    refused(main(*command, attnkit.file("x.json", b"[[1,2]]")), 2, f"{place}: ", rest)
+
+
+@pytest.mark.parametrize(
     ("content", "code", "problem"),
     # T6
     {
