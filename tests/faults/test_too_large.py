@@ -1,8 +1,11 @@
 """Sizes of random weights and models that no memory holds: an error of one line, before anything is allocated."""
 
+import json
+
 import pytest
 
 from attnkit.cli import main
+from tests.places import MODELS
 
 TOO_LARGE = {
     "embed a --dim 1000000000000": "--dim: a table (1, 1000000000000) needs 12.0 TB",
@@ -29,3 +32,11 @@ def test_what_needs_more_than_the_memory_is_refused_with_both_sizes(line, tmp_pa
     out, err = capfd.readouterr()
     assert out == "" and err.count("\n") == 1 and not (tmp_path / "m").exists()
     assert TOO_LARGE[line] in err and ", more than this machine's memory (" in err
+
+
+def test_tokens_are_not_reserved_before_they_are_chosen(capfd):
+    """A million of a model that has no longest text; the first one is the end here, by --stop."""
+    words = ["decode", "--model", str(MODELS / "t5"), "translate", "--max-tokens", "1000000000"]
+    assert main.main([*words[:-1], "2", "-f", "json"]) == 0
+    [text] = json.loads(capfd.readouterr().out)["labels"]["text"]
+    assert main.main([*words, "--stop", text[:3], "-f", "json"]) == 0
