@@ -1,35 +1,27 @@
 """Compare the dump of an implementation with a model, or with another dump, site by site."""
 
-import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from attnkit import model
 from attnkit.checkpoints import Checkpoint
 from attnkit.debugger import layouts, matching
 from attnkit.debugger.dumps import Dump
+from attnkit.debugger.model_inputs import LAST_PARTS, read_model_inputs
 from attnkit.debugger.modules import build_stages
 from attnkit.debugger.names import Located, TensorSource, locate_sites, read_map
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
 from attnkit.debugger.stages import Graph, Inputs
 from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, order_problems
-from attnkit.errors import DataError, UsageError, counted
+from attnkit.errors import DataError, counted
 from attnkit.inputs import layers
 from attnkit.model.dtypes import FLOATS
+from attnkit.model.embedding import check_ids
 from attnkit.model.kernels.incremental_decoder import keeps_cache
 from attnkit.records import Array, join_names
 
-# what a model reads beside its ids -> the last part of the names that dumps give it
-READ = {
-    "mask": ("mask", "attention_mask"),
-    "types": ("types", "token_type_ids"),
-    "target_mask": ("decoder_attention_mask",),
-}
-# the sites of token ids -> the last part of the names that dumps give them
-LAST_PARTS = {"ids": ("ids", "input_ids"), "decoder.ids": ("decoder_input_ids",)}
 KEPT = 1 << 26  # bytes of arrays that are held at a time
 
 
@@ -100,7 +92,7 @@ class Implementation(Mapping[str, Array]):
 
         Generation computes the logits of the last token, and CLIP the norm at the end of an image of the first.
         """
-        array = self.dump[self.sources[site].name]
+        array = as_floats(self.dump[self.sources[site].name])
         is_first = site == "encoder.norm" and self.graph.core.config.vector_pooling == "cls"
         if expected.ndim != 3 or array.size != expected[:, -1].size or not (is_first or site == "logits"):
             return None
@@ -111,17 +103,23 @@ class Implementation(Mapping[str, Array]):
         return whole
 
     def dtype(self, site: str) -> str:
-        return self.dump.dtype(self.sources[site].name)
+        dtype = self.dump.dtype(self.sources[site].name)
+        return dtype if dtype in FLOATS else "float64"
 
     def digits(self, site: str) -> int:
         """How many significant digits of its numbers the dump has; 0 for all."""
         return self.dump.digits(self.sources[site].name)
 
     def _fit(self, site: str, expected: Array | None) -> layouts.Fitted:
-        source, shape = self.sources[site], self.graph.stages[site].shape
-        array = self.dump[source.name]
-        if site.endswith(".rows") and array.shape[-2:] == shape[-2:]:  # of positions, often the same for all texts
-            array = np.broadcast_to(array.reshape(array.shape[-2:]) if array.shape[:-2] == (1,) else array, shape)
+        source, stage = self.sources[site], self.graph.stages[site]
+        shape, array = stage.shape, as_floats(self.dump[source.name])
+        if stage.options.get("part") == "chosen":  # the numbers of experts, by which parameters are read
+            try:
+                array = check_ids(array, stage.options["count"], "expert")
+            except DataError as error:
+                return layouts.Fitted(None, problem=error.problem)
+        if site.endswith(".rows") and array.shape in (shape[-2:], (1, *shape[-2:])):  # often the same for all texts
+            array = np.broadcast_to(array.reshape(shape[-2:]), shape)
         axes = layouts.site_axes(site, len(shape))
         heads = self.graph.stages[site].options.get("heads", 0) if site.endswith("_projected") else 0
         return layouts.to_layout(array, shape, axes, source.columns, expected, heads)
@@ -235,6 +233,11 @@ def compare_pair(name: str, reference: Dump, mine: Dump, left: TensorSource, rig
     return compare_arrays(name, fitted.array, wanted, mine.dtype(right.name), fitted.finding)
 
 
+def as_floats(array: Array) -> Array:
+    """An array of a stage as floats: JSON, for one, writes floats that are whole as integers."""
+    return array.astype(np.float64) if array.dtype.kind in "iub" else array
+
+
 def mark_kind(row: StageRow, own: Implementation, dtypes: Counter[str], early: Collection[str]) -> StageRow:
     """The row of a stage whose numbers agree, if its dtype is narrower or it is early."""
     usual, dtype = dtypes.most_common(1)[0][0], own.dtype(row.site)
@@ -280,83 +283,6 @@ class Computed(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.sites)
-
-
-def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Array | None) -> tuple[Inputs, str]:
-    """What the model reads, as the dump has it, and how its token ids differ."""
-    if core.config.patches is not None:
-        named = [name for name in mine if name.rpartition(".")[2] in ("pixel_values", "input")]
-        images = [name for name in named if len(mine.shape(name)) == 4]
-        if not images:
-            raise DataError("no pixel_values in it, the image that the model reads", mine.name)
-        return Inputs(image=mine[images[0]].astype(np.float64)), ""
-    expected = None if ids is None else np.atleast_2d(ids)
-    own = find_ids(mine, located, "ids")
-    source = expected if own is None else own
-    if source is None:
-        raise UsageError(f"{mine.name} has no token ids, as input_ids; give the TEXT or --ids")
-    check_whole_pass(mine, source)
-    read = {name: find_read(mine, names) for name, names in READ.items()}
-    mask = None if read["mask"] is None else read["mask"].reshape(source.shape).astype(bool)
-    difference = compare_ids(own, expected, mask) if expected is not None and own is not None else ""
-    target = find_ids(mine, located, "decoder.ids")
-    return Inputs(source, target, mask, read["target_mask"], read["types"]), difference
-
-
-def find_ids(mine: Dump, located: Located, site: str) -> Array | None:
-    """The token ids of a dump (B, T), or None; DataError for other numbers."""
-    others = (name for name in mine if name.rpartition(".")[2] in LAST_PARTS[site] and len(mine.shape(name)) <= 2)
-    name = located.sources[site].name if site in located.sources else next(others, None)
-    return None if name is None else read_ids(mine, name)
-
-
-def check_whole_pass(mine: Dump, ids: Array) -> None:
-    """Raise DataError for a pass whose earlier keys and values are in a cache."""
-    positions, mask = find_read(mine, ("position_ids", "cache_position")), find_read(mine, READ["mask"])
-    begins = 0 if positions is None else int(positions[0, 0])
-    is_longer = mask is not None and mask.shape[-1] > ids.shape[-1]
-    if is_longer or (begins > 2 and ids.shape[-1] == 1):
-        raise DataError("a pass over new tokens with a KV cache; record the first pass, over the prompt", mine.name)
-
-
-def read_ids(mine: Dump, name: str) -> Array:
-    array = mine[name]
-    if array.dtype.kind not in "iu" and not (array == np.round(array)).all():
-        raise DataError(f"{name} holds no token ids: {array.dtype}", mine.name)
-    return np.atleast_2d(array).astype(np.int64)
-
-
-def find_read(mine: Dump, names: Sequence[str]) -> Array | None:
-    """The first tensor of a dump whose name ends with one of some words: (B, T)."""
-    for name in mine:
-        if name.rpartition(".")[2] in names and len(mine.shape(name)) <= 2:
-            return np.atleast_2d(mine[name])
-    return None
-
-
-def compare_ids(own: Array, expected: Array, mask: Array | None) -> str:
-    """Say where token ids first differ, "" if they are the same.
-
-    >>> compare_ids(np.array([[1, 5, 6]]), np.array([[5, 6]]), None)
-    '3 tokens, expected 2; the first that differs is 1, expected 5 (token 0); the rest agrees with the first 1 left out'
-    """
-    rows = [row if mask is None else row[np.asarray(mask, bool).reshape(own.shape)[at]] for at, row in enumerate(own)]
-    for at, (row, wanted) in enumerate(itertools.zip_longest(rows, expected, fillvalue=np.array([], np.int64))):
-        if np.array_equal(row, wanted):
-            continue
-        shared = min(len(row), len(wanted))
-        place = next((i for i in range(shared) if row[i] != wanted[i]), shared)
-        words = [f"{len(row)} tokens, expected {len(wanted)}"] if len(row) != len(wanted) else []
-        if place < shared:
-            text = f" of text {at}" if len(own) > 1 else ""
-            words.append(f"the first that differs is {row[place]}, expected {wanted[place]} (token {place}{text})")
-        extra = len(row) - len(wanted)
-        if extra > 0 and np.array_equal(row[extra:], wanted):
-            words.append(f"the rest agrees with the first {extra} left out")
-        if extra < 0 and np.array_equal(row, wanted[-extra:]):
-            words.append(f"they lack the first {-extra}")
-        return "; ".join(words)
-    return ""
 
 
 def until_first(rows: Iterator[StageRow], request: Request) -> Iterator[StageRow]:

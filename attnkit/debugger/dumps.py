@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from attnkit.debugger.module_tree import TREE, TREE_START, DumpEntry, read_tree
 from attnkit.errors import DataError, FileError, system_reason
-from attnkit.formats import npy, npz, open_source, pytorch, read, release_pages, safetensors
+from attnkit.formats import npy, npz, open_source, pytorch, read, regular_files_only, release_pages, safetensors
 from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import name_errors
@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[str], Mapped]] = {
 }
 SUFFIXES = {".npz": "npz", ".npy": "npy", ".safetensors": "safetensors"}
 SUFFIXES |= dict.fromkeys((".pt", ".pth", ".bin"), "pytorch")
-MOST_FILES = 100_000
+MOST_FILES, DEEPEST = 100_000, 64
 CALLS = "module_calls.txt"  # in a step of vLLM: the modules in the order of their calls
 LONE = ("x", "value", "data")  # names of the only tensor of a file, which say nothing
 PLAIN_TAGS = {"name", "step", "forward_pass_id", "rank", "dump_index", "recompute_status", "layer_id"}
@@ -147,6 +147,7 @@ class _File(NamedTuple):
     name: str
 
 
+@regular_files_only()
 def _open_folder(folder: str) -> Dump:
     trees = [file for file in _list_folder(folder) if TREE.search(file)]
     if trees:
@@ -196,6 +197,7 @@ def _find_files(folder: str) -> tuple[list[_File], dict[str, list[str]]]:
     """
     paths: list[str] = []
     calls: dict[str, list[str]] = {}
+    count = 0
 
     def refuse(error: OSError) -> None:
         raise FileError(system_reason(error), str(error.filename)) from error
@@ -209,8 +211,9 @@ def _find_files(folder: str) -> tuple[list[_File], dict[str, list[str]]]:
             elif file == CALLS:
                 with open_source(os.path.join(parent, file)) as source:
                     calls[os.path.normpath(inside)] = source.read_all().decode("utf-8", "replace").splitlines()
-        if len(paths) > MOST_FILES:
-            raise DataError(f"more than {MOST_FILES:,} files of tensors", folder)
+        count += len(files) + len(folders)
+        if count > MOST_FILES or inside.count(os.sep) > DEEPEST:
+            raise DataError(f"more than {MOST_FILES:,} files, or folders nested more than {DEEPEST} deep", folder)
     if not paths:
         raise DataError(f"no tensors in this folder (expected files {', '.join(SUFFIXES)})", folder)
     stems = [os.path.basename(path) for path in paths]

@@ -56,7 +56,8 @@ def site_axes(site: str, rank: int) -> tuple[str, ...]:
     >>> site_axes("decoder.0.self.weights", 4), site_axes("ids", 2)
     (('batch', 'head', 'query', 'key'), ('batch', 'token'))
     """
-    return ("batch", "token") if site.endswith("ids") else intermediate_axes(site, rank)
+    axes = ("batch", "token") if site.endswith("ids") else intermediate_axes(site, rank)
+    return axes if len(axes) == rank else tuple(f"axis {at}" for at in range(rank))
 
 
 def to_layout(

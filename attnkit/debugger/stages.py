@@ -156,7 +156,7 @@ class Graph:
                 steps = [step.layer for step in model.layer_steps(config, stack, number)]
                 works = [layer for layer in steps if f"{layer}.residual" in self.stages]
                 norms = [layer for layer in steps if layer in self.stages and layer not in works]
-                if len(works) != len(norms):
+                if len(works) != len(norms) or not works:  # none: a decoder without targets
                     continue
                 parts = tuple(
                     SubLayer(norm, f"{work}.output", f"{work}.residual")
@@ -814,7 +814,9 @@ def _build_mixture(place: Place, mixture: ExpertConfig) -> Built:
     names = {"names": ("router", "router_bias")}
     yield Stage(router, "linear", (place.x,), place.states(mixture.count), layer, names)
     for name, size in sizes.items():
-        yield Stage(f"{layer}.{name}", "route", (router,), place.states(size), layer, {"part": name})
+        yield Stage(
+            f"{layer}.{name}", "route", (router,), place.states(size), layer, {"part": name, "count": mixture.count}
+        )
     reads = (place.x, f"{layer}.gates", f"{layer}.chosen")
     yield Stage(f"{layer}.output", "experts", reads, place.states(place.width()), layer)
 

@@ -6,6 +6,7 @@ Noise is measured: the stage is computed in float64, and once more in the dtype 
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -202,7 +203,7 @@ class Judge:
         slips = self.order_slips(row.site, known)
         for slip in itertools.chain(slips, self.join_found(slips, found, doubtful)):
             tried = self.attempt(row.site, slip, known, base)
-            if tried is None or np.array_equal(tried, expected):
+            if tried is None or tried.shape != expected.shape or np.array_equal(tried, expected):
                 continue
             blocked = as_blocked(own, tried)
             if " rounded to " in slip.name:  # but for the few numbers near the middle between two that it rounds to
@@ -323,7 +324,7 @@ def rows_of_tokens(array: Array, mask: Array | None) -> Array:
         rows = array if array.ndim == 3 else np.swapaxes(array, 1, 2)
         if rows.shape[:2] == mask.shape:
             array = rows[mask]
-    return np.ascontiguousarray(array, np.float64).reshape(-1, array.shape[-1])
+    return np.ascontiguousarray(array, np.float64).reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 def largest_gap(x: Array, y: Array) -> float:

@@ -607,3 +607,9 @@ def test_the_printed_solution_runs_in_a_shell(exercise, tmp_path):
 def test_the_list_has_every_exercise_in_order(tmp_path):
     listed = json.loads(run("exercise", cwd=tmp_path, env=os.environ | {}).out)["exercises"]
     assert [one["number"] for one in listed] == IDS
+
+
+@pytest.mark.parametrize("answer", [b"\xff", b"[1, \xff]", b"[[\xed\xa0\x80]]"])
+def test_an_answer_that_is_not_utf8_is_one_line(answer):
+    done = run("exercise", "5.2", "--answer", os.fsdecode(answer))
+    assert done.code == 3 and done.err.startswith("attnkit exercise: --answer: ") and done.err.count("\n") == 1

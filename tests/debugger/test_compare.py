@@ -7,8 +7,9 @@ import pytest
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
-from attnkit.debugger.compare import Request, compare_dumps, compare_ids, compare_with_model
+from attnkit.debugger.compare import Request, compare_dumps, compare_with_model
 from attnkit.debugger.dumps import Dump, array_entry, open_dump
+from attnkit.debugger.model_inputs import compare_ids
 from attnkit.debugger.stages import Graph, Inputs
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
@@ -143,7 +144,6 @@ def test_ids_that_differ_are_said_first():
             lambda arrays: [arrays.pop(name) for name in [*arrays] if name != "input_ids"],
             "none of its names is a stage",
         ),
-        (lambda arrays: arrays.update(input_ids=np.array([[0.5]])), "holds no token ids"),
         (lambda arrays: arrays.update(attention_mask=np.ones((1, 9))), "KV cache"),
     ],
 )
@@ -152,6 +152,73 @@ def test_a_dump_that_cannot_be_compared_is_refused(change, problem):
     change(arrays)
     with pytest.raises((DataError, UsageError), match=problem):
         judge("gpt2", arrays)
+
+
+BAD_INPUTS = {
+    "input_ids": {
+        "token id 0.5 at [0][0] is not a whole number": [[0.5]],
+        "token id nan at [0][0] is not a whole number": [[np.nan]],
+        "token id 60 at [0][1] outside 0..59": [[5, 60]],
+        "token id -1 at [0][0] outside 0..59": [[-1]],
+        "token ids are bool (expected whole numbers)": [[True]],
+        "no token ids in shape (1, 0)": np.zeros((1, 0), np.int64),
+        "no token ids in shape (0, 6)": np.zeros((0, 6), np.int64),
+        "65 tokens, and this bert model has 64 positions": np.zeros(65, np.int64),
+    },
+    "attention_mask": {
+        "shape (5,) (expected that of the token ids, (1, 6))": np.ones(5),
+        "numbers other than 1 for a token and 0 for padding": [[0, 0, 0, 0, -1e4, -1e4]],
+        "a text of padding alone": np.zeros((1, 6)),
+    },
+    "token_type_ids": {
+        "segment 2 at [0][5] outside 0..1": [[0, 0, 0, 1, 1, 2]],
+        "shape (1, 5) (expected that of the token ids, (1, 6))": np.zeros((1, 5)),
+    },
+}
+
+
+@pytest.mark.parametrize("why", [False, True])
+@pytest.mark.parametrize(
+    ("name", "array", "problem"),
+    [(name, array, problem) for name, cases in BAD_INPUTS.items() for problem, array in cases.items()],
+)
+def test_what_a_model_cannot_read_is_named(name, array, problem, why):
+    with pytest.raises(DataError) as caught:
+        judge("bert", stages_of("bert") | {name: np.array(array)}, why=why)
+    assert str(caught.value) == f"mine.npz: tensor {name!r}: {problem}"
+
+
+def test_an_image_that_a_model_cannot_read_is_named():
+    with pytest.raises(DataError, match=r"^mine.npz: tensor 'pixel_values': shape \(1, 1, 32, 32\) \(expected "):
+        judge("vit", {"pixel_values": np.zeros((1, 1, 32, 32)), "encoder.norm": np.zeros(3)})
+
+
+def test_a_mask_of_queries_and_keys_is_no_padding_mask():
+    assert judge("gpt2", stages_of("gpt2") | {"mask": np.tri(6)}).same
+
+
+@pytest.mark.parametrize("why", [False, True])
+@pytest.mark.parametrize(
+    "array", [np.zeros(0), np.zeros((1, 0, 24)), np.float64(3), np.ones((1,) * 9), np.ones((1, 6, 24), bool)]
+)
+def test_a_stage_of_any_shape_is_judged(array, why):
+    sites = ("decoder.0.norm1", "decoder.0.self.q_projected", "decoder.0.self.q", "decoder.positions.rows", "logits")
+    report = judge("gpt2", stages_of("gpt2") | dict.fromkeys(sites, array), why=why, all_rows=True, match=True)
+    assert {*sites} <= {*differing(report)}
+
+
+def test_whole_numbers_are_the_floats_that_they_are():
+    finite = {name: array for name, array in stages_of("gpt2").items() if np.isfinite(array).all()}
+    arrays = {name: array.astype(np.int64) for name, array in finite.items()}
+    whole = {name: array.astype(np.float32) for name, array in arrays.items()}
+    figures = [[(row.site, row.largest) for row in judge("gpt2", one, all_rows=True).rows] for one in (arrays, whole)]
+    assert figures[0] == figures[1]
+
+
+def test_a_decoder_without_its_ids_is_compared_in_its_encoder_alone():
+    arrays = stages_of("t5") | {"encoder.0.norm1": np.ones((1, 6, 24), np.float32)}
+    report = judge("t5", {name: array for name, array in arrays.items() if "decoder" not in name}, why=True)
+    assert [*differing(report)] == ["encoder.0.norm1"]
 
 
 def test_stages_in_another_order_are_reordered():

@@ -356,8 +356,40 @@ def test_bad_dumps_are_one_line(tmp_path, kind, message):
 def test_folders_of_too_many_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("attnkit.debugger.dumps.MOST_FILES", 2)
     write(tmp_path, a=1, b=2, c=3)
-    with pytest.raises(DataError, match="more than 2 files of tensors"):
+    with pytest.raises(DataError, match="more than 2 files, or folders nested more than 64 deep"):
         open_dump(str(tmp_path))
+
+
+def test_folders_that_are_nested_too_deep_are_refused(tmp_path):
+    (tmp_path / "/".join("a" * 70)).mkdir(parents=True)
+    with pytest.raises(DataError, match="nested more than 64 deep"):
+        open_dump(str(tmp_path))
+
+
+PLACES = ("b.npy", "b.npz", "b.pt", "b.safetensors", "module_calls.txt", "M_debug_tree_FULL_TENSORS.json")
+KINDS = {
+    "FIFO": (os.mkfifo, "not a regular file"),
+    "device": (lambda path: os.symlink("/dev/zero", path), "not a regular file"),
+    "link to itself": (lambda path: os.symlink(os.path.basename(path), path), "Too many levels of symbolic links"),
+    "link to nothing": (lambda path: os.symlink("nothing", path), "No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(("make", "reason"), KINDS.values(), ids=KINDS)
+def test_a_folder_with_files_that_have_no_end_is_refused(tmp_path, name, make, reason):
+    write(tmp_path, a=1)
+    make(str(tmp_path / name))
+    with pytest.raises(FileError) as caught:
+        open_dump(str(tmp_path))
+    assert str(caught.value) == f"{tmp_path / name}: {reason}"
+
+
+def test_links_to_folders_are_not_followed(tmp_path):
+    write(tmp_path, a=1)
+    os.symlink("..", tmp_path / "up")
+    os.symlink("/proc", tmp_path / "proc")
+    assert [*open_dump(str(tmp_path))] == ["a"]
 
 
 @pytest.mark.linux

@@ -1,0 +1,166 @@
+"""What a model reads, as a dump has it: token ids, padding masks, segments, an image.
+
+All of it is checked here: a stage computes with these as they are.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attnkit import model
+from attnkit.debugger.dumps import Dump
+from attnkit.debugger.names import Located
+from attnkit.debugger.stages import Inputs
+from attnkit.errors import DataError, UsageError
+from attnkit.formats.streams import name_errors, prefix_errors
+from attnkit.model import transformer
+from attnkit.model.embedding import check_ids
+from attnkit.records import Array
+
+# the sites of token ids -> the last part of the names that dumps give them
+LAST_PARTS = {"ids": ("ids", "input_ids"), "decoder.ids": ("decoder_input_ids",)}
+MASK, TARGET_MASK = ("mask", "attention_mask"), ("decoder_attention_mask",)
+TYPES = ("types", "token_type_ids")
+POSITIONS = ("position_ids", "cache_position")
+IMAGE = ("pixel_values", "input")
+
+
+def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Array | None) -> tuple[Inputs, str]:
+    """What the model reads, as the dump has it, and how its token ids differ.
+
+    ids  (T,) or (B, T), which those of the dump should be; None: those of the dump
+
+    DataError names the tensor that the model cannot read.
+    """
+    if core.config.patches is not None:
+        return Inputs(image=_read_image(core, mine)), ""
+    first, last = core.config.stacks[0], core.config.stacks[-1]
+    expected = None if ids is None else np.atleast_2d(ids)
+    own = _read_ids(core, mine, _find_ids(mine, located, "ids"), first)
+    source = expected if own is None else own
+    if source is None:
+        raise UsageError(f"{mine.name} has no token ids, as input_ids; give the TEXT or --ids")
+    _check_whole_pass(mine, source)
+    mask = _read_mask(mine, MASK, source)
+    difference = compare_ids(own, expected, mask) if expected is not None and own is not None else ""
+    target = _read_ids(core, mine, _find_ids(mine, located, "decoder.ids"), last) if core.config.encoder else None
+    if target is not None and len(target) != len(source):
+        raise DataError(f"{len(target)} texts of the decoder (expected {len(source)}, as of the encoder)", mine.name)
+    target_mask = None if target is None else _read_mask(mine, TARGET_MASK, target)
+    return Inputs(source, target, mask, target_mask, _read_types(core, mine, source)), difference
+
+
+def _find(mine: Dump, names: Sequence[str]) -> str | None:
+    """The first tensor whose name ends with one of some words: a row for each text, or one row."""
+    return next((name for name in mine if name.rpartition(".")[2] in names and len(mine.shape(name)) <= 2), None)
+
+
+def _find_ids(mine: Dump, located: Located, site: str) -> str | None:
+    return located.sources[site].name if site in located.sources else _find(mine, LAST_PARTS[site])
+
+
+@contextlib.contextmanager
+def _named(mine: Dump, name: str) -> Iterator[None]:
+    with name_errors(mine.name), prefix_errors(f"tensor {name[:100]!r}"):
+        yield
+
+
+def _read_rows(mine: Dump, name: str, size: int, noun: str) -> Array:
+    """Whole numbers below a size: (T,) or (B, T) -> (B, T)."""
+    with _named(mine, name):
+        if len(mine.shape(name)) > 2:
+            raise DataError(f"shape {mine.shape(name)} (expected one {noun} for each token: (texts, tokens))")
+        return check_ids(np.atleast_2d(mine[name]), size, noun)
+
+
+def _read_ids(core: model.Model, mine: Dump, name: str | None, stack: str) -> Array | None:
+    """The token ids of a stack (B, T), or None; DataError for none or more than it has positions, or other numbers."""
+    if name is None:
+        return None
+    ids = _read_rows(mine, name, core.config.stack(stack).vocab, "token id")
+    with _named(mine, name):
+        if not ids.size:
+            raise DataError(f"no token ids in shape {mine.shape(name)}")
+        transformer.check_size(core.config, np.arange(ids.shape[1]), f"{stack}.positions")
+    return ids
+
+
+def _read_mask(mine: Dump, names: Sequence[str], ids: Array) -> Array | None:
+    """The padding mask of token ids (B, T), True = a token, or None; one of queries and keys (T, T) is not read."""
+    name, tokens = _find(mine, names), ids.shape[-1]
+    if name is None or (mine.shape(name) == (tokens, tokens) and len(ids) != tokens):
+        return None
+    array = mine[name]
+    with _named(mine, name):
+        if array.size != ids.size:
+            raise DataError(f"shape {array.shape} (expected that of the token ids, {ids.shape})")
+        mask = array.reshape(ids.shape).astype(bool)
+        if (array.reshape(ids.shape) != mask).any():
+            raise DataError("numbers other than 1 for a token and 0 for padding")
+        if not mask.any(axis=-1).all():
+            raise DataError("a text of padding alone")
+    return mask
+
+
+def _read_types(core: model.Model, mine: Dump, ids: Array) -> Array | None:
+    """The segments of token ids (B, T), or None if the model or the dump has none."""
+    table = core.params[f"{core.config.stacks[0]}.embed"].get("types")
+    if table is None or (name := _find(mine, TYPES)) is None:
+        return None
+    types = _read_rows(mine, name, len(table), "segment")
+    if types.size != ids.size:
+        raise DataError(
+            f"tensor {name!r}: shape {mine.shape(name)} (expected that of the token ids, {ids.shape})", mine.name
+        )
+    return types.reshape(ids.shape)
+
+
+def _read_image(core: model.Model, mine: Dump) -> Array:
+    """The images (B, C, height, width)."""
+    named = [name for name in mine if name.rpartition(".")[2] in IMAGE]
+    name = next((one for one in named if len(mine.shape(one)) == 4), None)
+    cut = core.config.patches
+    if name is None or cut is None:
+        raise DataError("no pixel_values in it, the image that the model reads", mine.name)
+    count, channels, height, width = mine.shape(name)
+    if not count or channels != cut.channels or 0 in cut.grid(height, width):
+        least = f"{cut.patch_height} x {cut.patch_width}"
+        problem = f"shape {mine.shape(name)} (expected (images, {cut.channels}, height, width), {least} pixels or more)"
+        raise DataError(f"tensor {name!r}: {problem}", mine.name)
+    return mine[name].astype(np.float64)
+
+
+def _check_whole_pass(mine: Dump, ids: Array) -> None:
+    """Raise DataError for a pass whose earlier keys and values are in a cache."""
+    positions, mask = (None if (name := _find(mine, names)) is None else mine[name] for names in (POSITIONS, MASK))
+    begins = 0 if positions is None else float(positions.astype(np.float64).ravel()[:1].sum())
+    is_longer = mask is not None and mask.ndim > 0 and mask.shape[-1] > ids.shape[-1]
+    if is_longer or (begins > 2 and ids.shape[-1] == 1):
+        raise DataError("a pass over new tokens with a KV cache; record the first pass, over the prompt", mine.name)
+
+
+def compare_ids(own: Array, expected: Array, mask: Array | None) -> str:
+    """Say where token ids first differ, "" if they are the same.
+
+    >>> compare_ids(np.array([[1, 5, 6]]), np.array([[5, 6]]), None)
+    '3 tokens, expected 2; the first that differs is 1, expected 5 (token 0); the rest agrees with the first 1 left out'
+    """
+    rows = [row if mask is None else row[np.asarray(mask, bool).reshape(own.shape)[at]] for at, row in enumerate(own)]
+    for at, (row, wanted) in enumerate(itertools.zip_longest(rows, expected, fillvalue=np.array([], np.int64))):
+        if np.array_equal(row, wanted):
+            continue
+        shared = min(len(row), len(wanted))
+        place = next((i for i in range(shared) if row[i] != wanted[i]), shared)
+        words = [f"{len(row)} tokens, expected {len(wanted)}"] if len(row) != len(wanted) else []
+        if place < shared:
+            text = f" of text {at}" if len(own) > 1 else ""
+            words.append(f"the first that differs is {row[place]}, expected {wanted[place]} (token {place}{text})")
+        extra = len(row) - len(wanted)
+        if extra > 0 and np.array_equal(row[extra:], wanted):
+            words.append(f"the rest agrees with the first {extra} left out")
+        if extra < 0 and np.array_equal(row, wanted[-extra:]):
+            words.append(f"they lack the first {-extra}")
+        return "; ".join(words)
+    return ""
