@@ -103,7 +103,9 @@ class Implementation(Mapping[str, Array]):
         return whole
 
     def dtype(self, site: str) -> str:
-        dtype = self.dump.dtype(self.sources[site].name)
+        """The name of the dtype that a site was computed in."""
+        source = self.sources[site]
+        dtype = source.dtype or self.dump.dtype(source.name)
         return dtype if dtype in FLOATS else "float64"
 
     def digits(self, site: str) -> int:
@@ -240,7 +242,7 @@ def as_floats(array: Array) -> Array:
 
 def mark_kind(row: StageRow, own: Implementation, dtypes: Counter[str], early: Collection[str]) -> StageRow:
     """The row of a stage whose numbers agree, if its dtype is narrower or it is early."""
-    usual, dtype = dtypes.most_common(1)[0][0], own.dtype(row.site)
+    usual, dtype = dtypes.most_common(1)[0][0], own.dump.dtype(own.sources[row.site].name)
     if not row.kind and EPSILON.get(dtype, 0.0) > EPSILON.get(usual, 0.0):
         return replace(row, kind="dtype", note=f"{dtype}, most stages are {usual}")
     return replace(row, kind="reordered") if not row.kind and row.site in early else row

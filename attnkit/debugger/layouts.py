@@ -98,9 +98,10 @@ def to_layout(
             finding = "" if view.is_usual else f"{view.done} found by value"
     heads = shape[list(axes).index("head")] if {"head", "head_dim"} <= {*axes} else heads
     if heads and least > NEARER:
-        ordered = find_order(best.array, expected, heads)
-        if ordered is not None:
-            return Fitted(ordered.array, best.done, _list(finding, ordered.done))
+        for view in find_views(array, shape, axes, columns):
+            ordered = find_order(view.array, expected, heads)
+            if ordered is not None:
+                return Fitted(ordered.array, view.done, _list("" if view.is_usual else view.done, ordered.done))
     return Fitted(best.array, best.done, finding)
 
 

@@ -32,11 +32,13 @@ class TensorSource(NamedTuple):
 
     columns  first, end and count: the site is these of so many equal parts of its last axis; None: all of it
     note     what differs by nature, "" for nothing
+    dtype    in which it was computed, where that is narrower than the dtype that it has; "" for that dtype
     """
 
     name: str
     columns: Columns | None = None
     note: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,13 @@ class KnownModel:
             Held(f"{layer}.{letter}_projected", (start, end, count))
             for letter, start, end in zip("qkv", (0, *ends), ends, strict=False)
         ]
+
+    def cut_gates(self, layer: str) -> list[Held]:
+        """What a network activates and its linear half, if they are columns of one tensor, or []."""
+        specs = self.specs.get(layer, {})
+        if any(name not in specs or specs[name].share.is_whole for name in ("w1", "w3")):
+            return []
+        return [Held(f"{layer}.hidden", (0, 1, 2)), Held(f"{layer}.linear", (1, 2, 2))]
 
     @property
     def has_whole_logits(self) -> bool:
@@ -612,7 +621,7 @@ def _fill(table: Mapping[str, str], text: str, known: KnownModel, stack: str, nu
     for pattern, site in table.items():
         match = re.fullmatch(pattern, text)
         if match is None or (
-            (number is None) != (re.search(r"\{(layer|input|inner|up|last|attended)\}", site) is None)
+            (number is None) != (re.search(r"\{(layer|input|inner|up|last|attended|scores)\}", site) is None)
         ):
             continue
         layer = f"{stack}.{number}"
@@ -626,6 +635,7 @@ def _fill(table: Mapping[str, str], text: str, known: KnownModel, stack: str, nu
             inner=f"{layer}.ffn.{'gated' if is_gated else 'activated'}",
             up=f"{layer}.ffn.{'linear' if is_gated else 'hidden'}",
             attended=f"{layer}.self.residual" if known.config.norm_first else f"{layer}.norm1",
+            scores=f"{layer}.self.{'scaled' if known.config.family in SCALED_QUERIES else 'scores'}",
             embedded=f"{stack}.{'positions' if known.config.embed_norm else 'embed.words'}",
             last=inside[-1].site if inside else "",
         )
@@ -645,7 +655,7 @@ NODES = {
     r"token_types": "{stack}.embed.types",
     r"attn_norm": "{layer}.norm1",
     r"attn_([qkv])": "{layer}.self.{letter}_projected",
-    r"kq": "{layer}.self.scores",
+    r"kq": "{scores}",
     r"kq_soft_max(?:_ext)?": "{layer}.self.weights",
     r"kqv": "{layer}.self.heads",
     r"kqv_merged_cont": "{layer}.self.joined",
@@ -657,7 +667,9 @@ NODES = {
     r"ffn_gate(?:_b)?": "{layer}.ffn.hidden",
     r"ffn_(?:silu|gelu|relu)": "{layer}.ffn.activated",
     r"ffn_(?:gate_par|swiglu|geglu|reglu)": "{layer}.ffn.gated",
-    r"ffn_out|ffn_down(?:_b)?": "{layer}.ffn.output",
+    r"ffn_(?:moe_)?out|ffn_down(?:_b)?": "{layer}.ffn.output",
+    r"ffn_moe_logits(?:_biased)?": "{layer}.ffn.router",
+    r"ffn_moe_topk": "{layer}.ffn.chosen",
     r"l_out|layer_output_norm": "{last}",
     r"result_norm|output_norm": "{stack}.norm",
     r"result_output|output": "logits",
@@ -667,6 +679,14 @@ NODE = re.compile(
     r"(?: \(reshaped\))?(?P<call>#\d+)?(?:\.(?:weight|output))?"
 )
 FUSED = ("wqkv", "wqkv_b", "bqkv", "attn_qkv")
+SCALED_QUERIES = (
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "phi",
+    "phi3",
+)  # families whose queries llama.cpp scales, not scores
+TABLES = ("ffn_gelu", "ffn_geglu")  # computed by a table of float16
 WRITTEN = ("Qcur", "Kcur", "Vcur", "kqv_out")  # whose sites depend on how often they are written
 
 
@@ -686,10 +706,12 @@ def _claim_nodes(names: Sequence[str], known: KnownModel) -> Claims:
             has_bias = any(name.replace("wqkv", biased) in names for biased in ("wqkv_b", "bqkv"))
             cut = [Claim(held.site, TensorSource(name, held.columns)) for held in known.cut_heads(layer)]
             claims[name] = BEFORE_BIAS if node == "wqkv" and has_bias else cut or "columns of unknown sizes"
-        elif f"{node}_b" in ("ffn_up_b", "ffn_gate_b", "ffn_down_b") and name.replace(node, f"{node}_b") in names:
+        elif node in AFTER and any(name.replace(node, later) in names for later in AFTER[node]):
             claims[name] = BEFORE_BIAS
+        elif node == "ffn_up" and (halves := known.cut_gates(f"{stack}.{number}.ffn")):
+            claims[name] = [Claim(held.site, TensorSource(name, held.columns)) for held in halves]
         elif site := _fill(NODES, node, known, stack, number):
-            claims[name] = [Claim(site, TensorSource(name))]
+            claims[name] = [Claim(site, TensorSource(name, dtype="float16" if node in TABLES else ""))]
     for (layer, node), some in writes.items():
         sites = _read_writes(layer, node, some, names, known)
         for name in some:
@@ -698,6 +720,13 @@ def _claim_nodes(names: Sequence[str], known: KnownModel) -> Claims:
 
 
 BEFORE_BIAS = "a product before its bias is added"
+# a product -> the names of its sum with a bias, if it has one
+AFTER = {
+    "ffn_moe_logits": ("ffn_moe_logits_biased",),
+    "ffn_up": ("ffn_up_b",),
+    "ffn_gate": ("ffn_gate_b",),
+    "ffn_down": ("ffn_down_b", "ffn_out"),
+}
 
 
 def _read_writes(layer: str, node: str, some: Sequence[str], names: Sequence[str], known: KnownModel) -> dict[str, str]:
@@ -708,6 +737,11 @@ def _read_writes(layer: str, node: str, some: Sequence[str], names: Sequence[str
         return dict(zip(some, sites, strict=False))
     letter = node[0].lower()
     is_rotated = node != "Vcur" and known.config.attention_rules[layer].rotation
+    if node == "Qcur" and known.config.family in SCALED_QUERIES:
+        keys = [name for name in names if name.startswith(some[0].replace("Qcur", "Kcur")) and "(" not in name]
+        some = some[: -1 if len(some) > len(keys) or len(some) == 1 else None]
+        if not some:
+            return {}
     if not is_rotated:
         return {some[-1]: f"{layer}.{letter}_projected"}
     return {**({some[-2]: f"{layer}.{letter}_projected"} if len(some) > 1 else {}), some[-1]: f"{layer}.{letter}"}
