@@ -195,6 +195,10 @@ class _Finder:
             for name in DROPOUTS:
                 weights = entry.held.site.replace("q_projected", "weights")
                 call_of(modules, sibling(path, name), call).inputs = dict.fromkeys(READ, weights)
+            if self.config.attention_rules[entry.layer].rotation:  # of queries, then of keys, as in MLX
+                for number, letter in enumerate("qk"):
+                    rotated = [Held(f"{entry.layer}.{letter}")]
+                    call_of(modules, sibling(path, "rope"), number).outputs = dict.fromkeys(MAIN, rotated)
 
     def _next_stage(self, stage: Stage) -> Stage | None:
         """The stage after another, if that one is all it reads."""

@@ -334,11 +334,18 @@ def _claim_modules(names: Sequence[str], known: KnownModel) -> Claims:
     is_fused = any(re.search(r"\.(qkv|gate_up)_proj\b", name) for name in names)
     modules = known.fused_modules if is_fused else known.modules
     exported = _claim_exported([name for name in names if EXPORTED.fullmatch(name)], modules, known)
-    given = {*names}
-    return exported | {name: _claim_module(name, given, modules, known) for name in names if name not in exported}
+    given, repeated = {*names}, {CALL.sub("", name) for name in names if CALL.search(name)}
+    others = [name for name in names if name not in exported]
+    return exported | {name: _claim_module(name, given, repeated, modules, known) for name in others}
 
 
-def _claim_module(name: str, names: Collection[str], modules: Modules, known: KnownModel) -> list[Claim] | str:
+def _claim_module(
+    name: str, names: Collection[str], repeated: Collection[str], modules: Modules, known: KnownModel
+) -> list[Claim] | str:
+    """The sites of a name, or why it has none.
+
+    repeated  the names that have further calls, without the number of a call
+    """
     is_known = False
     for part, path in _read_name(name):
         calls = modules.get(path)
@@ -346,6 +353,8 @@ def _claim_module(name: str, names: Collection[str], modules: Modules, known: Kn
         if calls is not None:
             called = calls[part.call : part.call + 1] or _find_shared(name, names, part, path, modules)
             claims = [claim for module in called for claim in _claim_part(name, part, module, known)]
+            if claims and len(calls) > 1 and CALL.sub("", name) not in repeated:
+                return "of one call of a module that is called several times, under the name of all"
             if claims:
                 return claims
     kind = next((words for pattern, words in OTHER_TENSORS.items() if re.search(pattern, name)), "")

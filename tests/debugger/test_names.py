@@ -8,7 +8,7 @@ import pytest
 
 from attnkit import checkpoints
 from attnkit.checkpoints.publishing import assemble_checkpoint
-from attnkit.debugger.names import locate_sites, read_map
+from attnkit.debugger.names import TensorSource, locate_sites, read_map
 from attnkit.errors import DataError
 from tests.drawing import draw_tensors, drawn_models, write_model
 from tests.places import REFERENCES, ROOT, folder
@@ -310,7 +310,7 @@ def test_nodes_of_llama_cpp_with_fused_and_biased_projections():
     assert {source.name: site for site, source in located.sources.items() if site[-10:] not in ("_projected",)} == {
         name: site for name, site in names.items() if name != "wqkv_b-0"
     }
-    assert located.sources["decoder.0.self.k_projected"] == ("wqkv_b-0", (4, 8, 12), "")
+    assert located.sources["decoder.0.self.k_projected"] == TensorSource("wqkv_b-0", (4, 8, 12))
     assert set(located.unknown) == {"wqkv-0", "ffn_up-0"}
 
 

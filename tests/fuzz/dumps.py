@@ -90,6 +90,8 @@ def draw_tensors(rng: random.Random, family: str) -> dict[str, Array]:
 
 def edit_array(rng: random.Random, array: Array) -> Array:
     """An array of another shape or dtype, or with other numbers."""
+    if array.dtype.kind in "cU":
+        return array
     match rng.randrange(9):
         case 0:
             with np.errstate(all="ignore"):
