@@ -9,9 +9,10 @@ import numpy as np
 from attnkit.checkpoints import Checkpoint
 from attnkit.debugger import layouts, matching
 from attnkit.debugger.dumps import Dump
-from attnkit.debugger.model_inputs import LAST_PARTS, read_model_inputs
+from attnkit.debugger.model_inputs import LAST_PARTS, is_model_input, read_model_inputs
 from attnkit.debugger.modules import build_stages
 from attnkit.debugger.names import Located, TensorSource, locate_sites, read_map
+from attnkit.debugger.processed_weights import NOTE, is_processed, keep_unchanged
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
 from attnkit.debugger.stages import Graph, Inputs
 from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, order_problems
@@ -152,6 +153,9 @@ def compare_with_model(
     graph = Graph(core, inputs)
     if request.match:
         located = match_others(located, mine, graph)
+    has_processed = located.scheme == "TransformerLens" and is_processed(mine, located.sources, graph)
+    if has_processed:
+        located = replace(located, sources=keep_unchanged(located.sources))
     own = Implementation(mine, located.sources, graph)
     if not len(own):
         names = join_names([*mine], 3)
@@ -174,9 +178,9 @@ def compare_with_model(
         ids=difference,
         tokens=count_tokens(inputs),
         found=(len(own) + len(own.problems), len(graph.stages)),
-        unknown=tuple(located.unknown),
+        unknown=tuple(name for name in located.unknown if not is_model_input(name)),
         dtype=dtypes.most_common(1)[0][0] if dtypes else "float32",
-        notes=tuple(list_notes(mine, located, own, request)),
+        notes=(*[NOTE] * has_processed, *list_notes(mine, located, own, request)),
         why=request.why,
         shows_all=request.all_rows,
     )
@@ -323,5 +327,6 @@ def find_reordered(mine: Dump, located: Located, own: Implementation) -> list[tu
     if not mine.is_ordered:
         return []
     place = {name: at for at, name in enumerate(mine)}
-    outputs = [site for site in own if ".input" not in located.sources[site].name]
+    late = (".masked", ".weights") if located.scheme == "TransformerLens" else ()  # which it may write after the result
+    outputs = [site for site in own if ".input" not in located.sources[site].name and not site.endswith(late)]
     return order_problems(sorted(outputs, key=lambda site: place[located.sources[site].name]), own.graph)

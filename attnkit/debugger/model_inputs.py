@@ -25,6 +25,7 @@ MASK, TARGET_MASK = ("mask", "attention_mask"), ("decoder_attention_mask",)
 TYPES = ("types", "token_type_ids")
 POSITIONS = ("position_ids", "cache_position")
 IMAGE = ("pixel_values", "input")
+OTHERS = (MASK, TARGET_MASK, TYPES, POSITIONS, IMAGE)
 
 
 def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Array | None) -> tuple[Inputs, str]:
@@ -42,6 +43,8 @@ def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Arra
     source = expected if own is None else own
     if source is None:
         raise UsageError(f"{mine.name} has no token ids, as input_ids; give the TEXT or --ids")
+    if not source.size:
+        raise DataError("no token ids to compare it for", mine.name)
     _check_whole_pass(mine, source)
     mask = _read_mask(mine, MASK, source)
     difference = compare_ids(own, expected, mask) if expected is not None and own is not None else ""
@@ -59,6 +62,11 @@ def _find(mine: Dump, names: Sequence[str]) -> str | None:
 
 def _find_ids(mine: Dump, located: Located, site: str) -> str | None:
     return located.sources[site].name if site in located.sources else _find(mine, LAST_PARTS[site])
+
+
+def is_model_input(name: str) -> bool:
+    """Whether a name of a dump is that of something that a model reads."""
+    return name.rpartition(".")[2] in {part for parts in (*LAST_PARTS.values(), *OTHERS) for part in parts}
 
 
 @contextlib.contextmanager

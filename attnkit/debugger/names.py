@@ -470,7 +470,7 @@ def _hidden_states(stack: str, known: KnownModel) -> list[str]:
 
 
 # nodes of ONNX graphs that the exporter of TorchScript writes: the path of a module, an operator and its number
-EXPORTED = re.compile(r"/(?P<path>.+)/(?P<operator>[A-Za-z]+)(?:_\d+)?_output_\d+")
+EXPORTED = re.compile(r"/(?P<path>.+)/(?P<operator>[A-Za-z]+)(?:_(?P<number>\d+))?_output_\d+")
 
 
 def _claim_exported(names: Sequence[str], modules: Modules, known: KnownModel) -> Claims:
@@ -505,17 +505,28 @@ def _read_attention(nodes: Sequence[tuple[str, str]], module: Module) -> dict[st
         return {}
     layer, at = weights[0].removesuffix(".weights"), operators.index("Softmax")
     products = [number for number, operator in enumerate(operators) if operator == "MatMul"]
-    first = max((number for number in products if number < at), default=at)
+    first = next((number for number in products if number < at), None)
     after = [number for number in products if number > at]
-    scales = [number for number in range(first, at) if operators[number] in ("Mul", "Div")]
-    sums = [number for number in range(first, at) if operators[number] == "Add"]
-    rotated = [number for number in range(first) if operators[number] == "Add"]
-    places = {"weights": at, "scores" if scales else "scaled": first}
-    places |= {"scaled": scales[0]} if scales else {}
-    places |= {"masked": sums[-1]} if sums else {}
-    places |= {"heads": after[0]} if after else {}
-    places |= dict(zip("qk", rotated, strict=True)) if len(rotated) == 2 else {}
+    places = {"weights": at} | ({"heads": after[0]} if after else {})
+    if first is not None:  # not in a graph that onnxruntime has optimized, where one node computes all that follow
+        scales = [number for number in range(first, at) if operators[number] in ("Mul", "Div")]
+        sums = [number for number in range(first, at) if operators[number] == "Add"]
+        places |= {"scores": first, "scaled": scales[0]} if scales else {"scaled": first}
+        places |= {"masked": sums[-1]} if sums else {}
+        rotated = [number for number in range(first) if operators[number] == "Add"]
+        rotated.sort(key=lambda number: _number_of(nodes[number][1]))  # as they were exported
+        places |= dict(zip("qk", rotated, strict=True)) if len(rotated) == 2 else {}
     return {nodes[number][1]: f"{layer}.{site}" for site, number in places.items()}
+
+
+def _number_of(node: str) -> int:
+    """The number of a node among those of its operator.
+
+    >>> _number_of("/h.0/attn/Add_output_0"), _number_of("/h.0/attn/Add_12_output_0")
+    (0, 12)
+    """
+    match = EXPORTED.fullmatch(node)
+    return int(match["number"] or 0) if match else 0
 
 
 def _read_sums(nodes: Sequence[tuple[str, str]], module: Module) -> dict[str, str]:
@@ -564,28 +575,30 @@ def _fuse_projections(modules: Modules, known: KnownModel) -> None:
 
 # TransformerLens: HookedTransformer, HookedEncoder and HookedEncoderDecoder, and TransformerBridge with hook_out
 
-PROCESSED = "TransformerLens folds norms and centers weights unless it is told not to"
+HOOK = re.compile(
+    r"(?:(?:blocks|(?P<stack>encoder|decoder)(?:_blocks)?)\.(?P<number>\d+)\.|(?P<only>encoder|decoder)_)?(?P<hook>.*hook_.*)"
+)
 # hook -> site; {layer} is STACK.N, {input} what the layer reads, {inner} what its second linear layer reads
 HOOKS = {
     r"(?:embed\.)?hook_embed|embed\.hook_out": "{stack}.embed.words",
-    r"embed\.hook_token_type_embed": "{stack}.embed.types",
+    r"embed\.hook_token_type_embed|token_type_embed\.hook_out": "{stack}.embed.types",
     r"(?:embed\.)?hook_pos_embed|pos_embed\.hook_out": "{stack}.positions.rows",
-    r"hook_full_embed": "{stack}.embed_norm",
+    r"hook_full_embed|embed_ln\.hook_out": "{stack}.embed_norm",
     r"hook_resid_pre|hook_in": "{input}",
-    r"attn\.hook_([qkv])|attn\.([qkv])\.hook_out": "{layer}.self.{letter}_projected",
-    r"attn\.hook_rot_([qk])": "{layer}.self.{letter}",
-    r"attn\.hook_attn_scores": "{layer}.self.masked",
-    r"attn\.hook_pattern": "{layer}.self.weights",
-    r"attn\.hook_z": "{layer}.self.heads",
-    r"hook_attn_out|attn\.hook_out": "{layer}.self.output",
+    r"(?:self_)?attn\.hook_([qkv])|(?:self_)?attn\.([qkv])\.hook_out": "{layer}.self.{letter}_projected",
+    r"(?:self_)?attn\.hook_rot_([qk])": "{layer}.self.{letter}",
+    r"(?:self_)?attn\.hook_attn_scores": "{layer}.self.masked",
+    r"(?:self_)?attn\.hook_pattern": "{layer}.self.weights",
+    r"(?:self_)?attn\.hook_z": "{layer}.self.heads",
+    r"hook_attn_out|(?:self_)?attn\.(?:o\.)?hook_out": "{layer}.self.output",
     r"hook_resid_mid": "{layer}.self.residual",
-    r"cross_attn\.hook_([qkv])": "{layer}.cross.{letter}_projected",
+    r"cross_attn\.hook_([qkv])|cross_attn\.([qkv])\.hook_out": "{layer}.cross.{letter}_projected",
     r"cross_attn\.hook_attn_scores": "{layer}.cross.masked",
     r"cross_attn\.hook_pattern": "{layer}.cross.weights",
     r"cross_attn\.hook_z": "{layer}.cross.heads",
-    r"hook_cross_attn_out": "{layer}.cross.output",
-    r"hook_resid_mid_cross": "{layer}.cross.residual",
-    r"ln([12])\.hook_out": "{layer}.norm{letter}",
+    r"hook_cross_attn_out|cross_attn\.(?:o\.)?hook_out": "{layer}.cross.output",
+    r"hook_resid_mid_cross|hook_resid_mid2": "{layer}.cross.residual",
+    r"ln([123])\.hook_out": "{layer}.norm{letter}",
     r"mlp\.hook_pre|mlp\.gate\.hook_out": "{layer}.ffn.hidden",
     r"mlp\.hook_pre_linear": "{layer}.ffn.linear",
     r"mlp\.in\.hook_out": "{up}",
@@ -597,6 +610,16 @@ HOOKS = {
     r"ln_final\.hook_out": "{stack}.norm",
     r"hook_unembed|unembed\.hook_out": "logits",
     r"pooler\.hook_pooler_out": "pooler",
+}
+# hooks of TransformerBridge on a model whose norms follow its sub-layers
+POST_NORM_HOOKS = {
+    r"hook_embed": "{stack}.embed_norm",
+    r"hook_attn_out|attn\.hook_out": "{layer}.norm1",
+    r"attn\.hook_attn_scores": "{layer}.self.weights",
+    r"hook_resid_mid": "{layer}.ffn.residual",
+    r"hook_resid_post": "{last}",
+    r"mlm_head\.hook_out": "head.hidden",
+    r"ln_final\.hook_out": "head.norm",
 }
 # hooks of numbers that no site has
 OTHER_HOOKS = {
@@ -613,15 +636,19 @@ OTHER_HOOKS = {
 
 def _claim_hooks(names: Sequence[str], known: KnownModel) -> Claims:
     claims: Claims = {}
+    is_bridge = any(name.endswith(".hook_in") for name in names)
+    table = HOOKS if known.config.norm_first or not is_bridge else POST_NORM_HOOKS | HOOKS | POST_NORM_HOOKS
     for name in names:
-        match = re.fullmatch(r"(?:(blocks|encoder|decoder)\.(\d+)\.)?(.*hook_.*)", name)
+        match = HOOK.fullmatch(name)
         if match is None:
             continue
-        stack = match[1] if match[1] in known.config.stacks else known.config.stacks[-1]
-        found = _fill(HOOKS, match[3], known, stack, match[2])
-        kind = match[3].rpartition(".")[2]
-        processed = PROCESSED if not found.endswith((".weights", ".masked")) else ""
-        claims[name] = [Claim(found, TensorSource(name, note=processed))] if found else OTHER_HOOKS.get(kind, "")
+        stack = next((one for one in (match["stack"], match["only"]) if one in known.config.stacks), "")
+        found = _fill(table, match["hook"], known, stack or known.config.stacks[-1], match["number"])
+        kind = match["hook"].rpartition(".")[2]
+        if is_bridge and known.config.family == "t5" and re.fullmatch(r"decoder\.\d+\.self\.masked", found):
+            claims[name] = "scores before the causal mask"
+            continue
+        claims[name] = [Claim(found, TensorSource(name))] if found else OTHER_HOOKS.get(kind, "")
     return claims
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats import Sink, cast_array, file_format, npz, open_source
 from attnkit.formats.dtypes import NAMES, dtype_of
 from attnkit.libraries import call_library, import_library
@@ -20,6 +21,11 @@ from attnkit.records import Array, join_names
 FIRST = 8  # outputs of the first group; their size decides how many are fetched at a time afterwards
 GROUP = 128 << 20  # bytes of a group
 SCOPES = "pkg.torch.onnx.name_scopes"  # where torch.onnx.export writes the modules around a node
+OPTIMIZED = "com.microsoft.nchwc"  # a domain of operators that onnxruntime imports in each graph that it saves
+WHY_NOT = (
+    "onnxruntime has optimized this graph: its fused nodes are no stages, and names of modules are lost; record the"
+    " file that was exported, or save with graph_optimization_level = ORT_DISABLE_ALL"
+)
 FOLDER = "session.model_external_initializers_file_folder_path"  # where weights in files of their own are
 
 
@@ -45,6 +51,8 @@ def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inp
     with call_library("not an ONNX model", source):
         loaded = onnx.load(source, load_external_data=False)
     feeds = _read_inputs(onnx, loaded.graph, inputs, source)
+    if any(one.domain == OPTIMIZED for one in loaded.opset_import):
+        warnings.warn(f"{source}: {WHY_NOT}", AttnkitWarning, stacklevel=2)
     paths = _find_paths(loaded.graph)
     with Sink(target) as sink:
         recording = Recording(target, npz.Writer(sink.write))
