@@ -485,7 +485,7 @@ def _claim_exported(names: Sequence[str], modules: Modules, known: KnownModel) -
         if module and module.is_leaf:
             found = {some[-1][1]: module.outputs.get("", [])}
         elif module and not module.stacks:
-            inner = _read_attention(some, module) | _read_sums(some, module)
+            inner = _read_attention(some, module) or _read_sums(some, module)  # attention adds a mask too
             found = {name: [Held(site)] for name, site in inner.items()}
         else:
             continue
@@ -533,9 +533,10 @@ def _read_sums(nodes: Sequence[tuple[str, str]], module: Module) -> dict[str, st
     """The sites of residuals and gates, which modules of modules compute themselves."""
     found: dict[str, str] = {}
     for operator, kind in (("Add", ".residual"), ("Mul", ".gated")):
-        names = [name for other, name in nodes if other == operator]
+        names = {_number_of(name): name for other, name in nodes if other == operator}
         sites = [site for site in module.inside if site.endswith(kind)]
-        found |= dict(zip(names, sites, strict=True)) if len(names) == len(sites) else {}
+        if [*names] == [*range(len(sites))]:  # none of them is missing, as in a graph that was optimized
+            found |= dict(zip(names.values(), sites, strict=True))
     return found
 
 

@@ -119,8 +119,8 @@ def write_sglang(model: Tiny, run) -> None:
 
 
 def main() -> None:
-    shutil.rmtree(HERE, ignore_errors=True)
-    HERE.mkdir()
+    for name in ("debugger", "debugger_files", "vllm", "sglang", "sglang_passes"):
+        shutil.rmtree(HERE / name, ignore_errors=True)
     torch.manual_seed(0)
     model = Tiny().eval()
     run = functools.partial(model, torch.tensor([[3, 1, 4, 1, 5]]), mask=torch.tensor([[1.0, 1, 1, 1, 0]]))
