@@ -98,8 +98,9 @@ def open_models(stage: Stage) -> ModelPair:
     return ModelPair(*models)
 
 
-def read_tokens(pair: ModelPair, text: list[list[str]] | None, ids: Record | None) -> tuple[Array, list[str]]:
-    """The ids (1, T) of a text by the tokenizer of A, and its tokens; warn if B would read others."""
+def read_tokens(pair: ModelPair, text: list[list[str]] | None, ids: Record | None) -> tuple[Array, list[str], bool]:
+    """The ids (1, T) of a text by the tokenizer of A, its tokens, and whether B would read other ids: a warning."""
+    from attnkit.debugger.model_inputs import compare_ids
     from attnkit.inputs.text_inputs import ModelInput, model_inputs
 
     if text is not None and ids is not None:
@@ -115,10 +116,13 @@ def read_tokens(pair: ModelPair, text: list[list[str]] | None, ids: Record | Non
     tokens = np.atleast_2d(found[0][0])
     if len(tokens) > 1 or tokens.shape[1] < 1:
         raise DataError(f"ids {tokens.shape} (expected those of one text)")
-    if len(found) > 1 and not np.array_equal(tokens, np.atleast_2d(found[1][0])):
-        problem = "the tokenizers of the models give other ids for the text; both models read those of A"
+    difference = compare_ids(np.atleast_2d(found[1][0]), tokens, None) if len(found) > 1 else ""
+    if difference:
+        problem = (
+            f"the tokenizers of the models give other ids for the text; both models read those of A. B: {difference}"
+        )
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
-    return tokens, [str(token) for token in found[0][1].labels.get("token", [])]
+    return tokens, [str(token) for token in found[0][1].labels.get("token", [])], bool(difference)
 
 
 def is_port(stage: Stage) -> bool:
@@ -481,8 +485,8 @@ def diff(
     if isinstance(pair, ModelPair) and (text is not None or ids is not None):
         from attnkit.interpret.text_agreement import compare_on_text
 
-        tokens, labels = read_tokens(pair, text, ids)
-        return compare_on_text(pair.a, pair.b, tokens, labels, rtol, atol, scan)
+        tokens, labels, has_other_ids = read_tokens(pair, text, ids)
+        return compare_on_text(pair.a, pair.b, tokens, labels, rtol, atol, scan, has_other_ids)
     if text is not None:
         raise UsageError("needs two models: attnkit diff DIR m.gguf --text FILE", "--text")
     if isinstance(pair, ModelPair):

@@ -84,11 +84,13 @@ def compare_on_text(
     rtol: float = 0.0,
     atol: float = 0.0,
     scans: bool = False,
+    has_other_ids: bool = False,
 ) -> AgreementReport:
     """Run two models of one architecture on the ids (1, T) of a text.
 
-    labels  the tokens
-    scans   also replace one stored tensor of A at a time by that of B
+    labels         the tokens
+    scans          also replace one stored tensor of A at a time by that of B
+    has_other_ids  whether B itself would read other ids of the text, so that the models are not the same
 
     Numbers a and b of a stage are the same when |a - b| <= atol + rtol |b|. DataError for models of other shapes, and
     for those of an encoder and a decoder.
@@ -98,7 +100,7 @@ def compare_on_text(
     cores = [model.Model(one.config, one.params) for one in (a, b)]
     (x, kept), (y, others) = (run_stages(core, stack, ids) for core in cores)
     figures = [compare_stage(kept[name], others[name], rtol, atol) for name in kept]
-    tensors = {"same": Tensor(np.array(all(same for *_, same in figures)), ())}
+    tensors = {"same": Tensor(np.array(all(same for *_, same in figures) and not has_other_ids), ())}
     tensors |= {
         name: Tensor(np.array([row[at] for row in figures], np.float64), ("stage",)) for at, name in enumerate(FIGURES)
     }

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from attnkit.records import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint, Parameters
+    from attnkit.model import Config
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 BLOCK = 1 << 16  # numbers that are subtracted at a time
@@ -178,12 +179,16 @@ def make_report(groups: tuple[PatternChanges, ...], a: "Checkpoint", b: "Checkpo
     lines = [f"equal: {join_names(equal, 4)}"] if equal and len(equal) < len(groups) else []
     if len(equal) == len(groups):
         lines = [f"the same ({counted(sum(len(group.changes) for group in groups), 'parameter')})"]
-    if a.config != b.config:
+    has_other_rules = without_padding(a.config) != without_padding(b.config)
+    if has_other_rules:
         lines.append(f"the configurations differ: attnkit show {a.folder} {b.folder}")
+    elif a.config != b.config:
+        ids = ["no padding id" if one.config.special.pad is None else str(one.config.special.pad) for one in (a, b)]
+        lines.append(f"the padding ids differ, which changes no number of a text: {ids[0]} in A, {ids[1]} in B")
     for side, checkpoint in (("A", a), ("B", b)):
         if unused := checkpoint.params.unused():
             lines.append(f"not compared, since no layer uses them: {join_names(unused, 3)} in {side}")
-    is_same = len(equal) == len(groups) and a.config == b.config
+    is_same = len(equal) == len(groups) and not has_other_rules
     columns = {
         "layers": [len(group.changes) for group in groups],
         "changed": [len(group.changed) for group in groups],
@@ -197,6 +202,11 @@ def make_report(groups: tuple[PatternChanges, ...], a: "Checkpoint", b: "Checkpo
     tensors["verdict"] = Tensor(np.array([group.verdict != "equal" for group in groups]), ("verdict",))
     labels = {"tensor": [group.pattern for group in groups], "verdict": [group.verdict for group in groups]}
     return WeightsReport(tensors, dict(labels), groups=groups, lines=tuple(lines))
+
+
+def without_padding(config: "Config") -> "Config":
+    """A configuration without the id of its padding."""
+    return replace(config, special=replace(config.special, pad=None))
 
 
 def change_rows(report: WeightsReport, precision: int) -> list[list[str]]:

@@ -28,10 +28,11 @@ def causes(report):
 # name of the dump -> how many stages of its model it has
 CLEAN = {
     "mlx-llama": 27, "mlx-llama-bfloat16": 27,
-    "transformer_lens-llama": 38, "transformer_lens-gpt2": 33, "transformer_lens-bert-mlm": 31, "transformer_lens-t5": 77,
-    "transformer_lens-gpt2-processed": 12, "nnsight-gpt2": 24,
+    "transformer_lens-llama": 38, "transformer_lens-gpt2": 33, "transformer_lens-bert-mlm": 31,
+    "transformer_lens-t5": 77, "transformer_lens-gpt2-processed": 12, "nnsight-gpt2": 24,
     "onnx-llama-torchscript": 43, "onnx-llama-dynamo": 43, "onnx-llama-basic": 43, "onnx-llama-extended": 33,
-    "onnx-bert-mlm-torchscript": 40, "onnx-bert-mlm-dynamo": 39, "onnx-bert-mlm-basic": 38, "onnx-bert-mlm-extended": 28,
+    "onnx-bert-mlm-torchscript": 40, "onnx-bert-mlm-dynamo": 39, "onnx-bert-mlm-basic": 38,
+    "onnx-bert-mlm-extended": 28,
     "jax-gpt2-jit": 30, "jax-gpt2-vmap": 30,
     "hooks-albert": 5, "hidden_states-gpt2": 3, "left_padding-llama": 34, "bfloat16-llama": 34,
 }  # fmt: skip

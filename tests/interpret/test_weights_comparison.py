@@ -94,6 +94,13 @@ def test_equal_weights_of_other_configurations_are_not_the_same(tmp_path: Path) 
     assert not report["same"] and report.lines[-1].startswith("the configurations differ: attnkit show ")
 
 
+def test_another_padding_id_alone_is_the_same(tmp_path: Path) -> None:
+    a = open_checkpoint(str(MODELS / "llama"))
+    report = compare_checkpoints(a, copied("llama", tmp_path / "b", lambda tensors: None, pad_token_id=7))
+    line = "the padding ids differ, which changes no number of a text: no padding id in A, 7 in B"
+    assert report["same"] and report.lines[-1] == line
+
+
 @pytest.mark.parametrize(("x", "y", "expected"), [
     ([np.nan, 1.0], [np.nan, 1.0], WeightChange("equal", 0.0, math.nan)),
     ([np.inf, 1.0], [np.inf, 4.0], WeightChange("changed", 3.0, math.inf)),
