@@ -17,6 +17,7 @@ from attnkit.debugger.slips import AS_READ, Slip, find_slips, join_slips
 from attnkit.debugger.stages import CycleError, Graph, Known, Stage
 from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet
+from attnkit.model.head_views import view_heads
 
 MARGIN = 8.0  # by which rounding in another order may exceed the rounding that was measured
 DECISIVE = 100.0  # how many times smaller a named slip leaves the difference
@@ -135,12 +136,12 @@ class Judge:
 
     def judge(self, site: str, wanted: Array, why: bool) -> StageRow:
         """The row of a site."""
-        mine = self.mine.fit(site, wanted)
-        if mine is None:
-            return StageRow(site, "shape", note=self.mine.problems[site])
         known = Known(self.graph.roots, self.mine, hidden={site, *self.not_finite})
         base: dict[str, Array] = {}
         measured = self.measure(site, known, base)
+        mine = self.mine.fit(site, measured.expected)  # of the same inputs, so that only this stage can differ
+        if mine is None:
+            return StageRow(site, "shape", note=self.mine.problems[site])
         own, right, expected = (self.select(site, one) for one in (mine, wanted, measured.expected))
         own = as_blocked(own, expected)
         row = StageRow(
@@ -176,6 +177,12 @@ class Judge:
         if stage.operation == "activate":  # 1 + erf(x) and its like cancel where x is far below 0
             read = self.graph.evaluate(stage.inputs[0], known, changes, memo=memo)
             scale = np.maximum(scale, largest_of_rows(self.select(site, read)))
+        norm = stage.options.get("norm")  # of heads
+        if "layer" in (norm.kind if norm else "", stage.options.get("kind")) and "norm" in stage.operation:
+            arrays = [self.graph.evaluate(one, known, changes, memo=memo) for one in stage.inputs]
+            read = sum(arrays[1:], arrays[0])
+            read = view_heads(read, stage.options["heads"]) if read.ndim < expected.ndim else read
+            scale = scale * cancellation(self.select(site, read))
         floor = noise_floor(self.select(site, expected), self.select(site, narrow), dtype, scale)
         if digits := self.mine.digits(site):  # which its inputs were printed with too
             floor = floor + MARGIN * 10.0**-digits * scale[:, None]
@@ -373,6 +380,16 @@ def as_blocked(mine: Array, expected: Array) -> Array:
     [-inf, 1.0]
     """
     return np.where(np.isneginf(expected) & (mine <= BLOCKED), -np.inf, mine)
+
+
+@quiet
+def cancellation(x: Array) -> Array:
+    """How many times rounding grows where the mean is subtracted: (rows, N) -> (rows,).
+
+    >>> cancellation(np.array([[99.0, 101.0], [-1.0, 1.0]])).tolist()
+    [101.0, 1.0]
+    """
+    return np.maximum(largest_of_rows(x) / largest_of_rows(x - x.mean(axis=-1, keepdims=True)), 1.0)
 
 
 @quiet

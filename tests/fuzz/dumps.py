@@ -173,8 +173,8 @@ def draw_tree(rng: random.Random) -> Case:
     """A tree of module calls of transformers."""
     folder_of_tree = rng.choice(["debugger", "debugger_files"])
     data = files.mutate_json(rng, tree_of(folder_of_tree))
-    options = rng.choice([["--model", folder("gpt2")], ["tree.json"]])
-    return Case((*options, "tree.json"), {"tree.json": data})
+    options = ["--model", folder("gpt2"), "--ids", "ids.npy", "--match"]  # which reads all tensors
+    return Case((*options, "tree.json"), {"tree.json": data, "ids.npy": as_npy(np.array([[5, 9, 17, 30, 8]]))})
 
 
 @functools.cache
