@@ -215,6 +215,20 @@ def test_whole_numbers_are_the_floats_that_they_are():
     assert figures[0] == figures[1]
 
 
+def test_the_noise_of_a_norm_grows_with_the_mean_that_it_subtracts():
+    """Rows of 3000 ± 1: a mean that is summed in another order is another float32, 2e-4 away."""
+    arrays = stages_of("gpt2")
+    x = (arrays["decoder.positions"] + 3000).astype(np.float32)
+    centred = x - np.float32(x.astype(np.float64).mean(axis=-1, keepdims=True) + 1e-4)
+    params = open_checkpoint(folder("gpt2")).params["decoder.0.norm1"]
+    normed = (
+        centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5) * params["gamma"] + params["beta"]
+    )
+    rows = judge("gpt2", {"input_ids": IDS, "decoder.positions": x, "decoder.0.norm1": normed}, why=True).rows
+    assert [row.site for row in rows if row.differs] == ["decoder.positions"]
+    assert 1e-4 < rows[1].added < rows[1].noise < 0.1
+
+
 def test_a_decoder_without_its_ids_is_compared_in_its_encoder_alone():
     arrays = stages_of("t5") | {"encoder.0.norm1": np.ones((1, 6, 24), np.float32)}
     report = judge("t5", {name: array for name, array in arrays.items() if "decoder" not in name}, why=True)
