@@ -109,7 +109,7 @@ def edit_array(rng: random.Random, array: Array) -> Array:
             return np.array(rng.choice(NUMBERS))
         case 6:
             sizes = [rng.choice([0, 1, 2, 3, 4, 8, 16, *array.shape]) for _ in range(rng.randrange(7))]
-            return np.resize(array, sizes) if np.prod(sizes) < 100_000 else array
+            return np.resize(array, sizes) if np.prod([*filter(None, sizes)]) < 100_000 else array
         case 7:
             return np.full_like(array, rng.choice([0, 1, -1, 100])) if array.dtype.kind in "if" else array
         case _:
