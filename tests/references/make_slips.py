@@ -1,10 +1,11 @@
 """Make tests/references/slips/: what ports of tiny models compute with one slip each, and which slip it is.
 
-The models are those of tests/references/models, run by transformers with eager attention, whose function is replaced
-by one that names every intermediate and can go wrong. A case is a family, a slip and a dtype; its dump is an .npz of
-module inputs and outputs by path. With --judge every case is judged, and the table of confusion is printed and written.
+The models are those of tests/references/models and the drawn ones of tests/references/decoders.json, run by
+transformers with eager attention, whose function is replaced by one that names every intermediate and can go wrong. A
+case is a family, a slip and a dtype; its dump is an .npz of module inputs and outputs by path. With --judge every case
+is judged, and the table of confusion is printed and written. decoder_slips.py has the slips of decoders of today.
 
-    python tests/references/make_slips.py --judge [FAMILY …]
+    PYTHONPATH=. python tests/references/make_slips.py --judge [FAMILY …]
 
 Made with torch 2.13.0 and transformers 5.
 """
@@ -13,6 +14,7 @@ import argparse
 import collections
 import contextlib
 import copy
+import functools
 import importlib
 import itertools
 import json
@@ -38,6 +40,7 @@ from attnkit.debugger.dumps import open_dump
 from attnkit.debugger.names import locate_sites
 from attnkit.debugger.report import VerdictReport
 from attnkit.inputs import layers as model_layers
+from tests.drawing import drawn_models, keep_folders
 
 HERE = pathlib.Path(__file__).parent
 FAMILIES = (
@@ -45,26 +48,43 @@ FAMILIES = (
     "albert", "t5", "t5-gated", "marian",
 )  # fmt: skip
 PADDED = ("llama", "bert", "mistral")  # also as a batch of two texts
+DRAWN = ("decoders",)  # kinds of models whose weights are drawn by their names
+
+
+@functools.cache
+def drawn_folder(kind: str) -> Callable[..., str]:
+    return keep_folders(lambda name: pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-")), kind)
+
+
+def folder_of(family: str) -> pathlib.Path:
+    """The folder of a model: one of tests/references/models, or a drawn one."""
+    if (stored := HERE / "models" / family).exists():
+        return stored
+    kind = next(one for one in DRAWN if family in drawn_models(one))
+    return pathlib.Path(drawn_folder(kind)(family, np.float32))
 
 
 class Port:
     """A model of transformers, with the path of the module of each layer's parameters."""
 
     def __init__(self, family: str, dtype: torch.dtype = torch.float32, padded: bool = False) -> None:
-        folder = HERE / "models" / family
+        folder = folder_of(family)
         raw = json.loads((folder / "config.json").read_text())
         name = (raw.get("architectures") or ["AutoModel"])[0].removeprefix("TF")
+        stored = folder.parent == HERE / "models"
         self.family, self.dtype = family, dtype
-        self.model = (
-            getattr(transformers, name).from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
-        )
+        has_alibi = raw["model_type"] == "falcon" and raw.get("alibi")  # eager attention of Falcon adds it twice
+        options = {"attn_implementation": "sdpa" if has_alibi else "eager", "dtype": dtype}
+        if not stored:
+            options["experts_implementation"] = "eager"
+        self.model = getattr(transformers, name).from_pretrained(folder, **options).eval()
         self.checkpoint = open_checkpoint(str(folder))
         self.core = model_layers.complete_model(self.checkpoint)
         self.config = self.core.config
         self.modeling = sys.modules[type(self.model).__module__]
         self.paths = {path for path, _ in self.model.named_modules()}
         rng = np.random.default_rng(3)
-        rows, tokens = (2, 9) if padded else (1, 9)
+        rows, tokens = 1 + padded, 9 if stored else 21  # more than the windows and original contexts of drawn models
         vocab = self.config.stack(self.config.stacks[0]).vocab
         self.ids = rng.integers(5, vocab, (rows, tokens))
         self.mask = np.ones((rows, tokens), bool)
@@ -96,6 +116,10 @@ class Port:
     def attention_layers(self, kind: str = "self") -> list[str]:
         return [one for one in self.config.attention_rules if one.endswith(f".{kind}")]
 
+    def has_taps(self) -> bool:
+        """Whether its attention is a function of the module that can be replaced."""
+        return hasattr(self.modeling, "eager_attention_forward")
+
     def has_rope(self) -> bool:
         return any(rules.rotation for rules in self.config.attention_rules.values())
 
@@ -114,7 +138,7 @@ def attention_function(port: Port, taps: bool) -> Callable[..., Any]:
         if taps and layers[module]:
             attnkit.tap(f"{layers[module][min(calls[module], len(layers[module]) - 1)]}.{name}", tensor)
 
-    def attend(module, q, k, v, mask, scaling=None, dropout=0.0, position_bias=None, **kwargs):
+    def attend(module, q, k, v, mask, scaling=None, dropout=0.0, position_bias=None, softcap=None, **kwargs):
         wrong = getattr(module, "wrong", {})
         scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
         v = wrong.get("values", lambda one: one)(v)
@@ -127,8 +151,15 @@ def attention_function(port: Port, taps: bool) -> Callable[..., Any]:
 
         scores = q @ repeat(k).transpose(-1, -2)
         tap(module, "scores", scores)
+        softcap = wrong.get("softcap", softcap)
+        if wrong.get("caps_first"):
+            scores = softcap * torch.tanh(scores / softcap)
+            tap(module, "capped", scores)
         scores = scores * wrong.get("scale", lambda s, one: s)(scaling, q)
         tap(module, "scaled", scores)
+        if softcap and not wrong.get("caps_first"):
+            scores = softcap * torch.tanh(scores / softcap)
+            tap(module, "capped", scores)
         if position_bias is not None and not wrong.get("no_bias"):
             scores = scores + position_bias
         queries, keys = scores.shape[-2:]
@@ -136,7 +167,10 @@ def attention_function(port: Port, taps: bool) -> Callable[..., Any]:
         allowed = wrong.get("allowed", lambda one: one)(allowed)
         scores = torch.where(allowed, scores, torch.tensor(wrong.get("fill", -math.inf), dtype=scores.dtype))
         tap(module, "masked", scores)
-        weights = torch.softmax(scores.float(), dim=wrong.get("axis", -1)).to(q.dtype)
+        if getattr(module, "sinks", None) is not None:
+            sinks = module.sinks.reshape(1, -1, 1, 1).expand(len(scores), -1, scores.shape[-2], 1)
+            scores = torch.cat((scores, sinks), dim=-1)
+        weights = torch.softmax(scores.float(), dim=wrong.get("axis", -1)).to(q.dtype)[..., :keys]
         weights = torch.nan_to_num(weights)
         weights = nn.functional.dropout(weights, p=wrong.get("dropout", 0.0), training="dropout" in wrong)
         tap(module, "weights", weights)
@@ -154,8 +188,9 @@ def record(port: Port, path: str, patches: Sequence[Any] = (), taps: bool = True
     """Record one call of a model under patches."""
     torch.manual_seed(0)
     with contextlib.ExitStack() as stack, torch.no_grad():
-        attend = attention_function(port, taps)
-        stack.enter_context(mock.patch.object(port.modeling, "eager_attention_forward", attend))
+        if port.has_taps():
+            attend = attention_function(port, taps)
+            stack.enter_context(mock.patch.object(port.modeling, "eager_attention_forward", attend))
         for patch in patches:
             stack.enter_context(patch)
         with attnkit.record(path, port.model):
@@ -166,20 +201,27 @@ def record(port: Port, path: str, patches: Sequence[Any] = (), taps: bool = True
 
 
 class Case(NamedTuple):
-    """One slip: the names it may have in the verdict, where it can be, and what does it."""
+    """One slip: the names it may have in the verdict, where it can be, what does it, and the families it is put into."""
 
     names: tuple[str, ...]
     apply: Callable[[Port], list[Any] | None]
     families: Callable[[Port], bool] = lambda port: True
     padded: bool = False
+    tried: Sequence[str] = FAMILIES
 
 
 CASES: dict[str, Case] = {}
 
 
-def slip(key: str, *names: str, families: Callable[[Port], bool] = lambda port: True, padded: bool = False):
+def slip(
+    key: str,
+    *names: str,
+    families: Callable[[Port], bool] = lambda port: True,
+    padded: bool = False,
+    tried: Sequence[str] = FAMILIES,
+):
     def add(function):
-        CASES[key] = Case(names, function, families, padded)
+        CASES[key] = Case(names, function, families, padded, tried)
         return function
 
     return add
@@ -910,6 +952,8 @@ def judge_cases(families: Sequence[str], dtypes: Sequence[torch.dtype], only: st
         with tempfile.TemporaryDirectory() as folder:
             path = f"{folder}/clean.npz"
             port = Port(family, dtype, padded)
+            if taps and not port.has_taps():
+                continue
             record(port, path, taps=taps)
             report = judge(port, path)
             alarms = [(row.site, row.kind, round(row.excess, 2), row.note) for row in report.rows if row.differs]
@@ -918,8 +962,10 @@ def judge_cases(families: Sequence[str], dtypes: Sequence[torch.dtype], only: st
                 f"== {family} {dtype} padded={padded} taps={taps}: {len(report.rows)} stages, {alarms[:5]}, {most:.2f}"
             )
             for key, case in CASES.items():
+                if (only and only not in key) or family not in case.tried:
+                    continue
                 own_port = Port(family, dtype, padded)
-                if (only and only not in key) or case.padded != padded or not case.families(own_port):
+                if case.padded != padded or not case.families(own_port):
                     continue
                 path = (
                     f"{keep or folder}/{family}-{key.replace(' ', '-')}-{str(dtype)[6:]}{'-modules' * (not taps)}.npz"
@@ -1071,4 +1117,5 @@ if __name__ == "__main__":
     importlib.import_module("warnings").simplefilter("ignore")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    main()
+    importlib.import_module("decoder_slips")  # which adds its cases to those of the module of this name
+    importlib.import_module("make_slips").main()
