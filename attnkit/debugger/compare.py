@@ -48,6 +48,9 @@ class Implementation(Mapping[str, Array]):
 
     findings  what had to be found by value, by site
     problems  sites whose arrays have no layout of the model's, with both shapes
+    parts     sites of some of the tokens, and which
+    ranks     by mixture of experts, where the chosen expert of each rank stands: they may be in any order
+    orders    the orders of the columns of heads that were found in earlier layers, by the last part of the site
     """
 
     dump: Dump
@@ -56,6 +59,8 @@ class Implementation(Mapping[str, Array]):
     findings: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     parts: dict[str, slice] = field(default_factory=dict)
+    ranks: dict[str, Array] = field(default_factory=dict)
+    orders: dict[str, Array] = field(default_factory=dict)
     _arrays: dict[str, Array] = field(default_factory=dict)
 
     def __contains__(self, site: object) -> bool:
@@ -77,16 +82,23 @@ class Implementation(Mapping[str, Array]):
 
     def fit(self, site: str, expected: Array) -> Array | None:
         """The array of a site, whose values decide between layouts of one shape."""
+        layer, _, name = site.rpartition(".")
+        if name == "chosen":
+            self.ranks.pop(layer, None)
         fitted = self._fit(site, expected)
         if fitted.array is None and (part := self._fit_part(site, expected)) is not None:
             return part
         if fitted.array is None:
             self.problems[site] = fitted.problem
             return None
+        array = fitted.array
+        if name == "chosen":
+            self.ranks[layer] = layouts.match_ranks(array, expected)
+            array = np.take_along_axis(array, self.ranks[layer], axis=-1)
         if fitted.finding:
             self.findings[site] = fitted.finding
-        self._keep(site, fitted.array)
-        return fitted.array
+        self._keep(site, array)
+        return array
 
     def _fit_part(self, site: str, expected: Array) -> Array | None:
         """An array of one token alone, with the others as expected.
@@ -115,17 +127,27 @@ class Implementation(Mapping[str, Array]):
 
     def _fit(self, site: str, expected: Array | None) -> layouts.Fitted:
         source, stage = self.sources[site], self.graph.stages[site]
-        shape, array = stage.shape, as_floats(self.dump[source.name])
-        if stage.options.get("part") == "chosen":  # the numbers of experts, by which parameters are read
+        shape = stage.shape if expected is None else expected.shape
+        array = as_floats(self.dump[source.name])
+        if stage.operation == "choose":  # the numbers of experts, by which parameters are read
             try:
-                array = check_ids(array, stage.options["count"], "expert")
+                array = check_ids(array, stage.options["mixture"].count, "expert")
             except DataError as error:
                 return layouts.Fitted(None, problem=error.problem)
+        if site.endswith(".patches") and array.ndim == 4:  # the rows and columns of the patches
+            is_last = array.shape[-1] == shape[-1]
+            array = array.reshape(len(array), -1, shape[-1]) if is_last else array.reshape(*array.shape[:2], -1)
         if site.endswith(".rows") and array.shape in (shape[-2:], (1, *shape[-2:])):  # often the same for all texts
             array = np.broadcast_to(array.reshape(shape[-2:]), shape)
         axes = layouts.site_axes(site, len(shape))
         heads = self.graph.stages[site].options.get("heads", 0) if site.endswith("_projected") else 0
-        return layouts.to_layout(array, shape, axes, source.columns, expected, heads)
+        layer, _, part = site.rpartition(".")
+        fitted = layouts.to_layout(array, shape, axes, source.columns, expected, heads, self.orders.get(part))
+        if fitted.order is not None:
+            self.orders[part] = fitted.order
+        if fitted.array is not None and part in ("chosen", "gates") and layer in self.ranks:
+            return fitted._replace(array=np.take_along_axis(fitted.array, self.ranks[layer], axis=-1))
+        return fitted
 
     def _keep(self, site: str, array: Array) -> None:
         self._arrays[site] = array

@@ -31,12 +31,14 @@ class Fitted(NamedTuple):
     done     what was done to it, "" for nothing
     finding  what had to be found by value, "" for nothing
     problem  why there is no array, with both shapes
+    order    the order of the columns of heads that was found by value, None for the usual one
     """
 
     array: Array | None
     done: str = ""
     finding: str = ""
     problem: str = ""
+    order: Array | None = None
 
 
 class Reading(NamedTuple):
@@ -57,6 +59,7 @@ def site_axes(site: str, rank: int) -> tuple[str, ...]:
     (('batch', 'head', 'query', 'key'), ('batch', 'token'))
     """
     axes = ("batch", "token") if site.endswith("ids") else intermediate_axes(site, rank)
+    axes = ("batch", "channel", "height", "width") if site == "pixels" else axes
     return axes if len(axes) == rank else tuple(f"axis {at}" for at in range(rank))
 
 
@@ -67,6 +70,7 @@ def to_layout(
     columns: Columns | None = None,
     expected: Array | None = None,
     heads: int = 0,
+    order: Array | None = None,
 ) -> Fitted:
     """Bring an array to the shape of its site.
 
@@ -74,6 +78,7 @@ def to_layout(
     columns      the columns of the array that the site is, as in `TensorSource`
     expected     the site of the reference, which decides between layouts of one shape; None: the usual one
     heads        of queries, keys or values that are joined, whose columns may be in another order; 0: of nothing such
+    order        the order of the columns that was found in another layer, which counts where none is found
 
     >>> joined = np.arange(6.0).reshape(3, 2)  # 3 tokens, 2 heads of width 1
     >>> fitted = to_layout(joined, (1, 2, 3, 1), ("batch", "head", "token", "head_dim"))
@@ -99,9 +104,12 @@ def to_layout(
     heads = shape[list(axes).index("head")] if {"head", "head_dim"} <= {*axes} else heads
     if heads and least > NEARER:
         for view in find_views(array, shape, axes, columns):
-            ordered = find_order(view.array, expected, heads)
-            if ordered is not None:
-                return Fitted(ordered.array, view.done, _list("" if view.is_usual else view.done, ordered.done))
+            if (found := find_order(view.array, expected, heads)) is not None:
+                words = _list("" if view.is_usual else view.done, describe_order(found, heads))
+                return Fitted(order_columns(view.array, found, heads), view.done, words, order=found)
+        if order is not None:
+            ordered = order_columns(best.array, order, heads)
+            return Fitted(ordered, best.done, _list(finding, describe_order(order, heads)), order=order)
     return Fitted(best.array, best.done, finding)
 
 
@@ -224,6 +232,23 @@ def _cut_padding(array: Array, shape: tuple[int, ...], axes: Sequence[str]) -> I
                 yield Reading(view.array, _list(f"without the {which} {words}", view.done), view.is_usual)
 
 
+def match_ranks(mine: Array, expected: Array) -> Array:
+    """The order of the last axis that puts the numbers that both arrays have in the expected places.
+
+    mine, expected (..., N), no number twice -> (..., N) indices
+
+    >>> mine, expected = np.array([[4, 2, 7]]), np.array([[2, 5, 4]])
+    >>> order = match_ranks(mine, expected)
+    >>> np.take_along_axis(mine, order, axis=-1).tolist()
+    [[2, 7, 4]]
+    """
+    shared = mine[..., None, :] == expected[..., :, None]  # (..., expected, mine)
+    others = np.argsort(shared.any(axis=-2), axis=-1, kind="stable")  # of mine, those that both have last
+    free = np.cumsum(~shared.any(axis=-1), axis=-1) - 1
+    spare = np.take_along_axis(others, np.maximum(free, 0), axis=-1)
+    return np.where(shared.any(axis=-1), shared.argmax(axis=-1), spare)
+
+
 # columns
 
 
@@ -285,8 +310,8 @@ def find_permutation(mine: Array, expected: Array) -> Array | None:
     return order
 
 
-def find_order(mine: Array, expected: Array, heads: int) -> Reading | None:
-    """An array with its heads and their columns in the expected order.
+def find_order(mine: Array, expected: Array, heads: int) -> Array | None:
+    """The order of heads and their columns that is the expected one: (H*K,).
 
     mine, expected (B, T, H*K) or (B, H, T, K)
 
@@ -297,13 +322,18 @@ def find_order(mine: Array, expected: Array, heads: int) -> Reading | None:
         np.swapaxes(one, 1, 2).reshape(one.shape[0], one.shape[2], -1) if is_split else one for one in (mine, expected)
     )
     order = find_permutation(flat, other)
-    words = "" if order is None else describe_order(order, heads)
-    if order is None or words in ("", MIXED):
-        return None
-    ordered = flat[..., order]
-    if is_split:
-        ordered = np.swapaxes(ordered.reshape(*ordered.shape[:2], heads, -1), 1, 2)
-    return Reading(ordered, words)
+    if order is None and is_split and (inner := find_permutation(mine[:, 0], expected[:, 0])) is not None:
+        order = (np.arange(heads)[:, None] * len(inner) + inner).ravel()  # of heads that share columns
+        order = order if distance(flat[..., order], other) <= NEARER else None
+    return None if order is None or describe_order(order, heads) in ("", MIXED) else order
+
+
+def order_columns(x: Array, order: Array, heads: int) -> Array:
+    """The columns of heads in an order: (B, T, H*K) or (B, H, T, K)."""
+    if x.ndim != 4:
+        return x[..., order]
+    ordered = np.swapaxes(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)[..., order]
+    return np.swapaxes(ordered.reshape(*ordered.shape[:2], heads, -1), 1, 2)
 
 
 def describe_order(order: Array, heads: int) -> str:

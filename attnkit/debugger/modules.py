@@ -33,12 +33,12 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "types": ("types",),
     "rows": ("table",),
     "norm": ("gamma",),
-    "patches": ("cls",),
     "pooler": ("w",),
 }
 UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}
 # family -> published names and the paths of its modules since version 5 of transformers
 RENAMED = {
+    "mixtral": ((r"block_sparse_moe\.", "mlp."),),
     "vit": (
         (r"^encoder\.layer\.", "layers."),
         (r"attention\.attention\.([qkv])\w+\.", r"attention.\1_proj."),
@@ -161,6 +161,8 @@ class _Finder:
                 if site is None:
                     continue
                 share, rules = spec.share, self.config.attention_rules.get(layer)
+                if rules and rules.latent and share.groups > 1:  # keys and values of each head in turn
+                    continue
                 is_fused = rules and not rules.latent  # columns of fused heads are counted in heads
                 unit = (rules.heads + 2 * rules.kv_heads) // share.total if rules and is_fused else 1
                 start, stop, total = (unit * one for one in (share.first, share.first + share.units, share.total))
@@ -180,8 +182,15 @@ class _Finder:
             for key in () if self._is_unfinished(entry) else MAIN:
                 is_scaled = stage.operation == "words" and self.config.family in SCALED
                 leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
-            if stage.operation not in ("rows", "types", "latent") and stage.options.get("factor", 1.0) == 1:
+            if stage.operation not in ("rows", "types", "patches") and stage.options.get("factor", 1.0) == 1:
                 leaf.inputs = dict.fromkeys(READ, stage.inputs[0])
+        if entry.held.site.endswith(".router"):  # whose module returns the choice too
+            choice = [f"{stage.layer}.{name}" for name in ("gates", "chosen")]
+            leaf.outputs |= {str(at): [Held(site)] for at, site in enumerate(choice, start=1)}
+            mixed = next(
+                site for site, one in self.stages.items() if one.operation == "experts" and choice[0] in one.inputs
+            )
+            call_of(modules, sibling(path, "experts"), call).outputs = {key: [Held(mixed)] for key in MAIN}
         activation = stage if stage.operation == "pooler" else self._next_stage(stage)
         if activation is stage or (activation and activation.operation == "activate"):
             for name in ACTIVATIONS:
@@ -272,8 +281,6 @@ class _Finder:
 
 def _names_of(stage: Stage) -> tuple[str, ...]:
     """The parameters by whose names the module is found that returns a site."""
-    if stage.operation == "latent":  # whose norm is a module of its own
-        return (stage.options["gamma"],)
     names: tuple[str, ...] = stage.options.get("names", PARAMETERS.get(stage.operation, ()))
     return names
 

@@ -555,7 +555,7 @@ def _fuse_projections(modules: Modules, known: KnownModel) -> None:
             continue
         if stage.operation == "norm":
             module.outputs["1"], module.inputs = [Held(stage.inputs[0])], {}
-        elif site.endswith(".q_projected"):
+        elif site.endswith(".q_projected") and not known.config.attention_rules[stage.layer].latent:
             layer, parts = stage.layer, known.cut_heads(stage.layer)
             modules[f"{parent}.qkv_proj"] = [Module({"": parts, "0": parts}, module.inputs)]
             joined, rotated = [Held(f"{layer}.joined")], {"0": [Held(f"{layer}.q")], "1": [Held(f"{layer}.k")]}

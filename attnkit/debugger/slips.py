@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.debugger.stages import QUICK_GELU, Graph, Stage, SubLayer, with_positions
+from attnkit.debugger.stages import FILTERS, Graph, Stage, SubLayer, with_positions
+from attnkit.inputs.image_processor import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.dtypes import Array
+from attnkit.model.experts import ExpertConfig
 from attnkit.model.rotary import has_same_rotation
 from attnkit.model.slips import (
     HEADS_LAST,
@@ -41,6 +44,8 @@ from attnkit.model.slips import (
 THETAS = (1e4, 1.5e5, 1.6e5, 5e5, 1e6)  # of published models
 EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)  # of published models
 ROUNDINGS = ("bfloat16", "float16")
+TELLING = 1e-4  # of the largest number: by which a token differs that another expert computed
+MOST_TOKENS = 16  # that are looked at to find which
 
 Change = tuple[str, Stage]  # the name of a slip, and the stage as it has it
 
@@ -162,6 +167,114 @@ def slip_words(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield "the embeddings are multiplied by √D", stage.change(factor=math.sqrt(graph.core.config.width))
 
 
+# sentence -> values of preprocessor_config.json instead
+PREPARATIONS: dict[str, dict[str, Any]] = {
+    "the pixels are not normalized": {"do_normalize": False},
+    "the pixels are not multiplied by 1/255": {"do_rescale": False},
+    "the pixels are neither multiplied by 1/255 nor normalized": {"do_rescale": False, "do_normalize": False},
+    "the means of the channels are not subtracted from the pixels": {"image_mean": [0.0] * 3},
+    "the pixels are not divided by the deviations of the channels": {"image_std": [1.0] * 3},
+}
+STATISTICS = {
+    "ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
+    "CLIP": (CLIP_MEAN, CLIP_STD),
+    "ViT (0.5)": ([0.5] * 3, [0.5] * 3),
+}
+RESAMPLES = ("nearest", "Lanczos", "bilinear", "bicubic", "box", "Hamming")  # the filters by Pillow's numbers
+WITHOUT_ANTIALIAS = tuple(name for name in FILTERS if "antialias" not in name and "corners" not in name)
+CHANNELS = {
+    "channels": "the channels of the pixels are blue, green and red, not red, green and blue",
+    "planes": "the channels of the pixels are exchanged after they are normalized (blue, green, red)",
+}
+
+
+def slip_pixels(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of what becomes of a picture before the first stage."""
+    picture = graph.inputs.picture
+    if picture is None or picture.pixels.dtype.kind == "f":
+        return
+    for words, values in PREPARATIONS.items():
+        yield words, stage.change(values=values)
+    for name, (mean, std) in STATISTICS.items():
+        values = {"image_mean": [*mean], "image_std": [*std]}
+        yield f"the pixels are normalized by mean and deviation of {name}", stage.change(values=values)
+    for option, words in CHANNELS.items():
+        yield words, stage.change(**{option: -1})
+    size, crop = picture.processor.sizes(picture.pixels.shape[:2], "--image")
+    whole = {"height": crop[0], "width": crop[1]}
+    if size != crop:
+        squeezed = {"do_center_crop": False, "size": whole}
+        yield "the whole picture is resized, and nothing is cut off", stage.change(values=squeezed)
+        yield "the picture is not cropped after it is resized", stage.change(values={"do_center_crop": False})
+        near = {"size": {"shortest_edge": min(crop)}}
+        yield "the shorter edge is resized to that of the crop", stage.change(values=near)
+    if size != picture.pixels.shape[:2]:
+        yield from _slip_filters(stage)
+
+
+def _slip_filters(stage: Stage) -> Iterator[Change]:
+    """Slips of the filter that resizes a picture."""
+    for number, name in enumerate(RESAMPLES):
+        yield f"the picture is resized by the filter {name}", stage.change(values={"resample": number})
+    for name in WITHOUT_ANTIALIAS:
+        words = f"the picture is resized by the filter {name} without antialias"
+        yield words, stage.change(filter=name)
+        yield f"{words}, and its pixels are rounded", stage.change(filter=name, rounds_pixels=True)
+
+
+# sentence -> in what order the axes (rows, columns, channels, rows and columns of a patch) are read
+ORDERS = {
+    "the patches are taken column by column, not row by row": (1, 0, 2, 3, 4),
+    "the pixels of a patch are flattened with the channels last": (0, 1, 3, 4, 2),
+    "the rows and columns of the pixels of a patch are exchanged": (0, 1, 2, 4, 3),
+    "the image is transposed": (1, 0, 2, 4, 3),
+}
+# sentence -> the order of the tokens instead
+TOKENS = {
+    "the class token is last, not first": ("registers", "patches", "cls"),
+    "the class token is missing": ("registers", "patches"),
+    "the registers are after the patches, not before them": ("cls", "patches", "registers"),
+    "the registers are before the class token, not after it": ("registers", "cls", "patches"),
+    "the registers are missing": ("cls", "patches"),
+}
+
+
+def slip_patches(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of the patches of an image."""
+    for words, order in ORDERS.items():
+        yield words, stage.change(order=order)
+    yield "the channels of the patches are read in reverse order", stage.change(channels=-1)
+    if "b" in graph.core.params[stage.layer]:
+        yield "the bias of the patches is missing", stage.change(missing=("b",))
+
+
+def slip_tokens(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of the tokens beside those of the patches."""
+    params, usual = graph.core.params[stage.layer], stage.options["order"]
+    there = [name for name in usual if name in params or name == "patches"]
+    for words, order in TOKENS.items():
+        if [name for name in order if name in there] != there:
+            yield words, stage.change(order=order)
+
+
+def slip_grid(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of the learned positions of patches."""
+    cut, image = graph.core.config.patches, graph.inputs.image
+    assert cut is not None and image is not None
+    for step, words in (
+        (1, "each token has the position before its own"),
+        (-1, "each token has the position after its own"),
+    ):
+        yield f"positions are one off: {words}", stage.change(rolled=step)
+    if cut.has_class:
+        yield "the class token has no position", stage.change(spares_class=True)
+        off = "the class token has no position, and that of the class is the first of the patches"
+        yield off, stage.change(rolled=cut.before, spares_class=True)
+    if cut.grid(*image.shape[-2:]) != cut.grid(cut.height, cut.width):
+        for name in FILTERS:
+            yield f"the positions are resized by the filter {name}", stage.change(filter=name)
+
+
 def slip_types(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield "the embeddings of segments are missing", stage.change(absent=True)
     yield "all tokens are of the first segment", stage.change(all_first=True)
@@ -187,11 +300,34 @@ def slip_scale(graph: Graph, stage: Stage) -> Iterator[Change]:
     )
     yield SCALED_TWICE, stage.change(factor=factor * factor)
     yield MULTIPLIED_SCALE, stage.change(factor=rules.head_dim**0.5)
+    if rules.latent is not None:
+        yield from _slip_latent_scale(stage)
+
+
+def _slip_latent_scale(stage: Stage) -> Iterator[Change]:
+    """Slips of the scale of latent attention: of one of the widths of a head, and of the growth for long texts."""
+    rules, factor = stage.options["rules"], stage.options["factor"]
+    is_grown = not math.isclose(factor, plain := rules.head_dim**-0.5)
+    for name, width in (
+        ("content", rules.latent.content),
+        ("rotary", rules.latent.rotary),
+        ("value", rules.latent.value),
+    ):
+        words = f"the scale of the scores is 1/√{width}, of the {name} features of a head, not 1/√{rules.head_dim}"
+        yield words, stage.change(factor=width**-0.5)
+        if is_grown:
+            yield f"{words} (times mscale²)", stage.change(factor=factor * (rules.head_dim / width) ** 0.5)
+    if is_grown:
+        yield "the square of mscale is missing in the scale of the scores", stage.change(factor=plain)
+        yield "mscale is in the scale of the scores once, not squared", stage.change(factor=math.sqrt(factor * plain))
 
 
 def slip_rows(graph: Graph, stage: Stage) -> Iterator[Change]:
     config, where = graph.core.config, np.asarray(stage.options["where"])
     positions = config.positions
+    if config.patches is not None:
+        yield from slip_grid(graph, stage)
+        return
     for shift in dict.fromkeys((1, 2, -1, -2, -positions.first)):
         if shift:
             moved = with_positions(config, first=positions.first + shift, size=positions.size and positions.size + 9)
@@ -234,7 +370,7 @@ def _norm_before(graph: Graph, residual: Stage) -> str:
 
 
 def slip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
-    params = graph.core.params.get(stage.layer, {})
+    params, (gamma, beta) = graph.core.params.get(stage.layer, {}), stage.options["names"]
     for eps in EPSILONS:
         if not math.isclose(eps, stage.options["eps"]):
             yield f"eps of the norm is {eps:g} instead of {stage.options['eps']:g}", stage.change(eps=eps)
@@ -245,13 +381,13 @@ def slip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield NO_MEAN, stage.change(kind="rms")
     else:
         yield "the norm subtracts the mean (layer norm)", stage.change(kind="layer")
-    if "gamma" in params:
+    if gamma in params:
         yield "the norm multiplies by 1 + weight, not by weight", stage.change(offset=1.0)
-        yield "the weight of the norm is missing", stage.change(missing=("gamma",))
-    if "beta" in params:
-        yield "the bias of the norm is missing", stage.change(missing=("beta",))
-    if {"gamma", "beta"} <= {*params}:
-        yield "weight and bias of the norm are missing", stage.change(missing=("gamma", "beta"))
+        yield "the weight of the norm is missing", stage.change(missing=(gamma,))
+    if beta in params:
+        yield "the bias of the norm is missing", stage.change(missing=(beta,))
+    if {gamma, beta} <= {*params}:
+        yield "weight and bias of the norm are missing", stage.change(missing=(gamma, beta))
     yield from _neighbours(graph, stage)
     before = graph.stages[stage.inputs[0]]
     if before.operation == "add" and before.site.endswith(".residual") and not graph.core.config.norm_first:
@@ -285,6 +421,8 @@ def slip_linear(graph: Graph, stage: Stage) -> Iterator[Change]:
     if weight in ("w1", "w3") and "w3" in params:
         other = {"w1": ("w3", "b3"), "w3": ("w1", "b1")}[weight]
         yield "gate and up are exchanged", stage.change(names=other)
+        for cut, words in CUT.items():
+            yield words, stage._replace(operation="cut gate").change(cut=cut, place=int(weight == "w3"))
     yield from _skip_norm(graph, stage)
     for instead in ("wq", "wk", "wv") if weight in ("wq", "wk", "wv") else ():
         if instead != weight and params[instead].shape == params[weight].shape:
@@ -299,6 +437,21 @@ def slip_linear(graph: Graph, stage: Stage) -> Iterator[Change]:
             ("per head", "the fused q, k and v are split one after another; they are stored per head"),
         ):
             yield words, split.change(heads=rules.heads, place=place, stored=stored)
+
+
+# how keys and values are cut out of what a latent expands to
+EXPANSIONS = {
+    "flat": "keys and values are cut one after another; they are stored per head",
+    "values first": "each head has its values before its keys; it is stored the other way round",
+}
+
+
+def slip_expand(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of the keys and values that a latent expands to."""
+    yield from slip_linear(graph, stage)
+    for cut, words in EXPANSIONS.items():
+        changed = stage._replace(operation="cut latent").change(cut=cut, place=stage.options["names"][0][-1])
+        yield words, changed
 
 
 def _skip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
@@ -321,6 +474,8 @@ def slip_heads(graph: Graph, stage: Stage) -> Iterator[Change]:
         return
     where = np.asarray(stage.options["where"])
     whose = {"q": "queries", "k": "keys"}[letter]
+    if stage.options.get("part") == "last":
+        yield "the first features of a head are rotated, not the last", stage.change(part="first")
     is_interleaved = stage.options.get("interleaved", False)
     order = "halves instead of neighbours" if is_interleaved else "interleaved"
     yield f"rotary pairs are {order}", stage.change(interleaved=not is_interleaved)
@@ -407,12 +562,139 @@ def slip_cap(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield "the soft cap of the scores is missing", stage.change(softcap=0.0)
 
 
+SCORES = {  # what the gates are made of, by the scores of a configuration
+    "softmax": "the gates are softmax over all experts",
+    "chosen": "the gates are softmax over the chosen experts alone",
+    "sigmoid": "the gates are sigmoids",
+}
+
+
 def slip_route(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of the choice of experts, and of their gates."""
+    mixture = stage.options["mixture"]
+    for words, changes in _slip_mixture(mixture):
+        yield words, stage.change(mixture=replace(mixture, **changes))
+    if "correction" in graph.core.params[stage.layer]:
+        yield "the correction of the choice of experts is missing", stage.change(missing=("correction",))
+        yield "the correction of the choice of experts is in the gates too", stage.change(corrects_gates=True)
+
+
+def _slip_mixture(mixture: ExpertConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Sentences, and the fields of a mixture of experts that they change."""
+    divided = "are not" if mixture.renormalizes else "are"
+    if mixture.score != "chosen":
+        yield (
+            f"the gates of the chosen experts {divided} divided by their sum",
+            {"renormalizes": not mixture.renormalizes},
+        )
+    for score, words in SCORES.items():
+        if score != mixture.score:
+            yield words, {"score": score}
+            other = not mixture.renormalizes and score != "chosen"
+            if other:
+                yield f"{words}, divided by their sum", {"score": score, "renormalizes": True}
+    if mixture.scale != 1:
+        yield "the factor of the gates is missing", {"scale": 1.0}
+        yield "the factor of the gates is applied twice", {"scale": mixture.scale**2}
+    if mixture.groups > 1:
+        yield "the groups of experts are ignored", {"groups": 1, "chosen_groups": 1}
+        best = 3 - mixture.group_best  # 1 for 2, 2 for 1
+        yield f"the score of a group is the sum of its {best} best, not {mixture.group_best}", {"group_best": best}
+    for count in sorted({1, 2, mixture.chosen - 1, mixture.chosen + 1} - {0, mixture.chosen}):
+        if count <= mixture.count:
+            experts = "expert computes" if count == 1 else "experts compute"
+            yield f"{count} {experts} each token, not {mixture.chosen}", {"chosen": count}
+
+
+# sentence -> options of experts instead
+EXPERTS: dict[str, dict[str, Any]] = {
+    "gate and up are exchanged": {"exchanged": True},
+    "the biases of gate and up are missing": {"missing": ("b1", "b3")},
+    "the biases of the down projection are missing": {"missing": ("b2",)},
+    "the biases of the experts are missing": {"missing": ("b1", "b2", "b3")},
+    "the gates of the experts are not applied": {"gates": "none"},
+    "the gates multiply the input of the experts, not their output": {"gates": "of the input"},
+}
+CUT = {
+    "alternate": "gate and up are cut as alternating columns; they are halves",
+    "halves": "gate and up are cut as halves; their columns alternate",
+}
+
+
+def slip_experts(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of the networks of experts."""
     mixture = graph.core.config.mixture(stage.layer)
-    if mixture is not None and mixture.score == "softmax":
-        changed = replace(mixture, renormalizes=not mixture.renormalizes)
-        words = "are not" if mixture.renormalizes else "are"
-        yield f"the gates of the chosen experts {words} divided by their sum", stage.change(mixture=changed)
+    assert mixture is not None
+    params = graph.core.params[f"{stage.layer.removesuffix('.ffn')}.expert.0"]
+    for words, options in EXPERTS.items():
+        if {*options.get("missing", ())} <= {*params}:
+            yield words, stage.change(**options)
+    for cut, words in CUT.items():
+        yield words, stage.change(cut=cut)
+    yield from _slip_activation(stage)
+    if limit := stage.options["limit"]:
+        yield "the 1 that is added to the up projection is missing", stage.change(offset=0.0)
+        yield f"gate and up are not bounded by {limit:g}", stage.change(limit=0.0)
+        yield f"neither bounded by {limit:g} nor increased by 1 are gate and up", stage.change(limit=0.0, offset=0.0)
+    for step, words in ((1, "after"), (-1, "before")):
+        instead = {number: (number + step) % mixture.count for number in range(mixture.count)}
+        yield f"each expert is the one {words} it (numbers one off)", stage.change(instead=instead)
+
+
+def fit_experts(graph: Graph, stage: Stage, reads: Sequence[Array], mine: Array) -> Iterator[Change]:
+    """The experts that compute in place of others, found from what some tokens got.
+
+    reads  the arrays that the stage reads; mine (B, T, D), its result
+    """
+    mixture = graph.core.config.mixture(stage.layer)
+    assert mixture is not None
+    gap = mine - graph.apply(stage, reads)
+    wrong = np.argwhere(np.abs(gap).max(axis=-1) > TELLING * np.abs(mine).max())[:MOST_TOKENS]
+    x, gates, chosen, gap = (one[tuple(wrong.T)] for one in (*reads, gap))  # (N, D), (N, k), (N, k), (N, D)
+    each = [np.full((1, len(x), 1), number) for number in range(mixture.count)]
+    ones = np.ones((1, len(x), 1), x.dtype)
+    parts = np.stack([graph.apply(stage, [x[None], ones, number])[0] for number in each])  # (E, N, D)
+    instead: dict[int, int] = {}
+    for at, (numbers, weights) in enumerate(zip(chosen, gates, strict=True)):
+        moves = weights[:, None, None] * (parts[None, :, at] - parts[numbers, None, at])  # (k, E, D): one for another
+        both = moves[:, numbers] + moves[:, numbers].swapaxes(0, 1)  # (k, k, D): two exchanged
+        least = TELLING * np.abs(gap[at]).max()
+        instead |= {
+            int(numbers[rank]): int(other) for rank, other in np.argwhere(np.abs(gap[at] - moves).max(axis=-1) < least)
+        }
+        instead |= {
+            int(numbers[rank]): int(numbers[other])
+            for rank, other in np.argwhere(np.abs(gap[at] - both).max(axis=-1) < least)
+        }
+    if instead:
+        yield _describe_moved(instead), stage.change(instead=instead)
+
+
+def _describe_moved(moved: Mapping[int, int]) -> str:
+    """Say which experts compute in place of others.
+
+    >>> _describe_moved({1: 3, 3: 1}), _describe_moved({0: 2})
+    ('experts 1 and 3 are exchanged', 'expert 2 computes in place of expert 0')
+    """
+    pairs = [(one, other) for one, other in moved.items() if moved.get(other) == one and one < other]
+    words = [f"experts {one} and {other} are exchanged" for one, other in sorted(pairs)]
+    paired = {number for pair in pairs for number in pair}
+    words += [
+        f"expert {other} computes in place of expert {one}" for one, other in sorted(moved.items()) if one not in paired
+    ]
+    return " and ".join(words)
+
+
+def slip_shared(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of the network that all tokens share, and of its gate."""
+    experts, shared, *gate = stage.inputs
+    yield "the shared expert is missing", stage._replace(inputs=(experts,), operation="add")
+    yield "the shared expert is all there is", stage._replace(inputs=(shared,), operation="add")
+    if gate:
+        yield "the gate of the shared expert is missing", stage._replace(inputs=(experts, shared))
+        yield "the gate of the shared expert is not a sigmoid", stage.change(gate="identity")
+    if (scale := stage.options["mixture"].scale) != 1:
+        yield "the factor of the gates multiplies the shared expert too", stage.change(factor=scale)
 
 
 def slip_softmax(graph: Graph, stage: Stage) -> Iterator[Change]:
@@ -427,19 +709,29 @@ def slip_join(graph: Graph, stage: Stage) -> Iterator[Change]:
 
 
 def slip_activate(graph: Graph, stage: Stage) -> Iterator[Change]:
-    for name in (*ACTIVATIONS, QUICK_GELU):
-        if name != stage.options["activation"]:
-            words = NO_ACTIVATION if name == "identity" else f"the activation is {name}"
-            yield f"{words} (expected {stage.options['activation']})", stage.change(activation=name)
+    yield from _slip_activation(stage)
     if stage.options["is_gated"]:
         other = stage.site.replace(".activated", ".linear")
         yield "gate and up are exchanged", stage._replace(inputs=(other,))
+        for cut, words in CUT.items():
+            changed = stage._replace(operation="cut gate", inputs=(*stage.inputs, other))
+            yield words + AS_READ, changed.change(cut=cut, place=0)
+
+
+def _slip_activation(stage: Stage) -> Iterator[Change]:
+    for name in ACTIVATIONS:
+        if name != stage.options["activation"]:
+            words = NO_ACTIVATION if name == "identity" else f"the activation is {name}"
+            yield f"{words} (expected {stage.options['activation']})", stage.change(activation=name)
 
 
 def slip_multiply(graph: Graph, stage: Stage) -> Iterator[Change]:
     first, second = stage.inputs
     yield "gate and up are exchanged", stage._replace(inputs=(first, first.replace(".activated", ".hidden")))
     yield "the gate is not applied", stage._replace(operation="scale", inputs=(second,), options={})
+    for cut, words in CUT.items():
+        changed = stage._replace(operation="cut gate", inputs=(first, first.replace(".activated", ".hidden"), second))
+        yield words + AS_READ, changed.change(cut=cut, place=1)
 
 
 def slip_pool(graph: Graph, stage: Stage) -> Iterator[Change]:
@@ -468,9 +760,15 @@ def slip_logits(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield from _skip_norm(graph, stage)
 
 
+# operation -> slips whose options are found from what its stage reads and what an implementation made of it
+FITS: dict[str, Callable[[Graph, Stage, Sequence[Array], Array], Iterator[Change]]] = {"experts": fit_experts}
+
 SLIPS: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {
     "words": slip_words,
     "types": slip_types,
+    "pixels": slip_pixels,
+    "patches": slip_patches,
+    "tokens": slip_tokens,
     "scale": slip_scale,
     "rows": slip_rows,
     "add": slip_add,
@@ -485,7 +783,12 @@ SLIPS: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {
     "join": slip_join,
     "activate": slip_activate,
     "multiply": slip_multiply,
-    "route": slip_route,
+    "expand": slip_expand,
+    "latent keys": slip_heads,
+    "choose": slip_route,
+    "gates": slip_route,
+    "experts": slip_experts,
+    "add shared": slip_shared,
     "pool": slip_pool,
     "logits": slip_logits,
 }

@@ -16,22 +16,22 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import UsageError
+from attnkit.inputs.image_processor import ImageProcessor, crop_center
 from attnkit.model import masks, pooling, transformer
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.attention import normalize_heads
 from attnkit.model.config import AttentionRules
 from attnkit.model.dense_attention import LatentConfig, add_sinks
 from attnkit.model.dtypes import Array, quiet, rounded
-from attnkit.model.experts import ExpertConfig, mix_experts, route
+from attnkit.model.experts import SCORES as EXPERT_SCORES
+from attnkit.model.experts import ExpertConfig, route
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.intermediates import STEPS
-from attnkit.model.latent import expand_keys, expand_queries
-from attnkit.model.norms import rms_norm
+from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
 from attnkit.model.relative import relative_scores
 from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies, rotary_angles, rotate
 from attnkit.model.softmax import log_sum_exp, softmax
 
-QUICK_GELU = "quick-gelu"  # x · σ(1.702 x), which no family of attnkit has
 COLUMNS = 1 << 12  # of a weight that are converted at a time
 
 
@@ -54,6 +54,16 @@ class Stage(NamedTuple):
         return self._replace(options={**self.options, **options})
 
 
+class PictureInput(NamedTuple):
+    """A picture: its pixels (height, width, 3) uint8, and what makes of them what a model reads.
+
+    Floats (C, height, width) are what the model reads.
+    """
+
+    pixels: Array
+    processor: ImageProcessor
+
+
 @dataclass
 class Inputs:
     """What a model reads.
@@ -61,7 +71,8 @@ class Inputs:
     ids      (B, T) of the first stack; target: those of the decoder of an encoder-decoder model
     mask     (B, T) True = a token, no padding; target_mask likewise
     types    (B, T) segments
-    image    (B, C, height, width)
+    image    (B, C, height, width), the pixels that the first stage reads
+    picture  the picture that they are made of; None: they are given
     """
 
     ids: Array | None = None
@@ -70,6 +81,7 @@ class Inputs:
     target_mask: Array | None = None
     types: Array | None = None
     image: Array | None = None
+    picture: PictureInput | None = None
 
     def of(self, stack: str, config: model.Config) -> tuple[Array | None, Array | None]:
         """The ids and the mask of a stack."""
@@ -168,9 +180,10 @@ class Graph:
 
     @property
     def roots(self) -> dict[str, Array]:
-        """The arrays that no stage computes: token ids by site."""
-        named = {"ids": self.inputs.ids, "decoder.ids": self.inputs.target}
-        return {site: ids for site, ids in named.items() if ids is not None}
+        """The arrays that no stage computes: token ids, or the pixels of an image, by site."""
+        pixels = self.inputs.image if self.inputs.picture is None else None
+        named = {"ids": self.inputs.ids, "decoder.ids": self.inputs.target, "pixels": pixels}
+        return {site: array for site, array in named.items() if array is not None}
 
     def cone(self, site: str, known: Mapping[str, Array]) -> list[Stage]:
         """The stages between a site and the known sites that it is computed from."""
@@ -311,10 +324,52 @@ def _types(around: Around, words: Array) -> Array:
     return around.convert(np.zeros_like(table) if around.option("absent") else table)[segments]
 
 
-def _patches(around: Around) -> Array:
-    params = {name: around.convert(array) for name, array in around.graph.core.params[around.stage.layer].items()}
-    image = around.convert(np.asarray(around.graph.inputs.image))
-    return transformer.embed_patches(around.config, params, image)[0]
+def _pixels(around: Around) -> Array:
+    """What an image processor makes of a picture, by some changed values of its file: (1, C, height, width)."""
+    picture = around.graph.inputs.picture
+    assert picture is not None
+    pixels, processor = picture
+    if pixels.dtype.kind == "f":
+        return pixels.reshape(1, *pixels.shape[-3:])
+    raw = processor.raw
+    processor = processor._replace(raw=raw.replaced({**raw.values.plain, **around.option("values", {})}))
+    step = around.option("channels", 1)
+    if kind := around.option("filter"):
+        fitted = _resample(pixels, processor, FILTERS[kind], rounds=around.option("rounds_pixels", False))
+    else:
+        fitted = processor.fit(pixels, "--image")
+    return processor.normalize(fitted[..., ::step])[None, :: around.option("planes", 1)]
+
+
+def _resample(pixels: Array, processor: ImageProcessor, weigh: "Filter", rounds: bool) -> Array:
+    """Resize and crop a picture by a filter that does not widen for a smaller one."""
+    size, crop = processor.sizes(pixels.shape[:2], "--image")
+    down, across = (weigh(old, new) for old, new in zip(pixels.shape[:2], size, strict=True))
+    resized = np.einsum("ir,jc,rcd->ijd", down, across, pixels.astype(np.float64), optimize=True)
+    return crop_center(np.clip(np.round(resized), 0, 255) if rounds else resized, crop)
+
+
+def _patches(around: Around, image: Array) -> Array:
+    """The vectors of the patches of images: (B, C, height, width) -> (B, P, D)."""
+    cut = around.config.patches
+    assert cut is not None
+    image = cut.covered(image)[:, :: around.option("channels", 1)]
+    rows, columns = cut.grid(*image.shape[-2:])
+    patches = extract_patches(image, cut.patch_height, cut.patch_width)
+    inner = patches.reshape(len(image), rows, columns, cut.channels, cut.patch_height, cut.patch_width)
+    order = around.option("order", (0, 1, 2, 3, 4))  # of rows, columns, channels, and rows and columns of a patch
+    return around.linear(inner.transpose(0, *(1 + at for at in order)).reshape(patches.shape), "w", "b")
+
+
+def _tokens(around: Around, patches: Array) -> Array:
+    """The patches with the class token and the registers in their places: (B, P, D) -> (B, T, D)."""
+    params = around.graph.core.params[around.stage.layer]
+    parts = {"patches": patches}
+    for name in ("cls", "registers"):
+        if name in params:
+            rows = np.atleast_2d(around.convert(params[name]))
+            parts[name] = np.broadcast_to(rows, (len(patches), *rows.shape))
+    return np.concatenate([parts[name] for name in around.option("order") if name in parts], axis=1)
 
 
 def _scale(around: Around, x: Array, *others: Array) -> Array:
@@ -324,14 +379,57 @@ def _scale(around: Around, x: Array, *others: Array) -> Array:
 
 def _rows(around: Around, x: Array) -> Array:
     """Rows of absolute positions (T, D), or (B, T, D) of a padded batch."""
-    core, layer = around.graph.core, around.stage.layer
-    altered = core._replace(config=around.config)
-    image = around.graph.inputs.image
-    grid = None
-    if core.config.patches is not None and image is not None:
-        grid = core.config.patches.grid(*image.shape[-2:])
-    where = around.option("where")
-    return around.convert(transformer.position_encoding(altered, layer, x, where, grid)(where))
+    core, layer, cut = around.graph.core, around.stage.layer, around.config.patches
+    altered, grid, where = core._replace(config=around.config), None, around.option("where")
+    if cut is not None and around.graph.inputs.image is not None:
+        grid = cut.grid(*around.graph.inputs.image.shape[-2:])
+        if kind := around.option("filter"):
+            table = _interpolated(around, core.params[layer]["table"], grid, kind)
+            altered = core._replace(params={**core.params, layer: {"table": table}})
+            grid = None
+    rows = around.convert(transformer.position_encoding(altered, layer, x, where, grid)(where))
+    if cut is not None:
+        rows = np.roll(rows, around.option("rolled", 0), axis=-2)
+        rows[..., : cut.before * around.option("spares_class", False), :] = 0
+    return rows
+
+
+def _interpolated(around: Around, table: Array, grid: tuple[int, int], kind: str) -> Array:
+    """A table of positions for another grid of patches, by another filter."""
+    cut, weigh = around.config.patches, FILTERS[kind]
+    assert cut is not None
+    first, width = int(cut.has_class), table.shape[-1]
+    usual = cut.grid(cut.height, cut.width)
+    down, across = (weigh(old, new) for old, new in zip(usual, grid, strict=True))
+    points = np.einsum("ir,jc,rcd->ijd", down, across, table[first:].reshape(*usual, width).astype(np.float64))
+    return np.concatenate([table[:first], points.reshape(-1, width)])
+
+
+Filter = Callable[[int, int], Array]  # (old, new) points of an axis -> weights (new, old)
+
+
+def _tent_weights(where: Array, old: int) -> Array:
+    """Weights of the two neighbours of each point on an axis: (N,) -> (N, old)."""
+    where = np.clip(where, 0, old - 1)[:, None]
+    weights: Array = np.maximum(1 - np.abs(np.arange(old) - where), 0)
+    return weights
+
+
+def _middles(old: int, new: int) -> Array:
+    """Where the middles of new points are on an axis of old ones."""
+    where: Array = old / new * (np.arange(new) + 0.5) - 0.5
+    return where
+
+
+# filters of positions and pixels by name
+FILTERS: dict[str, Filter] = {
+    "bicubic": bicubic_weights,
+    "bicubic with antialias": antialiased_weights,
+    "bicubic with align_corners": lambda old, new: bicubic_weights(old, new, np.linspace(0, old - 1, new)),
+    "bilinear": lambda old, new: _tent_weights(_middles(old, new), old),
+    "bilinear with align_corners": lambda old, new: _tent_weights(np.linspace(0, old - 1, new), old),
+    "nearest": lambda old, new: np.eye(old)[np.arange(new) * old // new],
+}
 
 
 def _norm(around: Around, x: Array, *others: Array) -> Array:
@@ -339,7 +437,7 @@ def _norm(around: Around, x: Array, *others: Array) -> Array:
     x = sum(others, x)
     if around.option("skips"):
         return x
-    eps, gamma, beta = around.option("eps"), around.parameter("gamma"), around.parameter("beta")
+    eps, (gamma, beta) = around.option("eps"), map(around.parameter, around.option("names"))
     centred: Array = x - x.mean(axis=-1, keepdims=True) if around.option("kind") == "layer" else x
     count = x.shape[-1] - around.option("ddof", 0)
     square = np.square(centred).sum(axis=-1, keepdims=True) / count
@@ -368,25 +466,37 @@ def _split_wrong(around: Around, x: Array) -> Array:
 
 def _heads(around: Around, x: Array) -> Array:
     """Split into heads, and rotate: (B, T, H*K) -> (B, H, T, K)."""
-    count = around.option("heads")
-    if around.option("splits") == "before":
-        y = x
-    elif around.option("splits") == "no transposing":
-        y = x.reshape(x.shape[0], count, x.shape[1], -1)
-    elif around.option("splits") == "heads last":
-        y = np.moveaxis(x.reshape(*x.shape[:-1], -1, count), -1, 1)
-    else:
-        y = view_heads(x, count)
+    y = _split(around, x)
     if clip := around.option("clip", 0.0):
         y = np.clip(y, -clip, clip)
+    return _turn(around, y)
+
+
+def _split(around: Around, x: Array) -> Array:
+    """Split the features of each token into heads."""
+    count = around.option("heads")
+    if around.option("splits") == "before":
+        return x
+    if around.option("splits") == "no transposing":
+        return x.reshape(x.shape[0], count, x.shape[1], -1)
+    if around.option("splits") == "heads last":
+        return np.moveaxis(x.reshape(*x.shape[:-1], -1, count), -1, 1)
+    return view_heads(x, count)
+
+
+def _turn(around: Around, x: Array) -> Array:
+    """Rotate heads (B, H, T, K) as often as the stage says."""
     for _ in range(around.option("times", 0)):
-        y = _rotate(around, y)
-    return np.ascontiguousarray(y)
+        x = _rotate(around, x)
+    return np.ascontiguousarray(x)
 
 
 def _rotate(around: Around, x: Array) -> Array:
-    cos, sin = _angles(around, around.option("width", x.shape[-1]))
-    return rotate(x, cos, sin, interleaved=around.option("interleaved", False))
+    """Rotate the first features of a head, or the last."""
+    width = around.option("width", x.shape[-1])
+    cut = x.shape[-1] - width if around.option("part") == "last" else 0
+    turned = rotate(x[..., cut:], *_angles(around, width), interleaved=around.option("interleaved", False))
+    return np.concatenate([x[..., :cut], turned], axis=-1) if cut else turned
 
 
 def _angles(around: Around, width: int) -> tuple[Array, Array]:
@@ -493,69 +603,121 @@ def _join(around: Around, x: Array) -> Array:
 
 
 def _activate(around: Around, x: Array) -> Array:
-    name = around.option("activation")
-    return x / (1 + np.exp(-1.702 * x)) if name == QUICK_GELU else ACTIVATIONS[name](x)
+    return ACTIVATIONS[around.option("activation")](x)
 
 
 def _multiply(around: Around, x: Array, y: Array) -> Array:
     return x * y
 
 
-def _latent(around: Around, x: Array) -> Array:
-    """A latent vector of each token: (B, T, D) -> (B, T, R)."""
-    weight, bias = around.option("names")
-    return rms_norm(
-        around.linear(x, weight, bias), around.parameter(around.option("gamma")), eps=around.option("eps")
-    ).y
+def _cut_latent(around: Around, latent: Array) -> Array:
+    """The keys or the values of all heads, cut out of their fused expansion in another way."""
+    keys, values = (view_heads(around.linear(latent, name, ""), around.option("heads")) for name in ("wk", "wv"))
+    fused, content = merge_heads(np.concatenate([keys, values], axis=-1)), keys.shape[-1]
+    if around.option("cut") == "flat":
+        count = content * around.option("heads")
+        return fused[..., :count] if around.option("place") == "k" else fused[..., count:]
+    heads, value = view_heads(fused, around.option("heads")), values.shape[-1]
+    return merge_heads(heads[..., value:] if around.option("place") == "k" else heads[..., :value])
 
 
-def _expanded(around: Around) -> tuple[dict[str, Array], model.MultiHeadOptions]:
-    """The parameters and options that expand latent vectors to heads."""
-    params = {name: around.convert(array) for name, array in around.graph.core.params[around.stage.layer].items()}
-    rotary = _angles(around, around.option("width")) if around.option("rope") is not None else None
-    interleaved = around.option("interleaved", False)
-    return params, model.MultiHeadOptions(heads=around.option("heads"), rotary=rotary, interleaved=interleaved)
+def _latent_keys(around: Around, content: Array, shared: Array) -> Array:
+    """Keys of latent attention, whose last features all heads share: (B, T, H*C), (B, T, P) -> (B, H, T, C + P)."""
+    own = _split(around, content)
+    both = [own, np.broadcast_to(shared[:, None], (*own.shape[:-1], shared.shape[-1]))]
+    return _turn(around, np.concatenate(both, axis=-1))
 
 
-def _latent_queries(around: Around, source: Array) -> Array:
-    return expand_queries(source, *_expanded(around))
+def _choose(around: Around, logits: Array) -> Array:
+    """Which experts compute each token: (B, T, E) -> (B, T, k)."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    chosen = route(rows, around.option("mixture"), around.parameter("correction")).chosen
+    return chosen.reshape(*logits.shape[:-1], -1)
 
 
-def _latent_keys(around: Around, latent: Array, shared: Array) -> Array:
-    return expand_keys(latent, shared, *_expanded(around))[0]
-
-
-def _latent_values(around: Around, latent: Array, shared: Array) -> Array:
-    return expand_keys(latent, shared, *_expanded(around))[1]
-
-
-def _route(around: Around, logits: Array) -> Array:
-    """Which experts compute each token, or their gates: (B, T, E) -> (B, T, k)."""
-    mixture = around.option("mixture") or around.config.mixture(around.stage.layer)
-    assert mixture is not None
-    routing = route(logits.reshape(-1, logits.shape[-1]), mixture, around.parameter("correction"))
-    part: Array = routing.chosen if around.option("part") == "chosen" else routing.gates
-    return part.reshape(*logits.shape[:-1], -1)
+def _gates(around: Around, logits: Array, chosen: Array) -> Array:
+    """The gates of the chosen experts: (B, T, E), (B, T, k) -> (B, T, k)."""
+    mixture: ExpertConfig = around.option("mixture")
+    scores = EXPERT_SCORES[mixture.score](logits)
+    correction = around.parameter("correction") if around.option("corrects_gates") else None
+    gates = np.take_along_axis(scores if correction is None else scores + correction, chosen, axis=-1)
+    gates = softmax(gates) if mixture.score == "chosen" else gates
+    gates = gates / (gates.sum(axis=-1, keepdims=True) + 1e-20) if mixture.renormalizes else gates
+    scaled: Array = gates * np.asarray(mixture.scale, gates.dtype)
+    return scaled
 
 
 def _experts(around: Around, x: Array, gates: Array, chosen: Array) -> Array:
-    """The chosen experts of each token by their gates, and the shared network: (B, T, D) -> (B, T, D)."""
-    core, mixture = around.graph.core, around.config.mixture(around.stage.layer)
-    assert mixture is not None
-    experts = transformer.layer_experts(core, around.stage.layer)
+    """The sum of the chosen experts of each token by their gates: (B, T, D) -> (B, T, D)."""
+    experts = transformer.layer_experts(around.graph.core, around.stage.layer)
+    instead: Mapping[int, int] = around.option("instead", {})
+    y = np.zeros_like(x)
+    for number in np.unique(chosen).tolist():
+        params = experts.expert(instead.get(number, number))
+        *tokens, ranks = np.nonzero(chosen == number)
+        place = tuple(tokens)
+        gate = gates[(*place, ranks)][:, None]
+        if around.option("gates") == "of the input":
+            y[place] += _feed_forward(around, x[place] * gate, params)
+        else:
+            y[place] += _feed_forward(around, x[place], params) * (1 if around.option("gates") == "none" else gate)
+    return y
 
-    def convert(params: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: around.convert(array) for name, array in params.items()}
 
-    wide = experts._replace(
-        router=convert(experts.router),
-        expert=lambda number: convert(experts.expert(number)),
-        shared=None if experts.shared is None else convert(experts.shared),
+def _feed_forward(around: Around, x: Array, params: Mapping[str, Array]) -> Array:
+    """A gated network: (N, D) -> (N, D)."""
+    missing = around.option("missing", ())
+    params = {name: around.convert(array) for name, array in params.items() if name not in missing}
+    gate, up = (
+        x @ params[f"w{digit}"] + params.get(f"b{digit}", 0.0)
+        for digit in ("31" if around.option("exchanged") else "13")
     )
-    given = {"chosen": chosen, "gates": gates}
-    hook: Any = lambda name: (lambda array: given[name]) if name in given else None  # noqa: E731
-    options: dict[str, Any] = {"activation": around.config.activation, "limit": around.config.ffn_limit}
-    return mix_experts(x, wide, mixture, keep=(), hook=hook, **options)["output"]
+    gate, up = CUTS[around.option("cut", "")](gate, up)
+    if limit := around.option("limit"):
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    inner = ACTIVATIONS[around.option("activation")](gate) * (up + around.option("offset", 0.0))
+    result: Array = inner @ params["w2"] + params.get("b2", 0.0)
+    return result
+
+
+def _alternate(gate: Array, up: Array) -> tuple[Array, Array]:
+    """The columns of gate and up that alternate, of a projection where they are halves."""
+    fused = np.concatenate([gate, up], axis=-1)
+    return fused[..., ::2], fused[..., 1::2]
+
+
+def _halve(gate: Array, up: Array) -> tuple[Array, Array]:
+    """The halves that are taken for gate and up, of a projection whose columns alternate."""
+    fused = np.stack([gate, up], axis=-1).reshape(*gate.shape[:-1], -1)
+    return fused[..., : gate.shape[-1]], fused[..., gate.shape[-1] :]
+
+
+# how gate and up are cut out of their fused projection, other than it is stored
+CUTS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
+    "": lambda gate, up: (gate, up),
+    "alternate": _alternate,
+    "halves": _halve,
+}
+
+
+def _cut_gate(around: Around, *arrays: Array) -> Array:
+    """One of gate and up, cut out of their fused projection in another way.
+
+    The arrays are what both are projected from, or both, after a factor of the result if there is one.
+    """
+    if len(arrays) == 1:
+        arrays = tuple(around.linear(arrays[0], f"w{digit}", f"b{digit}") for digit in "13")
+    *factors, gate, up = arrays
+    part = ACTIVATIONS[around.option("activation", "identity")](
+        CUTS[around.option("cut")](gate, up)[around.option("place")]
+    )
+    return part * factors[0] if factors else part
+
+
+def _add_shared(around: Around, experts: Array, shared: Array, gate: Array | None = None) -> Array:
+    """The sum of the experts, and what all tokens share by its gate."""
+    shared = shared * around.option("factor", 1.0)
+    return experts + (shared if gate is None else shared * ACTIVATIONS[around.option("gate", "sigmoid")](gate))
 
 
 def _pool(around: Around, x: Array) -> Array:
@@ -587,12 +749,16 @@ def _same(around: Around, x: Array) -> Array:
 OPERATIONS: dict[str, Callable[..., Array]] = {
     "words": _words,
     "types": _types,
+    "pixels": _pixels,
     "patches": _patches,
+    "tokens": _tokens,
     "scale": _scale,
     "rows": _rows,
     "add": _scale,
     "norm": _norm,
     "linear": _linear,
+    "expand": _linear,
+    "cut latent": _cut_latent,
     "split wrong": _split_wrong,
     "norm of heads": _norm_heads,
     "heads": _heads,
@@ -604,12 +770,12 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "join": _join,
     "activate": _activate,
     "multiply": _multiply,
-    "latent": _latent,
-    "latent queries": _latent_queries,
+    "cut gate": _cut_gate,
     "latent keys": _latent_keys,
-    "latent values": _latent_values,
-    "route": _route,
+    "choose": _choose,
+    "gates": _gates,
     "experts": _experts,
+    "add shared": _add_shared,
     "pool": _pool,
     "pooler": _pooler,
     "one row": _same,
@@ -649,11 +815,13 @@ class Place(NamedTuple):
 
 def _build(core: model.Model, inputs: Inputs) -> Built:
     config, memory = core.config, ""
+    if inputs.picture is not None:
+        yield Stage("pixels", "pixels", (), prepared_shape(inputs.picture))
     for stack in config.stacks:
         if inputs.of(stack, config)[0] is None and inputs.image is None:
             return  # the decoder of an encoder-decoder model without targets
         batch, tokens = _sizes(core, inputs, stack)
-        x = saved = f"{stack}.ids" if stack == "decoder" and config.encoder else "ids"
+        x = saved = f"{stack}.ids" if stack == "decoder" and config.encoder else ("pixels" if config.patches else "ids")
         for step in config.plan(stack):
             if step.reads_saved:
                 x, saved = saved, x
@@ -672,6 +840,14 @@ def _build(core: model.Model, inputs: Inputs) -> Built:
     yield from _build_head(core, inputs, memory)
 
 
+def prepared_shape(picture: PictureInput) -> tuple[int, ...]:
+    """The shape of what a model reads of a picture."""
+    pixels, processor = picture
+    if pixels.dtype.kind == "f":
+        return (1, *pixels.shape[-3:])
+    return (1, pixels.shape[-1], *processor.sizes(pixels.shape[:2], "--image")[1])
+
+
 def _sizes(core: model.Model, inputs: Inputs, stack: str) -> tuple[int, int]:
     """The number of texts and tokens of a stack, or of images and patches."""
     ids, _ = inputs.of(stack, core.config)
@@ -684,8 +860,11 @@ def _sizes(core: model.Model, inputs: Inputs, stack: str) -> tuple[int, int]:
 
 def _build_embeddings(place: Place) -> Built:
     config, layer, shape = place.core.config, place.step.layer, place.states(place.width())
-    if config.patches is not None:
-        yield Stage(layer, "patches", (), shape, layer)
+    if (cut := config.patches) is not None:
+        patches = (place.batch, place.tokens - cut.before, shape[-1])
+        yield Stage(f"{layer}.patches", "patches", (place.x,), patches, layer, {"names": ("w", "b")})
+        options = {"order": ("cls", "registers", "patches"), "names": ("cls", "registers")}
+        yield Stage(layer, "tokens", (f"{layer}.patches",), shape, layer, options)
         return
     words, types = f"{layer}.words", f"{layer}.types"
     yield Stage(words, "words", (place.x,), shape, layer)
@@ -707,7 +886,8 @@ def _build_norm(place: Place) -> Built:
 
 
 def _norm_stage(config: model.Config, layer: str, x: str, shape: tuple[int, ...]) -> Stage:
-    return Stage(layer, "norm", (x,), shape, layer, {"kind": config.norm, "eps": config.eps})
+    options = {"kind": config.norm, "eps": config.eps, "names": ("gamma", "beta")}
+    return Stage(layer, "norm", (x,), shape, layer, options)
 
 
 def _build_linear(place: Place) -> Built:
@@ -748,20 +928,35 @@ def _build_projections(place: Place, rules: AttentionRules, source: str, keys: i
 
 
 def _build_latents(place: Place, rules: AttentionRules, latent: LatentConfig) -> Built:
-    layer, q_source, rotation = place.step.layer, place.x, _positions_of(place, rules)
-    sizes = {"q_latent": latent.query_rank, "kv_latent": latent.rank}
-    for name, size in sizes.items():
+    layer, heads = place.step.layer, rules.heads
+    rotation = {**_positions_of(place, rules), "part": "last", "times": 1} if rules.rotation else {}
+    for name, size in (("q_latent", latent.query_rank), ("kv_latent", latent.rank)):
         if size:
-            names = {"names": (f"w{name}", f"b{name}"), "gamma": f"gamma_{name}", "eps": latent.eps}
-            yield Stage(f"{layer}.{name}", "latent", (place.x,), place.states(size), layer, names)
-            q_source = f"{layer}.q_latent" if name == "q_latent" else q_source
+            names, shape = {"names": (f"w{name}", f"b{name}")}, place.states(size)
+            norm = {"kind": "rms", "eps": latent.eps, "names": (f"gamma_{name}", "")}
+            yield Stage(f"{layer}.{name}_projected", "linear", (place.x,), shape, layer, names)
+            yield Stage(f"{layer}.{name}", "norm", (f"{layer}.{name}_projected",), shape, layer, norm)
     shared = {"names": ("wk_rotary", "bk_rotary")}
     yield Stage(f"{layer}.k_rotary", "linear", (place.x,), place.states(latent.rotary), layer, shared)
-    kv = (f"{layer}.kv_latent", f"{layer}.k_rotary")
-    lead, options = (place.batch, rules.heads, place.tokens), {"heads": rules.heads, **rotation}
-    yield Stage(f"{layer}.q", "latent queries", (q_source,), (*lead, rules.head_dim), layer, options)
-    yield Stage(f"{layer}.k", "latent keys", kv, (*lead, rules.head_dim), layer, options)
-    yield Stage(f"{layer}.v", "latent values", kv, (*lead, latent.value), layer, options)
+    sources = {"q": f"{layer}.q_latent" if latent.query_rank else place.x, "k": f"{layer}.kv_latent"}
+    for letter, width in (("q", rules.head_dim), ("k", latent.content), ("v", latent.value)):
+        read, projected = sources.get(letter, sources["k"]), f"{layer}.{letter}_projected"
+        expansion: dict[str, Any] = {"names": (f"w{letter}", f"b{letter}"), "heads": heads}
+        expands = "linear" if letter == "q" else "expand"
+        yield Stage(projected, expands, (read,), place.states(heads * width), layer, expansion)
+        split = (place.batch, heads, place.tokens, latent.value if letter == "v" else rules.head_dim)
+        if letter == "k":
+            both = (projected, f"{layer}.k_rotary")
+            yield Stage(f"{layer}.k", "latent keys", both, split, layer, {"heads": heads, **rotation})
+        else:
+            yield Stage(
+                f"{layer}.{letter}",
+                "heads",
+                (projected,),
+                split,
+                "",
+                {"heads": heads} | (rotation if letter == "q" else {}),
+            )
 
 
 def _build_attention(place: Place) -> Built:
@@ -794,12 +989,16 @@ def _build_ffn(place: Place) -> Built:
     layer, config = place.step.layer, place.core.config
     if mixture := config.mixture(layer):
         yield from _build_mixture(place, mixture)
-        return
-    is_gated = "w3" in place.core.params[layer]
-    shape = place.states(config.stack(layer.partition(".")[0]).hidden)
+    else:
+        yield from _build_network(place, layer, config.stack(layer.partition(".")[0]).hidden)
+
+
+def _build_network(place: Place, layer: str, hidden_width: int) -> Built:
+    """The stages of a feed-forward network with the parameters of a layer."""
+    is_gated, shape = "w3" in place.core.params[layer], place.states(hidden_width)
     hidden, activated, linear, gated = (f"{layer}.{name}" for name in ("hidden", "activated", "linear", "gated"))
     yield Stage(hidden, "linear", (place.x,), shape, layer, {"names": ("w1", "b1")})
-    activation = {"activation": config.activation, "is_gated": is_gated}
+    activation = {"activation": place.core.config.activation, "is_gated": is_gated}
     yield Stage(activated, "activate", (hidden,), shape, options=activation)
     if is_gated:
         yield Stage(linear, "linear", (place.x,), shape, layer, {"names": ("w3", "b3")})
@@ -809,16 +1008,24 @@ def _build_ffn(place: Place) -> Built:
 
 
 def _build_mixture(place: Place, mixture: ExpertConfig) -> Built:
-    layer, sizes = place.step.layer, {"chosen": mixture.chosen, "gates": mixture.chosen}
-    router = f"{layer}.router"
-    names = {"names": ("router", "router_bias")}
-    yield Stage(router, "linear", (place.x,), place.states(mixture.count), layer, names)
-    for name, size in sizes.items():
-        yield Stage(
-            f"{layer}.{name}", "route", (router,), place.states(size), layer, {"part": name, "count": mixture.count}
-        )
-    reads = (place.x, f"{layer}.gates", f"{layer}.chosen")
-    yield Stage(f"{layer}.output", "experts", reads, place.states(place.width()), layer)
+    layer, config, shape = place.step.layer, place.core.config, place.states(place.width())
+    router, shared = f"{layer}.router", f"{layer.removesuffix('.ffn')}.shared"
+    logits = {"names": ("router", "router_bias")}
+    yield Stage(router, "linear", (place.x,), place.states(mixture.count), layer, logits)
+    choice, ranks = f"{layer}.chosen", place.states(mixture.chosen)
+    yield Stage(choice, "choose", (router,), ranks, layer, {"mixture": mixture})
+    yield Stage(f"{layer}.gates", "gates", (router, choice), ranks, layer, {"mixture": mixture})
+    reads, output = (place.x, f"{layer}.gates", f"{layer}.chosen"), f"{layer}.output"
+    options = {"activation": config.activation, "limit": config.ffn_limit, "offset": float(config.ffn_limit > 0)}
+    yield Stage(f"{layer}.experts" if mixture.shared else output, "experts", reads, shape, layer, options)
+    if mixture.shared:
+        yield from _build_network(place, shared, mixture.shared)
+        gate = f"{layer}.shared_gate"
+        has_gate = "shared_gate" in place.core.params[layer]
+        if has_gate:
+            yield Stage(gate, "linear", (place.x,), place.states(1), layer, {"names": ("shared_gate", "")})
+        both = (f"{layer}.experts", f"{shared}.output")
+        yield Stage(output, "add shared", (*both, *[gate] * has_gate), shape, "", {"mixture": mixture})
 
 
 _BUILDERS: dict[str, Callable[[Place], Built]] = {

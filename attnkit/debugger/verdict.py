@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from attnkit.debugger.slips import AS_READ, Slip, find_slips, join_slips
+from attnkit.debugger.slips import AS_READ, FITS, Slip, find_slips, join_slips
 from attnkit.debugger.stages import CycleError, Graph, Known, Stage
 from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet
@@ -141,7 +141,8 @@ class Judge:
         measured = self.measure(site, known, base)
         mine = self.mine.fit(site, measured.expected)  # of the same inputs, so that only this stage can differ
         if mine is None:
-            return StageRow(site, "shape", note=self.mine.problems[site])
+            row = StageRow(site, "shape", note=self.mine.problems[site])
+            return self.explain_shape(row, known) if why else row
         own, right, expected = (self.select(site, one) for one in (mine, wanted, measured.expected))
         own = as_blocked(own, expected)
         row = StageRow(
@@ -192,6 +193,8 @@ class Judge:
         """The rows of a site that the implementation has, without padding, as a matrix: (..., N) -> (rows, N)."""
         config, stack = self.graph.core.config, site.partition(".")[0]
         _, mask = self.graph.inputs.of(stack if stack in config.stacks else config.stacks[-1], config)
+        if site.endswith(".chosen"):  # in any order
+            array = np.sort(array, axis=-1)
         part = self.mine.parts.get(site, slice(None))
         if array.ndim == 3:
             array, mask = array[:, part], mask if mask is None else mask[:, part]
@@ -208,7 +211,8 @@ class Judge:
         if cause := self.find_dropout(row.site, own, measured, known):
             found.append(cause)
         slips = self.order_slips(row.site, known)
-        for slip in itertools.chain(slips, self.join_found(slips, found, doubtful)):
+        fitted = self.fit_slips(row.site, measured.expected, known, found)
+        for slip in itertools.chain(slips, fitted, self.join_found(slips, found, doubtful)):
             tried = self.attempt(row.site, slip, known, base)
             if tried is None or tried.shape != expected.shape or np.array_equal(tried, expected):
                 continue
@@ -223,6 +227,39 @@ class Judge:
             if within == 2 and slip.name in self.favourites:
                 break
         return self.conclude(row, found, doubtful, others)
+
+    def explain_shape(self, row: StageRow, known: Mapping[str, Array]) -> StageRow:
+        """Try the slips that give a site the shape that the implementation has."""
+        for slip in self.order_slips(row.site, known):
+            tried = self.compute(row.site, slip, known, {})
+            if tried is None or tried.shape == self.graph.stages[row.site].shape:
+                continue
+            mine = self.mine.fit(row.site, tried)
+            if mine is None:
+                continue
+            measured = self.measure(row.site, known, {}, slip.stages)
+            own, expected = (self.select(row.site, one) for one in (mine, measured.expected))
+            if excess(own, expected, measured.floor) <= 1:
+                self.favourites += [slip.name] * (slip.name not in self.favourites)
+                return replace(row, verdict="named", causes=(Cause(slip.name, largest_gap(own, expected)),))
+        return row
+
+    def fit_slips(
+        self, site: str, expected: Array, known: Mapping[str, Array], found: Sequence[Cause]
+    ) -> Iterator[Slip]:
+        """The slips whose options follow from the numbers of a site, if no other explains it.
+
+        expected  the site as its stage makes it of the implementation's inputs
+        """
+        if found:
+            return
+        for stage in self.graph.cone(site, known):
+            if stage.operation not in FITS or not (stage.site == site or stage.site in self.graph.stages[site].inputs):
+                continue
+            reads = [known[one] if one in known else self.graph.evaluate(one, known) for one in stage.inputs]
+            result = expected if stage.site == site else self.graph.evaluate(stage.site, known)
+            for name, changed in FITS[stage.operation](self.graph, stage, reads, result + (self.mine[site] - expected)):
+                yield Slip(name, {stage.site: changed})
 
     def join_found(self, slips: Sequence[Slip], found: Sequence[Cause], doubtful: Sequence[Cause]) -> Iterator[Slip]:
         """Each slip with each that was found before, if none alone explains it."""
@@ -293,6 +330,11 @@ class Judge:
 
     def attempt(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
         """Compute a site with a slip; None if the slip cannot be computed there."""
+        tried = self.compute(site, slip, known, base)
+        return None if tried is None or tried.shape != self.graph.stages[site].shape else self.select(site, tried)
+
+    def compute(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
+        """The whole array of a site with a slip; None if the slip cannot be computed there."""
         affected: set[str] = set()
         for stage in self.graph.cone(site, known):
             changed = slip.stages.get(stage.site, stage)
@@ -300,7 +342,7 @@ class Judge:
                 affected.add(stage.site)
         memo = {one: array for one, array in base.items() if one not in affected}
         try:
-            return self.select(site, self.graph.evaluate(site, known, slip.stages, memo=memo))
+            return self.graph.evaluate(site, known, slip.stages, memo=memo)
         except (AttnkitError, CycleError, ValueError, IndexError, KeyError):
             return None
 

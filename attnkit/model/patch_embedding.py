@@ -148,9 +148,15 @@ def add_register_rows(table: Array, registers: int) -> Array:
     return np.insert(table, 1, np.zeros((registers, 1), table.dtype), axis=0) if registers else table
 
 
-def bicubic_weights(old: int, new: int) -> Array:
-    """Weight of each old point in each new one along an axis: (new, old)."""
-    where = old / new * (np.arange(new) + 0.5) - 0.5
+def bicubic_weights(old: int, new: int, where: Array | None = None) -> Array:
+    """Weight of each old point in each new one along an axis: (new, old).
+
+    where (new,) places of the new points among the old [their middles at the same scale]
+
+    >>> bicubic_weights(2, 2, np.array([0.0, 1.0])).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    where = old / new * (np.arange(new) + 0.5) - 0.5 if where is None else where
     first = np.floor(where)
     weights = np.zeros((new, old))
     for step in (-1, 0, 1, 2):

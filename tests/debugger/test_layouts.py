@@ -113,7 +113,7 @@ def test_rows_of_positions_repeated_for_every_text():
 
 def test_shapes_that_cannot_be_brought_together_are_a_problem_in_words():
     fitted = to_layout(np.zeros((1, 6, 8)), (1, 7, 8), STATES)
-    assert fitted == (None, "", "", "shape (1, 6, 8), which is no layout of (batch 1, token 7, model 8)")
+    assert fitted == (None, "", "", "shape (1, 6, 8), which is no layout of (batch 1, token 7, model 8)", None)
     fused = to_layout(np.zeros((7, 10)), (1, 7, 4), STATES, columns=(0, 2, 6))
     assert fused.problem == "shape (7, 10), columns 0 to 2 of 6, which is no layout of (batch 1, token 7, model 4)"
     assert to_layout(np.zeros(()), (1, 7, 8), STATES).array is None
@@ -185,7 +185,7 @@ def test_heads_in_another_order():
 def test_columns_that_mix_heads_stay_as_they_are():
     q = numbers(1, 4, 7, 6)
     mixed = q.transpose(0, 2, 3, 1).reshape(1, 7, 4, 6).swapaxes(1, 2)
-    assert to_layout(mixed, q.shape, HEADS, expected=q)[1:] == ("", "", "")
+    assert to_layout(mixed, q.shape, HEADS, expected=q)[1:] == ("", "", "", None)
 
 
 def as_bfloat16(x):

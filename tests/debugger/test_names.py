@@ -399,7 +399,16 @@ def test_no_name_is_an_error():
     ("olmo", "model.layers.1.output", "decoder.1.ffn.residual", None),
     ("stablelm-parallel", "model.layers.1.self_attn.q_layernorm.output", "decoder.1.self.q_normed", None),
     ("deepseek_v3", "model.layers.1.self_attn.kv_a_layernorm.output", "decoder.1.self.kv_latent", None),
-    ("deepseek_v3", "model.layers.1.self_attn.q_a_proj.output", "", None),
+    ("deepseek_v3", "model.layers.1.self_attn.q_a_proj.output", "decoder.1.self.q_latent_projected", None),
+    ("deepseek_v3", "model.layers.1.self_attn.q_b_proj.output", "decoder.1.self.q_projected", None),
+    ("deepseek_v3", "model.layers.1.self_attn.kv_b_proj.output", "", None),  # keys and values of each head in turn
+    ("deepseek_v3", "model.layers.3.mlp.gate.output.2", "decoder.3.ffn.chosen", None),
+    ("deepseek_v3", "model.layers.3.mlp.experts.output", "decoder.3.ffn.experts", None),
+    ("deepseek_v3", "model.layers.3.mlp.shared_experts.up_proj.output", "decoder.3.shared.linear", None),
+    ("mixtral", "model.layers.1.mlp.gate.output.1", "decoder.1.ffn.gates", None),
+    ("mixtral", "model.layers.1.mlp.experts.output", "decoder.1.ffn.output", None),
+    ("qwen2_moe", "model.layers.0.mlp.shared_expert_gate.output", "decoder.0.ffn.shared_gate", None),
+    ("qwen2_moe", "model.layers.0.mlp.shared_expert.output", "decoder.0.shared.output", None),
     ("deepseek_v3", "model.layers.1.self_attn.kv_a_proj_with_mqa.output", "decoder.1.self.k_rotary", (8, 12, 12)),
 ])  # fmt: skip
 def test_modules_of_decoders_of_today(name, tensor, site, columns, tmp_path):

@@ -87,12 +87,10 @@ def draw(config):
 def compute_sites(folder, inputs):
     checkpoint = checkpoints.open_checkpoint(str(folder))
     graph = Graph(model.Model(checkpoint.config, checkpoint.params), inputs)
-    sites = {"ids": inputs.ids} if inputs.ids is not None else {}
-    if inputs.target is not None:
-        sites["decoder.ids"] = inputs.target
+    sites = dict(graph.roots)
     for site in graph.stages:
         graph.evaluate(site, dict(sites), memo=sites)
-    return sites
+    return {site: array for site, array in sites.items() if site != "pixels"}
 
 
 def layouts(array):
@@ -102,6 +100,8 @@ def layouts(array):
         yield array.swapaxes(1, 2).reshape(array.shape[0], array.shape[2], -1)
     if array.ndim == 3 and array.shape[1] == 1:
         yield array[:, 0]
+    if array.ndim == 3 and (side := round(array.shape[1] ** 0.5)) ** 2 == array.shape[1]:  # of patches
+        yield array.swapaxes(1, 2).reshape(array.shape[0], -1, side, side)
     if array.ndim == 2:
         yield array[None]
         yield np.repeat(array[None], TEXTS, axis=0)

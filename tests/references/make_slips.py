@@ -48,7 +48,7 @@ FAMILIES = (
     "albert", "t5", "t5-gated", "marian",
 )  # fmt: skip
 PADDED = ("llama", "bert", "mistral")  # also as a batch of two texts
-DRAWN = ("decoders",)  # kinds of models whose weights are drawn by their names
+DRAWN = ("decoders", "vision")  # kinds of models whose weights are drawn by their names
 
 
 @functools.cache
@@ -928,6 +928,16 @@ PAIRS = (
 # judging
 
 
+def experts_of(port: Port) -> dict[str, int]:
+    experts = port.config.experts
+    return {} if experts is None else {"fewer": experts.chosen - 1, "more": experts.chosen + 1}
+
+
+def latent_of(port: Port) -> dict[str, int]:
+    sizes = last_rules(port).latent
+    return {} if sizes is None else {name: getattr(sizes, name) for name in ("content", "rotary", "value")}
+
+
 def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
     left = last_rules(port).window[0]
     number = port.config.stack(port.config.stacks[-1]).layers - 1
@@ -935,6 +945,7 @@ def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
     words = {
         "longer": left + 1, "shorter": left - 1, "half": last_rules(port).head_dim // 2,
         "width": last_rules(port).head_dim,
+        **experts_of(port), **latent_of(port),
         "before": f"{stack}.{number - 1}", "stack": f"{stack}.{number}", "norm": last_norm(port),
     }  # fmt: skip
     return tuple(name.format(**words) for name in names)
@@ -1117,5 +1128,6 @@ if __name__ == "__main__":
     importlib.import_module("warnings").simplefilter("ignore")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    importlib.import_module("decoder_slips")  # which adds its cases to those of the module of this name
+    for cases in ("expert_slips",):  # which add their cases to those of the module of this name
+        importlib.import_module(cases)
     importlib.import_module("make_slips").main()
