@@ -641,6 +641,7 @@ def diff(
     all: bool = False,
     model: Checkpoint | Path | None = None,
     ids: TensorLike | None = None,
+    image: TensorLike | None = None,
     why: bool = False,
     map: str | None = None,
     match: bool = False,

@@ -178,11 +178,14 @@ def open_value(stage: Stage, value: Any) -> "Dump":
     return Dump("the record", {name: array_entry(array) for name, array in item.arrays().items()}, True)
 
 
-def compare_port(port: Port, checkpoint: "Checkpoint | None", ids: Record | None, request: "Request") -> Record:
+def compare_port(
+    port: Port, checkpoint: "Checkpoint | None", ids: Record | None, image: Array | None, request: "Request"
+) -> Record:
     """Compare a dump with a model, with another dump, or with both."""
     from attnkit.debugger.compare import compare_dumps, compare_with_model
     from attnkit.inputs.text_inputs import ModelInput, model_inputs
 
+    checkpoint = checkpoint.tower("vision") if checkpoint and image is not None else checkpoint
     if checkpoint is None:
         if port.reference is None:
             raise UsageError("needs --model DIR")
@@ -191,7 +194,7 @@ def compare_port(port: Port, checkpoint: "Checkpoint | None", ids: Record | None
     if port.text is not None or ids is not None:
         source = ModelInput(port.text, ids=ids)
         expected = model_inputs(checkpoint, checkpoint.config.stacks[0], source)[0]
-    return compare_with_model(checkpoint, port.mine, request, expected, port.reference)
+    return compare_with_model(checkpoint, port.mine, request, expected, port.reference, image)
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
@@ -402,7 +405,7 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
     sections={
         "Comparison": "rtol atol all_ heatmap",
         "Two models on a text": "text scan",
-        "An implementation and a model": "model_ ids why map_ match",
+        "An implementation and a model": "model_ ids image why map_ match",
         "Figures": "numbers no_numbers range cmap",
     },
     rules=Constraints(
@@ -411,6 +414,7 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
             *((name, "heatmap") for name in views.LOOK_FLAGS),
             ("why", "model"),
             ("match", "model"),
+            ("image", "model"),
         ],
     ),
     extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map of A − B for every tensor that differs")]}
@@ -438,6 +442,7 @@ def diff(
         Record | None,
         options.file("ids", "token ids (T) of --text, or (T) or (B, T) that MINE should have, instead of a text"),
     ] = None,
+    image: options.Image = None,
     why: Annotated[bool, typer.Option(help="look for the cause of each difference that a stage adds")] = False,
     map_: Annotated[
         str | None,
@@ -471,8 +476,9 @@ def diff(
 
     With --model DIR the reference is computed: `diff --model DIR "a text" MINE` compares MINE, the dump of another
     implementation, with the model in every stage that MINE has, each computed from MINE's own inputs, and --why names
-    the slip that explains a difference. MINE is a file or a folder with the names of Hugging Face's modules, of
-    TransformerLens, of llama.cpp or of a trace (`attnkit help porting`).
+    the slip that explains a difference. For a model of images, --image FILE is the picture that the pixels of MINE
+    should be made of; without it they are taken as they are. MINE is a file or a folder with the names of Hugging
+    Face's modules, of TransformerLens, of llama.cpp or of a trace (`attnkit help porting`).
 
     \b
     Example:
@@ -496,7 +502,7 @@ def diff(
     if isinstance(pair, Port):
         from attnkit.debugger.compare import Request
 
-        return compare_port(pair, model_, ids, Request(map_, match, why, all_))
+        return compare_port(pair, model_, ids, image, Request(map_, match, why, all_))
     if not isinstance(pair, Pair):
         raise UsageError(f"takes a Pair of records, not {type(pair).__name__}")
     return compare_records(pair, rtol, atol, all_)

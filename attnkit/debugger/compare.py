@@ -3,21 +3,29 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from attnkit.checkpoints import Checkpoint
 from attnkit.debugger import layouts, matching
 from attnkit.debugger.dumps import Dump
-from attnkit.debugger.model_inputs import LAST_PARTS, is_model_input, read_model_inputs
+from attnkit.debugger.model_inputs import (
+    LAST_PARTS,
+    channels_first,
+    find_image,
+    is_model_input,
+    read_model_inputs,
+)
 from attnkit.debugger.modules import build_stages
 from attnkit.debugger.names import Located, TensorSource, locate_sites, read_map
 from attnkit.debugger.processed_weights import NOTE, is_processed, keep_unchanged
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
-from attnkit.debugger.stages import Graph, Inputs
+from attnkit.debugger.stages import Graph, Inputs, PictureInput
 from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, order_problems
-from attnkit.errors import DataError, counted
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs import layers
+from attnkit.inputs.image_processor import read_processor
 from attnkit.model.dtypes import FLOATS
 from attnkit.model.embedding import check_ids
 from attnkit.model.kernels.incremental_decoder import keeps_cache
@@ -119,7 +127,14 @@ class Implementation(Mapping[str, Array]):
         """The name of the dtype that a site was computed in."""
         source = self.sources[site]
         dtype = source.dtype or self.dump.dtype(source.name)
-        return dtype if dtype in FLOATS else "float64"
+        return max(dtype if dtype in FLOATS else "float64", self.usual_dtype, key=EPSILON.__getitem__)
+
+    @cached_property
+    def usual_dtype(self) -> str:
+        """The dtype of most sites, which the parameters have too that a stage of a wider dtype reads."""
+        dtypes = Counter(self.dump.dtype(source.name) for source in self.sources.values())
+        floats = [dtype for dtype, _ in dtypes.most_common() if dtype in FLOATS]
+        return floats[0] if floats else "float64"
 
     def digits(self, site: str) -> int:
         """How many significant digits of its numbers the dump has; 0 for all."""
@@ -134,9 +149,15 @@ class Implementation(Mapping[str, Array]):
                 array = check_ids(array, stage.options["mixture"].count, "expert")
             except DataError as error:
                 return layouts.Fitted(None, problem=error.problem)
+        if site == "pixels":  # whose rows and columns no program exchanges freely
+            array = channels_first(array, shape[1])
+            same = array.shape == shape
+            return layouts.Fitted(
+                array if same else None, problem="" if same else f"shape {array.shape}, expected {shape}"
+            )
         if site.endswith(".patches") and array.ndim == 4:  # the rows and columns of the patches
-            is_last = array.shape[-1] == shape[-1]
-            array = array.reshape(len(array), -1, shape[-1]) if is_last else array.reshape(*array.shape[:2], -1)
+            array = array if array.shape[-1] == shape[-1] else np.moveaxis(array, 1, -1)
+            array = array.reshape(len(array), -1, shape[-1])
         if site.endswith(".rows") and array.shape in (shape[-2:], (1, *shape[-2:])):  # often the same for all texts
             array = np.broadcast_to(array.reshape(shape[-2:]), shape)
         axes = layouts.site_axes(site, len(shape))
@@ -156,12 +177,18 @@ class Implementation(Mapping[str, Array]):
 
 
 def compare_with_model(
-    checkpoint: Checkpoint, mine: Dump, request: Request, ids: Array | None = None, reference: Dump | None = None
+    checkpoint: Checkpoint,
+    mine: Dump,
+    request: Request,
+    ids: Array | None = None,
+    reference: Dump | None = None,
+    image: Array | None = None,
 ) -> VerdictReport:
-    """Compare a dump with what a model computes from the same token ids.
+    """Compare a dump with what a model computes from the same token ids, or of the same image.
 
     ids        (T,) or (B, T), which those of the dump should be; None: those of the dump
     reference  another dump, whose arrays count in place of those that attnkit computes
+    image      the picture of the pixels of the dump, (height, width, 3) uint8, or these pixels, (C, height, width)
 
     DataError if the dump has no token ids and none are given, or no name of a stage.
     """
@@ -171,7 +198,10 @@ def compare_with_model(
         sites = [*build_stages(checkpoint.config, checkpoint.params.specs), *LAST_PARTS]
         chosen = read_map(request.map_file, [*mine], sites)
     located = locate_sites([*mine], checkpoint, chosen)
-    inputs, difference = read_model_inputs(core, mine, located, ids)
+    picture = None
+    if image is not None:
+        located, picture = locate_pixels(mine, located), make_picture(checkpoint, image)
+    inputs, difference = read_model_inputs(core, mine, located, ids, picture)
     graph = Graph(core, inputs)
     if request.match:
         located = match_others(located, mine, graph)
@@ -207,6 +237,20 @@ def compare_with_model(
         shows_all=request.all_rows,
     )
     return make_verdict(rows, facts)
+
+
+def make_picture(checkpoint: Checkpoint, image: Array) -> PictureInput:
+    """A picture with the processor of a model; UsageError for a model of texts."""
+    cut = checkpoint.config.patches
+    if cut is None:
+        raise UsageError(f"this {checkpoint.config.family} model reads no images", "--image")
+    return PictureInput(image, read_processor(checkpoint.place, (cut.height, cut.width)))
+
+
+def locate_pixels(mine: Dump, located: Located) -> Located:
+    """The sites of a dump, with the pixels that the model reads."""
+    name = find_image(mine)
+    return replace(located, sources={"pixels": TensorSource(name), **located.sources}) if name else located
 
 
 def compare_dumps(reference: Dump, mine: Dump, request: Request) -> VerdictReport:

@@ -12,7 +12,7 @@ import numpy as np
 from attnkit import model
 from attnkit.debugger.dumps import Dump
 from attnkit.debugger.names import Located
-from attnkit.debugger.stages import Inputs
+from attnkit.debugger.stages import Inputs, PictureInput, prepare_pixels
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.model import transformer
@@ -24,19 +24,22 @@ LAST_PARTS = {"ids": ("ids", "input_ids"), "decoder.ids": ("decoder_input_ids",)
 MASK, TARGET_MASK = ("mask", "attention_mask"), ("decoder_attention_mask",)
 TYPES = ("types", "token_type_ids")
 POSITIONS = ("position_ids", "cache_position")
-IMAGE = ("pixel_values", "input")
+IMAGE = ("pixel_values", "pixels", "input")
 OTHERS = (MASK, TARGET_MASK, TYPES, POSITIONS, IMAGE)
 
 
-def read_model_inputs(core: model.Model, mine: Dump, located: Located, ids: Array | None) -> tuple[Inputs, str]:
+def read_model_inputs(
+    core: model.Model, mine: Dump, located: Located, ids: Array | None, picture: PictureInput | None = None
+) -> tuple[Inputs, str]:
     """What the model reads, as the dump has it, and how its token ids differ.
 
-    ids  (T,) or (B, T), which those of the dump should be; None: those of the dump
+    ids      (T,) or (B, T), which those of the dump should be; None: those of the dump
+    picture  that the pixels of the dump should be made of; None: they are not compared
 
     DataError names the tensor that the model cannot read.
     """
     if core.config.patches is not None:
-        return Inputs(image=_read_image(core, mine)), ""
+        return Inputs(image=_read_image(core, mine, picture), picture=picture), ""
     first, last = core.config.stacks[0], core.config.stacks[-1]
     expected = None if ids is None else np.atleast_2d(ids)
     own = _read_ids(core, mine, _find_ids(mine, located, "ids"), first)
@@ -125,19 +128,35 @@ def _read_types(core: model.Model, mine: Dump, ids: Array) -> Array | None:
     return types.reshape(ids.shape)
 
 
-def _read_image(core: model.Model, mine: Dump) -> Array:
-    """The images (B, C, height, width)."""
+def find_image(mine: Dump) -> str | None:
+    """The tensor of the images that the model reads."""
     named = [name for name in mine if name.rpartition(".")[2] in IMAGE]
-    name = next((one for one in named if len(mine.shape(one)) == 4), None)
-    cut = core.config.patches
+    return next((one for one in named if len(mine.shape(one)) == 4), None)
+
+
+def _read_image(core: model.Model, mine: Dump, picture: PictureInput | None) -> Array:
+    """The images (B, C, height, width) of the dump, or what becomes of a picture."""
+    name, cut = find_image(mine), core.config.patches
+    if name is None and picture is not None:
+        return prepare_pixels(picture)
     if name is None or cut is None:
-        raise DataError("no pixel_values in it, the image that the model reads", mine.name)
-    count, channels, height, width = mine.shape(name)
+        raise DataError("no pixel_values in it, the image that the model reads; --image FILE gives it", mine.name)
+    count, channels, height, width = channels_first(np.empty(mine.shape(name), bool), cut.channels).shape
     if not count or channels != cut.channels or 0 in cut.grid(height, width):
         least = f"{cut.patch_height} x {cut.patch_width}"
         problem = f"shape {mine.shape(name)} (expected (images, {cut.channels}, height, width), {least} pixels or more)"
         raise DataError(f"tensor {name!r}: {problem}", mine.name)
-    return mine[name].astype(np.float64)
+    return channels_first(mine[name], cut.channels).astype(np.float64)
+
+
+def channels_first(images: Array, channels: int) -> Array:
+    """Images (B, C, height, width), also where their channels are last.
+
+    >>> channels_first(np.ones((1, 8, 9, 3)), 3).shape
+    (1, 3, 8, 9)
+    """
+    is_last = images.ndim == 4 and images.shape[-1] == channels != images.shape[1]
+    return np.moveaxis(images, -1, 1) if is_last else images
 
 
 def _check_whole_pass(mine: Dump, ids: Array) -> None:

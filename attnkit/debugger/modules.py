@@ -37,12 +37,17 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 }
 UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}
 # family -> published names and the paths of its modules since version 5 of transformers
+RENAMED_ATTENTION = (
+    (r"attention\.attention\.([qkv])\w+\.", r"attention.\1_proj."),
+    (r"attention\.output\.dense\.", "attention.o_proj."),
+)
 RENAMED = {
+    "dinov2": RENAMED_ATTENTION,
+    "dinov2_with_registers": RENAMED_ATTENTION,
     "mixtral": ((r"block_sparse_moe\.", "mlp."),),
     "vit": (
         (r"^encoder\.layer\.", "layers."),
-        (r"attention\.attention\.([qkv])\w+\.", r"attention.\1_proj."),
-        (r"attention\.output\.dense\.", "attention.o_proj."),
+        *RENAMED_ATTENTION,
         (r"intermediate\.dense\.", "mlp.fc1."),
         (r"(?<=\d\.)output\.dense\.", "mlp.fc2."),
     ),

@@ -167,13 +167,18 @@ def slip_words(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield "the embeddings are multiplied by √D", stage.change(factor=math.sqrt(graph.core.config.width))
 
 
-# sentence -> values of preprocessor_config.json instead
+# sentence -> what is different in `prepare_pixels`
 PREPARATIONS: dict[str, dict[str, Any]] = {
-    "the pixels are not normalized": {"do_normalize": False},
-    "the pixels are not multiplied by 1/255": {"do_rescale": False},
-    "the pixels are neither multiplied by 1/255 nor normalized": {"do_rescale": False, "do_normalize": False},
-    "the means of the channels are not subtracted from the pixels": {"image_mean": [0.0] * 3},
-    "the pixels are not divided by the deviations of the channels": {"image_std": [1.0] * 3},
+    "the pixels are not normalized": {"values": {"do_normalize": False}},
+    "the pixels are not multiplied by 1/255": {"values": {"do_rescale": False}},
+    "the pixels are neither multiplied by 1/255 nor normalized": {
+        "values": {"do_rescale": False, "do_normalize": False}
+    },
+    "the means of the channels are not subtracted from the pixels": {"values": {"image_mean": [0.0] * 3}},
+    "the pixels are not divided by the deviations of the channels": {"values": {"image_std": [1.0] * 3}},
+    "the channels of the pixels are blue, green and red, not red, green and blue": {"channels": -1},
+    "the channels of the pixels are exchanged after they are normalized (blue, green, red)": {"planes": -1},
+    "the rows and columns of the pixels are exchanged": {"transposes": True},
 }
 STATISTICS = {
     "ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
@@ -182,10 +187,6 @@ STATISTICS = {
 }
 RESAMPLES = ("nearest", "Lanczos", "bilinear", "bicubic", "box", "Hamming")  # the filters by Pillow's numbers
 WITHOUT_ANTIALIAS = tuple(name for name in FILTERS if "antialias" not in name and "corners" not in name)
-CHANNELS = {
-    "channels": "the channels of the pixels are blue, green and red, not red, green and blue",
-    "planes": "the channels of the pixels are exchanged after they are normalized (blue, green, red)",
-}
 
 
 def slip_pixels(graph: Graph, stage: Stage) -> Iterator[Change]:
@@ -193,21 +194,22 @@ def slip_pixels(graph: Graph, stage: Stage) -> Iterator[Change]:
     picture = graph.inputs.picture
     if picture is None or picture.pixels.dtype.kind == "f":
         return
-    for words, values in PREPARATIONS.items():
-        yield words, stage.change(values=values)
+    for words, preparation in PREPARATIONS.items():
+        yield words, stage.change(preparation=preparation)
     for name, (mean, std) in STATISTICS.items():
         values = {"image_mean": [*mean], "image_std": [*std]}
-        yield f"the pixels are normalized by mean and deviation of {name}", stage.change(values=values)
-    for option, words in CHANNELS.items():
-        yield words, stage.change(**{option: -1})
+        yield f"the pixels are normalized by mean and deviation of {name}", stage.change(preparation={"values": values})
     size, crop = picture.processor.sizes(picture.pixels.shape[:2], "--image")
     whole = {"height": crop[0], "width": crop[1]}
     if size != crop:
         squeezed = {"do_center_crop": False, "size": whole}
-        yield "the whole picture is resized, and nothing is cut off", stage.change(values=squeezed)
-        yield "the picture is not cropped after it is resized", stage.change(values={"do_center_crop": False})
+        yield "the whole picture is resized, and nothing is cut off", stage.change(preparation={"values": squeezed})
+        yield (
+            "the picture is not cropped after it is resized",
+            stage.change(preparation={"values": {"do_center_crop": False}}),
+        )
         near = {"size": {"shortest_edge": min(crop)}}
-        yield "the shorter edge is resized to that of the crop", stage.change(values=near)
+        yield "the shorter edge is resized to that of the crop", stage.change(preparation={"values": near})
     if size != picture.pixels.shape[:2]:
         yield from _slip_filters(stage)
 
@@ -215,11 +217,11 @@ def slip_pixels(graph: Graph, stage: Stage) -> Iterator[Change]:
 def _slip_filters(stage: Stage) -> Iterator[Change]:
     """Slips of the filter that resizes a picture."""
     for number, name in enumerate(RESAMPLES):
-        yield f"the picture is resized by the filter {name}", stage.change(values={"resample": number})
+        yield f"the picture is resized by the filter {name}", stage.change(preparation={"values": {"resample": number}})
     for name in WITHOUT_ANTIALIAS:
         words = f"the picture is resized by the filter {name} without antialias"
-        yield words, stage.change(filter=name)
-        yield f"{words}, and its pixels are rounded", stage.change(filter=name, rounds_pixels=True)
+        yield words, stage.change(preparation={"resampling": name, "rounds": False})
+        yield f"{words}, and its pixels are rounded", stage.change(preparation={"resampling": name})
 
 
 # sentence -> in what order the axes (rows, columns, channels, rows and columns of a patch) are read
@@ -249,9 +251,13 @@ def slip_patches(graph: Graph, stage: Stage) -> Iterator[Change]:
 
 
 def slip_tokens(graph: Graph, stage: Stage) -> Iterator[Change]:
-    """Slips of the tokens beside those of the patches."""
-    params, usual = graph.core.params[stage.layer], stage.options["order"]
-    there = [name for name in usual if name in params or name == "patches"]
+    """Slips of the order of the tokens of an image."""
+    yield from _slip_order(graph, stage, stage.layer)
+    yield "the patches are taken column by column, not row by row" + AS_READ, stage.change(by_column=True)
+
+
+def _slip_order(graph: Graph, stage: Stage, layer: str) -> Iterator[Change]:
+    there = [name for name in ("cls", "registers", "patches") if name in graph.core.params[layer] or name == "patches"]
     for words, order in TOKENS.items():
         if [name for name in order if name in there] != there:
             yield words, stage.change(order=order)
@@ -261,6 +267,7 @@ def slip_grid(graph: Graph, stage: Stage) -> Iterator[Change]:
     """Slips of the learned positions of patches."""
     cut, image = graph.core.config.patches, graph.inputs.image
     assert cut is not None and image is not None
+    yield from _slip_order(graph, stage, f"{stage.layer.partition('.')[0]}.embed")
     for step, words in (
         (1, "each token has the position before its own"),
         (-1, "each token has the position after its own"),
@@ -269,7 +276,7 @@ def slip_grid(graph: Graph, stage: Stage) -> Iterator[Change]:
     if cut.has_class:
         yield "the class token has no position", stage.change(spares_class=True)
         off = "the class token has no position, and that of the class is the first of the patches"
-        yield off, stage.change(rolled=cut.before, spares_class=True)
+        yield off, stage.change(rolled=1, spares_class=True)
     if cut.grid(*image.shape[-2:]) != cut.grid(cut.height, cut.width):
         for name in FILTERS:
             yield f"the positions are resized by the filter {name}", stage.change(filter=name)
@@ -414,7 +421,7 @@ def slip_linear(graph: Graph, stage: Stage) -> Iterator[Change]:
     if bias in params:
         yield f"the bias {bias} is missing", stage.change(missing=(bias,))
     if weight in params and params[weight].ndim == 1:
-        yield "the factors of the features are missing", stage.change(missing=(weight,))
+        yield "the factors of the features (LayerScale) are missing", stage.change(missing=(weight,))
     elif weight in params and params[weight].shape[0] == params[weight].shape[1]:
         yield f"the weight {weight} is transposed", stage.change(transposed=True)
     yield from _neighbours(graph, stage)
@@ -641,15 +648,16 @@ def slip_experts(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield f"each expert is the one {words} it (numbers one off)", stage.change(instead=instead)
 
 
-def fit_experts(graph: Graph, stage: Stage, reads: Sequence[Array], mine: Array) -> Iterator[Change]:
+def fit_experts(graph: Graph, stage: Stage, reads: Sequence[Array], mine: Array, noise: float) -> Iterator[Change]:
     """The experts that compute in place of others, found from what some tokens got.
 
-    reads  the arrays that the stage reads; mine (B, T, D), its result
+    reads  the arrays that the stage reads; mine (B, T, D), its result, within a noise
     """
     mixture = graph.core.config.mixture(stage.layer)
     assert mixture is not None
     gap = mine - graph.apply(stage, reads)
-    wrong = np.argwhere(np.abs(gap).max(axis=-1) > TELLING * np.abs(mine).max())[:MOST_TOKENS]
+    least = max(TELLING * float(np.abs(gap).max()), noise)
+    wrong = np.argwhere(np.abs(gap).max(axis=-1) > least)[:MOST_TOKENS]
     x, gates, chosen, gap = (one[tuple(wrong.T)] for one in (*reads, gap))  # (N, D), (N, k), (N, k), (N, D)
     each = [np.full((1, len(x), 1), number) for number in range(mixture.count)]
     ones = np.ones((1, len(x), 1), x.dtype)
@@ -658,14 +666,12 @@ def fit_experts(graph: Graph, stage: Stage, reads: Sequence[Array], mine: Array)
     for at, (numbers, weights) in enumerate(zip(chosen, gates, strict=True)):
         moves = weights[:, None, None] * (parts[None, :, at] - parts[numbers, None, at])  # (k, E, D): one for another
         both = moves[:, numbers] + moves[:, numbers].swapaxes(0, 1)  # (k, k, D): two exchanged
-        least = TELLING * np.abs(gap[at]).max()
-        instead |= {
-            int(numbers[rank]): int(other) for rank, other in np.argwhere(np.abs(gap[at] - moves).max(axis=-1) < least)
-        }
-        instead |= {
-            int(numbers[rank]): int(numbers[other])
-            for rank, other in np.argwhere(np.abs(gap[at] - both).max(axis=-1) < least)
-        }
+        for changes, others in ((moves, np.arange(mixture.count)), (both, numbers)):
+            left = np.abs(gap[at] - changes).max(axis=-1)
+            rank, other = np.unravel_index(np.argmin(left), left.shape)
+            if left[rank, other] <= least:
+                instead[int(numbers[rank])] = int(others[other])
+                instead |= {int(others[other]): int(numbers[rank])} if changes is both else {}
     if instead:
         yield _describe_moved(instead), stage.change(instead=instead)
 
@@ -761,7 +767,7 @@ def slip_logits(graph: Graph, stage: Stage) -> Iterator[Change]:
 
 
 # operation -> slips whose options are found from what its stage reads and what an implementation made of it
-FITS: dict[str, Callable[[Graph, Stage, Sequence[Array], Array], Iterator[Change]]] = {"experts": fit_experts}
+FITS: dict[str, Callable[[Graph, Stage, Sequence[Array], Array, float], Iterator[Change]]] = {"experts": fit_experts}
 
 SLIPS: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {
     "words": slip_words,

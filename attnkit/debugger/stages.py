@@ -3,7 +3,9 @@
 A stage is data: an operation, the sites it reads, and its options. The same functions compute the model as it is and as
 an implementation may have got it wrong: a slip is a stage with another option or input. Names of sites are those of
 traces, and a few that traces lack: `embed.words`, `embed.types`, `positions.rows`, `q_projected`, `k_projected`,
-`v_projected`, `joined`, `head.pooled` and `head.hidden`. The batch is the first axis of every array.
+`v_projected`, `joined`, `pixels`, `embed.patches`, `q_latent_projected`, `kv_latent_projected`, `ffn.experts`,
+`ffn.shared_gate`, `shared.hidden` to `shared.output`, `head.pooled` and `head.hidden`. The batch is the first axis of
+every array.
 """
 
 import functools
@@ -20,7 +22,7 @@ from attnkit.inputs.image_processor import ImageProcessor, crop_center
 from attnkit.model import masks, pooling, transformer
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.attention import normalize_heads
-from attnkit.model.config import AttentionRules
+from attnkit.model.config import AttentionRules, PatchConfig
 from attnkit.model.dense_attention import LatentConfig, add_sinks
 from attnkit.model.dtypes import Array, quiet, rounded
 from attnkit.model.experts import SCORES as EXPERT_SCORES
@@ -32,6 +34,7 @@ from attnkit.model.relative import relative_scores
 from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies, rotary_angles, rotate
 from attnkit.model.softmax import log_sum_exp, softmax
 
+ROUNDED = 1.01  # grey levels by which a pixel that two programs resized may differ
 COLUMNS = 1 << 12  # of a weight that are converted at a time
 
 
@@ -180,8 +183,13 @@ class Graph:
 
     @property
     def roots(self) -> dict[str, Array]:
-        """The arrays that no stage computes: token ids, or the pixels of an image, by site."""
-        pixels = self.inputs.image if self.inputs.picture is None else None
+        """The arrays that no stage computes: token ids, or the pixels of an image, by site.
+
+        Pixels of another shape than the model's processor makes of the picture count as given.
+        """
+        pixels = self.inputs.image
+        if pixels is not None and "pixels" in self.stages and pixels.shape == self.stages["pixels"].shape:
+            pixels = None
         named = {"ids": self.inputs.ids, "decoder.ids": self.inputs.target, "pixels": pixels}
         return {site: array for site, array in named.items() if array is not None}
 
@@ -293,7 +301,7 @@ class Around(NamedTuple):
 
     def linear(self, x: Array, weight: str, bias: str) -> Array:
         """x W + b, some columns of W at a time, which are converted to the precision."""
-        stored = self.graph.core.params.get(self.stage.layer, {}).get(weight)
+        stored = self.graph.core.params[self.stage.layer][weight] if self.has(weight) else None
         y = x
         if stored is not None and stored.ndim == 1:
             y = x * self.convert(stored)
@@ -325,20 +333,54 @@ def _types(around: Around, words: Array) -> Array:
 
 
 def _pixels(around: Around) -> Array:
-    """What an image processor makes of a picture, by some changed values of its file: (1, C, height, width)."""
+    """What an image processor makes of the picture: (1, C, height, width)."""
     picture = around.graph.inputs.picture
     assert picture is not None
+    return prepare_pixels(picture, **around.option("preparation", {}))
+
+
+def prepare_pixels(
+    picture: PictureInput,
+    values: Mapping[str, Any] | None = None,
+    resampling: str = "",
+    rounds: bool = True,
+    channels: int = 1,
+    planes: int = 1,
+    transposes: bool = False,
+) -> Array:
+    """What becomes of a picture before a model reads it: (1, C, height, width).
+
+    values      of preprocessor_config.json instead
+    resampling  one of FILTERS that resizes the picture; "": that of the processor
+    rounds      whether it rounds the pixels
+    channels    the step at which channels are taken before pixels are normalized, -1 to reverse them; planes: after it
+    transposes  whether rows and columns are exchanged
+    """
     pixels, processor = picture
     if pixels.dtype.kind == "f":
         return pixels.reshape(1, *pixels.shape[-3:])
-    raw = processor.raw
-    processor = processor._replace(raw=raw.replaced({**raw.values.plain, **around.option("values", {})}))
-    step = around.option("channels", 1)
-    if kind := around.option("filter"):
-        fitted = _resample(pixels, processor, FILTERS[kind], rounds=around.option("rounds_pixels", False))
-    else:
-        fitted = processor.fit(pixels, "--image")
-    return processor.normalize(fitted[..., ::step])[None, :: around.option("planes", 1)]
+    processor = processor._replace(raw=processor.raw.replaced({**processor.raw.values.plain, **(values or {})}))
+    weigh = FILTERS.get(resampling)
+    fitted = _resample(pixels, processor, weigh, rounds) if weigh else processor.fit(pixels, "--image")
+    image = processor.normalize(fitted[..., ::channels])[None, ::planes]
+    return image.swapaxes(-1, -2) if transposes else image
+
+
+def pixel_noise(picture: PictureInput, resampling: str = "", rounds: bool = True, **others: Any) -> float:
+    """What two right programs may differ by in the pixels that they make of a picture, beside the last digits.
+
+    A resized pixel may be rounded to the next grey level. The arguments are those of `prepare_pixels`.
+    """
+    pixels, processor = picture
+    is_rounded = rounds and (resampling or not processor.known.in_floats)
+    if (
+        pixels.dtype.kind == "f"
+        or not is_rounded
+        or processor.sizes(pixels.shape[:2], "--image")[0] == pixels.shape[:2]
+    ):
+        return 0.0
+    dark, light = (processor.normalize(np.full((1, 1, pixels.shape[-1]), level, np.uint8)) for level in (0, 1))
+    return float(np.abs(light - dark).max()) * ROUNDED
 
 
 def _resample(pixels: Array, processor: ImageProcessor, weigh: "Filter", rounds: bool) -> Array:
@@ -353,8 +395,8 @@ def _patches(around: Around, image: Array) -> Array:
     """The vectors of the patches of images: (B, C, height, width) -> (B, P, D)."""
     cut = around.config.patches
     assert cut is not None
-    image = cut.covered(image)[:, :: around.option("channels", 1)]
     rows, columns = cut.grid(*image.shape[-2:])
+    image = image[:, :: around.option("channels", 1), : rows * cut.patch_height, : columns * cut.patch_width]
     patches = extract_patches(image, cut.patch_height, cut.patch_width)
     inner = patches.reshape(len(image), rows, columns, cut.channels, cut.patch_height, cut.patch_width)
     order = around.option("order", (0, 1, 2, 3, 4))  # of rows, columns, channels, and rows and columns of a patch
@@ -364,6 +406,11 @@ def _patches(around: Around, image: Array) -> Array:
 def _tokens(around: Around, patches: Array) -> Array:
     """The patches with the class token and the registers in their places: (B, P, D) -> (B, T, D)."""
     params = around.graph.core.params[around.stage.layer]
+    if around.option("by_column"):
+        cut, image = around.config.patches, around.graph.inputs.image
+        assert cut is not None and image is not None
+        grid = patches.reshape(len(patches), *cut.grid(*image.shape[-2:]), -1)
+        patches = grid.swapaxes(1, 2).reshape(patches.shape)
     parts = {"patches": patches}
     for name in ("cls", "registers"):
         if name in params:
@@ -388,10 +435,17 @@ def _rows(around: Around, x: Array) -> Array:
             altered = core._replace(params={**core.params, layer: {"table": table}})
             grid = None
     rows = around.convert(transformer.position_encoding(altered, layer, x, where, grid)(where))
-    if cut is not None:
-        rows = np.roll(rows, around.option("rolled", 0), axis=-2)
-        rows[..., : cut.before * around.option("spares_class", False), :] = 0
-    return rows
+    return rows if cut is None else _move_rows(around, rows, cut)
+
+
+def _move_rows(around: Around, rows: Array, cut: PatchConfig) -> Array:
+    """The positions of the tokens of an image (T, D), each that of another token; registers have none."""
+    first, registers = int(cut.has_class), rows[int(cut.has_class) : cut.before]
+    table = np.roll(np.concatenate([rows[:first], rows[cut.before :]]), around.option("rolled", 0), axis=0)
+    if around.option("spares_class"):
+        table[:first] = 0
+    parts = {"cls": table[:first], "registers": registers, "patches": table[first:]}
+    return np.concatenate([parts[name] for name in around.option("order", parts)])
 
 
 def _interpolated(around: Around, table: Array, grid: tuple[int, int], kind: str) -> Array:
@@ -816,7 +870,7 @@ class Place(NamedTuple):
 def _build(core: model.Model, inputs: Inputs) -> Built:
     config, memory = core.config, ""
     if inputs.picture is not None:
-        yield Stage("pixels", "pixels", (), prepared_shape(inputs.picture))
+        yield Stage("pixels", "pixels", (), prepare_pixels(inputs.picture).shape)
     for stack in config.stacks:
         if inputs.of(stack, config)[0] is None and inputs.image is None:
             return  # the decoder of an encoder-decoder model without targets
@@ -838,14 +892,6 @@ def _build(core: model.Model, inputs: Inputs) -> Built:
                 x = f"{step.layer}.residual"
         memory = x
     yield from _build_head(core, inputs, memory)
-
-
-def prepared_shape(picture: PictureInput) -> tuple[int, ...]:
-    """The shape of what a model reads of a picture."""
-    pixels, processor = picture
-    if pixels.dtype.kind == "f":
-        return (1, *pixels.shape[-3:])
-    return (1, pixels.shape[-1], *processor.sizes(pixels.shape[:2], "--image")[1])
 
 
 def _sizes(core: model.Model, inputs: Inputs, stack: str) -> tuple[int, int]:

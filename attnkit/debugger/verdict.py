@@ -14,13 +14,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from attnkit.debugger.slips import AS_READ, FITS, Slip, find_slips, join_slips
-from attnkit.debugger.stages import CycleError, Graph, Known, Stage
+from attnkit.debugger.stages import CycleError, Graph, Known, Stage, pixel_noise
 from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.head_views import view_heads
 
 MARGIN = 8.0  # by which rounding in another order may exceed the rounding that was measured
 DECISIVE = 100.0  # how many times smaller a named slip leaves the difference
+OF_PIXELS = 10.0  # likewise of pixels, which are rounded to grey levels
 ALIKE = 4.0  # slips whose remaining differences are within this factor explain it equally
 ALONE = " alone)"  # ends the name of a slip of one of the stages that it could have changed
 FLIPPED = 0.02  # the share of numbers that may be rounded to the other side
@@ -131,6 +132,8 @@ class Judge:
             if site in self.mine:
                 wanted = self.reference.fit(site, computed) if self.reference and site in self.reference else None
                 yield self.judge(site, computed if wanted is None else wanted, why)
+            if site in self.graph.roots:  # pixels of another shape
+                memo[site] = self.graph.roots[site]
             for done in [one for one in memo if last_use.get(one, -1) <= at]:
                 del memo[done]
 
@@ -185,6 +188,12 @@ class Judge:
             read = view_heads(read, stage.options["heads"]) if read.ndim < expected.ndim else read
             scale = scale * cancellation(self.select(site, read))
         floor = noise_floor(self.select(site, expected), self.select(site, narrow), dtype, scale)
+        if stage.operation == "pixels" and (picture := self.graph.inputs.picture) is not None:
+            floor = (
+                floor
+                + ULPS * EPSILON[dtype] * scale.max()
+                + pixel_noise(picture, **stage.options.get("preparation", {}))
+            )
         if digits := self.mine.digits(site):  # which its inputs were printed with too
             floor = floor + MARGIN * 10.0**-digits * scale[:, None]
         return Measured(expected, floor)
@@ -211,7 +220,7 @@ class Judge:
         if cause := self.find_dropout(row.site, own, measured, known):
             found.append(cause)
         slips = self.order_slips(row.site, known)
-        fitted = self.fit_slips(row.site, measured.expected, known, found)
+        fitted = self.fit_slips(row.site, measured, known, found)
         for slip in itertools.chain(slips, fitted, self.join_found(slips, found, doubtful)):
             tried = self.attempt(row.site, slip, known, base)
             if tried is None or tried.shape != expected.shape or np.array_equal(tried, expected):
@@ -245,20 +254,18 @@ class Judge:
         return row
 
     def fit_slips(
-        self, site: str, expected: Array, known: Mapping[str, Array], found: Sequence[Cause]
+        self, site: str, measured: Measured, known: Mapping[str, Array], found: Sequence[Cause]
     ) -> Iterator[Slip]:
-        """The slips whose options follow from the numbers of a site, if no other explains it.
-
-        expected  the site as its stage makes it of the implementation's inputs
-        """
+        """The slips whose options follow from the numbers of a site, if no other explains it."""
         if found:
             return
         for stage in self.graph.cone(site, known):
             if stage.operation not in FITS or not (stage.site == site or stage.site in self.graph.stages[site].inputs):
                 continue
             reads = [known[one] if one in known else self.graph.evaluate(one, known) for one in stage.inputs]
-            result = expected if stage.site == site else self.graph.evaluate(stage.site, known)
-            for name, changed in FITS[stage.operation](self.graph, stage, reads, result + (self.mine[site] - expected)):
+            result = measured.expected if stage.site == site else self.graph.evaluate(stage.site, known)
+            result, noise = result + (self.mine[site] - measured.expected), float(measured.floor.max(initial=0))
+            for name, changed in FITS[stage.operation](self.graph, stage, reads, result, noise):
                 yield Slip(name, {stage.site: changed})
 
     def join_found(self, slips: Sequence[Slip], found: Sequence[Cause], doubtful: Sequence[Cause]) -> Iterator[Slip]:
@@ -293,12 +300,13 @@ class Judge:
             largest_of_rows(self.select(row.site, measured.expected)), 1e-300
         )
         rough = measured.floor * np.maximum(scale, 1)[:, None]
-        if excess(own, tried, 4 * rough) > 1:
+        if row.site != "pixels" and excess(own, tried, 4 * rough) > 1:
             return 0
         floor = self.measure(row.site, known, {}, slip.stages).floor
         if excess(own, tried, floor) > 1:
             return 0
-        return 2 if cause.remaining * DECISIVE <= row.added else 1
+        decisive = OF_PIXELS if row.site == "pixels" else DECISIVE
+        return 2 if cause.remaining * decisive <= row.added else 1
 
     def conclude(self, row: StageRow, found: list[Cause], doubtful: list[Cause], others: list[Cause]) -> StageRow:
         """The verdict from slips that explain a difference decisively, or in part."""

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
@@ -351,3 +352,48 @@ def test_frequencies_of_the_longest_text_of_a_batch_are_named(length, is_noted):
     assert bool(noted) == is_noted == (not report.same)
     causes = {cause.name for row in report.rows for cause in row.causes}
     assert any("those of the longest text of the batch" in cause for cause in causes) == is_noted
+
+
+def picture_command(tmp_path, pixels):
+    """The command that compares a dump of pixels alone with what ViT makes of a picture."""
+    np.savez(tmp_path / "mine.npz", pixel_values=pixels.astype(np.float32))
+    picture = str(REFERENCES / "models" / "vit.png")
+    return ["diff", "--model", folder("vit"), "--image", picture, str(tmp_path / "mine.npz"), "--why"]
+
+
+def resize_picture(resample):
+    """The picture in 32 x 32 pixels between 0 and 1: (1, 3, 32, 32)."""
+    image = Image.open(REFERENCES / "models" / "vit.png").convert("RGB").resize((32, 32), resample)
+    return np.moveaxis(np.asarray(image) / 255, -1, 0)[None]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x, "the pixels are not normalized"),
+        (lambda x: x * 510 - 1, "the pixels are not multiplied by 1/255"),
+        (lambda x: (2 * x - 1)[:, ::-1], "the channels of the pixels are blue, green and red, not red, green and blue"),
+        (lambda x: 2 * resize_picture(Image.Resampling.BOX) - 1, "the picture is resized by the filter box"),
+        (lambda x: (2 * x - 1).swapaxes(2, 3), "the rows and columns of the pixels are exchanged"),
+        (lambda x: np.moveaxis(2 * x - 1, 1, -1), "the same within the noise"),
+    ],
+)
+def test_the_pixels_are_compared_with_what_becomes_of_the_picture(change, words, tmp_path):
+    done = process.run(*picture_command(tmp_path, change(resize_picture(Image.Resampling.BILINEAR))))
+    assert words in done.out.decode()
+
+
+def test_pixels_that_differ_by_a_grey_level_are_the_same(tmp_path):
+    right = resize_picture(Image.Resampling.BILINEAR)
+    done = process.run(*picture_command(tmp_path, 2 * (right + 1 / 255) - 1))
+    assert (done.code, done.err) == (0, "")
+    done = process.run(*picture_command(tmp_path, 2 * (right + 2 / 255) - 1))
+    assert done.code == 1
+
+
+def test_a_picture_needs_a_model_of_images(tmp_path):
+    command = picture_command(tmp_path, resize_picture(Image.Resampling.BILINEAR))
+    command[2] = folder("gpt2")
+    done = process.run(*command)
+    assert done.code == 2
+    assert "vit.png: this gpt2 model reads no images" in done.err

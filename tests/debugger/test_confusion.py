@@ -5,11 +5,14 @@ The models are tiny and random; torch and transformers computed the dumps, each 
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger.compare import Request, compare_with_model
 from attnkit.debugger.dumps import open_dump
+from tests.drawing import drawn_models, keep_folders
 from tests.places import REFERENCES, ROOT, folder
 
 FAMILIES = (
@@ -125,6 +128,17 @@ NAMED = {
 }
 
 
+@pytest.fixture(scope="module")
+def drawn_folder(tmp_path_factory):
+    """The folder of a model whose weights are drawn, of a kind."""
+    kinds = {kind: keep_folders(tmp_path_factory.mktemp, kind) for kind in ("decoders", "vision")}
+    return lambda family, kind: kinds[kind](family, np.float32)
+
+
+# dump of a drawn model -> its family, the site that the slip is found at, and the causes
+DRAWN = {}
+
+
 def judge(name, why=True):
     dump = open_dump(str(REFERENCES / "slips" / f"{name}.npz"))
     family = next(one for one in FAMILIES if name.startswith(f"{one}-"))
@@ -143,6 +157,23 @@ def test_a_slip_of_a_torch_model_is_named(name):
     assert not report.same
     if verdict == "named":
         assert max(cause.remaining for cause in row.causes) * 100 <= row.added
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_slip_of_a_drawn_model_is_named(name, drawn_folder):
+    family, site, causes = DRAWN[name]
+    kind = next(kind for kind in ("decoders", "vision") if family in drawn_models(kind))
+    tower = ":vision" if family in ("clip", "siglip") else ""
+    checkpoint = open_checkpoint(f"{drawn_folder(family, kind)}{tower}")
+    is_pictured = kind == "vision" and not name.startswith("dinov2-wide")
+    report = compare_with_model(
+        checkpoint,
+        open_dump(str(REFERENCES / "slips" / f"{name}-float32.npz")),
+        Request(why=True),
+        image=np.asarray(Image.open(REFERENCES / "models" / "vit.png")) if is_pictured else None,
+    )
+    row = first_difference(report)
+    assert (row.site, row.verdict, {cause.name for cause in row.causes}) == (site, "named", causes)
 
 
 def test_a_slip_below_the_noise_of_its_dtype_is_no_difference():

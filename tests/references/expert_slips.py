@@ -298,7 +298,7 @@ class QuickGelu(nn.Module):
 @slip(
     "activation quick-gelu",
     "the activation is quick-gelu ",
-    tried=("gpt2", "bert", "gemma", "phi", "siglip-classifier"),
+    tried=("gpt2", "bert", "gemma", "phi"),
 )
 def quick_gelu(port: Port):
     names = ("act", "act_fn", "activation_fn", "intermediate_act_fn", "activation")
@@ -326,7 +326,8 @@ def turn(change: Callable[..., Any]) -> Callable[[Port], list[Any]]:
                 cos, sin = (torch.cat((one, one), dim=-1) for one in (angles[0].real, angles[0].imag))
             else:
                 cos, sin = angles[:2]
-            return change(q, k, cos[:, None], sin[:, None], name != "apply_rotary_pos_emb")
+            both = change(q, k, cos[:, None], sin[:, None], name != "apply_rotary_pos_emb")
+            return tuple(one.to(q.dtype) for one in both)
 
         return [mock.patch.object(port.modeling, name, rotate)]
 

@@ -31,12 +31,19 @@ from unittest import mock
 import numpy as np
 import torch
 import transformers
+from make_vision import FloatProcessor
+from PIL import Image
 from torch import nn
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger.compare import Request, compare_with_model
 from attnkit.debugger.dumps import open_dump
+from attnkit.debugger.modules import renamed
 from attnkit.debugger.names import locate_sites
 from attnkit.debugger.report import VerdictReport
 from attnkit.inputs import layers as model_layers
@@ -48,6 +55,9 @@ FAMILIES = (
     "albert", "t5", "t5-gated", "marian",
 )  # fmt: skip
 PADDED = ("llama", "bert", "mistral")  # also as a batch of two texts
+PICTURE = HERE / "models" / "vit.png"
+TOWERS = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}  # of images, of models with a tower of texts
+WIDE = {"dinov2-wide": "dinov2"}  # models that read a wider image than their own, whose positions are resized
 DRAWN = ("decoders", "vision")  # kinds of models whose weights are drawn by their names
 
 
@@ -64,13 +74,22 @@ def folder_of(family: str) -> pathlib.Path:
     return pathlib.Path(drawn_folder(kind)(family, np.float32))
 
 
+def processor_of(folder: str, **changes: Any) -> Callable[..., Any]:
+    """The processor of images of a folder, as transformers has it with Pillow, with some values changed."""
+    values = json.loads((pathlib.Path(folder) / "preprocessor_config.json").read_text())
+    kind = values.pop("image_processor_type", "ViTImageProcessor")
+    processors = (BitImageProcessorPil, CLIPImageProcessorPil, SiglipImageProcessorPil, ViTImageProcessorPil)
+    processor = next((one for one in processors if one.__name__ == f"{kind}Pil"), FloatProcessor)
+    return processor(**values | changes)
+
+
 class Port:
     """A model of transformers, with the path of the module of each layer's parameters."""
 
     def __init__(self, family: str, dtype: torch.dtype = torch.float32, padded: bool = False) -> None:
-        folder = folder_of(family)
+        folder = folder_of(WIDE.get(family, family))
         raw = json.loads((folder / "config.json").read_text())
-        name = (raw.get("architectures") or ["AutoModel"])[0].removeprefix("TF")
+        name = TOWERS.get(family) or (raw.get("architectures") or ["AutoModel"])[0].removeprefix("TF")
         stored = folder.parent == HERE / "models"
         self.family, self.dtype = family, dtype
         has_alibi = raw["model_type"] == "falcon" and raw.get("alibi")  # eager attention of Falcon adds it twice
@@ -78,12 +97,17 @@ class Port:
         if not stored:
             options["experts_implementation"] = "eager"
         self.model = getattr(transformers, name).from_pretrained(folder, **options).eval()
-        self.checkpoint = open_checkpoint(str(folder))
+        self.checkpoint = open_checkpoint(f"{folder}:vision" if family in TOWERS else str(folder))
         self.core = model_layers.complete_model(self.checkpoint)
         self.config = self.core.config
         self.modeling = sys.modules[type(self.model).__module__]
         self.paths = {path for path, _ in self.model.named_modules()}
         rng = np.random.default_rng(3)
+        self.picture: np.ndarray | None = None
+        self.types = self.target = None
+        if self.config.patches:
+            self.read_picture(family)
+            return
         rows, tokens = 1 + padded, 9 if stored else 21  # more than the windows and original contexts of drawn models
         vocab = self.config.stack(self.config.stacks[0]).vocab
         self.ids = rng.integers(5, vocab, (rows, tokens))
@@ -100,10 +124,23 @@ class Port:
         if self.types is not None:
             self.arguments["token_type_ids"] = torch.tensor(self.types)
 
+    def read_picture(self, family: str) -> None:
+        """Take the pixels of a picture as what the model reads."""
+        place, cut = self.checkpoint.place, self.config.patches
+        picture = np.asarray(Image.open(PICTURE).convert("RGB"))
+        if family in WIDE:
+            pixels = np.asarray(Image.fromarray(picture).resize((5 * cut.patch_width, 4 * cut.patch_height)))
+            values = torch.tensor(pixels / 127.5 - 1, dtype=self.dtype).permute(2, 0, 1)[None]
+        else:
+            self.picture = picture
+            values = torch.tensor(processor_of(place)(Image.fromarray(picture), return_tensors="np")["pixel_values"])
+        self.arguments: dict[str, Any] = {"pixel_values": values.to(self.dtype)}
+
     def path(self, layer: str, parameter: str) -> str:
         """The path of the module that holds a parameter."""
-        stored = self.checkpoint.params.specs[layer][parameter].names[0].rpartition(".")[0]
-        found = [path for path in self.paths if path == stored or path.endswith(f".{stored}")]
+        names = renamed(self.config.family, self.checkpoint.params.specs[layer][parameter].names[0])
+        stored = [name.rpartition(".")[0] for name in names]
+        found = [path for path in self.paths if any(path == one or path.endswith(f".{one}") for one in stored)]
         return min(found, key=len) if found else ""
 
     def module(self, layer: str, parameter: str) -> nn.Module:
@@ -952,7 +989,7 @@ def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def judge(port: Port, path: str) -> VerdictReport:
-    return compare_with_model(port.checkpoint, open_dump(path), Request(why=True))
+    return compare_with_model(port.checkpoint, open_dump(path), Request(why=True), image=port.picture)
 
 
 def judge_cases(families: Sequence[str], dtypes: Sequence[torch.dtype], only: str, keep: str) -> list[dict[str, Any]]:
@@ -1051,19 +1088,46 @@ FROZEN = (
     ("t5-gated", "scale added"), ("marian", "sines alternate"), ("marian", "joined flat"),
 )  # fmt: skip
 FROZEN_NARROW = (("llama", "interleaved"), ("gpt2", "no scale"), ("bert", "eps 0.001"), ("mistral", "no window"))
+# of larger models the last layer, or the embeddings of an image, alone
+EMBEDDINGS = ("pixels", "encoder.embed", "encoder.positions")
+FROZEN_PARTS = {
+    "decoder.3": (
+        ("mixtral", "two experts exchanged"), ("qwen3_moe", "one expert"), ("olmoe", "softmax after top-k"),
+        ("qwen2_moe", "no gate of the shared expert"), ("gpt_oss", "no 1 of the up projection"),
+        ("gpt_oss", "experts with SiLU"), ("gpt_oss", "gate and up of experts in halves"),
+        ("deepseek_v3", "no correction"), ("deepseek_v3", "correction in the gates"), ("deepseek_v3", "groups ignored"),
+        ("deepseek_v3", "no mscale"), ("deepseek_v2", "factor on the shared expert"),
+        ("deepseek_v2", "latent rotation in the other layout"), ("deepseek_v2", "latent keys before values"),
+        ("deepseek_v2-greedy", "no norm of the q latent"), ("phi3", "fused gate and up alternate"),
+    ),
+    EMBEDDINGS: (
+        ("vit", "pixels not normalized"), ("vit", "patches by column"), ("dinov2", "mean and deviation of ImageNet"),
+        ("dinov2", "not cropped"), ("siglip", "resized by bilinear"), ("siglip", "patches with channels last"),
+        ("clip", "class token last"), ("dinov3", "no class token"), ("dinov2-registers", "registers after the patches"),
+        ("dinov2-wide", "positions by bilinear with align_corners"),
+    ),
+    "encoder.2": (("dinov2", "no LayerScale 1"),),
+}  # fmt: skip
 
 
 def freeze(dumps: pathlib.Path) -> None:
-    """Copy the dumps that the tests judge: those of FROZEN in float32, and some in bfloat16."""
+    """Copy the dumps that the tests judge: those of FROZEN in float32, some in bfloat16, and parts of others."""
     folder = HERE / "slips"
     folder.mkdir(exist_ok=True)
-    chosen = [(*one, "float32") for one in FROZEN] + [(*one, "bfloat16") for one in FROZEN_NARROW]
-    for family, key, dtype in chosen:
+    chosen = [(*one, "float32", "") for one in FROZEN] + [(*one, "bfloat16", "") for one in FROZEN_NARROW]
+    chosen += [(*one, "float32", part) for part, some in FROZEN_PARTS.items() for one in some]
+    for family, key, dtype, part in chosen:
         name = f"{family}-{key.replace(' ', '-')}-{dtype}"
-        source = next(dumps / f"{name}{end}.npz" for end in ("-modules", "") if (dumps / f"{name}{end}.npz").exists())
+        dump = (dumps / f"{name}{end}.npz" for end in ("-modules", ""))
+        source = next((one for one in dump if one.exists()), None)
+        if source is None:  # only some families were run
+            continue
         names = [*open_dump(str(source))]
-        located = locate_sites(names, open_checkpoint(str(HERE / "models" / family))).sources.values()
-        kept = {one.name for one in located} | {name for name in names if name.startswith("input.")}
+        place = folder_of(WIDE.get(family, family))
+        model = open_checkpoint(f"{place}:vision" if family in TOWERS else str(place))
+        located = locate_sites(names, model).sources.items()
+        kept = {one.name for site, one in located if site.startswith(part)}
+        kept |= {name for name in names if name.startswith("input.")}
         with (
             zipfile.ZipFile(source) as before,
             zipfile.ZipFile(folder / f"{name}.npz", "w", zipfile.ZIP_DEFLATED) as after,
@@ -1103,6 +1167,12 @@ def table_rows(counts: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:
         yield f"| {key} | " + " | ".join(cells) + " |"
 
 
+def in_order(counts: dict[str, Any]) -> dict[str, Any]:
+    """The rows of the table, those of two slips at once last."""
+    pairs = {" and ".join(keys) for _, *keys in PAIRS}
+    return dict(sorted(counts.items(), key=lambda one: one[0] in pairs))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("families", nargs="*")
@@ -1110,14 +1180,20 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--keep", default="", help="a folder for the dumps")
     parser.add_argument("--dtype", default="float32,bfloat16")
+    parser.add_argument("--cases", default="", help="the module whose slips are tried")
+    parser.add_argument("--update", action="store_true", help="write the rows of the slips of some families anew")
     chosen = parser.parse_args()
     dtypes = [getattr(torch, name) for name in chosen.dtype.split(",")]
+    for key in [key for key, case in CASES.items() if chosen.cases not in ("", case.apply.__module__)]:
+        del CASES[key]
     results = judge_cases(chosen.families or FAMILIES, dtypes, chosen.only, chosen.keep)
     if not chosen.families:
         results += judge_pairs(torch.float32, chosen.keep)
     counts = count_outcomes(results)
     print("\n".join(table_rows(counts)))
-    if not (chosen.families or chosen.only):
+    if chosen.update or not (chosen.families or chosen.only):
+        known = json.loads((HERE / "slips.json").read_text()) if chosen.update else {}
+        counts = in_order({**known, **counts})
         lines = ",\n".join(f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(one)}" for key, one in counts.items())
         (HERE / "slips.json").write_text(f"{{\n{lines}\n}}\n")
         if chosen.keep:
@@ -1128,6 +1204,6 @@ if __name__ == "__main__":
     importlib.import_module("warnings").simplefilter("ignore")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    for cases in ("expert_slips",):  # which add their cases to those of the module of this name
+    for cases in ("expert_slips", "image_slips"):  # which add their cases to those of the module of this name
         importlib.import_module(cases)
     importlib.import_module("make_slips").main()
