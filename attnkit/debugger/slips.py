@@ -45,7 +45,7 @@ THETAS = (1e4, 1.5e5, 1.6e5, 5e5, 1e6)  # of published models
 EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)  # of published models
 ROUNDINGS = ("bfloat16", "float16")
 TELLING = 1e-4  # of the largest number: by which a token differs that another expert computed
-MOST_TOKENS = 16  # that are looked at to find which
+OF_EACH, MOST_TOKENS = 2, 64  # of each expert and of all: tokens that are looked at to find which
 
 Change = tuple[str, Stage]  # the name of a slip, and the stage as it has it
 
@@ -657,7 +657,10 @@ def fit_experts(graph: Graph, stage: Stage, reads: Sequence[Array], mine: Array,
     assert mixture is not None
     gap = mine - graph.apply(stage, reads)
     least = max(TELLING * float(np.abs(gap).max()), noise)
-    wrong = np.argwhere(np.abs(gap).max(axis=-1) > least)[:MOST_TOKENS]
+    wrong = np.argwhere(np.abs(gap).max(axis=-1) > least)
+    of_token = reads[2][tuple(wrong.T)]  # (N, k)
+    seen = [np.flatnonzero((of_token == number).any(axis=-1))[:OF_EACH] for number in np.unique(of_token)]
+    wrong = wrong[np.unique(np.concatenate([*seen, np.arange(0)]))[:MOST_TOKENS].astype(np.int64)]
     x, gates, chosen, gap = (one[tuple(wrong.T)] for one in (*reads, gap))  # (N, D), (N, k), (N, k), (N, D)
     each = [np.full((1, len(x), 1), number) for number in range(mixture.count)]
     ones = np.ones((1, len(x), 1), x.dtype)

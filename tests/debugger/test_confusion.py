@@ -130,13 +130,113 @@ NAMED = {
 
 @pytest.fixture(scope="module")
 def drawn_folder(tmp_path_factory):
-    """The folder of a model whose weights are drawn, of a kind."""
+    """The folder of a model whose weights are drawn, or of ViT."""
     kinds = {kind: keep_folders(tmp_path_factory.mktemp, kind) for kind in ("decoders", "vision")}
-    return lambda family, kind: kinds[kind](family, np.float32)
+
+    def write(family):
+        kind = next((kind for kind in kinds if family in drawn_models(kind)), None)
+        return folder(family) if kind is None else kinds[kind](family, np.float32)
+
+    return write
 
 
 # dump of a drawn model -> its family, the site that the slip is found at, and the causes
-DRAWN = {}
+DRAWN = {
+    "clip-class-token-last": ("clip", "encoder.positions", {"the class token is last, not first"}),
+    "deepseek_v2-factor-on-the-shared-expert": (
+        "deepseek_v2",
+        "decoder.3.ffn.output",
+        {"the factor of the gates multiplies the shared expert too"},
+    ),
+    "deepseek_v2-greedy-no-norm-of-the-q-latent": (
+        "deepseek_v2-greedy",
+        "decoder.3.self.q_latent",
+        {"the norm is missing"},
+    ),
+    "deepseek_v2-latent-keys-before-values": (
+        "deepseek_v2",
+        "decoder.3.self.weights",
+        {"keys and values are cut one after another; they are stored per head"},
+    ),
+    "deepseek_v2-latent-rotation-in-the-other-layout": (
+        "deepseek_v2",
+        "decoder.0.self.weights",
+        {"rotary pairs are halves instead of neighbours"},
+    ),
+    "deepseek_v3-correction-in-the-gates": (
+        "deepseek_v3",
+        "decoder.3.ffn.gates",
+        {"the correction of the choice of experts is in the gates too"},
+    ),
+    "deepseek_v3-groups-ignored": ("deepseek_v3", "decoder.3.ffn.chosen", {"the groups of experts are ignored"}),
+    "deepseek_v3-no-correction": (
+        "deepseek_v3",
+        "decoder.3.ffn.chosen",
+        {"the correction of the choice of experts is missing"},
+    ),
+    "deepseek_v3-no-mscale": (
+        "deepseek_v3",
+        "decoder.3.self.weights",
+        {"the scale of the scores is 1/√K", "the square of mscale is missing in the scale of the scores"},
+    ),
+    "dinov2-mean-and-deviation-of-ImageNet": (
+        "dinov2",
+        "pixels",
+        {"the pixels are normalized by mean and deviation of ImageNet"},
+    ),
+    "dinov2-no-LayerScale-1": ("dinov2", "encoder.2.scale1", {"the factors of the features (LayerScale) are missing"}),
+    "dinov2-not-cropped": ("dinov2", "pixels", {"the picture is not cropped after it is resized"}),
+    "dinov2-registers-registers-after-the-patches": (
+        "dinov2-registers",
+        "encoder.positions",
+        {"the registers are after the patches, not before them"},
+    ),
+    "dinov2-wide-positions-by-bilinear-with-align_corners": (
+        "dinov2-wide",
+        "encoder.positions",
+        {"the positions are resized by the filter bilinear with align_corners"},
+    ),
+    "dinov3-no-class-token": ("dinov3", "encoder.embed", {"the class token is missing"}),
+    "gpt_oss-experts-with-SiLU": ("gpt_oss", "decoder.3.ffn.output", {"the activation is silu (expected quick-gelu)"}),
+    "gpt_oss-gate-and-up-of-experts-in-halves": (
+        "gpt_oss",
+        "decoder.3.ffn.output",
+        {"gate and up are cut as halves; their columns alternate"},
+    ),
+    "gpt_oss-no-1-of-the-up-projection": (
+        "gpt_oss",
+        "decoder.3.ffn.output",
+        {"the 1 that is added to the up projection is missing"},
+    ),
+    "mixtral-two-experts-exchanged": ("mixtral", "decoder.3.ffn.output", {"experts 1 and 3 are exchanged"}),
+    "olmoe-softmax-after-top-k": (
+        "olmoe",
+        "decoder.3.ffn.gates",
+        {
+            "the gates are softmax over the chosen experts alone",
+            "the gates of the chosen experts are divided by their sum",
+        },
+    ),
+    "phi3-fused-gate-and-up-alternate": (
+        "phi3",
+        "decoder.3.ffn.activated",
+        {"gate and up are cut as alternating columns; they are halves"},
+    ),
+    "qwen2_moe-no-gate-of-the-shared-expert": (
+        "qwen2_moe",
+        "decoder.3.ffn.output",
+        {"the gate of the shared expert is missing"},
+    ),
+    "qwen3_moe-one-expert": ("qwen3_moe", "decoder.3.ffn.chosen", {"1 expert computes each token, not 3"}),
+    "siglip-patches-with-channels-last": (
+        "siglip",
+        "encoder.positions",
+        {"the pixels of a patch are flattened with the channels last"},
+    ),
+    "siglip-resized-by-bilinear": ("siglip", "pixels", {"the picture is resized by the filter bilinear"}),
+    "vit-patches-by-column": ("vit", "encoder.positions", {"the patches are taken column by column, not row by row"}),
+    "vit-pixels-not-normalized": ("vit", "pixels", {"the pixels are not normalized"}),
+}
 
 
 def judge(name, why=True):
@@ -162,10 +262,9 @@ def test_a_slip_of_a_torch_model_is_named(name):
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_slip_of_a_drawn_model_is_named(name, drawn_folder):
     family, site, causes = DRAWN[name]
-    kind = next(kind for kind in ("decoders", "vision") if family in drawn_models(kind))
-    tower = ":vision" if family in ("clip", "siglip") else ""
-    checkpoint = open_checkpoint(f"{drawn_folder(family, kind)}{tower}")
-    is_pictured = kind == "vision" and not name.startswith("dinov2-wide")
+    is_wide, tower = family.endswith("-wide"), ":vision" * (family in ("clip", "siglip"))
+    checkpoint = open_checkpoint(f"{drawn_folder(family.removesuffix('-wide'))}{tower}")
+    is_pictured = checkpoint.config.patches and not is_wide
     report = compare_with_model(
         checkpoint,
         open_dump(str(REFERENCES / "slips" / f"{name}-float32.npz")),

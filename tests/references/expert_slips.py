@@ -302,7 +302,7 @@ class QuickGelu(nn.Module):
 )
 def quick_gelu(port: Port):
     names = ("act", "act_fn", "activation_fn", "intermediate_act_fn", "activation")
-    path = [path for path, _ in port.model.named_modules() if path.rpartition(".")[2] in names and "." in path][-1]
+    path = [path for path, _ in port.model.named_modules() if path.rpartition(".")[2] in names and ".1." in path][-1]
     port.replace(path, QuickGelu())
     return []
 

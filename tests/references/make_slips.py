@@ -583,7 +583,7 @@ def own(module: nn.Module) -> nn.Module:
 def has_bias(part: str, parameter: str):
     def check(port: Port) -> bool:
         specs = port.checkpoint.params.specs[last_of(port, part)]
-        return parameter in specs and specs[parameter].split == (0, 1)
+        return parameter in specs and specs[parameter].share.is_whole
 
     return check
 
@@ -607,7 +607,7 @@ for weight in ("wq", "wv", "wo"):
     def is_square(port: Port, weight=weight) -> bool:
         spec = port.checkpoint.params.specs[last_of(port, "self")][weight]
         shape = port.config.parameter_shape(last_of(port, "self"), weight)
-        return shape[0] == shape[1] and spec.split == (0, 1)
+        return shape[0] == shape[1] and spec.share.is_whole
 
     def transpose(port: Port, weight=weight):
         module = own(port.module(last_of(port, "self"), weight))
@@ -636,7 +636,7 @@ for part, parameter in (("self", "wo"), ("ffn", "w2"), ("norm2", "gamma")):
 
 
 def is_fused(port: Port) -> bool:
-    return port.checkpoint.params.specs[last_of(port, "self")]["wq"].split[1] == 3
+    return port.checkpoint.params.specs[last_of(port, "self")]["wq"].share.total == 3
 
 
 @slip("fused per head", "the fused q, k and v are split per head", families=is_fused)
@@ -1097,7 +1097,7 @@ FROZEN_PARTS = {
         ("gpt_oss", "experts with SiLU"), ("gpt_oss", "gate and up of experts in halves"),
         ("deepseek_v3", "no correction"), ("deepseek_v3", "correction in the gates"), ("deepseek_v3", "groups ignored"),
         ("deepseek_v3", "no mscale"), ("deepseek_v2", "factor on the shared expert"),
-        ("deepseek_v2", "latent rotation in the other layout"), ("deepseek_v2", "latent keys before values"),
+        ("deepseek_v2", "latent keys before values"),
         ("deepseek_v2-greedy", "no norm of the q latent"), ("phi3", "fused gate and up alternate"),
     ),
     EMBEDDINGS: (
@@ -1106,6 +1106,7 @@ FROZEN_PARTS = {
         ("clip", "class token last"), ("dinov3", "no class token"), ("dinov2-registers", "registers after the patches"),
         ("dinov2-wide", "positions by bilinear with align_corners"),
     ),
+    "decoder.0": (("deepseek_v2", "latent rotation in the other layout"),),
     "encoder.2": (("dinov2", "no LayerScale 1"),),
 }  # fmt: skip
 
