@@ -9,6 +9,18 @@ import numpy as np
 import safetensors.numpy
 
 REFERENCES = Path(__file__).parent / "references"
+RAMP = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 500.0}
+# variants of drawn models: the model, and keys of its config.json
+VARIANTS = {
+    "granite-large": ("granite", {"embedding_multiplier": 3000.0}),
+    "phi3-partial": (
+        "phi3-long",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}},
+    ),
+    "qwen3-factor": ("qwen3", {"rope_parameters": RAMP | {"attention_factor": 1.3}}),
+    "qwen3-ramp": ("qwen3", {"rope_parameters": RAMP | {"truncate": False}}),
+    "qwen3-yarn": ("qwen3", {"rope_parameters": RAMP}),
+}
 
 
 def draw_tensor(name: str, shape: Sequence[int], center: float) -> np.ndarray:
@@ -46,6 +58,12 @@ def write_model(name: str, folder: Path, dtype: type = np.float32, kind: str = "
     if "preprocessor" in model:
         (folder / "preprocessor_config.json").write_text(json.dumps(model["preprocessor"]))
     return folder
+
+
+def write_variant(name: str, folder: Path) -> Path:
+    """Write the folder of a variant of a drawn decoder."""
+    origin, changes = VARIANTS[name]
+    return write_model(origin, folder, **changes)
 
 
 def keep_folders(make_folder: Callable[[str], Path], kind: str, files: Mapping[str, object] | None = None) -> Callable:

@@ -1,11 +1,13 @@
 """What implementations get wrong: each slip is a stage with a changed option or input, and its name in words.
 
 `find_slips` lists the slips that can occur in some stages of a graph. A slip of one name may change several stages of a
-layer at once, as rotary positions are applied to queries and to keys.
+layer at once, as rotary positions are applied to queries and to keys. `find_numbers` lists the numbers that an
+implementation may have otherwise, which are found from its arrays.
 """
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,7 +19,8 @@ from attnkit.inputs.image_processor import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, I
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig
-from attnkit.model.rotary import has_same_rotation
+from attnkit.model.positions import alibi_slopes
+from attnkit.model.rotary import has_same_rotation, rope_frequencies
 from attnkit.model.slips import (
     HEADS_LAST,
     INVERTED_PADDING,
@@ -42,7 +45,7 @@ from attnkit.model.slips import (
 )
 
 THETAS = (1e4, 1.5e5, 1.6e5, 5e5, 1e6)  # of published models
-EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)  # of published models
+EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # of published models
 ROUNDINGS = ("bfloat16", "float16")
 TELLING = 1e-4  # of the largest number: by which a token differs that another expert computed
 OF_EACH, MOST_TOKENS = 2, 64  # of each expert and of all: tokens that are looked at to find which
@@ -51,14 +54,22 @@ Change = tuple[str, Stage]  # the name of a slip, and the stage as it has it
 
 
 class Slip(NamedTuple):
-    """A slip by name: the stages of a graph that it changes, by site."""
+    """A slip by name: the stages of a graph that it changes, by site.
+
+    number, value  of a slip that is another value of a number
+    """
 
     name: str
     stages: Mapping[str, Stage]
+    number: "Number | None" = None
+    value: float = math.nan
 
 
-def find_slips(graph: Graph, cone: Sequence[Stage], dtype: str) -> list[Slip]:
-    """The slips that some stages of a graph may have in a dtype, each name once."""
+def find_slips(graph: Graph, cone: Sequence[Stage], dtype: str, named: Collection[str] = ()) -> list[Slip]:
+    """The slips that some stages of a graph may have in a dtype, each name once.
+
+    named  the slips that stages before these have
+    """
     found: dict[str, dict[str, Stage]] = {}
     for stage in cone:
         changes = [*SLIPS[stage.operation](graph, stage)] if stage.operation in SLIPS else []
@@ -67,11 +78,63 @@ def find_slips(graph: Graph, cone: Sequence[Stage], dtype: str) -> list[Slip]:
             changes += rounding_slips(graph, stage)
         for name, changed in changes:
             found.setdefault(name, {})[stage.site] = changed
-    return [Slip(name, stages) for name, stages in found.items()]
+    published = [number.slip(value) for number in find_numbers(graph, cone) for value in number.published]
+    late = {name for name, end in FIRST_AT.items() if not any(stage.site.endswith(end) for stage in cone)}
+    return [*(Slip(name, stages) for name, stages in found.items() if name not in late or name in named), *published]
+
+
+class Number(NamedTuple):
+    """A number that an implementation may have otherwise.
+
+    sentence  the slip in words, with {} for the number
+    stages    the changed stages by site, made from the number
+    stated    the number of the model
+    range     where it is looked for, on a logarithmic scale
+    published  other values that models have, which are tried before
+    """
+
+    sentence: str
+    stages: Mapping[str, Callable[[float], Stage]]
+    stated: float
+    range: tuple[float, float]
+    published: tuple[float, ...] = ()
+
+    def slip(self, value: float) -> Slip:
+        """The slip with a value of the number.
+
+        >>> Number("ε is {}", {}, 1e-5, (1e-12, 1.0)).slip(1e-3).name
+        'ε is 0.001'
+        """
+        stages = {site: make(value) for site, make in self.stages.items()}
+        return Slip(self.sentence.format(f"{value:g}"), stages, self, value)
+
+
+def find_numbers(graph: Graph, cone: Sequence[Stage]) -> list[Number]:
+    """The numbers that some stages of a graph may have otherwise, each sentence once."""
+    found: dict[str, Number] = {}
+    for stage in cone:
+        for sentence, option, stated, limits, *published in NUMBERS.get(stage.operation, _no_numbers)(graph, stage):
+            make = functools.partial(_with_number, stage, option)
+            others = tuple(one for one in published if not math.isclose(one, stated))
+            number = found.setdefault(sentence, Number(sentence, {}, stated, limits, others))
+            found[sentence] = number._replace(stages={**number.stages, stage.site: make})
+    return [*found.values()]
+
+
+def _with_number(stage: Stage, option: str, value: float) -> Stage:
+    """A stage with a number as an option, or as an entry of one: rope.rope_theta, norm.eps."""
+    name, _, entry = option.partition(".")
+    if not entry:
+        return stage.change(**{name: value})
+    whole = stage.options[name]
+    return stage.change(**{name: {**whole, entry: value} if isinstance(whole, dict) else whole._replace(eps=value)})
 
 
 POST_NORM = "the norms follow the residuals (post-norm, not pre-norm)"
 PARALLEL = "the sub-layers read the same input (parallel, not serial)"
+CAPPED_FIRST = "the soft cap of the scores is applied before their scale, not after it"
+FIRST_AT = {CAPPED_FIRST: ".scaled"}  # slips of several stages, and the end of the site that shows them first
+SERIAL = "the sub-layers follow one another (serial, not parallel)"
 AS_READ = " (as the next norm reads it)"
 
 
@@ -85,7 +148,9 @@ def block_slips(graph: Graph, stage: Stage) -> Iterator[Change]:
         return
     parts, start = block.parts, block.start
     for at, part in enumerate(parts):
-        if graph.core.config.norm_first:
+        if graph.core.config.parallel:
+            yield from _serial(stage, part, parts, at)
+        elif graph.core.config.norm_first:
             yield from _post_norm(stage, part, parts, at, start)
             yield from _parallel(stage, part, parts, at, start)
         else:
@@ -106,17 +171,29 @@ def _post_norm(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int,
 
 
 def _parallel(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int, start: str) -> Iterator[Change]:
+    yield from _one_norm(stage, part, parts, at)
     if at and stage.site == part.norm:
         yield PARALLEL, stage._replace(inputs=(start,))
-    elif at and part.norm in stage.inputs and stage.operation == "linear":
-        yield (
-            f"{part.norm} is left out: the sub-layers read one norm (parallel)",
-            stage._replace(inputs=(parts[0].norm,)),
-        )
     elif stage.site == part.residual and at + 1 == len(parts):
         yield PARALLEL, stage._replace(inputs=(*(one.output for one in parts), start))
     elif stage.site == part.residual:
         yield PARALLEL + AS_READ, stage._replace(inputs=(start,))
+
+
+def _serial(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int) -> Iterator[Change]:
+    """Slips of sub-layers that read the same input in the model."""
+    yield from _one_norm(stage, part, parts, at)
+    if at and stage.site == part.norm:
+        yield SERIAL, stage._replace(inputs=(parts[at - 1].residual,))
+
+
+def _one_norm(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int) -> Iterator[Change]:
+    """A sub-layer that reads the norm of the first; what it reads may have the name of its own norm."""
+    words, first = f"{part.norm} is left out: the sub-layers read one norm (parallel)", (parts[0].norm,)
+    if at and stage.site == part.norm:
+        yield words, stage._replace(operation="scale", inputs=first)
+    elif at and part.norm in stage.inputs and stage.operation == "linear":
+        yield words, stage._replace(inputs=first)
 
 
 def _pre_norm(
@@ -293,7 +370,8 @@ def slip_scale(graph: Graph, stage: Stage) -> Iterator[Change]:
     if (rules := stage.options.get("rules")) is None:
         width = math.sqrt(graph.core.config.width)
         if factor != 1:
-            yield "the factor √D of the embeddings is missing", stage.change(factor=1.0)
+            words = "√D" if math.isclose(factor, width) else f"{factor:g}"
+            yield f"the factor {words} of the embeddings is missing", stage.change(factor=1.0)
         if not math.isclose(factor, width):
             yield "the embeddings are multiplied by √D", stage.change(factor=width)
         if len(stage.inputs) > 1:
@@ -305,8 +383,13 @@ def slip_scale(graph: Graph, stage: Stage) -> Iterator[Change]:
         SCALE_OF_WIDTH,
         stage.change(factor=(rules.heads * rules.head_dim) ** -0.5),
     )
+    share = graph.core.config.width / rules.heads
+    if not math.isclose(share, rules.head_dim):
+        yield "the scale of the scores is 1/√(D/H), though a head is not D/H wide", stage.change(factor=share**-0.5)
     yield SCALED_TWICE, stage.change(factor=factor * factor)
     yield MULTIPLIED_SCALE, stage.change(factor=rules.head_dim**0.5)
+    if rules.softcap:
+        yield CAPPED_FIRST, stage._replace(inputs=(stage.site.replace(".scaled", ".capped"),))
     if rules.latent is not None:
         yield from _slip_latent_scale(stage)
 
@@ -376,11 +459,14 @@ def _norm_before(graph: Graph, residual: Stage) -> str:
     return next((norm for norm in norms if norm in reads), "")
 
 
+UNIT_OFFSETS = (
+    (1.0, "the norm multiplies by 1 + weight, not by weight"),
+    (-1.0, "the norm multiplies by weight, not by 1 + weight"),
+)
+
+
 def slip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
-    params, (gamma, beta) = graph.core.params.get(stage.layer, {}), stage.options["names"]
-    for eps in EPSILONS:
-        if not math.isclose(eps, stage.options["eps"]):
-            yield f"eps of the norm is {eps:g} instead of {stage.options['eps']:g}", stage.change(eps=eps)
+    params = graph.core.params.get(stage.layer, {})
     yield "eps of the norm is added to the standard deviation, not to the variance", stage.change(eps_outside=True)
     yield N_MINUS_1, stage.change(ddof=1)
     yield "the norm is missing", stage.change(skips=True)
@@ -388,14 +474,10 @@ def slip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield NO_MEAN, stage.change(kind="rms")
     else:
         yield "the norm subtracts the mean (layer norm)", stage.change(kind="layer")
-    if gamma in params:
-        yield "the norm multiplies by 1 + weight, not by weight", stage.change(offset=1.0)
-        yield "the weight of the norm is missing", stage.change(missing=(gamma,))
-    if beta in params:
-        yield "the bias of the norm is missing", stage.change(missing=(beta,))
-    if {gamma, beta} <= {*params}:
-        yield "weight and bias of the norm are missing", stage.change(missing=(gamma, beta))
+    yield "the squares of the norm overflow in float16", stage.change(rounds_squares="float16")
+    yield from _slip_weights(params, stage)
     yield from _neighbours(graph, stage)
+    yield from _other_norms(graph, stage)
     before = graph.stages[stage.inputs[0]]
     if before.operation == "add" and before.site.endswith(".residual") and not graph.core.config.norm_first:
         yield RESIDUAL_AFTER, stage._replace(inputs=before.inputs[:1])
@@ -408,6 +490,71 @@ def _neighbours(graph: Graph, stage: Stage) -> Iterator[Change]:
         layer = f"{stack}.{other}.{part}"
         if layer in graph.core.params and _same_shapes(graph, stage.layer, layer):
             yield f"the parameters are those of {layer}", stage._replace(layer=layer)
+
+
+def _other_norms(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Parameters of another norm of the layer, whose own may be those of this one."""
+    block, is_numbered = stage.layer.rpartition(".")[0], stage.layer.count(".") == 2
+    norms = [one for one in graph.core.params if one.startswith(f"{block}.") and "norm" in one]
+    for other in norms if is_numbered else ():
+        if other != stage.layer and _same_shapes(graph, stage.layer, other):
+            changed = stage._replace(layer=other)
+            yield f"the parameters are those of {other}", changed
+            first, second = sorted((stage.layer, other))
+            yield f"the parameters of {first} and {second} are exchanged", changed
+
+
+def slip_head_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of a norm of queries or keys."""
+    letter, params = stage.site.rpartition(".")[2][0], graph.core.params[stage.layer]
+    gamma, beta = stage.options["names"]
+    norm = stage.options["norm"]
+    rotation = graph.stages[stage.site.removesuffix("_normed")].options
+    yield from of_both(letter, "not normalized", stage.change(skips=True))
+    if "rope" in rotation:
+        turned = {name: rotation[name] for name in ROTATION if name in rotation}
+        yield from of_both(letter, "normalized after the rotation, not before", stage.change(rotates=True, **turned))
+    if norm.scope == "projection":
+        each = stage.change(norm=norm._replace(scope="heads"))
+        yield from of_both(letter, "normalized head by head, not over all heads together", each)
+    elif stage.options["heads"] > 1:
+        whole = stage.change(norm=norm._replace(scope="projection"))
+        yield from of_both(letter, "normalized over all heads together, not head by head", whole)
+    other = "qk".replace(letter, "")
+    names = tuple(f"{name.removesuffix(f'_{letter}')}_{other}" for name in (gamma, beta))
+    if gamma in params and params[gamma].shape == params[names[0]].shape:
+        exchanged = stage.change(names=names)
+        yield f"{WHOSE[letter]} are normalized with the parameters of {WHOSE[other]}", exchanged
+        yield "the norms of queries and keys are exchanged", exchanged
+    yield "eps of the norm is added to the standard deviation, not to the variance", stage.change(eps_outside=True)
+    if norm.kind == "layer":
+        yield "the norm does not subtract the mean (RMS norm)", stage.change(norm=norm._replace(kind="rms"))
+    else:
+        yield "the norm subtracts the mean (layer norm)", stage.change(norm=norm._replace(kind="layer"))
+    yield from _slip_weights(params, stage)
+    yield from _neighbours(graph, stage)
+
+
+def _slip_weights(params: Mapping[str, Any], stage: Stage) -> Iterator[Change]:
+    """Slips of the weight and the bias of a norm."""
+    gamma, beta = stage.options["names"]
+    if gamma in params:
+        for offset, words in UNIT_OFFSETS:
+            yield words, stage.change(offset=offset)
+        yield "the weight of the norm is missing", stage.change(missing=(gamma,))
+    if beta in params:
+        yield "the bias of the norm is missing", stage.change(missing=(beta,))
+    if {gamma, beta} <= {*params}:
+        yield "weight and bias of the norm are missing", stage.change(missing=(gamma, beta))
+
+
+WHOSE = {"q": "queries", "k": "keys"}
+
+
+def of_both(letter: str, words: str, changed: Stage) -> Iterator[Change]:
+    """A slip of queries or of keys alone, and of both."""
+    yield f"{WHOSE[letter]} are {words}", changed
+    yield f"queries and keys are {words}", changed
 
 
 def _same_shapes(graph: Graph, layer: str, other: str) -> bool:
@@ -435,15 +582,20 @@ def slip_linear(graph: Graph, stage: Stage) -> Iterator[Change]:
         if instead != weight and params[instead].shape == params[weight].shape:
             exchanged = stage.change(names=(instead, f"b{instead[1:]}"))
             yield f"{weight[1:]} is computed with the weight of {instead[1:]}", exchanged
-    place = "qkv".find(weight[1:]) if weight in ("wq", "wk", "wv") else -1
-    rules = graph.core.config.attention_rules.get(stage.layer)
-    if place >= 0 and rules and not rules.is_cross and rules.heads == rules.kv_heads > 1:
-        split = stage._replace(operation="split wrong")
+    if weight in ("wq", "wk", "wv"):
+        yield from _cut_fused(graph, stage, weight[1:], stage._replace(operation="split wrong"))
+
+
+def _cut_fused(graph: Graph, stage: Stage, letter: str, cut: Stage) -> Iterator[Change]:
+    """Another layout of fused queries, keys and values; `cut` is the stage that cuts them."""
+    rules = graph.core.config.attention_rules.get(stage.site.rpartition(".")[0])
+    if rules and not rules.is_cross and not rules.latent and rules.kv_heads > 1:
+        each = "per head" if rules.heads == rules.kv_heads else "by groups of heads"
         for stored, words in (
-            ("flat", "the fused q, k and v are split per head; they are stored one after another"),
-            ("per head", "the fused q, k and v are split one after another; they are stored per head"),
+            ("flat", f"the fused q, k and v are split {each}; they are stored one after another"),
+            ("grouped", f"the fused q, k and v are split one after another; they are stored {each}"),
         ):
-            yield words, split.change(heads=rules.heads, place=place, stored=stored)
+            yield words, cut.change(groups=rules.kv_heads, place="qkv".index(letter), stored=stored)
 
 
 # how keys and values are cut out of what a latent expands to
@@ -473,14 +625,21 @@ def slip_heads(graph: Graph, stage: Stage) -> Iterator[Change]:
     if stage.options["heads"] > 1:
         yield "heads are split without transposing", stage.change(splits="no transposing")
         yield HEADS_LAST, stage.change(splits="heads last")
-    rope = stage.options.get("rope")
-    if rope is None:
-        return
-    if letter == "v":
+    if stage.options.get("splits") != "before":  # by a norm
+        projected = tuple(f"{stage.site[:-1]}{one}_projected" for one in "qkv")
+        yield from _cut_fused(graph, stage, letter, stage._replace(inputs=projected))
+    if "rope" not in stage.options:
+        yield from _rotate_unrotated(graph, stage, letter)
+    elif letter == "v":
         yield "values are rotated", stage.change(times=1)
-        return
-    where = np.asarray(stage.options["where"])
-    whose = {"q": "queries", "k": "keys"}[letter]
+    else:
+        yield from _slip_rotation(graph, stage, letter)
+
+
+def _slip_rotation(graph: Graph, stage: Stage, letter: str) -> Iterator[Change]:
+    """Slips of the rotation of queries or keys."""
+    where, rope = np.asarray(stage.options["where"]), stage.options["rope"]
+    whose = WHOSE[letter]
     if stage.options.get("part") == "last":
         yield "the first features of a head are rotated, not the last", stage.change(part="first")
     is_interleaved = stage.options.get("interleaved", False)
@@ -488,31 +647,62 @@ def slip_heads(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield f"rotary pairs are {order}", stage.change(interleaved=not is_interleaved)
     yield "the rotation turns the other way", stage.change(direction=-1)
     for times, words in ((0, "not rotated"), (2, "rotated twice")):
-        yield f"{whose} are {words}", stage.change(times=times)
-        yield f"queries and keys are {words}", stage.change(times=times)
+        changed = stage.change(times=times)
+        yield from of_both(letter, words, changed)
+        if times == 0 and stage.options.get("splits") == "before":  # by the norm
+            yield from of_both(letter, "normalized after the rotation, not before", changed)
     for shift in (1, -1):
         yield f"rotary positions are shifted by {shift:+}", stage.change(where=where + shift)
         yield f"rotary positions of {whose} are shifted by {shift:+}", stage.change(where=where + shift)
     if where.ndim == 2:
-        lengths = where.max(axis=-1) + 1
-        shortest, longest = int(lengths.min()), int(lengths.max())
-        if shortest < longest and not has_same_rotation(rope, shortest, longest):
-            words = "rotary frequencies are those of the longest text of the batch, as in transformers"
-            yield words, stage.change(length=longest)
-        yield "rotary positions count the padding", stage.change(where=np.arange(where.shape[-1]))
-    size = stage.shape[-1]
+        yield from _rotate_padding(stage, where, rope)
+    size, width = stage.shape[-1], stage.options["width"]
     for share in (2, 4):
-        if size % (2 * share) == 0:
+        if size % (2 * share) == 0 and size // share != width:
             yield f"only {size // share} of {size} features of a head are rotated", stage.change(width=size // share)
+    if width < size:
+        yield "all features of a head are rotated", stage.change(width=size)
+        yield "the frequencies of rotary positions are those of the whole head", stage.change(base_width=size)
+        if stage.options.get("part") != "last":
+            yield "rotary pairs are (i, i + K/2), across the whole head", stage.change(distant=True)
+    positions = graph.core.config.positions
+    if positions.local_rope:
+        is_local = rope is positions.local_rope
+        other = positions.rope if is_local else positions.local_rope
+        words = f"rotary positions are those of layers {'without' if is_local else 'with'} a window"
+        yield words, stage.change(rope=other)
     yield from _slip_frequencies(stage, rope)
+
+
+def _rotate_padding(stage: Stage, where: Array, rope: Mapping[str, Any]) -> Iterator[Change]:
+    """Slips of the rotation of a padded batch, whose positions are (B, T)."""
+    lengths = where.max(axis=-1) + 1
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if shortest < longest and not has_same_rotation(rope, shortest, longest):
+        words = "rotary frequencies are those of the longest text of the batch, as in transformers"
+        yield words, stage.change(length=longest)
+    counted = stage.change(where=np.arange(where.shape[-1]))
+    for words in ("rotary positions count the padding", NO_PADDING + COUNTED, INVERTED_PADDING + COUNTED):
+        yield words, counted
+
+
+COUNTED = ", and rotary positions count the padding"  # those of the padding itself matter where it is not masked
+ROTATION = ("rope", "width", "interleaved", "where", "places")  # the options of a stage that rotates
+
+
+def _rotate_unrotated(graph: Graph, stage: Stage, letter: str) -> Iterator[Change]:
+    """The rotation of other layers in a layer without."""
+    others = (one.options for one in graph.stages.values() if one.operation == "heads" and "rope" in one.options)
+    rotation = next(others, None)
+    if rotation is not None and letter != "v":
+        turned = {name: rotation[name] for name in ROTATION if name in rotation}
+        words = "rotated, in a layer without rotary positions"
+        yield from of_both(letter, words, stage.change(times=1, **turned))
 
 
 def _slip_frequencies(stage: Stage, rope: Mapping[str, Any]) -> Iterator[Change]:
     """Slips of the base of rotary positions and of its scaling for long texts."""
     base = float(rope.get("rope_theta", 1e4))
-    for theta in THETAS:
-        if not math.isclose(theta, base):
-            yield f"rope_theta is {theta:g} instead of {base:g}", stage.change(rope={**rope, "rope_theta": theta})
     for form in ROUNDINGS:
         yield f"the frequencies of rotary positions are rounded to {form}", stage.change(rounds_frequencies=form)
         yield f"the cosines and sines of rotary positions are rounded to {form}", stage.change(rounds_angles=form)
@@ -520,8 +710,26 @@ def _slip_frequencies(stage: Stage, rope: Mapping[str, Any]) -> Iterator[Change]
     if kind != "default":
         plain = {"rope_type": "default", "rope_theta": base}
         yield f"the scaling of rotary positions ({kind}) is ignored", stage.change(rope=plain, factor=1.0)
+    longest = int(np.asarray(stage.options["where"]).max(initial=0)) + 1
+    factor = rope_frequencies(stage.options["width"], rope, longest)[1]
+    if factor != 1:
+        yield f"the factor of {kind} on cosines and sines is missing", stage.change(factor=1.0)
+        yield f"the factor of {kind} on cosines and sines is applied twice", stage.change(factor=factor * factor)
+    if rope.get("attention_factor") is not None:
+        formula = {name: value for name, value in rope.items() if name != "attention_factor"}
+        words = f"the factor of {kind} on cosines and sines is that of the formula, not the one that is stated"
+        yield words, stage.change(rope=formula)
     if kind == "yarn":
-        yield "the factor of yarn on cosines and sines is missing", stage.change(factor=1.0)
+        is_whole = rope.get("truncate", True)
+        words = f"the ramp of yarn is {'not ' * is_whole}truncated to whole pairs"
+        yield words, stage.change(rope={**rope, "truncate": not is_whole})
+    if kind == "longrope":
+        plain = {"rope_type": "default", "rope_theta": base}
+        yield "the factors of longrope are missing", stage.change(rope=plain, factor=factor)
+        original = int(rope["original_max_position_embeddings"])
+        is_long = longest > original
+        words = f"the {'short' if is_long else 'long'} factors of longrope are used"
+        yield words, stage.change(length=original + (not is_long))
     for other in ("linear", "dynamic"):
         if "factor" in rope and other != kind:
             words = f"the scaling of rotary positions is {other} instead of {kind}"
@@ -543,30 +751,98 @@ def slip_mask(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield OPPOSITE_CAUSAL, stage.change(rules=opposite)
     elif not rules.is_cross:
         yield "a causal mask is applied", stage.change(rules=rules._replace(causal=True))
-    if rules.window != (-1, -1):
-        left, right = rules.window
+    if not rules.is_cross:
+        yield from _slip_window(graph, stage)
+    if padding is not None:
+        for words, changed in (
+            (NO_PADDING, stage.change(padding=None)),
+            (INVERTED_PADDING, stage.change(padding=~padding)),
+        ):
+            yield words, changed
+            yield words + COUNTED, changed
+    if padding is not None or rules.causal or rules.window != (-1, -1):
+        for fill in (-1.0, 0.0, 1.0):
+            yield f"blocked scores are {fill:g} instead of −∞", stage.change(fill=fill)
+    if rules.softcap:
+        capped = stage.inputs[0]
+        yield CAPPED_FIRST, stage._replace(inputs=(capped.replace(".capped", ".scaled"), *stage.inputs[1:]))
+    if rules.relative and not rules.is_cross:
+        yield "the bias of relative positions is missing", stage.change(no_bias=True)
+        yield from RELATIVE.get(rules.relative, _no_changes)(graph, stage)
+
+
+def _slip_window(graph: Graph, stage: Stage) -> Iterator[Change]:
+    """Slips of the window of a layer, or of one that it has not."""
+    rules = stage.options["rules"]
+    left, right = rules.window
+    if left >= 0:
         yield "the window is missing", stage.change(rules=rules._replace(window=(-1, -1)))
         if rules.causal:
             none = rules._replace(window=(-1, -1), causal=False)
             yield "the causal mask and the window are missing", stage.change(rules=none)
-        for step in (1, -1):
-            sides = (left + step, right + step if right >= 0 else right)
-            if sides[0] >= 0:
-                words = f"the window is {sides[0]} keys before a query instead of {left} (off by one)"
-                yield words, stage.change(rules=rules._replace(window=sides))
-    if padding is not None:
-        yield NO_PADDING, stage.change(padding=None)
-        yield INVERTED_PADDING, stage.change(padding=~padding)
-    if padding is not None or rules.causal or rules.window != (-1, -1):
-        for fill in (-1.0, 0.0, 1.0):
-            yield f"blocked scores are {fill:g} instead of −∞", stage.change(fill=fill)
-    if rules.relative and not rules.is_cross:
-        yield "the bias of relative positions is missing", stage.change(no_bias=True)
+        for width, words in other_widths(left, stage.shape[-1]).items():
+            sides = (width, width if right >= 0 else right)
+            words = f"the window is {width} keys before a query instead of {left} ({words})"
+            yield words, stage.change(rules=rules._replace(window=sides))
+    else:
+        for width in sorted({*graph.core.config.stack(rules.stack).windows} - {-1}):
+            words = f"a window of {width} keys before a query is applied, which is that of other layers"
+            yield words, stage.change(rules=rules._replace(window=(width, -1 if rules.causal else width)))
+
+
+def other_widths(left: int, keys: int) -> dict[int, str]:
+    """The windows that are taken for one of some keys before a query, and what each is.
+
+    keys  in the text: of windows that hold all of them, one is enough
+
+    >>> other_widths(4, 20)
+    {5: 'off by one', 3: 'off by one', 8: 'twice as wide', 9: 'twice as wide', 2: 'half as wide'}
+    """
+    twice, half = "twice as wide", "half as wide"
+    found = {left + 1: "off by one", left - 1: "off by one", 2 * left: twice, 2 * left + 1: twice, left // 2: half}
+    if 2 * left >= keys - 1:
+        del found[2 * left + 1]
+    return {width: words for width, words in found.items() if width >= 0 and width != left}
+
+
+def slip_alibi(graph: Graph, stage: Stage) -> Iterator[Change]:
+    rules = stage.options["rules"]
+    right, order = alibi_slopes(rules.heads), np.arange(rules.heads)
+    for slopes, words in (
+        (2.0 ** (-8 * (order + 1) / rules.heads), "are 2^(−8 i/H) though H is no power of two"),
+        (2.0 ** (-8 * order / rules.heads), "begin at 1"),
+        (right[::-1], "are in reverse order"),
+    ):
+        if not np.allclose(slopes, right):
+            yield f"the slopes of ALiBi {words}", stage.change(slopes=slopes)
+    yield "the bias of ALiBi has the other sign", stage.change(bias_factor=-1.0)
+    if graph.core.config.positions.rounds_bias:
+        yield "the bias of ALiBi is not scaled as the scores are", stage.change(bias_factor=1 / rules.factor)
+    else:
+        yield "the bias of ALiBi is scaled as the scores are", stage.change(bias_factor=rules.factor)
+
+
+def slip_buckets(graph: Graph, stage: Stage) -> Iterator[Change]:
+    config, name = graph.core.config, stage.options["rules"].stack
+    stack = config.stack(name)
+    words = f"the buckets of relative positions are those of {'both directions' if stack.causal else 'one direction'}"
+    other: dict[str, Any] = {name: replace(stack, causal=not stack.causal)}
+    yield words, stage.change(config=replace(config, **other))
+
+
+def _no_changes(graph: Graph, stage: Stage) -> Iterator[Change]:
+    yield from ()
+
+
+# what distances add to the scores -> its slips
+RELATIVE: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {"alibi": slip_alibi, "t5": slip_buckets}
 
 
 def slip_cap(graph: Graph, stage: Stage) -> Iterator[Change]:
     if stage.options["softcap"]:
         yield "the soft cap of the scores is missing", stage.change(softcap=0.0)
+        scores = stage.inputs[0].replace(".scaled", ".scores")
+        yield CAPPED_FIRST, stage._replace(inputs=(scores,))
 
 
 SCORES = {  # what the gates are made of, by the scores of a configuration
@@ -753,8 +1029,10 @@ def slip_pool(graph: Graph, stage: Stage) -> Iterator[Change]:
 
 def slip_logits(graph: Graph, stage: Stage) -> Iterator[Change]:
     params, config = graph.core.params, graph.core.config
-    if stage.options["factor"] != 1:
+    if (factor := stage.options["factor"]) != 1:
         yield "the scale of the logits is missing", stage.change(factor=1.0)
+        words = f"the logits are multiplied by {1 / factor:g} instead of {factor:g}"
+        yield f"{words} (divided for multiplied, or the reverse)", stage.change(factor=1 / factor)
     if stage.options["softcap"]:
         yield "the soft cap of the logits is missing", stage.change(softcap=0.0)
     if "b" in params["head"]:
@@ -782,6 +1060,7 @@ SLIPS: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {
     "rows": slip_rows,
     "add": slip_add,
     "norm": slip_norm,
+    "norm of heads": slip_head_norm,
     "linear": slip_linear,
     "heads": slip_heads,
     "scores": slip_repeat,
@@ -800,4 +1079,76 @@ SLIPS: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {
     "add shared": slip_shared,
     "pool": slip_pool,
     "logits": slip_logits,
+}
+
+
+# operation -> the numbers of a stage: sentence, option, the number of the model, the range of others, published ones
+
+NumberRow = tuple[str, str, float, tuple[float, float], *tuple[float, ...]]
+WIDE = 1e3  # how many times larger or smaller a factor may be
+
+
+def _around(stated: float) -> tuple[float, float]:
+    return abs(stated) / WIDE, abs(stated) * WIDE
+
+
+def _no_numbers(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+    yield from ()
+
+
+def number_factor(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+    """The factor of embeddings or scores."""
+    factor = stage.options["factor"]
+    what = "scores" if "rules" in stage.options else "embeddings"
+    if stage.site.endswith((".scaled", ".embed")):
+        yield f"the {what} are multiplied by {{}} instead of {factor:g}", "factor", factor, _around(factor)
+
+
+def number_residual(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+    factor = stage.options.get("factor", 1.0)
+    if stage.site.endswith(".residual"):
+        yield f"the residual branch is multiplied by {{}} instead of {factor:g}", "factor", factor, _around(factor)
+
+
+def number_norm(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+    of_heads = stage.operation == "norm of heads"
+    eps, option = (stage.options["norm"].eps, "norm.eps") if of_heads else (stage.options["eps"], "eps")
+    yield f"eps of the norm is {{}} instead of {eps:g}", option, eps, (1e-9, 1.0), *EPSILONS
+
+
+def number_heads(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+    rope = stage.options.get("rope")
+    if rope is None or not stage.options["times"]:
+        return
+    base = float(rope.get("rope_theta", 1e4))
+    yield f"rope_theta is {{}} instead of {base:g}", "rope.rope_theta", base, (2.0, 1e12), *THETAS
+    if "factor" in rope:
+        factor, kind = float(rope["factor"]), rope.get("rope_type", "default")
+        words = f"the factor of the scaling of rotary positions ({kind}) is {{}} instead of {factor:g}"
+        yield words, "rope.factor", factor, (1.01, 1e3)
+
+
+def number_cap(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+    what = "logits" if stage.operation == "logits" else "scores"
+    if softcap := stage.options["softcap"]:
+        yield f"the soft cap of the {what} is {{}} instead of {softcap:g}", "softcap", softcap, _around(softcap)
+    else:
+        yield f"a soft cap of the {what} ({{}}) is applied", "softcap", 30.0, (0.1, 1e3)
+
+
+def number_logits(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+    factor = stage.options["factor"]
+    yield f"the logits are multiplied by {{}} instead of {factor:g}", "factor", factor, _around(factor)
+    yield from number_cap(graph, stage)
+
+
+NUMBERS: dict[str, Callable[[Graph, Stage], Iterator[NumberRow]]] = {
+    "add": number_residual,
+    "cap": number_cap,
+    "heads": number_heads,
+    "latent keys": number_heads,
+    "logits": number_logits,
+    "norm": number_norm,
+    "norm of heads": number_norm,
+    "scale": number_factor,
 }

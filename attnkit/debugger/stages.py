@@ -21,7 +21,6 @@ from attnkit.errors import UsageError
 from attnkit.inputs.image_processor import ImageProcessor, crop_center
 from attnkit.model import masks, pooling, transformer
 from attnkit.model.activations import ACTIVATIONS
-from attnkit.model.attention import normalize_heads
 from attnkit.model.config import AttentionRules, PatchConfig
 from attnkit.model.dense_attention import LatentConfig, add_sinks
 from attnkit.model.dtypes import Array, quiet, rounded
@@ -31,7 +30,7 @@ from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.intermediates import STEPS
 from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
 from attnkit.model.relative import relative_scores
-from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies, rotary_angles, rotate
+from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies, rotate
 from attnkit.model.softmax import log_sum_exp, softmax
 
 ROUNDED = 1.01  # grey levels by which a pixel that two programs resized may differ
@@ -165,7 +164,7 @@ class Graph:
         """The blocks by STACK.NUMBER whose sub-layers all have a norm and a residual."""
         found: dict[str, LayerBlock] = {}
         config = self.core.config
-        for stack in () if config.norm_output or config.parallel else config.stacks:
+        for stack in () if config.norm_output else config.stacks:
             for number in range(config.stack(stack).layers):
                 name = f"{stack}.{number}"
                 steps = [step.layer for step in model.layer_steps(config, stack, number)]
@@ -491,11 +490,23 @@ def _norm(around: Around, x: Array, *others: Array) -> Array:
     x = sum(others, x)
     if around.option("skips"):
         return x
-    eps, (gamma, beta) = around.option("eps"), map(around.parameter, around.option("names"))
-    centred: Array = x - x.mean(axis=-1, keepdims=True) if around.option("kind") == "layer" else x
+    y = _standardize(around, x, around.option("kind"), around.option("eps"))
+    return _scale_and_shift(around, y, *map(around.parameter, around.option("names")))
+
+
+def _standardize(around: Around, x: Array, kind: str, eps: float) -> Array:
+    """Each row by its standard deviation, or its root mean square."""
+    centred: Array = x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x
     count = x.shape[-1] - around.option("ddof", 0)
-    square = np.square(centred).sum(axis=-1, keepdims=True) / count
+    square = np.square(centred)
+    if form := around.option("rounds_squares"):
+        square = rounded(square, form).astype(x.dtype)
+    square = square.sum(axis=-1, keepdims=True) / count
     y: Array = centred / (np.sqrt(square) + eps) if around.option("eps_outside") else centred / np.sqrt(square + eps)
+    return y
+
+
+def _scale_and_shift(around: Around, y: Array, gamma: Array | None, beta: Array | None) -> Array:
     if gamma is not None:
         y = y * (around.option("offset", 0.0) + gamma)
     return y if beta is None else y + beta
@@ -507,20 +518,33 @@ def _linear(around: Around, x: Array) -> Array:
 
 
 def _split_wrong(around: Around, x: Array) -> Array:
-    """One of q, k and v, cut out of their fused projection in another layout."""
-    flat = [around.linear(x, f"w{letter}", f"b{letter}") for letter in "qkv"]  # (B, T, H*K) each
-    heads, at = around.option("heads"), around.option("place")
-    by_head = np.stack([one.reshape(*one.shape[:-1], heads, -1) for one in flat], axis=-2)  # (B, T, H, 3, K)
+    """One of q, k and v, projected, and cut out of their fused projection in another layout."""
+    return _cut_fused(around, [around.linear(x, f"w{letter}", f"b{letter}") for letter in "qkv"])
+
+
+def _cut_fused(around: Around, flat: Sequence[Array]) -> Array:
+    """One of q (B, T, H*K), k and v (B, T, G*K) each, cut out of all three in another layout.
+
+    The layouts are flat, all queries before all keys before all values, and grouped, in which each key head and its
+    value head follow the query heads that read them.
+    """
+    groups, at = around.option("groups"), around.option("place")
+    grouped = np.concatenate([one.reshape(*one.shape[:-1], groups, -1) for one in flat], axis=-1)
+    ends = np.cumsum([one.shape[-1] for one in flat])
+    start, end = ends[at] - flat[at].shape[-1], ends[at]
     if around.option("stored") == "flat":
-        fused = np.concatenate(flat, axis=-1).reshape(by_head.shape)
-        return fused[..., at, :].reshape(flat[0].shape)
-    fused = by_head.reshape(*flat[0].shape[:-1], 3, -1)
-    return fused[..., at, :]
+        fused: Array = np.concatenate(flat, axis=-1).reshape(grouped.shape)
+        return fused[..., start // groups : end // groups].reshape(flat[at].shape)
+    fused = grouped.reshape(*flat[0].shape[:-1], -1)
+    return fused[..., start:end]
 
 
-def _heads(around: Around, x: Array) -> Array:
-    """Split into heads, and rotate: (B, T, H*K) -> (B, H, T, K)."""
-    y = _split(around, x)
+def _heads(around: Around, x: Array, *fused: Array) -> Array:
+    """Split into heads, and rotate: (B, T, H*K) -> (B, H, T, K).
+
+    fused  keys and values that a slip cuts queries (x) out of
+    """
+    y = _split(around, _cut_fused(around, [x, *fused]) if fused else x)
     if clip := around.option("clip", 0.0):
         y = np.clip(y, -clip, clip)
     return _turn(around, y)
@@ -546,8 +570,12 @@ def _turn(around: Around, x: Array) -> Array:
 
 
 def _rotate(around: Around, x: Array) -> Array:
-    """Rotate the first features of a head, or the last."""
+    """Rotate the first features of a head, or the last, or by a slip the first ones of both halves."""
     width = around.option("width", x.shape[-1])
+    if around.option("distant"):
+        pairs, half = np.arange(width // 2), x.shape[-1] // 2  # pairs (i, i + K/2) of a head
+        order = np.r_[pairs, half + pairs, np.delete(np.arange(x.shape[-1]), np.r_[pairs, half + pairs])]
+        return rotate(x[..., order], *_angles(around, width))[..., np.argsort(order)]
     cut = x.shape[-1] - width if around.option("part") == "last" else 0
     turned = rotate(x[..., cut:], *_angles(around, width), interleaved=around.option("interleaved", False))
     return np.concatenate([x[..., :cut], turned], axis=-1) if cut else turned
@@ -559,10 +587,15 @@ def _angles(around: Around, width: int) -> tuple[Array, Array]:
     if (places := around.option("places")) is not None:
         return grid_angles(places, width, rope)
     length = around.option("length")  # of all texts; None: each has its own
-    frequencies, factor = rope_frequencies(width, rope, length) if length else batch_frequencies(width, rope, where)
+    base = around.option("base_width", width)
+    frequencies, factor = rope_frequencies(base, rope, length) if length else batch_frequencies(base, rope, where)
+    frequencies = frequencies[..., : width // 2]
     if form := around.option("rounds_frequencies"):
         frequencies = rounded(frequencies, form).astype(np.float64)
-    cos, sin = rotary_angles(where, width, frequencies=frequencies)
+    if around.precision != "float64":  # as implementations compute them
+        where, frequencies = where.astype(np.float32), frequencies.astype(np.float32)
+    phases = where[..., None] * frequencies
+    cos, sin = np.cos(phases), np.sin(phases)
     if form := around.option("rounds_angles"):
         cos, sin = (rounded(one, form).astype(np.float64) for one in (cos, sin))
     if where.ndim == 2:
@@ -613,9 +646,10 @@ def _relative_bias(around: Around, rules: AttentionRules, queries: int, pair: Se
     if rules.relative == "alibi":
         padding = around.option("padding")
         mask = None if padding is None else padding[:, None]
-        return around.convert(transformer.alibi(core.config, rules, queries, mask))
+        bias = transformer.alibi(core.config, rules, queries, mask, around.option("slopes"))
+        return around.convert(bias * around.option("bias_factor", 1.0))
     if not pair:
-        buckets = transformer.position_buckets(core.config, rules.stack, 0, queries)
+        buckets = transformer.position_buckets(around.config, rules.stack, 0, queries)
         return around.convert(model.t5_bias(buckets, core.params[f"{rules.stack}.bias"]["table"]))
     q, k = pair
     relative = transformer.disentangled_positions(core, around.stage.layer, queries, model.Context())
@@ -640,10 +674,16 @@ def _softmax(around: Around, x: Array) -> Array:
 
 def _norm_heads(around: Around, x: Array) -> Array:
     """Norm of projected queries or keys: (B, T, H*K) -> (B, H, T, K)."""
-    gamma, beta = around.option("names")
-    return normalize_heads(
-        x, around.parameter(gamma), around.parameter(beta), around.option("heads"), around.option("norm")
-    )
+    heads, norm = around.option("heads"), around.option("norm")
+    if around.option("rotates"):
+        x = merge_heads(_rotate(around, view_heads(x, heads)))
+    if around.option("skips"):
+        return view_heads(x, heads)
+    rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, -1)
+    y = _standardize(around, rows, norm.kind, norm.eps).reshape(x.shape)
+    each = (around.parameter(name) for name in around.option("names"))  # of one head for all, or of all heads
+    gamma, beta = (one if one is None else np.resize(one, x.shape[-1]) for one in each)
+    return view_heads(_scale_and_shift(around, y, gamma, beta), heads)
 
 
 def _mix(around: Around, weights: Array, v: Array) -> Array:

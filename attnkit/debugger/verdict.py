@@ -7,13 +7,13 @@ Noise is measured: the stage is computed in float64, and once more in the dtype 
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from attnkit.debugger.slips import AS_READ, FITS, Slip, find_slips, join_slips
+from attnkit.debugger.slips import AS_READ, FITS, Number, Slip, find_numbers, find_slips, join_slips
 from attnkit.debugger.stages import CycleError, Graph, Known, Stage, pixel_noise
 from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet
@@ -27,7 +27,13 @@ ALONE = " alone)"  # ends the name of a slip of one of the stages that it could 
 FLIPPED = 0.02  # the share of numbers that may be rounded to the other side
 BLOCKED = -1e4  # at most this large, a masked score counts as −∞
 MOST_FOUND = 3  # slips found before that are tried together with others
+TRIED = 40  # values of a number that are tried before the best is refined
+REFINED = 12  # steps that refine it
+NUDGE = 1e-5  # of its logarithm, by which its slope is measured
+LEAST = 1e-10  # the last step
 WIDE = 40  # stages of a cone from which on only slips of all its layers are tried
+APART = 2.0  # how far apart values of a number are told apart
+NUDGES = 3  # times that inputs are moved
 ULPS = 64  # of the largest number of a row: what two implementations of one stage may differ by
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -106,6 +112,22 @@ class Measured(NamedTuple):
     floor: Array
 
 
+class Nudged(Known):
+    """Known arrays with each number moved by a share of itself, up or down."""
+
+    def __init__(self, arrays: Mapping[str, Array], share: float, seed: int) -> None:
+        super().__init__(arrays)
+        self.share, self.seed = share, seed
+
+    def __getitem__(self, site: str) -> Array:
+        array = super().__getitem__(site)
+        if array.dtype.kind != "f":
+            return array
+        signs = np.random.default_rng((self.seed, array.size)).integers(0, 2, array.shape) * 2 - 1
+        nudged: Array = array.astype(np.float64) * (1 + self.share * signs)
+        return nudged
+
+
 @dataclass
 class Judge:
     """Compares the sites of an implementation with a graph, in order.
@@ -114,14 +136,23 @@ class Judge:
     mine       the implementation's arrays
     reference  arrays to compare with in place of those of the graph, where it has them
     favourites  the names of slips that were found, which are tried first
+    values     the values that were found of numbers, by their sentence
+    fitted     the sentences of numbers that were looked for, each once in a comparison
     not_finite  the sites that no other is computed from
+    unread     those of projections whose columns are not found yet, which queries are cut out of by a slip
     """
 
     graph: Graph
     mine: Sites
     reference: Sites | None = None
     favourites: list[str] = field(default_factory=list)
+    values: dict[str, float] = field(default_factory=dict)
+    fitted: set[str] = field(default_factory=set)
     not_finite: set[str] = field(default_factory=set)
+    unread: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unread = {site for site in self.graph.stages if site.endswith("_projected")}
 
     def rows(self, why: bool) -> Iterator[StageRow]:
         """The rows of all sites that the implementation has."""
@@ -139,7 +170,8 @@ class Judge:
 
     def judge(self, site: str, wanted: Array, why: bool) -> StageRow:
         """The row of a site."""
-        known = Known(self.graph.roots, self.mine, hidden={site, *self.not_finite})
+        self.unread.discard(site)
+        known = Known(self.graph.roots, self.mine, hidden={site, *self.not_finite, *self.unread})
         base: dict[str, Array] = {}
         measured = self.measure(site, known, base)
         mine = self.mine.fit(site, measured.expected)  # of the same inputs, so that only this stage can differ
@@ -162,6 +194,9 @@ class Judge:
             at, column = np.argwhere(bad)[0]
             return replace(row, kind="not finite", note=f"{own[at, column]} in row {at}, column {column}")
         row = replace(row, excess=excess(own, expected, measured.floor))
+        if row.excess > 1:  # unless rounding is worse there than it was measured: differences of what is nearly equal
+            measured = self.measure(site, known, base, nudges=True)
+            row = replace(row, excess=excess(own, expected, measured.floor), noise=float(measured.floor.max(initial=0)))
         row = replace(row, kind="numeric" if row.excess > 1 else "")
         return self.explain(row, own, measured, known, base) if why and row.kind else row
 
@@ -171,8 +206,12 @@ class Judge:
         known: Mapping[str, Array],
         memo: dict[str, Array],
         changes: Mapping[str, Stage] | None = None,
+        nudges: bool = False,
     ) -> Measured:
-        """Compute a site in float64 and in the dtype of the implementation."""
+        """Compute a site in float64 and in the dtype of the implementation.
+
+        nudges  whether what the inputs leave open counts as noise, each of them off by half a unit in the last place
+        """
         dtype = self.mine.dtype(site)
         expected = self.graph.evaluate(site, known, changes, memo=memo)
         narrow = self.graph.evaluate(site, known, changes, precision="float32" if dtype == "float64" else dtype)
@@ -194,6 +233,11 @@ class Judge:
                 + ULPS * EPSILON[dtype] * scale.max()
                 + pixel_noise(picture, **stage.options.get("preparation", {}))
             )
+        if nudges:
+            unit = EPSILON.get(dtype, EPSILON["float32"]) / 2
+            for seed in range(NUDGES):
+                nudged = self.select(site, self.graph.evaluate(site, Nudged(known, unit, seed), changes))
+                floor = np.maximum(floor, noise_floor(self.select(site, expected), nudged, dtype, scale))
         if digits := self.mine.digits(site):  # which its inputs were printed with too
             floor = floor + MARGIN * 10.0**-digits * scale[:, None]
         return Measured(expected, floor)
@@ -220,7 +264,10 @@ class Judge:
         if cause := self.find_dropout(row.site, own, measured, known):
             found.append(cause)
         slips = self.order_slips(row.site, known)
-        fitted = self.fit_slips(row.site, measured, known, found)
+        fitted = itertools.chain(
+            self.fit_slips(row.site, measured, known, found),
+            self.fit_numbers(row, own, measured, known, base, (found, doubtful)),
+        )
         for slip in itertools.chain(slips, fitted, self.join_found(slips, found, doubtful)):
             tried = self.attempt(row.site, slip, known, base)
             if tried is None or tried.shape != expected.shape or np.array_equal(tried, expected):
@@ -232,6 +279,8 @@ class Judge:
             if not cause.remaining < row.added:
                 continue
             within = self.is_within(row, slip, tried, blocked, known, measured, cause)
+            if within == 2 and slip.number and not self.is_exact(row, slip, own, known, measured, base):
+                within = 1
             (others, doubtful, found)[within].append(cause)
             if within == 2 and slip.name in self.favourites:
                 break
@@ -277,6 +326,36 @@ class Judge:
             if one is not other and not other.name.endswith(ALONE):
                 yield join_slips(self.graph, one, other)
 
+    def fit_numbers(
+        self,
+        row: StageRow,
+        own: Array,
+        measured: Measured,
+        known: Mapping[str, Array],
+        base: Mapping[str, Array],
+        explained: tuple[Sequence[Cause], Sequence[Cause]],
+    ) -> Iterator[Slip]:
+        """The slips of numbers, each with the value that comes nearest, if no other slip explains a difference."""
+        cone = self.graph.cone(row.site, known)
+        for number in find_numbers(self.graph, cone) if len(cone) <= WIDE else ():
+            if any(explained):
+                return
+            if number.sentence in self.fitted:
+                continue
+            self.fitted.add(number.sentence)
+
+            @quiet
+            def residual(logarithm: float, number: Number = number) -> Array:
+                tried = self.attempt(row.site, number.slip(float(np.exp(logarithm))), known, base)
+                if tried is None:
+                    return np.full_like(own, np.inf)
+                difference: Array = tried - as_blocked(own, tried)
+                return np.where(np.isfinite(difference), difference, 0.0)
+
+            if (value := nearest_value(residual, number, measured.floor)) is not None:
+                self.values[number.sentence] = value
+                yield number.slip(value)
+
     def find_dropout(self, site: str, own: Array, measured: Measured, known: Mapping[str, Array]) -> Cause | None:
         """The slip of dropout on a site, or on the first of the terms that it adds."""
         expected, stage = self.select(site, measured.expected), self.graph.stages[site]
@@ -302,11 +381,35 @@ class Judge:
         rough = measured.floor * np.maximum(scale, 1)[:, None]
         if row.site != "pixels" and excess(own, tried, 4 * rough) > 1:
             return 0
-        floor = self.measure(row.site, known, {}, slip.stages).floor
+        floor = self.measure(row.site, known, {}, slip.stages, nudges=True).floor
         if excess(own, tried, floor) > 1:
             return 0
         decisive = OF_PIXELS if row.site == "pixels" else DECISIVE
         return 2 if cause.remaining * decisive <= row.added else 1
+
+    def is_exact(
+        self,
+        row: StageRow,
+        slip: Slip,
+        own: Array,
+        known: Mapping[str, Array],
+        measured: Measured,
+        base: Mapping[str, Array],
+    ) -> bool:
+        """Whether the value of a number explains a difference, and no other near it."""
+        assert slip.number is not None
+        is_published = slip.value in slip.number.published
+        if self.mine.dtype(row.site) not in ("float32", "float64") and not is_published:
+            return False  # which would be one of many values
+        for other in (slip.value / APART, slip.value * APART):
+            near = slip.number.slip(other)
+            tried = self.attempt(row.site, near, known, base)
+            if tried is None:
+                continue
+            cause = Cause(near.name, largest_gap(as_blocked(own, tried), tried))
+            if self.is_within(row, near, tried, as_blocked(own, tried), known, measured, cause):
+                return False
+        return True
 
     def conclude(self, row: StageRow, found: list[Cause], doubtful: list[Cause], others: list[Cause]) -> StageRow:
         """The verdict from slips that explain a difference decisively, or in part."""
@@ -326,7 +429,12 @@ class Judge:
     def order_slips(self, site: str, known: Mapping[str, Array]) -> list[Slip]:
         """The slips between a site and its inputs, those that were named before first."""
         cone = self.graph.cone(site, known)
-        slips = find_slips(self.graph, cone, self.mine.dtype(site))
+        slips = find_slips(self.graph, cone, self.mine.dtype(site), self.favourites)
+        slips += [
+            number.slip(self.values[number.sentence])
+            for number in find_numbers(self.graph, cone)
+            if number.sentence in self.values
+        ]
         if len(cone) <= WIDE:
             slips += [
                 Slip(f"{slip.name} ({one}{ALONE}", {one: stage})
@@ -334,7 +442,7 @@ class Judge:
                 if len(slip.stages) > 1
                 for one, stage in slip.stages.items()
             ]
-        return sorted(slips, key=lambda slip: slip.name not in self.favourites)
+        return drop_same(sorted(slips, key=lambda slip: slip.name not in self.favourites))
 
     def attempt(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
         """Compute a site with a slip; None if the slip cannot be computed there."""
@@ -353,6 +461,49 @@ class Judge:
             return self.graph.evaluate(site, known, slip.stages, memo=memo)
         except (AttnkitError, CycleError, ValueError, IndexError, KeyError):
             return None
+
+
+def drop_same(slips: Sequence[Slip]) -> list[Slip]:
+    """The slips without those that change the same stages in the same way as one before."""
+    found: dict[frozenset[tuple[str, int]], Slip] = {}
+    for slip in slips:
+        found.setdefault(frozenset((site, id(stage)) for site, stage in slip.stages.items()), slip)
+    return [*found.values()]
+
+
+@quiet
+def nearest_value(residual: Callable[[float], Array], number: Number, floor: Array) -> float | None:
+    """The value of a number that leaves the least, with as few digits as the noise allows; None if it changes nothing.
+
+    residual  what a logarithm of the number leaves: (rows, N), infinite where it cannot be computed
+    floor     the noise of each row
+
+    >>> doubled = Number("{} times", {}, 1.0, (0.01, 100.0))
+    >>> x, y = np.array([[1.0, 3.0]]), np.array([[2.5, 7.5]])
+    >>> nearest_value(lambda logarithm: np.exp(logarithm) * x - y, doubled, np.array([1e-6]))
+    2.5
+    """
+
+    def loss(logarithm: float) -> float:
+        return float(np.abs(residual(logarithm)).mean())
+
+    first, last = np.log(number.range)
+    spacing = (last - first) / (TRIED - 1)
+    best = min((float(first + at * spacing) for at in range(TRIED)), key=loss)
+    for _ in range(REFINED):  # Gauss and Newton's steps, halved while they lead away
+        left = residual(best)
+        slope = (residual(best + NUDGE) - left) / NUDGE
+        if not np.isfinite(slope).all() or not slope.any():
+            return None
+        step = float(np.clip(-np.vdot(slope, left) / np.vdot(slope, slope), -spacing, spacing))
+        while abs(step) > LEAST and loss(best + step) > loss(best):
+            step /= 2
+        best += step
+        if abs(step) <= LEAST:
+            break
+    value, worth = float(np.exp(best)), float((np.abs(slope) / floor).max())
+    fewer = (float(f"{value:.{digits}g}") for digits in range(1, 7))
+    return next((one for one in fewer if 2 * worth * abs(np.log(one) - best) <= 1), value)
 
 
 def compare_arrays(name: str, mine: Array, wanted: Array, dtype: str, note: str = "") -> StageRow:

@@ -328,16 +328,16 @@ def patch_places(config: Config, grid: tuple[int, int] | None, tokens: int) -> A
     return grid_places(rows, columns, cut.before)
 
 
-def alibi(config: Config, rules: AttentionRules, keys: int, mask: Array | None) -> Array:
+def alibi(config: Config, rules: AttentionRules, keys: int, mask: Array | None, slopes: Array | None = None) -> Array:
     """The slope of each head times the position of each key, a bias on the scores.
 
     It differs from the bias by distance by a number for each query, which changes no weight.
 
-    mask (B, 1, S), True = real, or None -> (B, H, 1, S) or (H, 1, S)
+    mask (B, 1, S), True = real, or None; slopes (H,), or None for those of ALiBi -> (B, H, 1, S) or (H, 1, S)
     """
     is_padding = mask is not None and mask.ndim == 3 and mask.shape[1:] == (1, keys)
     where = token_positions(mask)[:, None, None] if mask is not None and is_padding else np.arange(keys)
-    slopes = alibi_slopes(rules.heads)[:, None, None]
+    slopes = (alibi_slopes(rules.heads) if slopes is None else slopes)[:, None, None]
     if config.positions.rounds_bias:
         return rules.factor * rounded(rounded(slopes, "bfloat16") * where, "bfloat16").astype(np.float64)
     bias: Array = slopes * where

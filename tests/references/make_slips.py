@@ -24,7 +24,7 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -44,17 +44,16 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger.compare import Request, compare_with_model
 from attnkit.debugger.dumps import open_dump
 from attnkit.debugger.modules import renamed
-from attnkit.debugger.names import locate_sites
+from attnkit.debugger.names import TensorSource, locate_sites
 from attnkit.debugger.report import VerdictReport
 from attnkit.inputs import layers as model_layers
-from tests.drawing import drawn_models, keep_folders
+from tests.drawing import VARIANTS, drawn_models, keep_folders, write_variant
 
 HERE = pathlib.Path(__file__).parent
 FAMILIES = (
     "gpt2", "llama", "llama-yarn", "mistral", "qwen2", "bert", "roberta", "electra", "distilbert", "modernbert",
     "albert", "t5", "t5-gated", "marian",
 )  # fmt: skip
-PADDED = ("llama", "bert", "mistral")  # also as a batch of two texts
 PICTURE = HERE / "models" / "vit.png"
 TOWERS = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}  # of images, of models with a tower of texts
 WIDE = {"dinov2-wide": "dinov2"}  # models that read a wider image than their own, whose positions are resized
@@ -66,10 +65,13 @@ def drawn_folder(kind: str) -> Callable[..., str]:
     return keep_folders(lambda name: pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-")), kind)
 
 
+@functools.cache
 def folder_of(family: str) -> pathlib.Path:
     """The folder of a model: one of tests/references/models, or a drawn one."""
     if (stored := HERE / "models" / family).exists():
         return stored
+    if family in VARIANTS:
+        return write_variant(family, pathlib.Path(tempfile.mkdtemp(prefix=f"{family}-")))
     kind = next(one for one in DRAWN if family in drawn_models(one))
     return pathlib.Path(drawn_folder(kind)(family, np.float32))
 
@@ -114,11 +116,14 @@ class Port:
         self.mask = np.ones((rows, tokens), bool)
         if padded:
             self.mask[1, 6:] = False
+            self.mask[1] = self.mask[1] if stored else self.mask[1][::-1]
         self.target = rng.integers(5, vocab, (rows, 7)) if self.config.encoder and self.config.decoder else None
         self.types = (np.arange(tokens)[None] >= 4).repeat(rows, 0).astype(int) if self.config.types > 1 else None
         self.arguments: dict[str, Any] = {"input_ids": torch.tensor(self.ids)}
         if padded:
             self.arguments["attention_mask"] = torch.tensor(self.mask.astype(int))
+        if padded and not stored:
+            self.arguments["position_ids"] = torch.tensor(np.maximum(self.mask.cumsum(-1) - 1, 0))
         if self.target is not None:
             self.arguments["decoder_input_ids"] = torch.tensor(self.target)
         if self.types is not None:
@@ -179,6 +184,8 @@ def attention_function(port: Port, taps: bool) -> Callable[..., Any]:
         wrong = getattr(module, "wrong", {})
         scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
         v = wrong.get("values", lambda one: one)(v)
+        q, k, v = wrong.get("cut", lambda *three: three)(q, k, v)
+        q, k = (wrong.get("turned", lambda one: one)(one) for one in (q, k))
         for name, tensor in zip("qkv", (q, k, v), strict=True):
             tap(module, name, tensor)
         groups = q.shape[1] // k.shape[1]
@@ -238,7 +245,7 @@ def record(port: Port, path: str, patches: Sequence[Any] = (), taps: bool = True
 
 
 class Case(NamedTuple):
-    """One slip: the names it may have in the verdict, where it can be, what does it, and the families it is put into."""
+    """One slip: the names it may have in the verdict, where it can be, what does it, and the families it is in."""
 
     names: tuple[str, ...]
     apply: Callable[[Port], list[Any] | None]
@@ -399,8 +406,8 @@ rope("interleaved", "rotary pairs are interleaved")(
 )
 rope("keys not rotated", "keys are not rotated")(rotary(lambda q, k, c, s: (turned(q, c, s), k)))
 rope("queries not rotated", "queries are not rotated")(rotary(lambda q, k, c, s: (q, turned(k, c, s))))
-rope("not rotated", "queries and keys are not rotated")(rotary(lambda q, k, c, s: (q, k)))
-rope("rotated twice", "queries and keys are rotated twice")(
+rope("not rotated", "queries are not rotated", "queries and keys are not rotated")(rotary(lambda q, k, c, s: (q, k)))
+rope("rotated twice", "queries are rotated twice", "queries and keys are rotated twice")(
     rotary(lambda q, k, c, s: (turned(turned(q, c, s), c, s), turned(turned(k, c, s), c, s)))
 )
 rope("other direction", "the rotation turns the other way")(
@@ -976,7 +983,7 @@ def latent_of(port: Port) -> dict[str, int]:
 
 
 def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
-    left = last_rules(port).window[0]
+    left = max(port.config.stack(port.config.stacks[-1]).windows, default=-1)
     number = port.config.stack(port.config.stacks[-1]).layers - 1
     stack = port.config.stacks[-1]
     words = {
@@ -984,6 +991,8 @@ def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
         "width": last_rules(port).head_dim,
         **experts_of(port), **latent_of(port),
         "before": f"{stack}.{number - 1}", "stack": f"{stack}.{number}", "norm": last_norm(port),
+        "layer": f"{stack}.{number}", "left": left, "one_more": left + 1, "one_less": left - 1,
+        "twice": 2 * left + 1, "half_left": left // 2,
     }  # fmt: skip
     return tuple(name.format(**words) for name in names)
 
@@ -992,13 +1001,14 @@ def judge(port: Port, path: str) -> VerdictReport:
     return compare_with_model(port.checkpoint, open_dump(path), Request(why=True), image=port.picture)
 
 
-def judge_cases(families: Sequence[str], dtypes: Sequence[torch.dtype], only: str, keep: str) -> list[dict[str, Any]]:
+def judge_cases(families: Iterable[str], dtypes: Sequence[torch.dtype], only: str, keep: str) -> list[dict[str, Any]]:
     results = []
     for family, dtype, padded, taps in itertools.product(families, dtypes, (False, True), (True, False)):
-        if padded and family not in PADDED:
+        if padded and not any(case.padded and family in case.tried for case in CASES.values()):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            path = f"{folder}/clean.npz"
+            end = "-modules" * (not taps)
+            path = f"{keep or folder}/{dump_name(family, 'clean', dtype)}{end}.npz"
             port = Port(family, dtype, padded)
             if taps and not port.has_taps():
                 continue
@@ -1015,12 +1025,14 @@ def judge_cases(families: Sequence[str], dtypes: Sequence[torch.dtype], only: st
                 own_port = Port(family, dtype, padded)
                 if case.padded != padded or not case.families(own_port):
                     continue
-                path = (
-                    f"{keep or folder}/{family}-{key.replace(' ', '-')}-{str(dtype)[6:]}{'-modules' * (not taps)}.npz"
-                )
+                path = f"{keep or folder}/{dump_name(family, key, dtype)}{end}.npz"
                 record(own_port, path, case.apply(own_port) or (), taps)
                 results.append(assess(own_port, key, case, judge(own_port, path), taps))
     return results
+
+
+def dump_name(family: str, key: str, dtype: torch.dtype) -> str:
+    return f"{family}-{key.replace(' ', '-').replace('/', 'by')}-{str(dtype)[6:]}"
 
 
 def judge_pairs(dtype: torch.dtype, keep: str) -> list[dict[str, Any]]:
@@ -1086,6 +1098,16 @@ FROZEN = (
     ("modernbert", "other direction"), ("albert", "RMS for layer"), ("t5", "no relative bias"),
     ("t5", "no logit scale"),
     ("t5-gated", "scale added"), ("marian", "sines alternate"), ("marian", "joined flat"),
+    ("bloom", "slopes of ALiBi without the rule"), ("falcon-40b", "fused cut in three"), ("gemma", "weight without 1"),
+    ("gemma2", "cap before the scale"), ("gemma2", "cap of another size"), ("gemma2", "windows on the other layers"),
+    ("gemma2", "norm1 and output_norm1 exchanged"), ("gemma2", "windows twice as wide"),
+    ("gemma3", "theta of the other layers"), ("gpt_neox", "pairs of half a head"), ("falcon-40b", "serial"),
+    ("granite", "logits multiplied"), ("granite-large", "overflow of the variance"), ("olmo2", "norm of each head"),
+    ("phi", "base over the head"), ("phi3-long", "short factors for long"), ("qwen3", "eps 0.0025"),
+    ("qwen3", "no norm of q and k"), ("qwen3", "norm after the rotation"), ("qwen3", "norms of q and k exchanged"),
+    ("qwen3", "padding ignored"), ("qwen3", "scale of hidden / heads"), ("qwen3", "theta 37000"),
+    ("qwen3-factor", "yarn's factor by the formula"), ("smollm3", "NoPE layers rotated"),
+    ("t5", "buckets in both directions"), ("cohere-norms", "clean"),
 )  # fmt: skip
 FROZEN_NARROW = (("llama", "interleaved"), ("gpt2", "no scale"), ("bert", "eps 0.001"), ("mistral", "no window"))
 # of larger models the last layer, or the embeddings of an image, alone
@@ -1111,24 +1133,34 @@ FROZEN_PARTS = {
 }  # fmt: skip
 
 
+def around_difference(family: str, dump: str, located: dict[str, TensorSource]) -> dict[str, TensorSource]:
+    """The sites of a dump a few stages before and after the first that differs, or the first ones if none does."""
+    report = compare_with_model(open_checkpoint(str(folder_of(family))), open_dump(dump), Request(why=True))
+    sites = [row.site for row in report.rows if row.site in located]
+    first = next((sites.index(row.site) for row in report.rows if row.differs and row.site in located), 9)
+    return {site: located[site] for site in sites[max(first - 9, 0) : first + 5]}
+
+
 def freeze(dumps: pathlib.Path) -> None:
     """Copy the dumps that the tests judge: those of FROZEN in float32, some in bfloat16, and parts of others."""
     folder = HERE / "slips"
     folder.mkdir(exist_ok=True)
-    chosen = [(*one, "float32", "") for one in FROZEN] + [(*one, "bfloat16", "") for one in FROZEN_NARROW]
-    chosen += [(*one, "float32", part) for part, some in FROZEN_PARTS.items() for one in some]
+    chosen = [(*one, torch.float32, "") for one in FROZEN] + [(*one, torch.bfloat16, "") for one in FROZEN_NARROW]
+    chosen += [(*one, torch.float32, part) for part, some in FROZEN_PARTS.items() for one in some]
     for family, key, dtype, part in chosen:
-        name = f"{family}-{key.replace(' ', '-')}-{dtype}"
-        dump = (dumps / f"{name}{end}.npz" for end in ("-modules", ""))
-        source = next((one for one in dump if one.exists()), None)
+        name = dump_name(family, key, dtype)
+        source = next((one for end in ("-modules", "") if (one := dumps / f"{name}{end}.npz").exists()), None)
         if source is None:  # only some families were run
             continue
         names = [*open_dump(str(source))]
         place = folder_of(WIDE.get(family, family))
         model = open_checkpoint(f"{place}:vision" if family in TOWERS else str(place))
-        located = locate_sites(names, model).sources.items()
-        kept = {one.name for site, one in located if site.startswith(part)}
-        kept |= {name for name in names if name.startswith("input.")}
+        located = locate_sites(names, model).sources
+        if part:
+            located = {site: one for site, one in located.items() if site.startswith(part)}
+        elif not (HERE / "models" / family).exists():
+            located = around_difference(family, str(source), located)
+        kept = {one.name for one in located.values()} | {name for name in names if name.startswith("input.")}
         with (
             zipfile.ZipFile(source) as before,
             zipfile.ZipFile(folder / f"{name}.npz", "w", zipfile.ZIP_DEFLATED) as after,
@@ -1187,7 +1219,8 @@ def main() -> None:
     dtypes = [getattr(torch, name) for name in chosen.dtype.split(",")]
     for key in [key for key, case in CASES.items() if chosen.cases not in ("", case.apply.__module__)]:
         del CASES[key]
-    results = judge_cases(chosen.families or FAMILIES, dtypes, chosen.only, chosen.keep)
+    tried = dict.fromkeys((*FAMILIES, *(family for case in CASES.values() for family in case.tried)))
+    results = judge_cases(chosen.families or tried, dtypes, chosen.only, chosen.keep)
     if not chosen.families:
         results += judge_pairs(torch.float32, chosen.keep)
     counts = count_outcomes(results)
@@ -1205,6 +1238,6 @@ if __name__ == "__main__":
     importlib.import_module("warnings").simplefilter("ignore")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    for cases in ("expert_slips", "image_slips"):  # which add their cases to those of the module of this name
+    for cases in ("decoder_slips", "expert_slips", "image_slips"):  # which add their cases to those of this module
         importlib.import_module(cases)
     importlib.import_module("make_slips").main()

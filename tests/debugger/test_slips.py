@@ -1,0 +1,90 @@
+"""What a slip changes in a stage, in numbers worked by hand; and numbers that are found from arrays."""
+
+import numpy as np
+import pytest
+
+from attnkit.debugger.slips import Number, Slip
+from attnkit.debugger.stages import OPERATIONS, Around, Stage
+from attnkit.debugger.verdict import drop_same, nearest_value
+
+
+def compute(operation, *arrays, **options):
+    """The result of a stage without parameters."""
+    return OPERATIONS[operation](Around(None, Stage("x", operation, (), (), "", options), "float64"), *arrays)
+
+
+@pytest.mark.parametrize(
+    ("stored", "parts"),
+    [
+        ("flat", ([1, 4], [2, 5], [3, 6])),  # 1 2 3 4 5 6, read as heads of q k v
+        ("grouped", ([1, 3], [5, 2], [4, 6])),  # 1 3 5 2 4 6, read as q q k k v v
+    ],
+)
+def test_fused_queries_keys_and_values_are_cut_in_the_other_layout(stored, parts):
+    q, k, v = (np.array([[one]], float) for one in ([1, 2], [3, 4], [5, 6]))
+    for place, expected in enumerate(parts):
+        heads = compute("heads", q, k, v, heads=2, groups=2, place=place, stored=stored)
+        assert heads[0, :, 0, 0].tolist() == expected
+
+
+def test_groups_of_query_heads_have_a_key_and_a_value_each():
+    q, k, v = (np.array([[one]], float) for one in ([1, 2, 3, 4], [5, 6], [7, 8]))
+    cut = [
+        compute("heads", q, k, v, heads=count, groups=2, place=place, stored="flat")[0, :, 0, 0].tolist()
+        for place, count in enumerate((4, 2, 2))
+    ]
+    assert cut == [[1, 2, 5, 6], [3, 7], [4, 8]]  # 1 2 3 4 | 5 6 7 8
+
+
+ROTATED = {"heads": 1, "times": 1, "rope": {"rope_theta": 4.0}, "where": np.array([1])}
+
+
+def test_pairs_across_the_head_are_half_of_it_apart():
+    x = np.array([[[1.0, 2.0, 3.0, 4.0]]])
+    turned = compute("heads", x, width=2, distant=True, **ROTATED)[0, 0, 0]
+    cos, sin = np.cos(1), np.sin(1)
+    assert turned == pytest.approx([cos - 3 * sin, 2, sin + 3 * cos, 4])
+
+
+def test_frequencies_of_the_whole_head_have_its_width_in_their_exponent():
+    x = np.array([[[0.0, 1, 0, 0, 7, 7, 7, 7]]])
+    for changed, angle in (({}, 0.5), ({"base_width": 8}, 2**-0.5)):  # 4^(-2/4) and 4^(-2/8)
+        turned = compute("heads", x, width=4, **ROTATED, **changed)[0, 0, 0]
+        assert turned == pytest.approx([0, np.cos(angle), 0, np.sin(angle), 7, 7, 7, 7])
+
+
+def test_squares_beyond_the_range_of_float16_leave_nothing():
+    class Bare(Around):
+        def parameter(self, name):
+            return None
+
+    options = {"kind": "rms", "eps": 1e-6, "names": ("gamma", "beta"), "rounds_squares": "float16"}
+    stage = Stage("x", "norm", (), (), "", options)
+    with np.errstate(over="ignore"):
+        y = OPERATIONS["norm"](Bare(None, stage, "float64"), np.array([[300.0, 400.0], [3.0, 4.0]]))
+    assert y[0].tolist() == [0, 0]  # 300² is 90000, above 65504
+    assert y[1] == pytest.approx([3 / 12.5**0.5, 4 / 12.5**0.5], rel=1e-6)
+
+
+def test_a_theta_is_found_from_what_it_rotates():
+    x, where, floor = np.random.default_rng(2).standard_normal((1, 9, 8)), np.arange(9), np.full((9, 1), 1e-6)
+    rope = ROTATED | {"where": where, "width": 8}
+
+    def rotate(theta):
+        return compute("heads", x, **(rope | {"rope": {"rope_theta": theta}}))[0, 0]
+
+    mine = rotate(37000.0).astype(np.float32)
+    number = Number("rope_theta is {}", {}, 1e4, (2.0, 1e12))
+    assert nearest_value(lambda logarithm: rotate(float(np.exp(logarithm))) - mine, number, floor) == 37000
+
+
+def test_a_number_that_changes_nothing_is_not_found():
+    number = Number("{}", {}, 1.0, (0.1, 10.0))
+    assert nearest_value(lambda logarithm: np.ones((1, 2)), number, np.ones((1, 1))) is None
+
+
+def test_a_change_of_two_names_is_tried_once():
+    stage = Stage("q", "heads", (), ())
+    both = [Slip("queries are not rotated", {"q": stage}), Slip("queries and keys are not rotated", {"q": stage})]
+    assert drop_same(both) == both[:1]
+    assert drop_same([both[0], Slip("another", {"q": stage._replace(layer="k")})])[1].name == "another"
