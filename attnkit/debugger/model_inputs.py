@@ -94,7 +94,8 @@ def _read_ids(core: model.Model, mine: Dump, name: str | None, stack: str) -> Ar
     with _named(mine, name):
         if not ids.size:
             raise DataError(f"no token ids in shape {mine.shape(name)}")
-        transformer.check_size(core.config, np.arange(ids.shape[1]), f"{stack}.positions")
+        if core.config.positions.kind in ("learned", "sinusoidal"):  # rotary ones have no end
+            transformer.check_size(core.config, np.arange(ids.shape[1]), f"{stack}.positions")
     return ids
 
 
