@@ -132,11 +132,11 @@ class _Finder:
         self.order = {site: at for at, site in enumerate(self.names)}
         self.entries = list(dict.fromkeys(self._read_entries()))
         self.computed = {entry.held.site for entry in self.entries}
-        self.layers: dict[str, list[str]] = {}  # path -> the layers that it computes, by call
+        self.calls: dict[str, dict[str, int]] = {}  # path -> the layers that it computes, and by which call
         for entry in self.entries:
-            calls = self.layers.setdefault(entry.path, [])
+            calls = self.calls.setdefault(entry.path, {})
             if entry.layer not in calls:
-                calls.append(entry.layer)
+                calls[entry.layer] = self._call_number(entry, calls)
 
     def find(self, prefixes: Iterable[str]) -> Modules:
         """The modules by path; prefixes: the paths of the model without its head."""
@@ -151,6 +151,12 @@ class _Finder:
         if "logits" in self.stages:
             whole.outputs |= {key: self._hold("logits") for key in MAIN}
         return {**{path: [inner] for path in prefixes}, **modules, "": [whole]}
+
+    def _call_number(self, entry: ModuleParameter, calls: Mapping[str, int]) -> int:
+        """The call that computes a layer: a new one, or that of another norm of the same input, in a parallel block."""
+        reads = self.stages[entry.held.site].inputs
+        alike = [one for one in calls if one in self.stages and self.stages[one].inputs == reads]
+        return calls[alike[0]] if alike and entry.held.site == entry.layer else len({*calls.values()})
 
     def _hold(self, site: str) -> list[Held]:
         """What the output of a module holds; nothing if a row is added to it elsewhere."""
@@ -180,7 +186,7 @@ class _Finder:
                         yield ModuleParameter(path, layer, held, is_weight)
 
     def _add_leaf(self, modules: Modules, entry: ModuleParameter) -> None:
-        path, call = entry.path, self.layers[entry.path].index(entry.layer)
+        path, call = entry.path, self.calls[entry.path][entry.layer]
         stage = self.stages[entry.held.site]
         if stage.operation != "pooler":
             leaf = call_of(modules, path, call)
@@ -236,7 +242,7 @@ class _Finder:
         calls: dict[str, dict[int, list[str]]] = {}
         for entry in self.entries:
             parts = entry.path.split(".")
-            call = self.layers[entry.path].index(entry.layer)
+            call = self.calls[entry.path][entry.layer]
             for end in range(1, len(parts) + (not entry.is_weight)):
                 calls.setdefault(".".join(parts[:end]), {}).setdefault(call, []).append(entry.held.site)
         groups = {}

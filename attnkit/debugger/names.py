@@ -267,13 +267,13 @@ def _find_family(names: Sequence[str]) -> KnownModel:
 
 
 def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int, int, int]:
-    """How well a family explains names: how many of them, by how many sites; then the smaller family.
+    """How well a family explains names: how many of them, as how many results; then the smaller family.
 
     Logits do not count: where a bias is added outside of the last module, they are not its output.
     """
     names = [name for name, claims in found.items() if {one.site for one in claims} != {"logits"}]
-    sites = {one.site for name in names for one in found[name] if one.rank == LEAF}
-    return len(names), len(sites), -len(known.specs)
+    results = {(name, one.source.columns) for name in names for one in found[name] if one.rank == LEAF}
+    return len(names), len(results), -len(known.specs)
 
 
 FIRST_NUMBER = re.compile(r"(?<![\w#])[0-9]{1,4}(?!\w)")

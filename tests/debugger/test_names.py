@@ -418,3 +418,19 @@ def test_modules_of_decoders_of_today(name, tensor, site, columns, tmp_path):
     assert (site in found) if site else not found
     assert not site or found[site] == columns
     assert not site or columns or len(found) == 1
+
+
+@pytest.mark.parametrize("family", ["phi", "cohere", "falcon-7b"])
+def test_one_norm_of_both_sub_layers_is_called_once(family, tmp_path):
+    """The block of a parallel model, whose only norm is that of attention and of the network."""
+    checkpoint = checkpoints.open_checkpoint(str(write_model(family, tmp_path)))
+    stem = "transformer.h" if family.startswith("falcon") else "model.layers"
+    names = [f"{stem}.{layer}.{part}output" for layer in (0, 1) for part in ("input_layernorm.", "")]
+    sources = locate_sites(names, checkpoint).sources
+    for layer, (norm, block) in enumerate(zip(names[::2], names[1::2], strict=True)):
+        read = {site: source.name for site, source in sources.items() if site.startswith(f"decoder.{layer}.")}
+        assert read == {
+            f"decoder.{layer}.norm1": norm,
+            f"decoder.{layer}.norm2": norm,
+            f"decoder.{layer}.ffn.residual": block,
+        }
