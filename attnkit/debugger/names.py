@@ -249,7 +249,7 @@ def _find_family(names: Sequence[str]) -> KnownModel:
     """The family whose tables explain most names, with as many layers as they have."""
     firsts = {name: FIRST_NUMBER.sub("0", CALL.sub("", name), count=1) for name in names}
     unique = [*dict.fromkeys(firsts.values())]
-    best, most, claims = _sketches()[0], (0, 0, 0), dict[str, list[Claim]]()
+    best, most, claims = _sketches()[0], (0, 0, 0, 0), dict[str, list[Claim]]()
     for known in _sketches():
         found = _claimed(_claim_all(unique, known)[1])
         score = _score(found, known)
@@ -266,14 +266,17 @@ def _find_family(names: Sequence[str]) -> KnownModel:
     )
 
 
-def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int, int, int]:
-    """How well a family explains names: how many of them, as how many results; then the smaller family.
+def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int, int, int, int]:
+    """How well a family explains names: how many of them, as how many results; then with fewer sites of one result.
+
+    Of families that explain them equally, the smaller one.
 
     Logits do not count: where a bias is added outside of the last module, they are not its output.
     """
     names = [name for name, claims in found.items() if {one.site for one in claims} != {"logits"}]
-    results = {(name, one.source.columns) for name in names for one in found[name] if one.rank == LEAF}
-    return len(names), len(results), -len(known.specs)
+    leaves = [(name, one) for name in names for one in found[name] if one.rank == LEAF]
+    results, sites = {(name, one.source.columns) for name, one in leaves}, {one.site for _, one in leaves}
+    return len(names), len(results), -len(sites), -len(known.specs)
 
 
 FIRST_NUMBER = re.compile(r"(?<![\w#])[0-9]{1,4}(?!\w)")

@@ -339,7 +339,9 @@ latent("latent rotation in the other layout", "rotary pairs are ")(
 )
 latent("latent keys not rotated", "keys are not rotated")(turn(lambda q, k, c, s, own: (turned(q, c, s, own), k)))
 latent("latent queries not rotated", "queries are not rotated")(turn(lambda q, k, c, s, own: (q, turned(k, c, s, own))))
-latent("latent rotation missing", "queries and keys are not rotated")(turn(lambda q, k, c, s, own: (q, k)))
+latent("latent rotation missing", "queries are not rotated", "queries and keys are not rotated")(
+    turn(lambda q, k, c, s, own: (q, k))
+)
 latent("latent rotation the other way", "the rotation turns the other way")(
     turn(lambda q, k, c, s, own: (turned(q, c, -s, own), turned(k, c, -s, own)))
 )
