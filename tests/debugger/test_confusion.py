@@ -15,7 +15,7 @@ from PIL import Image
 from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger.compare import Request, compare_with_model
 from attnkit.debugger.dumps import open_dump
-from tests.drawing import VARIANTS, drawn_models, keep_folders, write_model, write_variant
+from tests.drawing import VARIANTS, drawn_models, write_model, write_variant
 from tests.places import REFERENCES, ROOT, folder
 
 TEMPORARY = tempfile.TemporaryDirectory(prefix="attnkit-slips-")  # of the drawn models
@@ -251,16 +251,15 @@ NAMED = {
 }
 
 
-@pytest.fixture(scope="module")
-def drawn_folder(tmp_path_factory):
-    """The folder of a model whose weights are drawn, or of ViT."""
-    kinds = {kind: keep_folders(tmp_path_factory.mktemp, kind) for kind in ("decoders", "vision")}
-
-    def write(family):
-        kind = next((kind for kind in kinds if family in drawn_models(kind)), None)
-        return folder(family) if kind is None else kinds[kind](family, np.float32)
-
-    return write
+@functools.cache
+def model_of(family):
+    """The folder of a model: a stored one, or one whose weights are drawn."""
+    if family in (*STORED, "vit"):
+        return folder(family)
+    place = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=TEMPORARY.name))
+    if family in VARIANTS:
+        return str(write_variant(family, place))
+    return str(write_model(family, place, kind="decoders" if family in drawn_models() else "vision"))
 
 
 # dump of a drawn model -> its family, the site that the slip is found at, and the causes
@@ -362,14 +361,6 @@ DRAWN = {
 }
 
 
-@functools.cache
-def model_of(family):
-    if family in STORED:
-        return folder(family)
-    place = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=TEMPORARY.name))
-    return str(write_variant(family, place) if family in VARIANTS else write_model(family, place))
-
-
 def judge(name, why=True):
     dump = open_dump(str(REFERENCES / "slips" / f"{name}.npz"))
     families = [one for one in (*STORED, *VARIANTS, *drawn_models()) if name.startswith(f"{one}-")]
@@ -391,10 +382,10 @@ def test_a_slip_of_a_torch_model_is_named(name):
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_slip_of_a_drawn_model_is_named(name, drawn_folder):
+def test_a_slip_of_experts_latents_or_images_is_named(name):
     family, site, causes = DRAWN[name]
     is_wide, tower = family.endswith("-wide"), ":vision" * (family in ("clip", "siglip"))
-    checkpoint = open_checkpoint(f"{drawn_folder(family.removesuffix('-wide'))}{tower}")
+    checkpoint = open_checkpoint(f"{model_of(family.removesuffix('-wide'))}{tower}")
     is_pictured = checkpoint.config.patches and not is_wide
     report = compare_with_model(
         checkpoint,
