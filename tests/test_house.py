@@ -252,6 +252,12 @@ def test_every_flag_of_a_page_is_a_flag_of_a_tool():
         assert named <= known | OTHERS, f"{page.name} names flags of no tool: {sorted(named - known - OTHERS)}"
 
 
+def test_pages_hold_no_marks_of_a_merge():
+    marked = re.compile(r"^(<{7}|>{7}|={7}$)", re.MULTILINE)
+    files = [*PAGES, *(PACKAGE / "help").glob("*.toml"), *(ROOT / "samples").glob("*.*"), ROOT / "pyproject.toml"]
+    assert [str(path) for path in files if marked.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_plurals_are_built_by_one_function():
     by_hand = re.compile(r"""['"]e?s['"] \* """)
     found = [path.name for path in FILES if path.name != "errors.py" and by_hand.search(path.read_text())]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 NUMBER = re.compile(r"(?<![0-9])[0-9]+(?![0-9])")
 COMPUTED, COPY, ZERO = "computed anew", "a copy of another", "zeros alone"
+FURTHER = "a layer that predicts further tokens"
 HARMLESS = {  # reason -> patterns of names, without the prefix of the family
     COMPUTED: (  # masks, positions and frequencies, which files hold as buffers; numbers of a format
         r"(^|\.)(attn|attention)\.(masked_)?bias$", r"(^|\.)causal_mask$", r"(^|\.)position_ids$",
@@ -28,7 +29,7 @@ HARMLESS = {  # reason -> patterns of names, without the prefix of the family
         r"^(text|vision)_model\.", r"^(text|visual)_projection\.", r"^logit_(scale|bias)$",
         r"(^|\.)(vision_tower|multi_modal_projector)\.",
     ),
-    "a layer that predicts further tokens": (r"^mtp\.", r"^blk\.[0-9]+\.nextn\."),
+    FURTHER: (r"^mtp\.", r"^blk\.[0-9]+\.nextn\."),
 }  # fmt: skip
 HEADS = (  # modules of heads; one of which the model reads nothing is that of another task
     "cls.seq_relationship", "cls.predictions", "cls", "classifier", "score", "qa_outputs", "classification_head",
@@ -89,8 +90,9 @@ def sort_unread(
     patterns, blocks = ({split_number(name)[at] for name in known} for at in (0, 1))
     shapes = {name: split_number(bare[name]) for name in unread}
     beyond = {block for pattern, block in shapes.values() if pattern in patterns and block not in blocks}
+    further = {block for pattern, block in shapes.values() if pattern.endswith(".eh_proj.weight")}  # of two states
     for name, (_, block) in shapes.items():
-        if reason := _reason(bare[name], paths):
+        if reason := FURTHER if block in beyond & further else _reason(bare[name], paths):
             found.harmless[name] = reason
         elif block in beyond:
             found.beyond[name] = name.removesuffix(bare[name]) + block

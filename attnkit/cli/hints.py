@@ -108,8 +108,8 @@ def hint_at_option(tool: str, flag: str) -> str:
 def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
     """A hint at the tool's own option that was probably meant.
 
-    >>> hint_at_own("head", ["heads"], []), hint_at_own("hedas", ["heads"], [])
-    ('; did you mean --heads?', '; did you mean --heads?')
+    >>> hint_at_own("head", ["heads"], []), hint_at_own("xyz", ["heads"], [])
+    ('; did you mean --heads?', '')
     """
     if name in own or here:
         return f"; did you mean {f'--{name}' if name in own else here[0]}?"

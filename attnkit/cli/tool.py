@@ -341,7 +341,7 @@ class Stage:
                 raise DataError(f"{error.problem}{reason}", error.name) from None
             except AttnkitError as error:
                 if self.input_source == "json" and isinstance(item, Record) and "x" in item and not item["x"].ndim:
-                    error.problem += "; each line is a record: paste -sd, makes the numbers of all lines one row"
+                    error.problem += "; if each line has a number, paste -sd, makes one row of them"
                 raise
             return self._post_process(item, result) if isinstance(result, Record) else result
 

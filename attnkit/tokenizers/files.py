@@ -166,15 +166,22 @@ def token_content(token: Any) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def find_special_tokens(settings: Mapping[str, Any], find: Callable[[str], int | None]) -> dict[str, int]:
+def find_special_tokens(
+    settings: Mapping[str, Any],
+    find: Callable[[str], int | None],
+    usual: Mapping[str, tuple[str, ...]] = SPECIAL_TOKENS,
+) -> dict[str, int]:
     """The ids of special tokens: the ones that settings name, or of usual names.
+
+    usual  name -> the tokens that have it where settings name none, the first that is there
 
     >>> find_special_tokens({"eos_token": "."}, {".": 0, "<unk>": 1}.get)
     {'eos': 0, 'unk': 1}
     """
     special = {}
-    for name, usual in SPECIAL_TOKENS.items():
-        tokens = (token_content(settings[f"{name}_token"]),) if f"{name}_token" in settings else usual
+    for name in SPECIAL_TOKENS:
+        named = f"{name}_token" in settings
+        tokens = (token_content(settings[f"{name}_token"]),) if named else usual.get(name, ())
         id = next((id for token in tokens if token and (id := find(token)) is not None), None)
         if id is not None:
             special[name] = id

@@ -203,6 +203,11 @@ def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
     return complete_tokenizer(tokenizer, folder, name, special)
 
 
+OF_GPT2 = dict.fromkeys(("bos", "eos", "unk"), ("<|endoftext|>",))  # special tokens where settings name none
+OF_ROBERTA = {"bos": ("<s>",), "eos": ("</s>",), "unk": ("<unk>",), "pad": ("<pad>",), "mask": ("<mask>",)}
+OF_FAMILIES = {"roberta": OF_ROBERTA, "bart": OF_ROBERTA, "openai-gpt": {"unk": ("<unk>",)}}
+
+
 def load_bpe(folder: TokenizerFolder) -> Tokenizer:
     """Load vocab.json and merges.txt as the BPE of the family in config.json."""
     name = folder.file_path("vocab.json")
@@ -230,7 +235,7 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
             to_bytes = byte_level(add_prefix_space=False, use_regex=False)
             tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
-    special = find_special_tokens(folder.settings, vocabulary.get)
+    special = find_special_tokens(folder.settings, vocabulary.get, OF_FAMILIES.get(family, OF_GPT2))
     if family in ("roberta", "bart"):
         set_roberta_template(tokenizer, library, name, vocabulary)
     else:

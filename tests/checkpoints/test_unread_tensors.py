@@ -206,6 +206,17 @@ def test_other_tensors_are_told_once(tmp_path):
         attnkit.encode("Once", model=model)
 
 
+def test_a_layer_that_predicts_further_tokens_is_silent(tmp_path):
+    """DeepSeek-V3 has one after its last, whose number none of the others has; without it, a layer too many is told."""
+    further = {f"model.layers.2.{name}.weight": numbers((24, 24)) for name in ("self_attn.q_proj", "enorm")}
+    with_tensors("llama", tmp_path, **further)
+    assert {*open_checkpoint(str(tmp_path)).params.unread.beyond} == {*further}
+    further["model.layers.2.eh_proj.weight"] = numbers((24, 48))
+    with_tensors("llama", tmp_path, **further)
+    unread = open_checkpoint(str(tmp_path)).params.unread
+    assert {*unread.harmless} == {*further} and unread.beyond == {}
+
+
 def test_experts_beyond_those_of_the_configuration_are_refused():
     raw = drawn_models()["mixtral"]
     count = raw["config"]["num_local_experts"]

@@ -35,7 +35,6 @@ def refused(line, folder, code):
         "ffn 'The cat' --model gpt2 --layer decoder.0.ffn",
         "score 'Once upon' --model gpt2",
         "heads 'The cat'",
-        "lens 'The cat' --model gpt2",
         "loss 'The cat' --target cat",
         "near --index idx.npz animals",
     ],

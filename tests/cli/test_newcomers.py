@@ -10,7 +10,7 @@ import pytest
 
 from tests import process
 
-MANY = "each line is a record: paste -sd, makes the numbers of all lines one row"
+MANY = "if each line has a number, paste -sd, makes one row of them"
 
 
 @pytest.mark.parametrize("tool", ["attend", "layernorm", "mask"])

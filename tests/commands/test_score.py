@@ -256,7 +256,7 @@ def test_parts_of_a_result_are_shown(kept):
 
 def test_without_sacrebleu(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(UsageError, match=r"needs the sacrebleu library: pip install 'attnkit\[score\]'"):
+    with pytest.raises(UsageError, match=r"needs the sacrebleu library: pip install '\.\[score\]'"):
         attnkit.score(["a"], references=["a"])
 
 

@@ -4,7 +4,8 @@ Made with torch 2.13.0, transformers 5.23.0 and Pillow 13.0.0. The pictures are 
 initial weights and the batches are attnkit's own, of a recipe that the test repeats; the model of transformers, its
 gradients, clipping, AdamW and the schedule are PyTorch's. image_training.npz has `losses`, that of each step, and
 GRADIENT.NAME of tensors in the first. image_classifier is the folder that attnkit wrote after these steps, with
-picture.png, of another size and with transparency; `logits` are what transformers makes of it by its own processor.
+picture.png, of another size and with transparency; `logits` are what transformers makes of it, whose processor lays it
+on white by do_convert_rgb.
 """
 
 import runpy
@@ -81,10 +82,10 @@ def label_by_transformers(folder: Path) -> np.ndarray:
     import torch
     from PIL import Image
     from transformers import ViTForImageClassification, ViTImageProcessorPil
-    from transformers.image_utils import load_image
 
+    processor = ViTImageProcessorPil.from_pretrained(folder, do_convert_rgb=True)
     with Image.open(folder / "picture.png") as picture:
-        pixels = ViTImageProcessorPil.from_pretrained(folder)(load_image(picture), return_tensors="pt")
+        pixels = processor(picture, return_tensors="pt")
     with torch.no_grad():
         return ViTForImageClassification.from_pretrained(folder).eval()(**pixels).logits[0].numpy()
 

@@ -257,3 +257,28 @@ def test_a_template_with_an_unknown_special_token_is_one_error():
     content["post_processor"]["single"][0]["SpecialToken"]["id"] = "[X]"
     with pytest.raises(DataError, match=r"post_processor: '\[X\]' is not one of its special_tokens"):
         parse_tokenizer_json(json.dumps(content), "tokenizer.json")
+
+
+LOOKS_SPECIAL = ("<s>", "</s>", "<pad>", "<unk>", "<mask>", "[PAD]", "<|endoftext|>")
+
+
+@pytest.mark.parametrize(
+    ("family", "counts"),
+    [
+        ("gpt2", (3, 4, 4, 5, 6, 5, 1)),
+        ("opt", (3, 4, 4, 5, 6, 5, 1)),
+        ("qwen2", (3, 4, 4, 5, 6, 5, 1)),
+        ("roberta", (1, 1, 1, 1, 1, 5, 12)),
+        ("bart", (1, 1, 1, 1, 1, 5, 12)),
+    ],
+)
+def test_special_tokens_that_settings_do_not_name_are_those_of_the_class(family, counts, tmp_path):
+    """The number of tokens that transformers 5.23 splits each into, where the vocabulary of the folder has them all."""
+    vocabulary = json.loads((MODELS / "gpt2" / "vocab.json").read_text())
+    for token in LOOKS_SPECIAL[:-1]:
+        vocabulary[token] = len(vocabulary)
+    merges = (MODELS / "gpt2" / "merges.txt").read_text()
+    made = folder(tmp_path / family, vocab_json=vocabulary, merges_txt=merges, config_json={"model_type": family})
+    around = 2 * (family in ("roberta", "bart"))
+    found = tuple(len(load_tokenizer(made).encode(text).ids) - around for text in LOOKS_SPECIAL)
+    assert found == counts
