@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
-TokenRows = tuple[list[list[int]], list[Array | None], bool]
+class TokenRows(NamedTuple):
+    """The ids of texts without padding, and where they were in the array that they came in, of `width` columns.
+
+    columns   of the tokens of each text; None if the array was not a padded batch
+    is_batch  whether the array was a batch (B, T)
+    """
+
+    ids: list[list[int]]
+    columns: list[Array | None]
+    width: int
+    is_batch: bool
 
 
 class SourceText(NamedTuple):
@@ -70,7 +80,7 @@ def make_prompts(
     config = options.model_.config
     if config.encoder:
         sources, is_batch = read_sources(source, options)
-        rows = [[]] if options.ids is None else token_rows(options.ids, "--ids", config, True)[0]
+        rows = [[]] if options.ids is None else token_rows(options.ids, "--ids", config, True).ids
         if len(rows) not in (1, len(sources)):
             raise DataError(f"{len(rows)} rows for {counted(len(sources), 'source')}", "--ids")
         rows = rows * len(sources) if len(rows) == 1 else rows
@@ -78,10 +88,9 @@ def make_prompts(
     if options.memory is not None:
         raise UsageError(f"a {config.family} model has no cross-attention to a memory", "--memory")
     if options.ids is not None or isinstance(source, Record):
-        rows, columns, is_batch = record_prompts(source, options)
-        width = source["ids"].shape[-1] if options.ids is None and isinstance(source, Record) else 0
-        pairs = zip([make_prompt(ids, options) for ids in rows], columns, strict=True)
-        return [prompt._replace(columns=at, width=width) for prompt, at in pairs], is_batch
+        rows = record_prompts(source, options)
+        pairs = zip([make_prompt(ids, options) for ids in rows.ids], rows.columns, strict=True)
+        return [prompt._replace(columns=at, width=rows.width) for prompt, at in pairs], rows.is_batch
     if not source:
         return [make_prompt([], options)], False
     texts = list(source)
@@ -103,7 +112,7 @@ def record_prompts(source: Sequence[str] | Record | None, options: GenerationOpt
 
 
 def token_rows(record: Record, name: str, config: "model.Config", is_target: bool = False) -> TokenRows:
-    """The rows of ids without padding, their columns, and whether they are a batch.
+    """The rows of ids without padding, and where they were.
 
     name       of the operand, for errors
     is_target  whether the ids are those that a decoder has written, after its start token
@@ -116,8 +125,8 @@ def token_rows(record: Record, name: str, config: "model.Config", is_target: boo
     pairs = list(zip(np.atleast_2d(ids), np.atleast_2d(real), strict=True))
     rows = [row[is_real].tolist() for row, is_real in pairs]
     if ids.ndim == 1 or "mask" not in record:
-        return rows, [None] * len(rows), ids.ndim == 2
-    return rows, [np.flatnonzero(is_real) for _, is_real in pairs], True
+        return TokenRows(rows, [None] * len(rows), ids.shape[-1], ids.ndim == 2)
+    return TokenRows(rows, [np.flatnonzero(is_real) for _, is_real in pairs], ids.shape[-1], True)
 
 
 def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:

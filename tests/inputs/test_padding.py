@@ -94,6 +94,18 @@ def test_decode_reads_the_prompts_of_a_padded_batch(how, side):
             np.testing.assert_array_equal(row[: len(text)], text)
 
 
+@pytest.mark.parametrize("how, side", [("(B, T)", "right"), ("(B, T)", "left"), ("lengths", "right")])
+@pytest.mark.parametrize("emit", [None, "logits", "probs", "ids"])
+def test_scores_of_a_padded_batch_of_ids_are_those_of_each_text_alone(emit, how, side):
+    record = Record({"ids": padded(SIDES[side])}).with_tensors(STATED[how](SIDES[side]))
+    scored = {"model": folder("gpt2"), "max_tokens": 0, "emit": emit}
+    batch = attnkit.decode(ids=record, **scored)
+    alone = [attnkit.decode(ids=text, **scored)["x"] for text in TEXTS]
+    for row, real, text in zip(batch["x"], batch["mask"][:, 0], alone, strict=True):
+        np.testing.assert_allclose(row[real], text, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(batch["x"], attnkit.decode(record, **scored)["x"])
+
+
 def test_a_source_is_read_without_its_padding():
     real = SIDES["right"]
     translated = [attnkit.decode(Record({"ids": text}), model=folder("t5"), max_tokens=3)["ids"] for text in TEXTS]
