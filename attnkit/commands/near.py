@@ -154,9 +154,10 @@ def read_queries(record: Record, vectors: Array) -> Array:
 
 
 def find_queries(record: Record) -> Array:
-    """The numbers of the vectors of x that are queries: all but those of padding in a batch (B, T, D)."""
-    x = record["x"]
-    real = find_real_tokens(record, x.shape[:-1]) if x.ndim == 3 else None
+    """The numbers of the vectors of x that are queries: all but those of padding, of x (B, T, D) or tokens (T, D)."""
+    x, ids = record["x"], record.get("ids")
+    has_tokens = x.ndim == 3 or (ids is not None and ids.shape == x.shape[:-1])
+    real = find_real_tokens(record, x.shape[:-1]) if has_tokens else None
     return np.arange(math.prod(x.shape[:-1])) if real is None else np.flatnonzero(real)
 
 
@@ -169,9 +170,9 @@ def query_axes(record: Record, real: Array) -> tuple[tuple[str, ...], dict[str, 
     if dimensions == 1:
         return (), {}
     axis, labels = record.axes_of("x")[-2], record.labels_of("x", dimensions - 2)
-    if dimensions == 2 and axis != "rank":
+    count = math.prod(record["x"].shape[:-1])
+    if dimensions == 2 and axis != "rank" and len(real) == count:
         return (axis,), {}
     texts = record["x"].shape[0] if dimensions == 3 else 1
     names = [name for row in range(texts) for name in row_labels(labels, row)]
-    count = math.prod(record["x"].shape[:-1])
     return ("query",), {"query": [names[at] for at in real]} if len(names) == count else {}

@@ -242,7 +242,7 @@ def find_positions(record: Record) -> Array | None:
     if mask is None or (one_row := padding_positions(mask)) is not None:
         return None if mask is None else one_row
     real = padding.find_real_tokens(record) if mask.shape[-1:] == padding.token_shape(record)[-1:] else None
-    return None if real is None or real.ndim != 2 or real.all() else model.token_positions(real)
+    return None if real is None or real.all() else model.token_positions(real)
 
 
 def padding_positions(mask: Array | None) -> Array | None:

@@ -1,5 +1,6 @@
 """The padding of a batch, however a record states it: a mask, lengths, or the padding token of a model."""
 
+import math
 import warnings
 from typing import TYPE_CHECKING
 
@@ -100,33 +101,35 @@ def _real_by_lengths(record: Record, shape: tuple[int, ...]) -> Array | None:
     if "lengths" not in record:
         return None
     lengths = record["lengths"]
-    if lengths.shape != shape[:-1]:
+    if lengths.ndim > 1 or lengths.size != math.prod(shape[:-1]):
         expected = f"one for each of {counted(shape[0], 'text')}" if len(shape) == 2 else "a single number"
         raise DataError.about("lengths", f"{as_text(lengths.shape)} for tokens {as_text(shape)}: expected {expected}")
-    return np.asarray(model.padding_mask(lengths, shape[-1])[..., 0, :])
+    return np.asarray(model.padding_mask(lengths.reshape(shape[:-1]), shape[-1])[..., 0, :])
 
 
 def with_padding_mask(record: Record) -> Record:
     """State the padding of a record by its `mask`: (B, 1, T) booleans if the mask states nothing else.
 
-    A mask whose queries may attend to different keys keeps its rows, in which the padding of `lengths` is blocked.
+    Of a single text (T,), which seldom has any, only `lengths` are restated: (1, T). A mask whose queries may attend to different keys keeps its rows, in which the padding of `lengths` is blocked.
 
     >>> batch = Record({"ids": np.zeros((2, 3), int), "lengths": np.array([3, 1])})
     >>> with_padding_mask(batch)["mask"].tolist()
     [[[True, True, True]], [[True, False, False]]]
     """
     shape, mask = token_shape(record), record.get("mask")
-    real = find_real_tokens(record) if len(shape) == 2 else None
+    is_batch = len(shape) == 2
+    real = find_real_tokens(record) if is_batch or "lengths" in record else None
     if real is None:
         return record
     if mask is None or _states_padding_alone(record, shape):
         labels = {} if mask is None else record.tensors["mask"].labels
-        return record.with_tensors({"mask": Tensor(real[:, None], ONE_ROW, labels, "token ≠ padding")})
+        axes = ONE_ROW[not is_batch :]
+        return record.with_tensors({"mask": Tensor(real[..., None, :], axes, labels, "token ≠ padding")})
     if "lengths" not in record:
         return record
-    padding = real.reshape(len(real), *[1] * (max(mask.ndim, 3) - 2), -1)
+    padding = real.reshape(len(real), *[1] * (max(mask.ndim, 3) - 2), -1) if is_batch else real
     blocked = np.asarray(-np.inf if is_float(mask.dtype) else 0, mask.dtype)
-    axes = record.tensors["mask"].axes if mask.ndim > 2 else ("batch", "query", "key")
+    axes = ("batch", "query", "key") if is_batch and mask.ndim < 3 else record.tensors["mask"].axes
     return record.with_tensors({"mask": Tensor(np.where(padding, mask, blocked), axes)})
 
 

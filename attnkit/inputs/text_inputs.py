@@ -14,7 +14,7 @@ import numpy as np
 from attnkit import model, tokenizers
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, UsageError, counted
 from attnkit.formats.streams import decode_text
-from attnkit.inputs.padding import padded_ids
+from attnkit.inputs.padding import ONE_ROW, padded_ids
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Languages, Tokenizer, Tokens
 
@@ -69,7 +69,7 @@ class EncodedInputs(NamedTuple):
             tensors["types"] = Tensor(self.types, axes)
         if self.mask is not None:
             keys: dict[str, Labels] = {} if self.tokens is None else {"key": self.tokens}
-            tensors["mask"] = Tensor(self.mask, ("batch", "all queries", "key"), keys, "token ≠ padding")
+            tensors["mask"] = Tensor(self.mask, ONE_ROW[-self.mask.ndim :], keys, "token ≠ padding")
         return Record({}).with_tensors(tensors)
 
 

@@ -213,12 +213,12 @@ def check_size(config: Config, where: Array, layer: str) -> None:
 def token_positions(mask: Array) -> Array:
     """Position of every token of a padded batch: its index among the real ones.
 
-    mask (B, 1, T) or (B, T), True = real -> (B, T)
+    mask (B, 1, T), (B, T), or (T,) of a single text, True = real -> (B, T) or (T,)
 
     >>> token_positions(np.array([[False, True, True]]))
     array([[0, 0, 1]])
     """
-    real = mask.reshape(mask.shape[0], mask.shape[-1])
+    real = mask.reshape(len(mask), mask.shape[-1]) if mask.ndim > 2 else mask
     positions: Array = np.maximum(np.cumsum(real, axis=-1) - 1, 0)
     return positions
 

@@ -62,6 +62,57 @@ def test_vectors_of_a_padded_batch_are_those_of_each_text_alone(name, pool):
         np.testing.assert_array_equal(again, vectors)
 
 
+ONE = {
+    "lengths ()": ([7, 9, 12, 6, 6], {"lengths": np.array(3)}),
+    "lengths (1)": ([7, 9, 12, 6, 6], {"lengths": np.array([3])}),
+    "lengths and a mask": ([7, 9, 12, 6, 6], {"lengths": np.array(3), "mask": np.ones(5, bool)}),
+    "mask, right": ([7, 9, 12, 6, 6], {"mask": np.array([1, 1, 1, 0, 0])}),
+    "mask, left": ([6, 6, 7, 9, 12], {"mask": np.array([0, 0, 1, 1, 1])}),
+    "mask (1, T), left": ([6, 6, 7, 9, 12], {"mask": np.array([[0, 0, 1, 1, 1]])}),
+}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "deberta-v2", "mpnet"])
+@pytest.mark.parametrize("how", ONE)
+def test_the_vector_of_a_padded_text_is_that_of_its_tokens(how, name):
+    ids, stated = ONE[how]
+    record = Record({"ids": np.array(ids)} | stated)
+    for pool in ("mean", "last", "cls"):
+        alone = attnkit.encode(Record({"ids": np.array([7, 9, 12])}), model=folder(name), pool=pool)["x"]
+        for vector in (
+            attnkit.encode(record, model=folder(name), pool=pool)["x"],
+            attnkit.encode(model=folder(name), ids=record, pool=pool)["x"],  # --ids FILE
+        ):
+            np.testing.assert_allclose(vector, alone, rtol=0, atol=2e-6 * np.abs(alone).max(), err_msg=pool)
+
+
+@pytest.mark.parametrize("lengths", [np.array(3), np.array([3])])
+def test_the_length_of_a_single_text_is_read_by_tools_of_vectors(lengths):
+    rng = np.random.default_rng(0)
+    x, index = rng.standard_normal((5, 4)), rng.standard_normal((7, 4))
+    record, alone = Record({"x": x, "lengths": lengths}), Record({"x": x[:3]})
+    for options in ({"heads": 2}, {"heads": 2, "causal": True}):
+        attended = attnkit.attend(record, **options)["x"][:3]
+        np.testing.assert_allclose(attended, attnkit.attend(alone, **options)["x"], rtol=0, atol=1e-12)
+    query = Record({"x": x[3:]})
+    of_memory = [attnkit.attend(query, memory=one)["x"] for one in (record, alone)]
+    np.testing.assert_allclose(*of_memory, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(attnkit.rnn(record, cell="gru", hidden=3)["x"][3:], 0)
+    tokens = Record({"x": x, "ids": np.array([7, 9, 12, 0, 0]), "lengths": lengths}, {"token": [*"abcde"]})
+    near = attnkit.near(tokens, index=index, top=2)
+    np.testing.assert_array_equal(near["rows"], attnkit.near(alone, index=index, top=2)["rows"])
+    assert near.labels["query"] == [*"abc"]
+
+
+def test_lengths_of_prompts_do_not_stay_beside_the_texts_that_are_generated():
+    record = Record({"ids": padded(SIDES["right"]), "lengths": LENGTHS})
+    generated = attnkit.decode(record, model=folder("gpt2"), max_tokens=2)
+    assert "lengths" not in generated
+    np.testing.assert_array_equal(
+        generated["ids"], attnkit.decode(ids=record, model=folder("gpt2"), max_tokens=2)["ids"]
+    )
+
+
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.filterwarnings("ignore:6 rows of the mask allow no key")
 def test_a_causal_mask_keeps_its_rows_and_states_padding(side):
@@ -183,6 +234,7 @@ def test_a_strictly_causal_mask_states_no_padding():
     [
         ({"lengths": np.array([1, 2])}, r"lengths \(2,\) for tokens \(3,5\): expected one for each of 3 texts"),
         ({"lengths": np.array([1, 2, 9])}, "length"),
+        ({"lengths": np.array([[1, 2, 3]])}, r"lengths \(1,3\) for tokens \(3,5\)"),
         ({"mask": np.ones((2, 5), bool)}, r"mask \(2, 5\) for tokens \(3, 5\)"),
         ({"mask": np.full((3, 5), 2)}, "mask value 2"),
     ],
