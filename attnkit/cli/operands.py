@@ -16,6 +16,7 @@ from attnkit.formats import Source, open_source, read
 from attnkit.formats.json_text import parse_json
 from attnkit.formats.streams import decode_text, exists, is_missing, name_errors
 from attnkit.inputs.operands import load_attended, select_tensor
+from attnkit.inputs.padding import BESIDE_IDS, LIBRARY_NAMES, rename_model_inputs
 from attnkit.records import Array, Record, Tensor, join_names
 
 FACTOR = re.compile(r"\*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)$", re.ASCII)  # of FILE*2.0
@@ -335,16 +336,17 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
 
 
 def select_ids(record: Record, name: str, file: str) -> Record:
-    """Select the ids of a record as x, with what states their padding: the mask, and the lengths.
+    """Select the ids of a record as x, with what belongs to them: the mask, the lengths, and the segments of tokens.
 
     >>> import numpy as np
     >>> record = Record({"x": np.zeros((2, 3, 8)), "ids": np.zeros((2, 3)), "mask": np.ones((2, 1, 3), bool)})
     >>> select_ids(record, "", "a.npz")
     <Record: x (2, 3) float64, mask (2, 1, 3) bool>
     """
-    ids = select_tensor(record, name or "ids" * ("ids" in record), file)
-    stated = [one for one in ("mask", "lengths") if one in record and one != name]
-    return ids.with_tensors({one: Tensor(record[one], record.axes_of(one)) for one in stated})
+    given = rename_model_inputs(record)
+    ids = select_tensor(record, name, file) if name else select_tensor(given, "ids" * ("ids" in given), file)
+    beside = [one for one in BESIDE_IDS if one in given and one != LIBRARY_NAMES.get(name, name)]
+    return ids.with_tensors({one: Tensor(given[one], given.axes_of(one)) for one in beside})
 
 
 def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
@@ -501,7 +503,7 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
         value = Record(value).arrays()
     if load in (*SINGLE, "memory", "attended") and not isinstance(value, Mapping | Record):
         value = array_to_record(value, flag)
-    if load in ("ids", "targets") and isinstance(value, Record) and "ids" in value:
+    if load in ("ids", "targets") and isinstance(value, Record) and not {"ids", "input_ids"}.isdisjoint(value):
         value = select_ids(value, "", flag)
     if load in SINGLE:
         return check_single(value, load, flag)

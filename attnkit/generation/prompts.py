@@ -88,9 +88,9 @@ def make_prompts(
     if options.memory is not None:
         raise UsageError(f"a {config.family} model has no cross-attention to a memory", "--memory")
     if options.ids is not None or isinstance(source, Record):
-        rows = record_prompts(source, options)
-        pairs = zip([make_prompt(ids, options) for ids in rows.ids], rows.columns, strict=True)
-        return [prompt._replace(columns=at, width=rows.width) for prompt, at in pairs], rows.is_batch
+        given = record_prompts(source, options)
+        pairs = zip([make_prompt(ids, options) for ids in given.ids], given.columns, strict=True)
+        return [prompt._replace(columns=at, width=given.width) for prompt, at in pairs], given.is_batch
     if not source:
         return [make_prompt([], options)], False
     texts = list(source)

@@ -301,7 +301,7 @@ def render_choice(
     return display.choice_table(f"step {info.step}", rows, filters, chosen, style)
 
 
-TOKEN_TENSORS = ("x", "ids", "mask", "lengths", "types", "token_type_ids", "scores")
+TOKEN_TENSORS = ("x", "ids", "mask", "lengths", "types", "scores")
 
 
 def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record | str:

@@ -18,7 +18,7 @@ from attnkit.inputs.operands import (
     select_mask,
     select_tensor,
 )
-from attnkit.inputs.padding import with_padding_mask
+from attnkit.inputs.padding import rename_model_inputs, with_padding_mask
 from attnkit.model.checks import as_text
 from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.parameters import ATTENTION as PROJECTIONS
@@ -105,6 +105,7 @@ def prepare_attention(
 
     DataError if shapes do not match, UsageError for options that contradict the model.
     """
+    record = rename_model_inputs(record)
     if model_ is not None:
         layer = layers.find_layer(model_, layer, "attend")
         if layer.endswith(".cross") and memory is None and key is None:

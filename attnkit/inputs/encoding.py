@@ -347,8 +347,7 @@ def split_batch(encoded: Encoding) -> list[Encoding]:
     real = padding.find_real_tokens(base, tokens) if len(tokens) == 2 and "mask" in base else None
     if real is None or not real.any(axis=-1).all() or config.text_length or base["mask"].shape[-2] != 1:
         return []
-    named = {"ids": "ids", "types": "types" if "types" in base else "token_type_ids"}
-    own = {name: np.broadcast_to(base[other], tokens) for name, other in named.items() if other in base}
+    own = {name: np.broadcast_to(base[name], tokens) for name in ("ids", "types") if name in base}
     rows = [Record({name: one[row][is_real] for name, one in own.items()}) for row, is_real in enumerate(real)]
     return [
         encoded._replace(inputs=inputs[row][is_real], base=one)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from attnkit.model import Config, Context, Model
 
 
-BESIDE_IDS = ("mask", "lengths", "types", "token_type_ids")  # tensors of a text beside its ids
 LONG = 60  # tokens to generate, from which a copy of weights by columns pays
 
 
@@ -193,13 +192,14 @@ def new_context(**fields: Any) -> "Context":
 
 def context_from(record: Record, **fields: Any) -> "Context":
     """Build the context of a run on a record: mask, positions, segments and grid, unless they are given."""
+    record = padding.rename_model_inputs(record)
     mask, grid = record.get("mask"), record.get("grid")
     if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
         raise DataError(f"grid {grid.dtype} {grid.shape}: expected two whole numbers, rows and columns of patches")
     own = {
         "mask": mask,
         "positions": find_positions(record),
-        "segment_ids": record.get("types" if "types" in record else "token_type_ids"),
+        "segment_ids": record.get("types"),
         "grid": None if grid is None else (int(grid[0]), int(grid[1])),
     }
     return new_context(**own | fields)
@@ -215,10 +215,13 @@ def warn_empty_mask_rows(mask: Array | None) -> None:
 def ids_from_x(record: Record) -> Record:
     """Rename x to `ids` if it contains integers, and the record nothing but what belongs to ids.
 
+    Names that a tokenizer of transformers gives are renamed as well.
+
     >>> list(ids_from_x(Record({"x": np.array([3, 1])}))), list(ids_from_x(Record({"x": np.zeros(2)})))
     (['ids'], ['x'])
     """
-    if "x" not in record or {*record} - {"x", *BESIDE_IDS} or record["x"].dtype.kind not in "iu":
+    record = padding.rename_model_inputs(record)
+    if "x" not in record or {*record} - {"x", *padding.BESIDE_IDS} or record["x"].dtype.kind not in "iu":
         return record
     ids = record["x"]
     axes = record.tensors["x"].axes or ("batch", "token")[max(0, 2 - ids.ndim) :]

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit import formats
 from attnkit.errors import DataError
-from attnkit.inputs.padding import ONE_ROW, with_padding_mask
+from attnkit.inputs.padding import ONE_ROW, rename_model_inputs, with_padding_mask
 from attnkit.records import Array, Record, Tensor, default_axes, find_name, join_names
 
 LAST_STATES = ("memory_state", "memory_cell")  # what a recurrent encoder leaves beside its memory
@@ -41,6 +41,7 @@ def load_attended(record: Record, name: str = "", source: str = "", own: bool = 
     >>> load_attended(memory).mask["x"].tolist()
     [[[True, False]]]
     """
+    record = rename_model_inputs(record)
     record = with_padding_mask(record) if "lengths" in record else record
     tensor = select_tensor(record, name, source)
     name = name or (next(iter(record)) if len(record) == 1 else "x")

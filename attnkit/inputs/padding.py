@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,10 +17,35 @@ if TYPE_CHECKING:
     from attnkit.model import Config
 
 ONE_ROW = ("batch", "all queries", "key")  # axes of a padding mask (B, 1, T)
+BESIDE_IDS = ("mask", "lengths", "types")  # tensors of a text beside its ids
+# the names that tokenizers of transformers give to what a model reads -> those here
+LIBRARY_NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types"}
+
+
+def rename_model_inputs(record: Record) -> Record:
+    """Rename the tensors that a tokenizer of transformers names: input_ids, attention_mask and token_type_ids.
+
+    An attention_mask (B, T) is a row of keys for each text, so that its axes are named. A tensor keeps its name if the
+    record has one of the other name as well.
+
+    >>> batch = Record({"input_ids": np.array([[5, 0]]), "attention_mask": np.array([[1, 0]])})
+    >>> rename_model_inputs(batch), rename_model_inputs(batch).axes_of("mask")
+    (<Record: ids (1, 2) int64, mask (1, 2) int64>, ('batch', 'key'))
+    """
+    if {*LIBRARY_NAMES}.isdisjoint(record):
+        return record
+    tensors: dict[str, Tensor] = {}
+    for name, one in record.tensors.items():
+        own = LIBRARY_NAMES.get(name, name)
+        own = name if own in record else own
+        is_padding = name == "attention_mask" and one.axes is None and one.array.ndim in (1, 2)
+        tensors[own] = replace(one, axes=("batch", "key")[-one.array.ndim :]) if is_padding else one
+    return replace(record, tensors=tensors)
 
 
 def token_shape(record: Record) -> tuple[int, ...]:
     """The shape of the tokens of a record, (T,) or (B, T): that of its ids, else of x without its width."""
+    record = rename_model_inputs(record)
     ids, x = record.get("ids"), record.get("x")
     if ids is not None:
         return tuple(ids.shape)
@@ -37,6 +63,7 @@ def find_real_tokens(record: Record, shape: tuple[int, ...] | None = None) -> Ar
     >>> find_real_tokens(Record({"ids": np.zeros((2, 3), int), "lengths": np.array([3, 1])})).tolist()
     [[True, True, True], [True, False, False]]
     """
+    record = rename_model_inputs(record)
     shape = token_shape(record) if shape is None else shape
     if len(shape) not in (1, 2):
         return None
@@ -110,12 +137,14 @@ def _real_by_lengths(record: Record, shape: tuple[int, ...]) -> Array | None:
 def with_padding_mask(record: Record) -> Record:
     """State the padding of a record by its `mask`: (B, 1, T) booleans if the mask states nothing else.
 
-    Of a single text (T,), which seldom has any, only `lengths` are restated: (1, T). A mask whose queries may attend to different keys keeps its rows, in which the padding of `lengths` is blocked.
+    Of a single text (T,), `lengths` become a mask (1, T), and a mask stays what it is. A mask whose queries may attend
+    to different keys keeps its rows, in which the padding of `lengths` is blocked.
 
     >>> batch = Record({"ids": np.zeros((2, 3), int), "lengths": np.array([3, 1])})
     >>> with_padding_mask(batch)["mask"].tolist()
     [[[True, True, True]], [[True, False, False]]]
     """
+    record = rename_model_inputs(record)
     shape, mask = token_shape(record), record.get("mask")
     is_batch = len(shape) == 2
     real = find_real_tokens(record) if is_batch or "lengths" in record else None
@@ -129,8 +158,8 @@ def with_padding_mask(record: Record) -> Record:
         return record
     padding = real.reshape(len(real), *[1] * (max(mask.ndim, 3) - 2), -1) if is_batch else real
     blocked = np.asarray(-np.inf if is_float(mask.dtype) else 0, mask.dtype)
-    axes = ("batch", "query", "key") if is_batch and mask.ndim < 3 else record.tensors["mask"].axes
-    return record.with_tensors({"mask": Tensor(np.where(padding, mask, blocked), axes)})
+    named = ("batch", "query", "key") if is_batch and mask.ndim < 3 else record.tensors["mask"].axes
+    return record.with_tensors({"mask": Tensor(np.where(padding, mask, blocked), named)})
 
 
 def _states_padding_alone(record: Record, shape: tuple[int, ...], is_causal: bool = False) -> bool:
@@ -155,6 +184,7 @@ def require_padding(record: Record, is_causal: bool = False) -> Array:
     >>> require_padding(Record({"ids": np.array([4, 5])})).tolist()
     [True, True]
     """
+    record = rename_model_inputs(record)
     shape = token_shape(record)
     real = find_real_tokens(record)
     if real is None:
@@ -165,15 +195,16 @@ def require_padding(record: Record, is_causal: bool = False) -> Array:
 
 
 def padded_ids(record: Record, config: "Config | None" = None, is_target: bool = False) -> Record:
-    """The `ids` or x of an operand, their labels, and their padding mask.
+    """The `ids` or x of an operand, their labels, their padding mask, and the segments of tokens.
 
     config and is_target  of the model that reads them: see `read_padding_tokens`
 
     >>> [*padded_ids(Record({"x": np.zeros((2, 3), int), "mask": np.ones((2, 3), bool)}))]
     ['ids', 'mask']
     """
+    record = rename_model_inputs(record)
     ids = record.tensors["ids" if "ids" in record else "x"]
-    stated = record.select([name for name in ("mask", "lengths") if name in record])
+    stated = record.select([name for name in BESIDE_IDS if name in record])
     given = Record({"ids": ids}, labels=record.labels).with_tensors(stated.tensors)
     return read_padding_tokens(given, config, is_target) if config else with_padding_mask(given)
 
@@ -187,6 +218,7 @@ def read_padding_tokens(record: Record, config: "Config", is_target: bool = Fals
 
     is_target  whether a decoder begins texts with its start token, which may be the padding token
     """
+    record = rename_model_inputs(record)
     special, ids = config.special, record.get("ids")
     pad = special.pad
     if pad is None or ids is None or ids.dtype.kind not in "iu" or ids.ndim not in (1, 2) or config.text_length:

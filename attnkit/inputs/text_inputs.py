@@ -66,7 +66,7 @@ class EncodedInputs(NamedTuple):
         axes = ("batch", "token")[2 - self.ids.ndim :]
         tensors = {"ids": Tensor(self.ids, axes, {} if self.tokens is None else {"token": self.tokens})}
         if self.types is not None:
-            tensors["types"] = Tensor(self.types, axes)
+            tensors["types"] = Tensor(self.types, ("batch", "token")[2 - self.types.ndim :])
         if self.mask is not None:
             keys: dict[str, Labels] = {} if self.tokens is None else {"key": self.tokens}
             tensors["mask"] = Tensor(self.mask, ONE_ROW[-self.mask.ndim :], keys, "token ≠ padding")
@@ -91,8 +91,8 @@ def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedIn
         raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")
     if len(vocabulary) == size:
         tokens = np.array(vocabulary, dtype=object)[checked].tolist()
-        return EncodedInputs(checked, tokens, vocabulary, size, record.get("mask"))
-    return EncodedInputs(checked, record.labels.get("token"), [], size, record.get("mask"))
+        return EncodedInputs(checked, tokens, vocabulary, size, record.get("mask"), record.get("types"))
+    return EncodedInputs(checked, record.labels.get("token"), [], size, record.get("mask"), record.get("types"))
 
 
 def tokenize(

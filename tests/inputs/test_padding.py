@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import model
+from attnkit import formats, model
 from attnkit.errors import AttnkitNote, AttnkitWarning, DataError
 from attnkit.inputs import padding
 from attnkit.records import Record, Tensor
@@ -102,6 +102,59 @@ def test_the_length_of_a_single_text_is_read_by_tools_of_vectors(lengths):
     near = attnkit.near(tokens, index=index, top=2)
     np.testing.assert_array_equal(near["rows"], attnkit.near(alone, index=index, top=2)["rows"])
     assert near.labels["query"] == [*"abc"]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("side", SIDES)
+def test_what_a_tokenizer_of_transformers_returns_is_read_by_its_names(name, side, tmp_path):
+    """numpy.savez("tokens.npz", **tokenizer(texts, padding=True, return_tensors="np")) is an input, or --ids."""
+    real, types = SIDES[side], np.where(np.arange(5) < 3, 0, 1) * np.ones((3, 1), int)
+    segments = {"token_type_ids": types} if name == "bert" else {}
+    file = tmp_path / "tokens.npz"
+    np.savez(file, input_ids=padded(real), attention_mask=real.astype(int), **segments)
+    own = Record({"ids": padded(real), "mask": real} | ({"types": types} if segments else {}))
+    expected = attnkit.encode(own, model=folder(name), pool="mean")
+    for given in (
+        attnkit.encode(formats.load(str(file)), model=folder(name), pool="mean"),
+        attnkit.encode(model=folder(name), ids=str(file), pool="mean"),
+        attnkit.encode(model=folder(name), ids=f"{file}:input_ids", pool="mean"),
+    ):
+        np.testing.assert_array_equal(given["x"], expected["x"])
+        np.testing.assert_array_equal(given["ids"], padded(real))
+    if name == "bert":
+        assert (
+            np.abs(expected["x"] - attnkit.encode(own.without(["types"]), model=folder(name), pool="mean")["x"]).max()
+            > 0.01
+        )
+    else:
+        written = [
+            attnkit.decode(one, model=folder(name), max_tokens=2)["ids"] for one in (own, formats.load(str(file)))
+        ]
+        np.testing.assert_array_equal(*written)
+
+
+def test_an_attention_mask_of_ones_says_that_all_are_tokens(recwarn):
+    ids = padded(SIDES["right"])
+    stated = Record({"input_ids": ids, "attention_mask": np.ones((3, 5), int)})
+    alone = attnkit.encode(Record({"ids": ids, "mask": np.ones((3, 5), bool)}), model=folder("bert"))
+    np.testing.assert_array_equal(attnkit.encode(stated, model=folder("bert"))["x"], alone["x"])
+    np.testing.assert_array_equal(attnkit.encode(model=folder("bert"), ids=stated)["x"], alone["x"])
+    assert not recwarn
+
+
+def test_attention_reads_the_attention_mask_of_as_many_texts_as_tokens():
+    """(T, T) under that name is a row of keys for each text, not queries and keys."""
+    real = np.tri(3, dtype=bool)
+    x = np.random.default_rng(0).standard_normal((3, 3, 4))
+    record = Record({"x": x, "attention_mask": real * 1})
+    expected = attnkit.attend(Record({"x": x, "mask": real[:, None]}))["x"]
+    np.testing.assert_array_equal(attnkit.attend(record)["x"], expected)
+    np.testing.assert_array_equal(attnkit.attend(Record({"x": x}), memory=record)["x"], expected)
+
+
+def test_a_tensor_keeps_its_name_beside_one_of_the_other_name():
+    both = Record({"mask": np.ones((1, 2)), "attention_mask": np.zeros((1, 2)), "input_ids": np.ones((1, 2), int)})
+    assert [*padding.rename_model_inputs(both)] == ["mask", "attention_mask", "ids"]
 
 
 def test_lengths_of_prompts_do_not_stay_beside_the_texts_that_are_generated():
