@@ -12,6 +12,7 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.inputs.operands import (
     AttendedTensor,
+    add_query_axis,
     broadcast_over_heads,
     load_attended,
     reduce_to_one_row,
@@ -113,7 +114,12 @@ def prepare_attention(
     past, source = 0 if past_key is None else sum(past_key["x"].shape[-2:-1]), key or memory
     queries, keys = query or select_tensor(record), source or select_tensor(record)
     values = value or keys
-    mask = mask or find_mask(record, query, source, past, is_by_hand=model_ is None)
+    if mask is None:
+        mask = find_mask(record, query, source, past, is_by_hand=model_ is None)
+    else:
+        batch = max(len(x) if x.ndim > 2 else 0 for x in (queries["x"], keys["x"]))
+        sizes = sum(queries["x"].shape[-2:-1]), past + sum(keys["x"].shape[-2:-1])
+        mask = Record({"x": add_query_axis(mask.tensors["x"], batch, *sizes)})
     bias = bias or find_bias(record, query, source, is_by_hand=model_ is None)
     if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
         problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "

@@ -116,15 +116,24 @@ def select_mask(record: Record, name: str, tensor: Array) -> Record:
 
     (B, S) and (B, 1, S) without names belong to a padded batch of B rows, as encode and decode read them.
     """
-    mask, axes = record[name], record.tensors[name].axes or ()
-    batch = len(tensor) if tensor.ndim > 2 else -1
-    if mask.shape == (batch, *tensor.shape[-2:-1]) and (
-        axes[:1] == ("batch",) or (not axes and batch != mask.shape[1])
-    ):
-        return Record({"x": Tensor(mask[:, None], ONE_ROW)})
-    if not axes and mask.ndim == 3 and len(mask) == batch:
-        axes = ONE_ROW
-    return Record({"x": Tensor(mask, axes or None)})
+    batch, keys = len(tensor) if tensor.ndim > 2 else -1, sum(tensor.shape[-2:-1])
+    mask = add_query_axis(Tensor(record[name], record.tensors[name].axes or None), batch, keys, keys)
+    if not mask.axes and mask.array.ndim == 3 and len(mask.array) == batch:
+        mask = replace(mask, axes=ONE_ROW)
+    return Record({"x": mask})
+
+
+def add_query_axis(mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
+    """A padding mask (B, S) as (B, 1, S), a row for all queries; any other mask as it is.
+
+    Without names of its axes, one of as many texts as queries is (T, S), queries and keys.
+
+    >>> padding = Tensor(np.array([[True, True, False], [True, False, False]]))
+    >>> [add_query_axis(padding, batch=2, queries=queries, keys=3).shape for queries in (3, 2)]
+    [(2, 1, 3), (2, 3)]
+    """
+    is_of_texts = mask.axes[:1] == ("batch",) if mask.axes else batch != queries
+    return Tensor(mask.array[:, None], ONE_ROW) if mask.shape == (batch, keys) and is_of_texts else mask
 
 
 def broadcast_over_heads(operand: Record | None, batch: int, heads: int = 0) -> Array | None:

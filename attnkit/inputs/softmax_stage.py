@@ -8,7 +8,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import AttnkitWarning, UsageError
 from attnkit.inputs.intermediates import statistic_axes
-from attnkit.inputs.operands import broadcast_over_heads
+from attnkit.inputs.operands import add_query_axis, broadcast_over_heads
 from attnkit.model.checks import as_text
 from attnkit.model.dense_attention import mask_scores
 from attnkit.model.dtypes import cast, quiet
@@ -68,6 +68,8 @@ def find_cells(record: Record, operand: Record | None) -> Array | None:
     if operand is None and "mask" not in record:
         return None
     given, shape = operand or Record({"x": record.tensors["mask"]}), record["x"].shape
+    if len(shape) == 4:
+        given = Record({"x": add_query_axis(given.tensors["x"], shape[0], *shape[2:])})
     mask = given["x"] if len(shape) != 4 else np.asarray(broadcast_over_heads(given, shape[0]))
     if operand is None and (mask.shape[-1:] != shape[-1:] or mask.shape[-2:-1] not in ((), (1,), shape[-2:-1])):
         problem = f"the mask of the record {as_text(mask.shape)} does not fit x {as_text(shape)}: it is not used"

@@ -157,6 +157,37 @@ def test_a_tensor_keeps_its_name_beside_one_of_the_other_name():
     assert [*padding.rename_model_inputs(both)] == ["mask", "attention_mask", "ids"]
 
 
+@pytest.mark.parametrize("side", SIDES)
+def test_a_mask_of_keys_is_an_operand_of_attention_and_of_softmax(side, tmp_path):
+    real, rng = SIDES[side], np.random.default_rng(0)
+    x, file = Record({"x": rng.standard_normal((3, 5, 4))}), tmp_path / "mask.npz"
+    expected = attnkit.attend(Record({"x": x["x"], "mask": real[:, None]}), heads=2)["x"]
+    for mask in (real, real * 1, additive(real, -np.inf)):
+        np.savez(file, mask)
+        for given in (mask, str(file)):
+            np.testing.assert_array_equal(attnkit.attend(x, heads=2, mask=given)["x"], expected)
+    query = Record({"x": rng.standard_normal((3, 2, 4))})
+    weights = attnkit.attend(query, memory=x, mask=real, keep="weights")["weights"]
+    assert ((weights > 0) == real[:, None, None]).all()
+    past = {"past_key": np.zeros((3, 1, 2, 4)), "past_value": np.zeros((3, 1, 2, 4))}
+    with_past = attnkit.attend(x, mask=np.pad(real, ((0, 0), (2, 0))), keep="weights", **past)["weights"]
+    np.testing.assert_array_equal(with_past[..., :2], 0)
+    assert ((with_past[..., 2:] > 0) == real[:, None, None]).all()
+    scores = Record({"x": rng.standard_normal((3, 2, 5, 5))})
+    expected = attnkit.softmax(scores, mask=real[:, None, None])["x"]
+    np.testing.assert_array_equal(attnkit.softmax(scores, mask=real)["x"], expected)
+    np.testing.assert_array_equal(attnkit.softmax(scores.with_tensors({"mask": real}))["x"], expected)
+
+
+def test_a_square_mask_of_attention_is_of_queries_and_keys_unless_its_axes_say_otherwise():
+    cells = np.tri(3, dtype=bool)
+    x = Record({"x": np.random.default_rng(0).standard_normal((3, 3, 4))})
+    weights = attnkit.attend(x, mask=cells, keep="weights")["weights"]
+    assert ((weights > 0) == cells).all()
+    named = attnkit.attend(x, mask=Tensor(cells, ("batch", "key")), keep="weights")["weights"]
+    assert ((named > 0) == cells[:, None, None]).all()
+
+
 def test_lengths_of_prompts_do_not_stay_beside_the_texts_that_are_generated():
     record = Record({"ids": padded(SIDES["right"]), "lengths": LENGTHS})
     generated = attnkit.decode(record, model=folder("gpt2"), max_tokens=2)
