@@ -42,7 +42,7 @@ def read_texts(
             )
         return Records(None, iter([()]))
     if not call.operands:
-        return divide_texts(call, stdin_blocks() if upstream is None else upstream_blocks(upstream), together)
+        return divide_texts(call, stdin_blocks(call) if upstream is None else upstream_blocks(upstream), together)
     check_texts(call)
     return divide_texts(call, iter([iter(call.operands)]), together) if lines else Records(None, iter([call.operands]))
 
@@ -56,12 +56,33 @@ def divide_texts(call: Stage, blocks: Blocks, together: Together | None) -> Reco
     return Records(None, iter([tuple(lines) if call.parameters.get("batch") else ("\n".join(lines),)]))
 
 
-def stdin_blocks() -> Blocks:
+def stdin_blocks(call: Stage) -> Blocks:
     """The lines of standard input as they arrive; UsageError for tensors."""
     source = open_source(stdin_or_error(TEXT_NEEDED))
     if looks_like_tensors(source.peek_available(16)):
         raise UsageError("expected text, got a record of tensors; --ids - takes its ids", source.name)
+    warn_of_ids(call, source)
     return read_blocks(source)
+
+
+def warn_of_ids(call: Stage, source: Source) -> None:
+    """Warn of a text that is a list of whole numbers in JSON, as of token ids, for a tool that takes ids as well."""
+    if "ids" not in call.parameters or not looks_like_ids(source.peek_available(256)):
+        return
+    config = call.files.load("model_").config if call.parameters.get("model_") is not None else None
+    is_target = call.tool.name == "decode" and config is not None and config.encoder  # --ids are then of the target
+    remedy = "attnkit show -f npy in between makes them ids" if is_target else "--ids - reads them as ids"
+    with running(call):
+        warnings.warn(f"a list of numbers, taken as text; {remedy}", AttnkitWarning, stacklevel=2)
+
+
+def looks_like_ids(start: bytes) -> bool:
+    """Decide whether bytes are the start of a list of whole numbers in JSON, and not of another text.
+
+    >>> looks_like_ids(b"[[1, 2], [3, 4]]"), looks_like_ids(b"[1] and [2]"), looks_like_ids(b"[1]")
+    (True, False, False)
+    """
+    return bool(re.fullmatch(rb"\s*\[(\s*\[|\s*\d+\s*,)[\d\s,\[\]]*", start))
 
 
 def replaces_text(parameters: Mapping[str, Any]) -> bool:
@@ -119,6 +140,7 @@ def read_model_input(
             return call.read_stream(source, formats.read(source))
         if start.startswith(b"RIFF"):
             raise DataError("a WAV file (expected text or tensors); --audio - reads it", source.name)
+        warn_of_ids(call, source)
         return divide_texts(call, read_blocks(source), together)
     first = next(upstream.items, None)
     items = itertools.chain([] if first is None else [first], upstream.items)

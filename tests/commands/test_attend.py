@@ -350,3 +350,18 @@ class TestExplain:
     def test_a_cell_that_is_not_there(self, given, problem):
         with pytest.raises(UsageError, match=problem):
             attnkit.attend(self.ROWS, **given)
+
+
+def test_a_mask_of_the_keys_of_each_text_is_a_file_of_the_command_line(tmp_path):
+    x = RNG.standard_normal((2, 4, 4))
+    real = np.arange(4) < np.array([[4], [3]])
+    np.save(tmp_path / "x.npy", x)
+    for name, mask in (("bool", real), ("01", real * 1)):
+        np.save(tmp_path / f"{name}.npy", mask)
+        done = process.run("attend", tmp_path / "x.npy", "--mask", tmp_path / f"{name}.npy", "-f", "npy")
+        for text, row, own in zip(x, np.load(io.BytesIO(done.out)), real, strict=True):
+            expected = attnkit.attend(of(text[own]))["x"]
+            assert np.allclose(row[own], expected, rtol=0, atol=1e-12)
+    done = process.run("attend", tmp_path / "x.npy", "--mask", "-", "-f", "npy", stdin=b"[[1,1,1],[1,1,0]]")
+    assert done.code == 3
+    assert "mask (2,3) does not broadcast to scores (2,1,4,4)" in done.err

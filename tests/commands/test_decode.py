@@ -1,5 +1,6 @@
 """The tool decode: what it adds to the arithmetic that it calls, record in, record out."""
 
+import json
 from pathlib import Path
 
 import ml_dtypes
@@ -9,7 +10,9 @@ import pytest
 import attnkit
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError
+from tests import process
 from tests.commands.records import CAT, of
+from tests.places import folder
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
@@ -81,3 +84,28 @@ class TestDecode:
         Path("v").write_text("\n".join(self.WORDS))
         with pytest.raises(DataError, match="6 words for 4 logits"):
             attnkit.decode(of(CAT), table=np.eye(4), vocab="v")
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        (("decode", "--max-tokens", 1, "--model", folder("gpt2")), "--ids - reads them as ids"),
+        (("encode", "--model", folder("gpt2")), "--ids - reads them as ids"),
+        (("embed", "--dim", 4), "--ids - reads them as ids"),
+        (("decode", "--max-tokens", 1, "--model", folder("marian")), "attnkit show -f npy in between makes them ids"),
+    ],
+)
+def test_a_warning_says_that_a_list_of_ids_is_taken_as_text(command, remedy):
+    for text in (b"[[1,2,3]]\n", b"[1, 2, 3]\n", b"[[1],\n [2]]\n"):
+        done = process.run(*command, stdin=text)
+        assert done.code == 0
+        assert f"warning: a list of numbers, taken as text; {remedy}" in done.err
+    for text in (b"[1] says so\n", b"1, 2, 3\n", b"[7]\n"):
+        assert "taken as text" not in process.run(*command, stdin=text).err
+
+
+def test_ids_of_a_list_are_those_of_an_array():
+    generated = {"model": folder("gpt2"), "max_tokens": 2, "emit": "ids"}
+    line = ("decode", "--model", folder("gpt2"), "--max-tokens", 2, "--emit", "ids", "--ids", "-", "-f", "json")
+    out = json.loads(process.run(*line, stdin=b"[[1,2,3]]").out)
+    assert out["tensors"]["x"]["data"] == attnkit.decode(ids=np.array([[1, 2, 3]]), **generated)["x"].tolist()
