@@ -70,7 +70,9 @@ def warn_of_ids(call: Stage, source: Source) -> None:
     if "ids" not in call.parameters or not looks_like_ids(source.peek_available(256)):
         return
     config = call.files.load("model_").config if call.parameters.get("model_") is not None else None
-    is_target = call.tool.name == "decode" and config is not None and config.encoder  # --ids are then of the target
+    if config is not None and not any(stack and stack.vocab for stack in (config.encoder, config.decoder)):
+        return
+    is_target = call.tool.name == "decode" and config is not None and config.encoder and config.decoder  # of --ids
     remedy = "attnkit show -f npy in between makes them ids" if is_target else "--ids - reads them as ids"
     with running(call):
         warnings.warn(f"a list of numbers, taken as text; {remedy}", AttnkitWarning, stacklevel=2)
