@@ -525,6 +525,7 @@ def rollout(
     record: TensorLike,
     /,
     *,
+    model: Checkpoint | Path | None = None,
     layers: str = "",
     residual: float = 0.5,
     only: Sequence[str] | str | None = None,

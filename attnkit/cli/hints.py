@@ -38,6 +38,11 @@ OFF = {
     "activation": "identity",
     "window": "-1,-1",
 }
+# options without a default that switch something on, beside flags and those of OFF
+SWITCHES = {
+    *("beam", "chunk", "grad", "layer-decay", "min-p", "no-repeat-ngram", "patience", "prefix", "qk-norm"),
+    *("repetition-penalty", "top-k", "top-p", "unfreeze-every"),
+}
 VECTORS = "attnkit embed TEXT --dim 8"
 PIPELINE_IN_QUOTES = "a pipeline is one word, in quotes: attnkit run 'A | B'"
 NUMBER = r"-?\d*\.?\d+(e-?\d+)?"
@@ -108,7 +113,7 @@ def hint_at_option(tool: str, flag: str) -> str:
 def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
     """A hint at the tool's own option that was probably meant.
 
-    >>> hint_at_own("head", ["heads"], []), hint_at_own("xyz", ["heads"], [])
+    >>> hint_at_own("head", ["heads"], []), hint_at_own("hedas", ["heads"], [])
     ('; did you mean --heads?', '')
     """
     if name in own or here:
@@ -118,14 +123,18 @@ def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
 
 
 def hint_at_absence(option: options.Option, name: str) -> str:
-    """A hint for --no-NAME: NAME is off without its option, or has a default that a value replaces.
+    """A hint for --no-NAME: NAME is off without its option, or has a default that a value replaces, or none.
 
     >>> flags = list_flags(commands.find_tool("attend"))
     >>> hint_at_absence(flags["--causal"], "causal"), hint_at_absence(flags["--scale"], "scale")
     ('; it is off without --causal', '; the default of --scale is 1/√d_k, and --scale 1 switches it off')
+    >>> hint_at_absence(flags["--params"], "params")
+    '; --params has no default'
     """
     stated = re.search(r"\[default: ([^\];]*)", option.help)
     default = stated[1] if stated else "" if option.default in (None, ()) else str(option.default).removesuffix(".0")
+    if not default and not option.is_flag and name not in {*OFF, *SWITCHES}:
+        return f"; --{name} has no default"
     if option.is_flag or default in ("", OFF.get(name)):
         return f"; it is off without --{name}"
     off = f", and --{name} {OFF[name]} switches it off" if name in OFF else ""

@@ -113,7 +113,7 @@ def reports_of(call: "Stage") -> Iterator[None]:
             warnings.simplefilter("always", AttnkitWarning)  # each record and stage has its own
             warnings.simplefilter("always", AttnkitNote)
         warnings.showwarning = show
-        has_progress = os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not is_quiet
+        has_progress = os.isatty(output.STDERR) and is_cursor_movable() and not is_quiet
         report = output.PROGRESS.report if has_progress else ignore
         callbacks = Callbacks(report, output.show_remark, output.show_check, on_report=output.show_report)
         with running(call), silence_libraries(), use_callbacks(callbacks):
@@ -214,6 +214,11 @@ def write_page(page: str) -> int:
     return write_text(page)
 
 
+def is_cursor_movable() -> bool:
+    """Decide by TERM whether a terminal takes escape sequences: neither dumb, empty nor unset."""
+    return os.environ.get("TERM", "") not in ("", "dumb")
+
+
 def find_pager() -> list[str]:
     """The command that shows a long page: that of PAGER, else less; [] for none, as on a dumb terminal."""
     import shlex
@@ -221,7 +226,7 @@ def find_pager() -> list[str]:
 
     stated = os.environ.get("PAGER")
     words = shlex.split(stated) if stated is not None else ["less", "-FRX"]
-    is_usable = os.environ.get("TERM", "dumb") != "dumb" and os.isatty(0) and words and shutil.which(words[0])
+    is_usable = is_cursor_movable() and os.isatty(0) and words and shutil.which(words[0])
     return words if is_usable else []
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from attnkit.cli import options
-from attnkit.cli.tool import tool
+from attnkit.cli.text_input import trace_of_text
+from attnkit.cli.tool import Records, Stage, read_records, tool
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.interpret.head_scores import read_weights
 from attnkit.model.head_scores import roll_out
@@ -84,10 +85,22 @@ def read_square(record: Record, name: str) -> Array:
     return weights
 
 
-@tool(keep_names=True, without=("dtype",))
+def read_trace(stage: Stage, upstream: Records | None) -> Records:
+    if (trace := trace_of_text(stage, "*.self.weights")) is not None:
+        stage.parameters["model_"] = None  # the history of the trace names it
+        return Records(None, iter([trace]))
+    return read_records(stage, upstream, needs_no_input=False)
+
+
+@tool(
+    reader=read_trace,
+    keep_names=True,
+    without=("dtype",),
+)
 def rollout(
     record: Record,
     *,
+    model_: options.Model = None,
     layers: Annotated[
         str,
         typer.Option(
@@ -103,17 +116,20 @@ def rollout(
 ) -> Record:
     """Multiply the attention of all layers: how much of each input token is in each token's last state.
 
-    The input is a trace, or a record with the weights of self-attention of every layer of an encoder or decoder. Each
-    layer is A = 0.5 W + 0.5 I, with W the mean of its heads and I the residual connection, each row divided by its
-    sum; x is the product of all layers, the last one first: attention rollout (Abnar and Zuidema 2020). A row is a
-    token's last state, a column an input token, and each row has the sum 1. The rest of the record stays.
+    The input is a trace, or a record with the weights of self-attention of every layer of an encoder or decoder, or a
+    text of several words, which --model reads now. Each layer is A = 0.5 W + 0.5 I, with W the mean of its heads and I
+    the residual connection, each row divided by its sum; x is the product of all layers, the last one first: attention
+    rollout (Abnar and Zuidema 2020). A row is a token's last state, a column an input token, and each row has the sum
+    1. The rest of the record stays.
 
     \b
     Examples:
-      attnkit encode --model DIR "The cat sat" --keep '*.self.weights' | attnkit rollout
+      attnkit rollout --model DIR "The cat sat"
       attnkit encode --model DIR "The cat sat" --trace run.npz -o states.npz
       attnkit rollout run.npz --only x | attnkit show --heatmap
     """
+    if model_ is not None:
+        raise UsageError("reads a text of several words; a trace needs no model", "--model")
     weights = self_weights(record, layers)
     first = next(iter(weights))
     axes = record.tensors[first].axes or ("batch", "head", "query", "key")[-weights[first].ndim :]

@@ -32,7 +32,8 @@ def detect_style(
 ) -> Style:
     """Choose the style of a stream by the terminal, environment and encoding.
 
-    NO_COLOR beats everything, TERM=dumb beats FORCE_COLOR (no-color.org, force-color.org).
+    NO_COLOR beats everything, TERM=dumb beats FORCE_COLOR (no-color.org, force-color.org). A terminal without TERM has
+    no colour of its own.
 
     >>> detect_style(True, {"COLUMNS": "100", "TERM": "xterm"}, "utf-8")
     Style(width=100, color=True, unicode=True, precision=4, cell_precision=2, plain_tokens=False, heads=None)
@@ -40,7 +41,8 @@ def detect_style(
     (False, 3, 3)
     """
     is_plain = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
-    color = not is_plain and (terminal or bool(environ.get("FORCE_COLOR")))
+    has_escapes = terminal and bool(environ.get("TERM"))
+    color = not is_plain and (has_escapes or bool(environ.get("FORCE_COLOR")))
     unicode = (encoding or "").lower().startswith("utf")
     style = Style(_width(environ.get("COLUMNS", "")), color, unicode)
     return style if precision is None else style._replace(precision=precision, cell_precision=precision)

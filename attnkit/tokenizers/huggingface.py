@@ -1,7 +1,8 @@
 """Tokenizers of the `tokenizers` library: tokenizer.json, WordPiece and BPE."""
 
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -270,14 +271,36 @@ def add_tokens(tokenizer: Any, library: Any, folder: TokenizerFolder, name: str)
     another id than stated.
     """
     with call_library("cannot be made a tokenizer", name):
+        vocabulary = tokenizer.get_vocab()
         tokenizer.add_tokens([library_token(library, token) for token in folder.added_tokens.values()])
         for id, token in folder.added_tokens.items():
             if tokenizer.token_to_id(token.content) != id:
-                problem = f"added token {token.content[:40]!r} has id {id}, after others of ids below it"
-                raise DataError(problem, name)
+                problem = describe_misplaced(token.content, id, vocabulary, folder.added_tokens)
+                raise DataError(f"added token {token.content[:40]!r} has id {id}, but {problem}", name)
         there = added_token_ids(tokenizer)
         named = [token for content, token in folder.named_tokens.items() if content not in there]
         tokenizer.add_tokens([library_token(library, token) for token in named])
+
+
+def describe_misplaced(token: str, id: int, vocabulary: Mapping[str, int], added: Collection[int]) -> str:
+    """Say why an added token cannot have the id that its file states.
+
+    added  the ids of the added tokens
+
+    >>> describe_misplaced("<new>", 9, {"a": 0, "b": 1}, [9]), describe_misplaced("<new>", 3, {"a": 0, "b": 1}, [3])
+    ('ids 2 to 8 are in no file', 'id 2 is in no file')
+    >>> describe_misplaced("a", 3, {"a": 0, "b": 1}, [3]), describe_misplaced("<new>", 1, {"a": 0, "b": 1}, [1])
+    ('the vocabulary has it with id 0', "id 1 is that of 'b'")
+    """
+    if token in vocabulary:
+        return f"the vocabulary has it with id {vocabulary[token]}"
+    ids = {one: word for word, one in vocabulary.items()}
+    below = sorted(one for one in {*ids, *added} if one < id)
+    for last, following in itertools.pairwise((-1, *below, id)):
+        if following - last > 1:
+            first, end = last + 1, following - 1
+            return f"ids {first} to {end} are in no file" if first < end else f"id {first} is in no file"
+    return f"id {id} is that of {ids[id][:40]!r}" if id in ids else "it has another id too"
 
 
 def library_token(library: Any, token: AddedToken) -> Any:

@@ -143,6 +143,13 @@ def test_a_command_line_without_an_error_imports_no_table():
         ("ffn --no-activation", "the default of --activation is relu, and --activation identity switches it off"),
         ("posenc --no-base", "the default of --base is 10000"),
         ("embed --no-seed", "the default of --seed is 0"),
+        ("decode --no-top-p", "it is off without --top-p"),
+        ("mask --no-chunk", "it is off without --chunk"),
+        ("conv --no-activation", "it is off without --activation"),
+        ("rnn --no-hidden", "--hidden has no default"),
+        ("embed --no-dim", "--dim has no default"),
+        ("attend --no-memory", "--memory has no default"),
+        ("show --no-output", "--output has no default"),
     ],
 )
 def test_how_an_option_is_switched_off(line, hint):

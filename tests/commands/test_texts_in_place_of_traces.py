@@ -1,4 +1,4 @@
-"""heads, lens and explore of a text that --model reads: the bytes of the pipeline that reads it first."""
+"""heads, lens, rollout and explore of a text that --model reads: the bytes of the pipeline that reads it first."""
 
 import pytest
 
@@ -12,6 +12,7 @@ TEXT = "Once upon a time there was a fox"
     ("tool", "keep", "options"),
     [
         ("heads", "*.self.weights", ("--sort", "first")),
+        ("rollout", "*.self.weights", ("--layers", "1:")),
         ("lens", "*", ("--model", str(STORY), "--position", "-1")),
         ("lens", "*", ("--model", str(STORY), "--direct", " there", "--by", "head")),
     ],
@@ -43,3 +44,23 @@ def test_heads_of_a_file_need_no_model(tmp_path):
         2,
         "attnkit heads: --model: a trace in a file needs no model; --model alone describes its weights\n",
     )
+
+
+def test_rollout_of_a_trace_needs_no_model(tmp_path):
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"tensors":{"decoder.0.self.weights":[[[1.0]]]}}')
+    run = process.run("rollout", trace, "--model", STORY)
+    assert (run.code, run.err) == (
+        2,
+        "attnkit rollout: --model: reads a text of several words; a trace needs no model\n",
+    )
+    run = process.run("rollout", "--model", STORY, "fox")
+    assert run.code == 4 and "fox: No such file or directory; for a text: attnkit encode fox" in run.err
+
+
+def test_rollout_of_a_text_is_a_triangle_of_rows_with_the_sum_1():
+    """A causal model of two layers, whose first token attends to itself alone."""
+    run = process.run("rollout", "--model", STORY, TEXT, "--only", "x", "-f", "csv")
+    rows = [[float(one) for one in line.split(",")[1:]] for line in run.out.decode().splitlines()[1:]]
+    assert len(rows) == 8 and rows[0] == [1] + 7 * [0]
+    assert all(abs(sum(row) - 1) < 1e-6 and not any(row[at + 1 :]) for at, row in enumerate(rows))

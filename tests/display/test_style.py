@@ -11,12 +11,15 @@ from attnkit.display import Style, detect_style
 @pytest.mark.parametrize(
     ("terminal", "environ", "color"),
     [
-        (True, {}, True),
+        (True, {"TERM": "xterm"}, True),
+        (True, {}, False),
+        (True, {"TERM": ""}, False),
+        (True, {"FORCE_COLOR": "1"}, True),
         (False, {}, False),
         (False, {"FORCE_COLOR": "1"}, True),
         (False, {"FORCE_COLOR": ""}, False),
-        (True, {"NO_COLOR": ""}, True),
-        (True, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
         (True, {"TERM": "dumb"}, False),
         (True, {"TERM": "dumb", "FORCE_COLOR": "1"}, False),
     ],

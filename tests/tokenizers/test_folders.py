@@ -150,6 +150,21 @@ class TestWordPiece:
         with pytest.raises(DataError, match=r"added token .* has no content or no id"):
             _ = load_tokenizer(path).vocabulary
 
+    @pytest.mark.parametrize(
+        ("added", "problem"),
+        [
+            ({"<new>": 14}, "'<new>' has id 14, but ids 12 to 13 are in no file"),
+            ({"<new>": 12, "<more>": 14}, "'<more>' has id 14, but id 13 is in no file"),
+            ({"<new>": 3}, "'<new>' has id 3, but id 3 is that of '[SEP]'"),
+            ({"[SEP]": 12}, "'[SEP]' has id 12, but the vocabulary has it with id 3"),
+        ],
+    )
+    def test_an_added_token_that_cannot_have_its_id(self, tmp_path, added, problem):
+        path = folder(tmp_path, vocab_txt=WORDS, added_tokens_json=added)
+        with pytest.raises(DataError) as caught:
+            load_tokenizer(path)
+        assert str(caught.value).endswith(f"vocab.txt: added token {problem}")
+
     def test_added_tokens_are_whole(self, tmp_path):
         tokenizer = load_tokenizer(folder(tmp_path, vocab_txt=WORDS, added_tokens_json={"<new>": 12}))
         assert tokenizer.encode("un<new>un").ids == [2, 5, 12, 5, 3]
