@@ -256,6 +256,40 @@ def test_a_phrase_without_a_word_of_the_index_lists_three_sections(capfd):
     assert capfd.readouterr().out.startswith("# 8 masks: padding, later words, and the product of both\n\n## The look-")
 
 
+def test_every_word_of_the_index_opens_a_chapter_or_a_section_before_an_option():
+    words = [word for one in help.list_sections() for word in one.words]
+    assert len(words) > 400
+    assert [word for word in words if not (help.find_chapter(word) or help.find_word(word))] == []
+
+
+@pytest.mark.parametrize(
+    ("phrase", "first", "heading", "option"),
+    [
+        ("attention heads", "# 9 heads: ", "Two heads point at two words", "--heads H: "),
+        ("bidirectional", "# 17 transfer: ", "BERT: a word that is masked", "--bidirectional: "),
+        ("context length", "# 18 gpt: ", "Longer texts", "--size T[,S]: "),
+        ("bidirectional LSTM", "# recurrence: ", "Texts, lengths and directions", ""),
+        ("attention sinks", "# operators: ", "norms of queries and keys, and sinks", ""),
+        ("softmax function", "# 13 logits: ", "Softmax", ""),
+    ],
+)
+def test_an_option_comes_after_the_section_of_its_idea(phrase, first, heading, option, capfd):
+    assert main.main(["help", *phrase.split()]) == 0
+    shown = capfd.readouterr().out
+    assert shown.startswith(first) and f"\n\n## {heading}\n" in shown
+    assert f"`\n\n{option}" in shown if option else "\n--" not in shown
+
+
+def test_a_phrase_that_begins_with_a_tool_lists_its_sections(capfd):
+    assert main.main(["help", "heads", "learn", "different", "things"]) == 0
+    assert "`attnkit help lecture interpretability`: Which kinds of heads" in capfd.readouterr().out
+
+
+def test_a_flag_with_its_dashes_is_the_option_alone(capfd):
+    assert main.main(["help", "--bidirectional"]) == 0
+    assert capfd.readouterr().out.startswith("--bidirectional: ")
+
+
 def test_an_idea_that_is_an_option_too_ends_with_the_option(capfd):
     assert main.main(["help", "one-hot"]) == 0
     shown = capfd.readouterr().out

@@ -173,14 +173,16 @@ def list_practice(chapter: str) -> str:
 
 
 def explain_word(word: str, chapter: "Chapter | None") -> int:
-    """Print the chapter that explains a word, the option it stands for, or the section of a phrase."""
+    """Print the chapter or the section that explains a word, and the options it stands for; else what has a phrase."""
+    from attnkit import help as pages
     from attnkit.cli import hints
 
     explained = hints.explain_word(word)
+    below = f"\n{explained}" if explained else ""
     if chapter:
-        return write_page(chapter.read() + list_practice(chapter.name)) or write_text(
-            f"\n{explained}" if explained else ""
-        )
+        return write_page(chapter.read() + list_practice(chapter.name)) or write_text(below)
+    if not word.startswith("-") and (section := pages.find_word(word)):
+        return write_section(section) or write_text(below)
     return write_text(explained) if explained else find_phrase(word)
 
 
@@ -189,7 +191,7 @@ def find_phrase(phrase: str) -> int:
     from attnkit import help as pages
 
     first, *others = phrase.split()
-    is_of_tool = first in commands.TOOLS and not pages.find_section(" ".join(others))
+    is_of_tool = first in commands.TOOLS and len(others) < 2 and not pages.find_section(" ".join(others))
     if not is_of_tool and (section := pages.find_section(phrase)):
         return write_section(section)
     words = [name for one in pages.list_chapters() for name in (one.name, *one.words)]

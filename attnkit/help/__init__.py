@@ -141,6 +141,16 @@ def list_sections() -> tuple[PageSection, ...]:
     return tuple(found)
 
 
+def find_word(word: str) -> PageSection | None:
+    """Find the section of a word of the index, or None.
+
+    >>> find_word("Attention Head").heading, find_word("attention heads of a model")
+    ('Two heads point at two words', None)
+    """
+    folded = _fold(word)
+    return next((one for one in list_sections() if one.words and folded in map(_fold, one.words)), None)
+
+
 def find_section(phrase: str) -> PageSection | None:
     """Find the section of the longest word of the index that is in a phrase, or None.
 

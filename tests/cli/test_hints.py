@@ -108,7 +108,7 @@ def test_a_tool_of_another_library_is_answered_with_the_own_one(hint):
 def test_help_explains_options_by_their_names_here_and_elsewhere():
     assert process.run("help", "top_k").out.startswith(b"--top-k K: sample from the K most probable tokens (decode)\n")
     assert process.run("help", "--top-k").out == process.run("help", "top_k").out
-    lines = process.run("help", "d_model").out.decode().splitlines()
+    lines = process.run("help", "d_model").out.decode().partition("`attnkit help lecture tokens`\n\n")[2].splitlines()
     assert [re.findall(r"^--dim .*\((\w+)\)$", line) for line in lines] == [["embed"], ["posenc"], ["train"]]
     assert process.run("help", "attend", "heads").out == b"--heads H: number of heads (attend)\n"
     assert process.run("help", "dtype").out.endswith(b"(all tools)\n")
