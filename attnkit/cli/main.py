@@ -181,7 +181,7 @@ def explain_word(word: str, chapter: "Chapter | None") -> int:
     below = f"\n{explained}" if explained else ""
     if chapter:
         return write_page(chapter.read() + list_practice(chapter.name)) or write_text(below)
-    if not word.startswith("-") and (section := pages.find_word(word)):
+    if not word.startswith("-") and (section := pages.find_indexed(word)):
         return write_section(section) or write_text(below)
     return write_text(explained) if explained else find_phrase(word)
 

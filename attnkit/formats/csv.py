@@ -35,6 +35,7 @@ KINDS = {
 ONE = {kind: re.compile(pattern) for kind, pattern in KINDS.items()}
 ALL = {kind: re.compile(b"%b(?:\0%b)*+" % (pattern, pattern)) for kind, pattern in KINDS.items()}
 OTHER_NUMBER = re.compile(rb"[-+.0-9eE]+(?:[;,][-+.0-9eE]+)+")  # with decimal commas between tabs or blanks
+DECIMAL_HINT = " (expected a decimal point); tr , . < FILE replaces decimal commas"
 FIELD = {mark: re.compile(rb' *+("(?:[^"]++|"")*+" *+|[^%b"]*+)' % mark) for mark in SEPARATORS}
 
 
@@ -109,9 +110,17 @@ def _is_axis(text: bytes) -> bool:
 def find_separator(line: bytes) -> bytes:
     r"""The separator of a line: a tab, else a comma or a semicolon, else blanks.
 
+    Between numbers with decimal commas it is the blanks.
+
     >>> find_separator(b'"a\tb",1'), find_separator(b"1,5;2,25"), find_separator(b"1 2")
     (b',', b';', b' ')
+    >>> find_separator(b"1,5 2"), find_separator(b"1,5, 2"), find_separator(b"layer 1,5")
+    (b' ', b',', b',')
     """
+    words = line.split(b" ") if b"," in line else []
+    numbers = [word for word in words if word]
+    if len(numbers) > 1 and all(ONE["float64"].fullmatch(one) or COMMA_NUMBER.fullmatch(one) for one in numbers):
+        return b" "
     bare = re.sub(rb'"[^"]*+"?', b"", line)
     if b";" in bare and b"\t" not in bare and b"," not in DECIMAL_COMMA.sub(b"", bare):
         return b";"
@@ -136,10 +145,7 @@ def is_table(source: Source) -> bool:
         return mark != b" "
     for at, text in enumerate(top):
         if OTHER_NUMBER.fullmatch(text):
-            problem = (
-                f"{_quote(text)} is not a number (expected a decimal point); tr , . < FILE replaces decimal commas"
-            )
-            raise Row(first, 1, mark).error(problem, at)
+            raise Row(first, 1, mark).error(f"{_quote(text)} is not a number{DECIMAL_HINT}", at)
     if not any(map(_is_word, top)):
         return len(top) > 1
     if top[0].startswith((b"[", b"{")):  # of JSON
@@ -330,8 +336,9 @@ class _Rows:
         for line, fields in rows:
             for at in range(self._width)[part]:
                 if not is_number(fields[at]):
-                    problem = f"{_quote(fields[at])} is not a number" if fields[at] else "empty, expected a number"
-                    return line.error(problem, at)
+                    hint = DECIMAL_HINT if COMMA_NUMBER.fullmatch(fields[at]) else ""
+                    problem = f"{_quote(fields[at])} is not a number{hint}"
+                    return line.error(problem if fields[at] else "empty, expected a number", at)
         return self._mixed_error(rows, part, bool(ONE["bool"].fullmatch(rows[0][1][part][0])))
 
     def _mixed_error(self, rows: Sequence[tuple[Row, list[bytes]]], part: slice, is_bool: bool) -> DataError:

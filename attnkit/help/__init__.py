@@ -141,10 +141,10 @@ def list_sections() -> tuple[PageSection, ...]:
     return tuple(found)
 
 
-def find_word(word: str) -> PageSection | None:
+def find_indexed(word: str) -> PageSection | None:
     """Find the section of a word of the index, or None.
 
-    >>> find_word("Attention Head").heading, find_word("attention heads of a model")
+    >>> find_indexed("Attention Head").heading, find_indexed("attention heads of a model")
     ('Two heads point at two words', None)
     """
     folded = _fold(word)

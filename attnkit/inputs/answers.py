@@ -15,23 +15,55 @@ from attnkit.records import Array
 LONGEST = 1 << 16  # bytes of an answer that is read as text
 MINUSES = str.maketrans("−–", "--")  # signs that texts have for the hyphen of a number
 NOT_NUMBERS = re.compile(
-    r"\b(?:dtype|device|grad_fn|requires_grad|shape|size|layout)\s*=\s*(?:<[^>]*>|'[^']*'|[\w.:]+)"  # of an array
-    r"|\b(?:[^\W\d]\w*\.)*(?:array|tensor|Tensor|Array|matrix|(?:float|int|bool)_?\d*)(?=\()"
-    r"|[^\W\d]\w*(?:\([^()]*\))?\s*[=:≈]"  # the name of a number: h_1 =, p(cat) =
+    r"\b(?:dtype|device|grad_fn|requires_grad|shape|size|layout)\s*=\s*(?:<[^<>]*>|'[^']*'|[\w.:]+)"  # of an array
+    r"|\b(?:[^\W\d]\w*\.){0,3}(?:array|tensor|Tensor|Array|matrix|(?:float|int|bool)_?\d*)(?=\()"
+    r"|\b[^\W\d]\w*+(?:\([^()]*\))?\s*[=:≈]"  # the name of a number: h_1 =, p(cat) =
     r"|[=≈\"'`]|-{2,}|[─│┼]+"
 )
-SEPARATORS = re.compile(r"[\s()\[\]{};|&\\]+")
-DECIMAL = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-TERM = re.compile(rf"(?P<factor>{DECIMAL})?√(?P<root>{DECIMAL})|(?P<number>{DECIMAL})")
-VALUE = re.compile(r"(?P<sign>[+-]?)(?P<top>[^/%]+)(?:/(?P<bottom>[^/%]+))?(?P<percent>%?)")
-WORDS = {"true": 1.0, "false": 0.0, "nan": math.nan, "inf": math.inf, "infinity": math.inf, "∞": math.inf}
+REMARK = re.compile(r"\((?:rounded|approx(?:imately)?|about)\b[^()\d]*\)\s*$", re.IGNORECASE)
+LATEX = (  # each in the form of a text without it, in this order
+    (re.compile(r"\\(?:begin|end)\s*\{\w+\*?\}|\\(?:left|right)\b\.?|\\q?quad\b|\$|\\\\"), " "),
+    (re.compile(r"\\%"), "%"),
+    (re.compile(r"\\approx\b"), "≈"),
+    (re.compile(r"\\cdot\b"), "·"),
+    (re.compile(r"\\(sqrt|ln|tanh|exp)\b"), r"\1"),
+    (re.compile(r"\b(sqrt|ln|tanh|exp) (?=[\d.])"), r"\1"),
+    (re.compile(r"(sqrt|\^)\s*\{([^{}]*)\}"), r"\1(\2)"),
+    (re.compile(r"(?<!\d)\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"\1/\2"),
+)
+# function -> its value for a number
+FUNCTIONS = {"√": math.sqrt, "sqrt": math.sqrt, "ln": math.log, "tanh": math.tanh, "exp": math.exp, "e^": math.exp}
+NAMES = "|".join(map(re.escape, FUNCTIONS))
+CALL = re.compile(rf"({NAMES})\s*\(\s*([^()\s,]+)\s*\)", re.IGNORECASE)
+IN_BRACKETS, IN_PARENTHESES = str.maketrans("()", "⟨⟩"), str.maketrans("⟨⟩", "()")
+SEPARATORS = re.compile(r"(?:[\s()\[\]{};|&]|\\(?![^\W\d]))+")
+DECIMAL = r"(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?"
+TERM = re.compile(
+    rf"(?:(?P<factor>{DECIMAL})[*·]?)?(?P<function>{NAMES})(?:⟨(?P<inner>[^⟨⟩]+)⟩|(?P<argument>-?{DECIMAL}))"
+    rf"|(?P<number>{DECIMAL})",
+    re.IGNORECASE,
+)
+PART = r"(?:⟨[^⟨⟩]*⟩|[^/%⟨⟩])+"
+VALUE = re.compile(rf"(?P<sign>[+-]?)(?P<top>{PART})(?:/(?P<bottom>{PART}))?(?P<percent>%?)")
+WORDS = {
+    **dict.fromkeys(("true", "t", "yes"), 1.0),
+    **dict.fromkeys(("false", "f", "no"), 0.0),
+    **dict.fromkeys(("inf", "infinity", "∞"), math.inf),
+    "nan": math.nan,
+}
+OPERATIONS = (  # words behind a number that make another one of it
+    "or|not|minus|plus|times|over|divided|by|per|of|to|than|point|half|hundred|thousand|million|mod"
+    "|one|two|three|four|five|six|seven|eight|nine|ten"
+)
+UNIT = re.compile(rf"(?!(?:{OPERATIONS}|{'|'.join(WORDS)})\Z)[^\W\d_]{{2,}}", re.IGNORECASE)
 
 
 def read_answer(source: Source, tensor: str, count: int) -> Array:
     """Read the numbers of an answer: a tensor file, or numbers of a text in any layout.
 
-    A text may have fractions, roots, percentages, decimal commas, true and false, brackets, and what print shows of an
-    array. Whether a comma is a decimal mark, the count shows.
+    A text may have fractions, roots, logarithms, powers of e, percentages, decimal commas, words for true and false,
+    brackets, units, simple LaTeX, and what print shows of an array. Whether a comma is a decimal mark, a slash between
+    blanks divides or ends a row, and digits without blanks are numbers of their own, the count shows.
 
     tensor  the tensor of a record that is the answer, if it has one of this name, otherwise x
     count   how many numbers the right answer has
@@ -45,7 +77,8 @@ def read_answer(source: Source, tensor: str, count: int) -> Array:
     if len(start) > LONGEST:
         return _read_tensor(source, tensor)
     readings: list[Array | DataError] = []
-    for read in (_read_commas, _read_decimal_commas, partial(_read_tensor, tensor=tensor)):
+    written = [partial(_read_text, comma=comma, slash=slash) for slash in ("/", " ") for comma in (", ", ".")]
+    for read in (*written, _read_digits, partial(_read_tensor, tensor=tensor)):
         try:
             reading = read(Source.of(start, source.name))
         except DataError as error:
@@ -61,12 +94,17 @@ def read_answer(source: Source, tensor: str, count: int) -> Array:
     return chosen
 
 
-def _read_commas(source: Source) -> Array:
-    return np.array(_read_values(decode_text(source.read(LONGEST), source.name), ", ", source.name))
+def _read_text(source: Source, comma: str, slash: str) -> Array:
+    return np.array(_read_values(decode_text(source.read(LONGEST), source.name), comma, source.name, slash))
 
 
-def _read_decimal_commas(source: Source) -> Array:
-    return np.array(_read_values(decode_text(source.read(LONGEST), source.name), ".", source.name))
+def _read_digits(source: Source) -> Array:
+    """Read the rows of a matrix of 0 and 1 that are written without blanks: 100 110 111."""
+    rows = [row for row in SEPARATORS.split(re.sub("[,/]", " ", decode_text(source.read(LONGEST), source.name))) if row]
+    is_matrix = len(rows) > 1 and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
+    if not is_matrix or not {*"".join(rows)} <= {*"01"}:
+        raise DataError("no rows of 0 and 1", source.name)
+    return np.array([float(digit) for row in rows for digit in row])
 
 
 def _read_tensor(source: Source, tensor: str) -> Array:
@@ -77,30 +115,64 @@ def _read_tensor(source: Source, tensor: str) -> Array:
         return np.asarray(records[0][tensor if tensor in records[0] else "x"], np.float64)
 
 
-def _read_values(text: str, comma: str, name: str) -> list[float]:
-    """The values of a text, with this in place of a comma between two digits.
+def _read_values(text: str, comma: str, name: str, slash: str = "/") -> list[float]:
+    """The values of a text.
+
+    comma, slash  what is in place of a comma between two digits, and of a slash between blanks
 
     >>> _read_values("array([[0.73, 0.27]], dtype=float32)", ", ", ""), _read_values("h_1 = 1/√4, h_2 = −√2", ".", "")
     ([0.73, 0.27], [0.5, -1.4142135623730951])
+    >>> _read_values("1 2 / 1 4", ", ", "", " "), _read_values(r"$\frac{3}{4}$ and sqrt(9) (rounded)", ", ", "")
+    ([1.0, 2.0, 1.0, 4.0], [0.75, 3.0])
     """
-    text = re.sub(r"(?<=\d),(?=\d)", comma, text.translate(MINUSES)).replace(",", " ")
-    text = re.sub(r"\s*/\s*", "/", re.sub(r"\s+%", "%", NOT_NUMBERS.sub(" ", text)))
-    words = [word for word in SEPARATORS.split(text) if word]
+    text = " ".join(text.translate(MINUSES).replace("**", "^").split())
+    for pattern, plain in LATEX:
+        text = pattern.sub(plain, text)
+    text = re.sub(r"(?<=\d),(?=\d)", comma, text)
+    text = CALL.sub(lambda call: call[0].replace(" ", "").translate(IN_BRACKETS), NOT_NUMBERS.sub(" ", text))
+    text = REMARK.sub("", re.sub(r" ?\bper ?cent\b", "%", text, flags=re.IGNORECASE)).replace(",", " ")
+    text = re.sub(" ?/ ?", "/", re.sub(" +%", "%", text.replace(" / ", slash)))
+    words = _without_units([word for word in SEPARATORS.split(text) if word])
     if not words:
         raise DataError("no numbers", name)
     return [_read_value(word, name) for word in words]
 
 
+def _without_units(words: list[str]) -> list[str]:
+    """The words without each that stands behind a number, such as a unit, and without the "and" before the next.
+
+    >>> _without_units("0.5 nats and 0.25 nats".split()), _without_units("about 0.5".split())
+    (['0.5', '0.25'], ['about', '0.5'])
+    """
+    kept: list[str] = []
+    is_behind_number = False
+    for word in words:
+        is_word = bool(UNIT.fullmatch(word))
+        if is_word and kept and (is_behind_number or word.lower() == "and"):
+            is_behind_number = False
+            continue
+        kept.append(word)
+        is_behind_number = not is_word
+    return kept
+
+
 def _read_value(word: str, name: str) -> float:
     """The value of a number, a fraction or a percentage.
 
-    >>> [_read_value(word, "") for word in ("-3/4", "50%", "2√4", "True", "1e-3")]
-    [-0.75, 0.5, 4.0, 1.0, 0.001]
+    >>> [_read_value(word, "") for word in ("-3/4", "50%", "2√4", "True", "1e-3", "e^0", "1/ln⟨e^1⟩")]
+    [-0.75, 0.5, 4.0, 1.0, 0.001, 1.0, 1.0]
     """
+    value = _value_of(word)
+    if value is None:
+        raise DataError(f"{word[:40].translate(IN_PARENTHESES)!r} is not a number", name)
+    return value
+
+
+def _value_of(word: str) -> float | None:
     parts = VALUE.fullmatch(word)
     top, bottom = (_read_term(parts[part] or "1") for part in ("top", "bottom")) if parts else (None, None)
     if parts is None or top is None or not bottom:
-        raise DataError(f"{word[:40]!r} is not a number", name)
+        return None
     return (-1 if parts["sign"] == "-" else 1) * top / bottom / (100 if parts["percent"] else 1)
 
 
@@ -108,6 +180,12 @@ def _read_term(text: str) -> float | None:
     if (value := WORDS.get(text.lower())) is not None:
         return value
     term = TERM.fullmatch(text)
-    if term is None:
+    if term is None or term["number"]:
+        return float(term["number"]) if term else None
+    argument = _value_of(term["inner"] or term["argument"])
+    if argument is None:
         return None
-    return float(term["number"]) if term["number"] else float(term["factor"] or 1) * math.sqrt(float(term["root"]))
+    try:
+        return float(term["factor"] or 1) * FUNCTIONS[term["function"].lower()](argument)
+    except (ValueError, OverflowError):  # ln 0, e^1000
+        return None

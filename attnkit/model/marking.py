@@ -150,6 +150,8 @@ def describe_mistake(answer: Any, right: Any) -> str:
     'row 2 of 2, number 2 is 9, too large; the rows before it are right'
     >>> describe_mistake(np.zeros(2), np.zeros((2, 3)))
     'it has 2 numbers (expected 6: 2 rows of 3)'
+    >>> describe_mistake(np.array([432, 210]), np.array([[210.0], [432.0]]))
+    'those are the right numbers in another order'
     """
     if answer.size != right.size:
         rows = f": {right.shape[0]} rows of {right.shape[-1]}" if right.ndim == 2 and len(right) > 1 else ""
@@ -158,6 +160,11 @@ def describe_mistake(answer: Any, right: Any) -> str:
         return "its rows and columns are exchanged"
     if has_numbers_of(-answer, right):
         return "its sign is reversed"
+    if ((right >= 0) & (right <= 1)).all() and has_numbers_of(answer / 100, right):
+        return "those are percentages: write each with its sign, as 73%"
+    is_telling = 2 * len(np.unique(right)) > right.size  # and not a matrix of 0 and 1, say
+    if is_telling and has_numbers_of(np.sort(answer, axis=None), np.sort(right, axis=None)):
+        return "those are the right numbers in another order"
     answer = answer.reshape(right.shape)
     wrong = wrong_numbers(answer, right)
     place = tuple(int(i) for i in np.argwhere(wrong)[0])

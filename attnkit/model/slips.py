@@ -390,6 +390,19 @@ MASKS = (
     ),
     Slip(
         "mask",
+        "rows of padding alone",
+        "some notes set the row of the padding to 0; here only its column is",
+        lambda causal, padding: causal * padding.T,
+    ),
+    Slip(
+        "mask",
+        "rows of padding, no causal mask",
+        "the row of the padding is 0, and the causal mask is missing",
+        lambda padding: padding.T,
+        "the column of the padding is 0, and what is above the diagonal",
+    ),
+    Slip(
+        "mask",
         "union",
         "that is what one of the two rules allows",
         lambda causal, padding: np.maximum(causal, padding),

@@ -1,5 +1,6 @@
 """attnkit exercise: each solution by hand, right and wrong answers, fresh numbers, and no state."""
 
+import contextlib
 import inspect
 import json
 import math
@@ -13,6 +14,7 @@ import pytest
 
 from attnkit.cli import main, pipeline
 from attnkit.commands import exercise as exercises
+from attnkit.errors import DataError
 from attnkit.formats import Source
 from attnkit.inputs import answers
 from attnkit.model import marking, slips, worked_steps
@@ -395,6 +397,14 @@ KNOWN = [
         [[1, 0, 0], [1, 1, 0], [0, 0, 0]],
         "some notes set the row of the padding to 0; here only its column is",
     ),
+    (
+        "The product of two masks",
+        [[1, 1, 1], [1, 1, 1], [0, 0, 0]],
+        "the row of the padding is 0, and the causal mask is missing",
+    ),
+    ("Every second frame", [[432], [210]], "those are the right numbers in another order"),
+    ("Patches by a kernel", [[4], [11]], "those are the right numbers in another order"),
+    ("Weights", [73, 27], "those are percentages: write each with its sign, as 73%"),
     ("The product of two masks", [[1, 1, 0], [0, 1, 0], [0, 0, 0]], "the causal mask is the wrong way round"),
     ("The product of two masks", [[0, 0, 0], [1, 0, 0], [1, 1, 0]], "the causal mask excludes the token itself"),
     ("The product of two masks", [[0, 1, 1], [0, 0, 1], [0, 0, 1]], "1 and 0 are exchanged"),
@@ -485,11 +495,30 @@ FORMS = [
     ("1 0 0 1 1 0 1 1 0", "8.2"),
     ("1,0,0,1,1,0,1,1,0", "8.2"),
     ("1 & 0 & 0 \\\\ 1 & 1 & 0 \\\\ 1 & 1 & 0", "8.2"),
+    ("T F F T T F T T F", "8.2"),
+    ("yes no no / yes yes no / yes yes no", "8.2"),
+    ("1 0 0 / 1 1 0 / 1 1 0", "8.2"),
+    ("100 110 110", "8.2"),
+    ("100 / 110 / 110", "8.2"),
+    ("[100\n 110\n 110]", "8.2"),
+    (r"\begin{pmatrix} 1 & 0 & 0 \\ 1 & 1 & 0 \\ 1 & 1 & 0 \end{pmatrix}", "8.2"),
+    ("0.73 and 0.27", "5.2"),
+    ("0.73 / 0.27", "5.2"),
+    ("73 percent, 27 percent", "5.2"),
+    (r"73\%, 27\%", "5.2"),
+    (r"$\frac{11}{15}$, $\dfrac{4}{15}$", "5.2"),
+    ("0.73 0.27 (rounded)", "5.2"),
+    ("0,73 0,27 (rounded to two places)", "5.2"),
+    ("0.349 nats", "14.1"),
+    ("loss = 0.349 nats", "14.1"),
+    ("-ln(0.705)", "14.1"),
     ("0,35", "14.1"),
     ("[0.35]", "14.1"),
     ("loss = 0.349", "14.1"),
     ("−1.34 −0.45 0.45 1.34 −1 −1 1 1", "10.1"),
     ("-3/√5 -1/√5 1/√5 3/√5 -1 -1 1 1", "10.1"),
+    ("-3/sqrt(5) -1/sqrt(5) 1/sqrt(5) 3/sqrt(5) -1 -1 1 1", "10.1"),
+    (r"\left( \frac{-3}{\sqrt{5}}, \frac{-1}{\sqrt{5}}, 1/\sqrt{5}, 3/\sqrt 5, -1, -1, 1, 1 \right)", "10.1"),
 ]
 
 
@@ -502,11 +531,63 @@ def test_an_answer_in_any_form(text, number):
 
 
 @pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("1 2 / 1 1 / 0 -2", [1, 2, 1, 1, 0, -2]),
+        ("1 1 / 1 2", [1, 1, 1, 2]),
+        ("1 / 2 1 / 4", [0.5, 0.25]),
+        ("√5 sqrt(5) sqrt 5", [5**0.5] * 3),
+        ("ln(2) ln 2 -ln(0.5)", [math.log(2)] * 3),
+        ("tanh(1) tanh(-1) 2*tanh(0)", [math.tanh(1), -math.tanh(1), 0]),
+        ("e^2 exp(2) e^{2} e**2", [math.exp(2)] * 4),
+        ("ln(3/4), 1/e^1", [math.log(0.75), math.exp(-1)]),
+        ("tanh(0,5)", [math.tanh(0.5)]),
+        ("10 11", [10, 11]),
+    ],
+)
+def test_the_numbers_of_an_answer(text, numbers):
+    found = answers.read_answer(Source.of(text.encode(), "--answer"), "x", len(numbers))
+    np.testing.assert_allclose(found.ravel(), numbers, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("0.73 or 0.27", "or"),
+        ("0.73 not 0.27", "not"),
+        ("0.73 some more", "more"),
+        ("5 million", "million"),
+        ("1 + 2", "+"),
+        ("ln(0)", "ln(0)"),
+        ("1 sqrt(-1)", "sqrt(-1)"),
+        ("e^1000", "e^1000"),
+        ("tanh(tanh(1))", "tanh"),
+        ("__import__('os').system('id')", "__import__"),
+        (r"2\frac{1}{2}", r"2\\frac"),
+        (r"1 \input{x} 1", r"\\input"),
+    ],
+)
+def test_words_that_are_no_numbers_are_named(text, word, capfd):
+    assert main.main(["exercise", "5.2", "--answer", text]) == 3
+    assert capfd.readouterr().err == f"attnkit exercise: --answer: '{word}' is not a number\n"
+
+
+@pytest.mark.parametrize(
+    "part", ["x", " ", "1", "√(", "tanh( ", r"\frac{", "(rounded ", "shape = <", "a.b", "e^", "h_1 "]
+)
+def test_a_long_answer_is_read_in_linear_time(part):
+    """In so many steps that a quadratic search of its 60,000 characters would take minutes."""
+    with contextlib.suppress(DataError):
+        answers.read_answer(Source.of((part * (60000 // len(part))).encode(), "--answer"), "x", 1)
+
+
+@pytest.mark.parametrize(
     ("text", "code", "problem"),
     [
         ("", 3, "--answer: no numbers"),
         ("words", 3, "--answer: 'words' is not a number"),
-        ("0.73 and 0.27", 3, "--answer: 'and' is not a number"),
+        ("0.73 and", 1, "5.2: wrong: it has 1 number (expected 2)"),
+        ("100 110", 1, "5.2: wrong: number 1 is 100, too large"),
         ("[[0.73, 0.27", 0, ""),
         ("[[0.73", 3, "--answer: line 1 column 7: unexpected end of input"),
         ("1/0", 3, "--answer: '1/0' is not a number"),

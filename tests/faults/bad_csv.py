@@ -27,6 +27,18 @@ BAD = {
         b"1,5\t2,3\n",
         "line 1 column 1: '1,5' is not a number (expected a decimal point); tr , . < FILE replaces decimal commas",
     ),
+    "decimal commas between blanks": (
+        b"1,5 2,5\n3 4\n",
+        "line 1 column 1: '1,5' is not a number (expected a decimal point); tr , . < FILE replaces decimal commas",
+    ),
+    "one decimal comma between blanks": (
+        b"1 2,5\n3 4\n",
+        "line 1 column 3: '2,5' is not a number (expected a decimal point); tr , . < FILE replaces decimal commas",
+    ),
+    "decimal commas below": (
+        b"1 2\n3,5 4\n",
+        "line 2 column 1: '3,5' is not a number (expected a decimal point); tr , . < FILE replaces decimal commas",
+    ),
     "commas below semicolons": (
         b"1,5;2\n3,4\n",
         "line 2 column 1: 1 field, but line 1 has 2, separated by semicolons, not commas",

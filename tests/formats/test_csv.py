@@ -15,6 +15,7 @@ from attnkit.display import TensorView
 from attnkit.display.cells import format_cells, tensor_cells
 from attnkit.formats import Record, Source, open_source, read
 from attnkit.records import AXES, Tensor
+from tests import process
 
 
 def parse(text):
@@ -201,3 +202,22 @@ def test_a_record_that_is_read_is_one_that_is_written():
 def test_semicolons_separate_numbers_with_decimal_commas(text, x, labels):
     (record,) = read(Source.of(text))
     assert (record["x"].tolist(), record.labels) == (x, labels)
+
+
+@pytest.mark.parametrize(
+    ("text", "x", "labels"),
+    [
+        (b"layer 1,0.5\nlayer 2,0.7\n", [[0.5], [0.7]], {"token": ["layer 1", "layer 2"]}),
+        (b"1, 5\n2, 6\n", [[1, 5], [2, 6]], {}),
+        (b"1,5 \n2,6 \n", [[1, 5], [2, 6]], {}),
+        (b'"1 2",5\n"3 4",6\n', [[5], [6]], {"token": ["1 2", "3 4"]}),
+    ],
+)
+def test_a_blank_beside_a_comma_is_no_separator(text, x, labels):
+    (record,) = read(Source.of(text))
+    assert (record["x"].tolist(), record.labels) == (x, labels)
+
+
+def test_decimal_commas_between_blanks_give_no_half_result():
+    run = process.run("show", stdin=b"1,5 2,5\n3 4\n")
+    assert (run.code, run.out) == (3, b"") and run.err.endswith("tr , . < FILE replaces decimal commas\n")
