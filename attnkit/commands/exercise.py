@@ -45,11 +45,10 @@ def exercise(
 
     The numbers are small enough for paper. An answer has the right numbers in any layout: decimals with a point or a
     comma, fractions, roots, ln, tanh and powers of e, percentages, true and false, lists, rows between slashes, LaTeX,
-    CSV, or what print shows of an array. Whole numbers are exact;
-    others are rounded to two places, or to three digits from 10 on. An answer that is off only because earlier steps
-    were rounded to two places is right, and told so. The exit code is 0 for a right answer and 1 for a wrong one, whose
-    message names the slip where it is a known one, otherwise the first wrong number. attnkit help lecture has the
-    chapters.
+    CSV, or what print shows of an array. Whole numbers are exact; others are rounded to two places, or to three digits
+    from 10 on. An answer that is off only because earlier steps were rounded to two places is right, and told so. The
+    exit code is 0 for a right answer and 1 for a wrong one, whose message names the slip where it is a known one,
+    otherwise the first wrong number. attnkit help lecture has the chapters.
 
     \b
     Examples:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -78,7 +79,8 @@ def read_answer(source: Source, tensor: str, count: int) -> Array:
         return _read_tensor(source, tensor)
     readings: list[Array | DataError] = []
     written = [partial(_read_text, comma=comma, slash=slash) for slash in ("/", " ") for comma in (", ", ".")]
-    for read in (*written, _read_digits, partial(_read_tensor, tensor=tensor)):
+    readers: list[Callable[[Source], Array]] = [*written, _read_digits, partial(_read_tensor, tensor=tensor)]
+    for read in readers:
         try:
             reading = read(Source.of(start, source.name))
         except DataError as error:

@@ -576,7 +576,7 @@ def test_words_that_are_no_numbers_are_named(text, word, capfd):
     "part", ["x", " ", "1", "√(", "tanh( ", r"\frac{", "(rounded ", "shape = <", "a.b", "e^", "h_1 "]
 )
 def test_a_long_answer_is_read_in_linear_time(part):
-    """In so many steps that a quadratic search of its 60,000 characters would take minutes."""
+    """A quadratic search of its 60,000 characters would take minutes."""
     with contextlib.suppress(DataError):
         answers.read_answer(Source.of((part * (60000 // len(part))).encode(), "--answer"), "x", 1)
 
