@@ -199,7 +199,7 @@ def test_a_missing_or_old_library(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
-    with pytest.raises(UsageError, match=r"t.jinja: needs the jinja2 library: pip install 'attnkit\[text\]'"):
+    with pytest.raises(UsageError, match=r"t.jinja: needs the jinja2 library: pip install '\.\[text\]'"):
         render_chat("", QUESTION, {}, "t.jinja")
 
 

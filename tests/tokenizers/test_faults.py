@@ -143,7 +143,7 @@ def test_yaml_lines(tmp_path):
 @pytest.mark.parametrize(("library", "name"), [("tokenizers", "bert-mlm"), ("sentencepiece", "t5")])
 def test_without_the_library(monkeypatch, library, name):
     monkeypatch.setitem(sys.modules, library, None)
-    fails(MODELS / name, rf"needs the {library} library: pip install 'attnkit\[text\]'", UsageError)
+    fails(MODELS / name, rf"needs the {library} library: pip install '\.\[text\]'", UsageError)
 
 
 def test_a_tokenizer_json_alone():
