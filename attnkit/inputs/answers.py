@@ -118,7 +118,7 @@ def _read_tensor(source: Source, tensor: str) -> Array:
 
 
 def _read_values(text: str, comma: str, name: str, slash: str = "/") -> list[float]:
-    """The values of a text.
+    r"""The values of a text.
 
     comma, slash  what is in place of a comma between two digits, and of a slash between blanks
 

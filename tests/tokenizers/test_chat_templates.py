@@ -191,7 +191,7 @@ def test_a_missing_or_old_library(monkeypatch):
     import importlib.metadata
 
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.1.5")
-    with pytest.raises(UsageError, match=r"t.jinja: needs jinja2 of at least 3.1.6, not 3.1.5: pip install '\.\[text\]'"):
+    with pytest.raises(UsageError, match=r"needs jinja2 of at least 3.1.6, not 3.1.5: pip install '\.\[text\]'"):
         render_chat("", QUESTION, {}, "t.jinja")
 
     def missing(name):
