@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from attnkit.checkpoints import bert
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -11,6 +12,8 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
 
 PREFIXES = ("albert.",)
+VARIANT_OF = bert
+FIELDS = bert.FIELDS | {"embedding width": "embedding_size"}
 HEAD = "predictions"
 HEADS = usual_heads(Head("classifier", pooler="pooler"))
 LARGEST_DEPTH = 1 << 12  # layers in all

@@ -3,7 +3,8 @@
 from math import sqrt
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, find_task, map_head, read_head
 from attnkit.checkpoints.weights import (
     Layers,
@@ -20,8 +21,12 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
-ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
-DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model", vocab="")
+FIELDS = USUAL | {
+    "width": "d_model", "encoder layers": "encoder_layers", "decoder layers": "decoder_layers",
+    "encoder heads": "encoder_attention_heads", "decoder heads": "decoder_attention_heads",
+    "encoder hidden width": "encoder_ffn_dim", "decoder hidden width": "decoder_ffn_dim",
+    "activation": "activation_function", "embedding factor": "scale_embedding",
+}  # fmt: skip
 HEADS = {"sequence": Head("classification_head.out_proj", dense="classification_head.dense", activation="tanh")}
 SHARED = "shared.weight"
 BIAS, FIRST = "final_logits_bias", 2  # FIRST: the row of the first position
@@ -97,8 +102,8 @@ def read_translator(
     return Config(
         family,
         width,
-        encoder=raw.get_stack(ENCODER_KEYS, **stacks),
-        decoder=raw.get_stack(DECODER_KEYS, causal=True, cross=True, **stacks),
+        encoder=raw.get_stack(FIELDS, "encoder", **stacks),
+        decoder=raw.get_stack(FIELDS, "decoder", causal=True, cross=True, **stacks),
         activation=raw.get_choice("activation_function", PUBLISHED, activation),
         embed_scale=sqrt(width) if raw.get_bool("scale_embedding", scales) else 1.0,
         special=raw.get_special_tokens(

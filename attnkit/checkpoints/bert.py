@@ -3,13 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head, usual_heads
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, masked_word_head, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("bert.",)
+FIELDS = USUAL | {"positions": "position_embedding_type", "segments": "type_vocab_size"}
 WORDS, PREDICTIONS = "embeddings.word_embeddings.weight", "cls.predictions"
 LAYER = "encoder.layer.{n}"
 LAYERS: Layers = {
@@ -47,7 +49,7 @@ def read_encoder(raw: ConfigReader, stored: Weights, head: str, heads: Heads | N
     config = Config(
         raw.get_str("model_type"),
         raw.get_int("hidden_size"),
-        encoder=raw.get_stack(StackKeys()),
+        encoder=raw.get_stack(FIELDS),
         eps=raw.get_float("layer_norm_eps", 1e-12),
         activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),
         positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),

@@ -1,27 +1,26 @@
 """BLOOM: a pre-norm decoder with ALiBi, a norm of the embeddings, and fused projections by head."""
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
-SIZES = {  # names in StackKeys -> the key of the file, and the other that published files have
-    "layers": ("n_layer", "num_hidden_layers"),
-    "heads": ("n_head", "num_attention_heads"),
-    "width": ("n_embed", "hidden_size"),
-}
+FIELDS = USUAL | {  # the sizes with the key of the file, and the other that published files have
+    "layers": "n_layer num_hidden_layers", "heads": "n_head num_attention_heads", "width": "n_embed hidden_size",
+    "hidden width": "", "norm eps": "layer_norm_epsilon",
+}  # fmt: skip
 LAYER, WORDS = "h.{n}", "word_embeddings.weight"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     if raw.get_bool("apply_residual_connection_post_layernorm", False):
         raise raw.error("apply_residual_connection_post_layernorm is not supported")
-    keys = _keys(raw)
-    width = raw.get_int(keys.width)
+    width = raw.get_int(raw.find_key(FIELDS, "width"))
     return Config(
         "bloom",
         width,
-        decoder=raw.get_stack(keys, hidden=4 * width, causal=True, final_norm=True),
+        decoder=raw.get_stack(FIELDS, hidden=4 * width, causal=True, final_norm=True),
         eps=raw.get_float("layer_norm_epsilon", 1e-5),
         norm_first=True,
         activation="gelu-tanh",
@@ -33,19 +32,15 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     is_tied, fused = raw.get_bool("tie_word_embeddings", True), f"{LAYER}.self_attention.query_key_value"
+    heads = raw.get_int(raw.find_key(FIELDS, "heads"))
     return {
         "decoder.embed": embedding_table(WORDS),
         "decoder.embed_norm": norm("word_embeddings_layernorm"),
         "decoder.{n}.norm1": norm(f"{LAYER}.input_layernorm"),
-        "decoder.{n}.self": map_fused("qkv", f"{fused}.weight", f"{fused}.bias", groups=raw.get_int(_keys(raw).heads))
+        "decoder.{n}.self": map_fused("qkv", f"{fused}.weight", f"{fused}.bias", groups=heads)
         | map_linear(f"{LAYER}.self_attention", wo="dense"),
         "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm"),
         "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="dense_h_to_4h", w2="dense_4h_to_h"),
         "decoder.norm": norm("ln_f"),
         "head": tied_head("lm_head.weight", to=WORDS * is_tied),
     }
-
-
-def _keys(raw: ConfigReader) -> StackKeys:
-    """The keys of the sizes, each of which has two names."""
-    return StackKeys(hidden="", **{size: next(filter(raw.has, names), names[-1]) for size, names in SIZES.items()})

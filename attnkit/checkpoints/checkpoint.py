@@ -546,15 +546,29 @@ def file_digest(path: str, *stamp: int) -> str:
 
 
 class Family(Protocol):
-    """The module of a family."""
-
-    PREFIXES: tuple[str, ...]
+    """The module of a family; `fact_of` reads what else it states, PREFIXES and FIELDS in any case."""
 
     def read_config(self, raw: ConfigReader, stored: Weights) -> Config:
         """The configuration of the model."""
 
     def map_layers(self, raw: ConfigReader) -> Layers:
         """Where the parameters of each layer are stored."""
+
+
+def fact_of(family: Family, name: str, default: Any = None) -> Any:
+    """What the file of a family states under a name, or else that of the family it is a variant of.
+
+    >>> fact_of(find_family("gemma2"), "PREFIXES"), fact_of(find_family("gemma2"), "COLOR", "none")
+    (('model.',), 'none')
+    """
+    while not hasattr(family, name) and hasattr(family, "VARIANT_OF"):
+        family = family.VARIANT_OF
+    return getattr(family, name, default)
+
+
+def find_family(name: str) -> Family:
+    """The file of a family, by the name that a Config has."""
+    return _import_module(SAME_AS.get(name, name).replace("-", "_"))
 
 
 def open_checkpoint(folder: str) -> Checkpoint:
@@ -654,7 +668,7 @@ def import_family(reader: ConfigReader) -> Family:
     name = reader.get_str("model_type")
     if name not in FAMILIES:
         raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
-    family = _import_module(SAME_AS.get(name, name).replace("-", "_"))
+    family = find_family(name)
     if not (hasattr(family, "TOWERS") and reader.has_architecture("ForImageClassification")):
         return family
     if not hasattr(family, "CLASSIFIER"):
@@ -698,7 +712,7 @@ def _open_marian(folder: str) -> Checkpoint:
 
 def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
     """Read the configuration of a model and match its parameters. DataError if they do not fit each other."""
-    weights.prefixes, stored = family.PREFIXES, len(weights.entries)
+    weights.prefixes, stored = fact_of(family, "PREFIXES"), len(weights.entries)
     for key in LAYER_COUNTS:  # before any tensor of a layer is looked up
         count = reader.values.plain.get(key)
         if isinstance(count, int) and count > max(stored, FEW):

@@ -10,7 +10,7 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config, Similarity
 
-PREFIXES = clip_text_model.PREFIXES
+VARIANT_OF = clip_text_model
 TOWERS = {"text": clip_text_model, "vision": clip_vision_model}
 NAMES = {"text": ("text_",), "vision": ("vision_", "visual_")}  # the beginnings of the names of their tensors
 NUMBERS = (SCALE,) = ("logit_scale",)  # tensors of one number, of no tower

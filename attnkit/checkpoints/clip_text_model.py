@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("text_model.",)
+FIELDS = USUAL | {"vector width": "projection_dim hidden_size"}
 DEFAULTS = {  # what files may leave out
     "vocab_size": 49408,
     "hidden_size": 512,
@@ -35,7 +37,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raise raw.error("eos_token_id is no id, but the state at the end token is the vector of a text")
     return Config(
         "clip_text_model",
-        encoder=raw.get_stack(StackKeys(), causal=True, final_norm=True),
+        encoder=raw.get_stack(FIELDS, causal=True, final_norm=True),
         positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),
         vector_pooling="largest" if end == OLD_END else "end",
         **read_common(raw, stored, PROJECTION),

@@ -1,11 +1,12 @@
 """CLIP's tower of images: a pre-norm encoder of patches with a norm of the embeddings."""
 
 from attnkit.checkpoints import clip_text_model, vit
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("vision_model.",)
+FIELDS = vit.FIELDS | {"head width": "", "vector width": "projection_dim hidden_size"}
 DEFAULTS = {  # what files may leave out
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -22,7 +23,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     patches = vit.read_patches(raw)
     return Config(
         "clip_vision_model",
-        encoder=raw.get_stack(StackKeys(vocab=""), final_norm=True),
+        encoder=raw.get_stack(FIELDS, final_norm=True),
         positions=PositionConfig("learned", size=patches.tokens(patches.height, patches.width)),
         patches=patches,
         embed_norm=True,

@@ -8,7 +8,8 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.FIELDS | {"norm eps": "layer_norm_eps", "query-key norm": "use_qk_norm", "logit factor": "logit_scale"}
 NORMS = {"norm1": "input_layernorm", "norm2": "input_layernorm"}  # one norm, which both sub-layers read
 
 

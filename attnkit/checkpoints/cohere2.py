@@ -7,7 +7,8 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = cohere
+FIELDS = cohere.FIELDS | {"windows": "sliding_window", "unrotated layers": "layer_types"}
 map_layers = cohere.map_layers
 STATED = {  # what files say of every Cohere 2
     "order_of_interleaved_layers": "local_attn_first",

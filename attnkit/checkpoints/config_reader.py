@@ -5,7 +5,6 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -21,20 +20,24 @@ END_KEYS = ("eos_token_id", "forced_bos_token_id", "forced_eos_token_id")  # nul
 TOKEN_KEYS = (*END_KEYS, "decoder_start_token_id", "bos_token_id", "pad_token_id", "bad_words_ids")
 
 
-@dataclass(frozen=True)
-class StackKeys:
-    """The keys of config.json with the sizes of a stack, by default the usual ones.
-
-    "" for a size that has no key: key and value heads are then as many as the heads, and a head is width/heads wide.
-    """
-
-    layers: str = "num_hidden_layers"
-    heads: str = "num_attention_heads"
-    hidden: str = "intermediate_size"
-    width: str = "hidden_size"
-    vocab: str = "vocab_size"
-    kv_heads: str = ""
-    head_dim: str = ""
+Fields = Mapping[str, str]  # a fact of a model -> the keys of config.json that state it; "" or absent: none does
+# the usual keys; a family states its own where they differ, those of one stack as "encoder layers"
+FIELDS: dict[str, str] = {
+    "family": "model_type",
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "hidden width": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "norm eps": "layer_norm_eps",
+    "activation": "hidden_act",
+    "longest text": "max_position_embeddings",
+    "vector width": "hidden_size",
+    "head": "tie_word_embeddings",
+    "classes": "id2label",
+    "probabilities": "problem_type",
+    "tokens": "eos_token_id bos_token_id pad_token_id decoder_start_token_id",
+}
 
 
 class NotedValues(Mapping[str, Any]):
@@ -252,33 +255,48 @@ class ConfigReader:
         return self.get_int(width) // self.get_int(heads)
 
     def get_stack(
-        self, keys: StackKeys, *, hidden: int | None = None, head_dim: int | None = None, **choices: Any
+        self, fields: Fields, name: str = "", *, hidden: int | None = None, head_dim: int | None = None, **choices: Any
     ) -> StackConfig:
-        """The sizes of a stack.
+        """The sizes of a stack. Without keys, there are as many key and value heads as heads, width/heads wide.
 
+        fields            of the family; name: of the stack, if the stacks have keys of their own
         hidden, head_dim  defaults of these sizes
-        choices           causal, cross and final_norm of StackConfig, and its vocab where that has no key
+        choices           causal, cross and final_norm of StackConfig, and its vocab if no key states it
 
-        >>> raw = ConfigReader({"depth": 2, "heads": 2, "width": 6}, "config.json")
-        >>> stack = raw.get_stack(StackKeys("depth", "heads", "", "width", ""), hidden=24, causal=True)
+        >>> raw = ConfigReader({"depth": 2, "num_attention_heads": 2, "hidden_size": 6, "vocab_size": 9}, "config.json")
+        >>> stack = raw.get_stack(FIELDS | {"layers": "depth", "hidden width": ""}, hidden=24, causal=True)
         >>> stack.layers, stack.hidden, stack.head_dim, stack.kv_heads, stack.causal
         (2, 24, 3, 2, True)
         """
-        heads = self.get_int(keys.heads)
-        kv_heads = self._get_size(keys.kv_heads, heads)
+        sizes = ("layers", "heads", "key/value heads", "head width", "hidden width", "width", "vocabulary")
+        layer_key, head_key, kv_key, head_dim_key, hidden_key, width_key, vocab_key = (
+            self.find_key(fields, size, name) for size in sizes
+        )
+        heads = self.get_int(head_key)
+        kv_heads = self._get_size(kv_key, heads)
         if heads % kv_heads:
-            raise self.error(f"{keys.heads} {heads} is not divisible by {keys.kv_heads} {kv_heads}")
-        if head_dim is None and not (keys.head_dim and self.has(keys.head_dim)):
-            head_dim = self.get_head_dim(keys.width, keys.heads)
-        choices |= {"vocab": self.get_int(keys.vocab)} if keys.vocab else {}
+            raise self.error(f"{head_key} {heads} is not divisible by {kv_key} {kv_heads}")
+        if head_dim is None and not (head_dim_key and self.has(head_dim_key)):
+            head_dim = self.get_head_dim(width_key, head_key)
+        if vocab_key and "vocab" not in choices:
+            choices["vocab"] = self.get_int(vocab_key)
         return StackConfig(
-            layers=self.get_int(keys.layers),
+            layers=self.get_int(layer_key),
             heads=heads,
-            hidden=self._get_size(keys.hidden, hidden),
+            hidden=self._get_size(hidden_key, hidden),
             kv_heads=kv_heads,
-            head_dim=self._get_size(keys.head_dim, head_dim),
+            head_dim=self._get_size(head_dim_key, head_dim),
             **choices,
         )
+
+    def find_key(self, fields: Fields, fact: str, stack: str = "") -> str:
+        """The key that states a fact, of all its keys the first that the file has, or else the last; "" for none.
+
+        >>> ConfigReader({"depth": 2}, "config.json").find_key({"layers": "n_layer depth num_layers"}, "layers")
+        'depth'
+        """
+        names = fields.get(f"{stack} {fact}", fields.get(fact, "")).split()
+        return next(filter(self.has, names), names[-1]) if len(names) > 1 else "".join(names)
 
     def get_special_tokens(
         self,

@@ -1,5 +1,6 @@
 """DeBERTa 2 and 3: a post-norm encoder that attends to contents and distances."""
 
+from attnkit.checkpoints import bert
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import PREDICTIONS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -19,6 +20,11 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("deberta.",)
+VARIANT_OF = bert
+FIELDS = bert.FIELDS | {
+    "embedding width": "embedding_size", "positions": "position_embedding_type pos_att_type relative_attention",
+    "buckets": "position_buckets", "largest distance": "max_relative_positions",
+}  # fmt: skip
 LAYER, NEWER = "encoder.layer.{n}", "lm_predictions.lm_head"
 TERMS = {"c2p": "k", "p2c": "q"}  # scores with distances, and what these are projected to
 

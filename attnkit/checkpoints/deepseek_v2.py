@@ -1,12 +1,12 @@
 """DeepSeek-V2: latent attention, and experts that softmax chooses, in groups or not, after some dense layers."""
 
-from attnkit.checkpoints import llama
+from attnkit.checkpoints import deepseek_v3
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.deepseek_v3 import map_deepseek, read_deepseek, read_experts
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = deepseek_v3
 METHODS = {"greedy": False, "group_limited_greedy": True}
 
 

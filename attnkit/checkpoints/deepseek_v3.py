@@ -13,7 +13,12 @@ from attnkit.model.config import Config
 from attnkit.model.dense_attention import LatentConfig
 from attnkit.model.experts import ExpertConfig
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.FIELDS | {
+    "experts": "n_routed_experts", "expert width": "moe_intermediate_size", "shared width": "n_shared_experts",
+    "dense layers": "first_k_dense_replace", "router": "norm_topk_prob scoring_func",
+    "expert factor": "routed_scaling_factor", "expert groups": "n_group",
+}  # fmt: skip
 ATTENTION = f"{llama.LAYER}.self_attn"
 
 

@@ -1,6 +1,5 @@
 """DINOv2: a pre-norm encoder of image patches with layer scale, whose features serve without a head."""
 
-from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints import vit
@@ -11,6 +10,7 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("dinov2.",)
+FIELDS = vit.FIELDS | {"hidden width": "mlp_ratio", "gate": "use_swiglu_ffn"}
 LAYER = vit.LAYER
 UNUSED = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names", "layerscale_value",
           "use_mask_token", "tie_word_embeddings")  # fmt: skip  # of a backbone, of training, or of words
@@ -26,7 +26,7 @@ def read_config(raw: ConfigReader, stored: Weights, **cut: Any) -> Config:
     return Config(
         raw.get_str("model_type"),
         width,
-        encoder=raw.get_stack(replace(vit.KEYS, hidden=""), hidden=_read_hidden(raw), final_norm=True),
+        encoder=raw.get_stack(FIELDS | {"hidden width": ""}, hidden=_read_hidden(raw), final_norm=True),
         eps=raw.get_float("layer_norm_eps", 1e-6),
         norm_first=True,
         layer_scale=True,

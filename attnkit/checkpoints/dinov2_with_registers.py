@@ -6,6 +6,7 @@ from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
 from attnkit.model.config import Config
 
 PREFIXES = ("dinov2_with_registers.",)
+FIELDS = dinov2.FIELDS | {"registers": "num_register_tokens"}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -1,13 +1,16 @@
 """DINOv3: DINOv2 with registers whose patches rotate by their places, without a table of positions."""
 
 from attnkit.checkpoints import vit
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.dinov2 import UNUSED
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, map_linear, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
+FIELDS = vit.FIELDS | {
+    "head width": "", "biases": "mlp_bias", "theta": "rope_theta", "registers": "num_register_tokens",
+}  # fmt: skip
 LAYER = "layer.{n}"
 OF_TRAINING = ("drop_path_rate", "pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift")
 
@@ -18,7 +21,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "dinov3_vit",
         raw.get_int("hidden_size"),
-        encoder=raw.get_stack(StackKeys(vocab=""), final_norm=True),
+        encoder=raw.get_stack(FIELDS, final_norm=True),
         eps=raw.get_float("layer_norm_eps", 1e-5),
         norm_first=True,
         layer_scale=True,

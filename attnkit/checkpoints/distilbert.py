@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, map_head, read_head, usual_heads
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("distilbert.",)
-KEYS = StackKeys("n_layers", "n_heads", "hidden_dim", "dim")
+FIELDS = USUAL | {
+    "layers": "n_layers", "heads": "n_heads", "hidden width": "hidden_dim", "width": "dim", "activation": "activation",
+}  # fmt: skip
 WORDS, LAYER = "embeddings.word_embeddings.weight", "transformer.layer.{n}"
 LAYERS: Layers = {
     "encoder.embed": embedding_table(WORDS),
@@ -30,7 +33,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     config = Config(
         "distilbert",
         raw.get_int("dim"),
-        encoder=raw.get_stack(KEYS),
+        encoder=raw.get_stack(FIELDS),
         eps=1e-12,
         activation=raw.get_choice("activation", PUBLISHED, "gelu"),
         positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),

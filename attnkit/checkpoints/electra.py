@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from attnkit.checkpoints import bert
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, map_head, usual_heads
@@ -10,6 +11,8 @@ from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_linear,
 from attnkit.model.config import Config
 
 PREFIXES = ("electra.",)
+VARIANT_OF = bert
+FIELDS = bert.FIELDS | {"embedding width": "embedding_size"}
 GENERATOR, DISCRIMINATOR = "generator_predictions", "discriminator_predictions"
 CLASSES = ("replaced", "original")  # of a token; the logit of the second is 0
 HEADS = usual_heads(Head("classifier.out_proj", dense="classifier.dense", activation="gelu"))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from attnkit.checkpoints import llama
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import (
     Layers,
     TensorSpec,
@@ -18,7 +18,11 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("transformer.",)
-KEYS = StackKeys(hidden="ffn_hidden_size")
+FIELDS = llama.FIELDS | {
+    "hidden width": "ffn_hidden_size", "key/value heads": "num_kv_heads multi_query", "head width": "",
+    "norm eps": "layer_norm_epsilon", "activation": "activation", "biases": "bias",
+    "sub-layers": "parallel_attn new_decoder_architecture", "positions": "alibi",
+}  # fmt: skip
 LAYER, WORDS = "h.{n}", "word_embeddings.weight"
 
 
@@ -63,8 +67,8 @@ def _is_new(raw: ConfigReader) -> bool:
 
 def _read_stack(raw: ConfigReader, width: int) -> StackConfig:
     """The sizes of the stack: with `multi_query` before Falcon-40B, all heads share one key and value."""
-    keys = replace(KEYS, kv_heads="num_kv_heads") if _is_new(raw) else KEYS
-    stack = raw.get_stack(keys, hidden=4 * width, causal=True, final_norm=True)
+    fields = FIELDS | {"key/value heads": "num_kv_heads" if _is_new(raw) else ""}
+    stack = raw.get_stack(fields, hidden=4 * width, causal=True, final_norm=True)
     return replace(stack, kv_heads=1) if not _is_new(raw) and raw.get_bool("multi_query", True) else stack
 
 

@@ -10,7 +10,8 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.FIELDS | {"activation": "hidden_act hidden_activation"}
 ACTIVATIONS = PUBLISHED | {"gelu": "gelu-tanh"}  # what files of the first Gemma mean by gelu
 
 

@@ -8,7 +8,11 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = gemma
+FIELDS = llama.WINDOWED | {
+    "activation": "hidden_activation", "score scale": "query_pre_attn_scalar", "score cap": "attn_logit_softcapping",
+    "logit cap": "final_logit_softcapping",
+}  # fmt: skip
 NORMS = {
     "norm1": "input_layernorm",
     "output_norm1": "post_attention_layernorm",

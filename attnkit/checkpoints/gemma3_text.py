@@ -10,7 +10,8 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = gemma2
+FIELDS = gemma2.FIELDS | {"window theta": "rope_local_base_freq rope_theta", "window scaling": "rope_type type"}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -1,12 +1,17 @@
 """GPT-2: a pre-norm decoder. Weights are (in, out), and q, k and v are fused."""
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
-KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="n_inner", width="n_embd")
+FIELDS = USUAL | {
+    "layers": "n_layer", "width": "n_embd", "heads": "n_head", "hidden width": "n_inner", "longest text": "n_positions",
+    "norm eps": "layer_norm_epsilon", "activation": "activation_function", "score scale": "scale_attn_weights",
+    "scores by layer": "scale_attn_by_inverse_layer_idx",
+}  # fmt: skip
 WORDS = "wte.weight"
 LAYERS: Layers = {
     "decoder.embed": embedding_table(WORDS),
@@ -27,7 +32,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "gpt2",
         width,
-        decoder=raw.get_stack(KEYS, hidden=4 * width, causal=True, final_norm=True),
+        decoder=raw.get_stack(FIELDS, hidden=4 * width, causal=True, final_norm=True),
         eps=raw.get_float("layer_norm_epsilon", 1e-5),
         norm_first=True,
         activation=raw.get_choice("activation_function", PUBLISHED, "gelu_new"),

@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
-KEYS = StackKeys(layers="num_layers", heads="num_heads", hidden="intermediate_size")
+FIELDS = USUAL | {
+    "layers": "num_layers", "heads": "num_heads", "norm eps": "layer_norm_epsilon", "activation": "activation_function",
+    "windows": "window_size",
+}  # fmt: skip
 KINDS = ("global", "local")
 LAYER, WORDS = "h.{n}", "wte.weight"
 
@@ -16,7 +20,7 @@ LAYER, WORDS = "h.{n}", "wte.weight"
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width = raw.get_int("hidden_size")
     raw.ignore("attention_layers")  # attention_types layer by layer
-    stack = raw.get_stack(KEYS, hidden=4 * width, causal=True, final_norm=True)
+    stack = raw.get_stack(FIELDS, hidden=4 * width, causal=True, final_norm=True)
     window, kinds = raw.get_int("window_size", 256), _read_kinds(raw, stack.layers)
     windows = tuple(window - 1 if kind == "local" else -1 for kind in kinds)
     return Config(

@@ -3,12 +3,17 @@
 from dataclasses import replace
 
 from attnkit.checkpoints import llama
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("gpt_neox.",)
+FIELDS = llama.FIELDS | {
+    "key/value heads": "", "head width": "", "norm eps": "layer_norm_eps", "biases": "attention_bias",
+    "sub-layers": "use_parallel_residual", "theta": "rope_theta rotary_emb_base",
+    "rotated features": "partial_rotary_factor rotary_pct",
+}  # fmt: skip
 LAYER, WORDS = "layers.{n}", "embed_in.weight"
 
 
@@ -20,7 +25,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     config = Config(
         "gpt_neox",
         raw.get_int("hidden_size"),
-        decoder=raw.get_stack(StackKeys(), causal=True, final_norm=True),
+        decoder=raw.get_stack(FIELDS, causal=True, final_norm=True),
         eps=raw.get_float("layer_norm_eps", 1e-5),
         norm_first=True,
         parallel=raw.get_bool("use_parallel_residual", True),

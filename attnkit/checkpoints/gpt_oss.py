@@ -7,7 +7,10 @@ from attnkit.checkpoints.weights import Layers, Share, TensorSpec, Weights
 from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.WINDOWED | {
+    "experts": "num_local_experts", "expert width": "intermediate_size", "gate bound": "swiglu_limit",
+}  # fmt: skip
 MIXTURE = f"{llama.LAYER}.mlp"
 ALPHA = 1.702  # of the activation, as in quick-GELU
 

@@ -1,18 +1,19 @@
 """GPT-J: parallel sub-layers after one norm, interleaved RoPE of a part of each head, a head with a bias."""
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints import gpt2
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
-KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="n_inner", width="n_embd")
+FIELDS = gpt2.FIELDS | {"rotated features": "rotary_dim"}
 LAYER, WORDS = "h.{n}", "wte.weight"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width = raw.get_int("n_embd")
-    stack = raw.get_stack(KEYS, hidden=4 * width, causal=True, final_norm=True)
+    stack = raw.get_stack(FIELDS, hidden=4 * width, causal=True, final_norm=True)
     raw.expect(scale_attn_weights=True)
     head_dim, is_rotated = raw.get_head_dim("n_embd", "n_head"), raw.values.get("rotary_dim", 64) is not None
     rotated = raw.get_int("rotary_dim", 64, most=head_dim) if is_rotated else 0

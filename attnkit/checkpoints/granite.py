@@ -5,7 +5,11 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.FIELDS | {
+    "score scale": "attention_multiplier", "embedding factor": "embedding_multiplier",
+    "residual factor": "residual_multiplier", "logit factor": "logits_scaling",
+}  # fmt: skip
 map_layers = llama.map_layers
 
 

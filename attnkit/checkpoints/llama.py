@@ -7,13 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
-KEYS = StackKeys(kv_heads="num_key_value_heads", head_dim="head_dim")
+FIELDS = USUAL | {
+    "key/value heads": "num_key_value_heads", "head width": "head_dim", "norm eps": "rms_norm_eps",
+    "biases": "attention_bias mlp_bias", "theta": "rope_theta", "scaling": "rope_type type",
+}  # fmt: skip
+WINDOWED = FIELDS | {"windows": "sliding_window"}
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 LAYER, WORDS = "layers.{n}", "embed_tokens.weight"
 NORMS = {"norm1": "input_layernorm", "norm2": "post_attention_layernorm"}
@@ -41,7 +46,7 @@ def read_config(
     size = raw.get_int("max_position_embeddings", size)
     has_head = stored.has("lm_head.weight") or raw.has_architecture("ForCausalLM")
     usual: dict[str, Any] = {
-        "decoder": raw.get_stack(KEYS, head_dim=head_dim, causal=True, final_norm=True),
+        "decoder": raw.get_stack(FIELDS, head_dim=head_dim, causal=True, final_norm=True),
         "norm": "rms",
         "norm_first": True,
         "positions": PositionConfig("rotary", size=size, rope=read_rotation(raw, size, theta)),

@@ -1,5 +1,6 @@
 """A language model of LSTMs as AWD-LSTM (Merity et al. 2018) and ULMFiT name it."""
 
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import read_classes
 from attnkit.checkpoints.seq2seq import map_cell, recurrent_stack
@@ -7,6 +8,7 @@ from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_t
 from attnkit.model.recurrent_config import RecurrentConfig
 
 PREFIXES = ("0.", "1.")  # fastai's: 0 the LSTMs, 1 the head
+FIELDS = USUAL | {"layers": "num_layers", "decoder": "num_layers", "embedding width": "embedding_size"}
 TABLE = "encoder.weight"
 
 

@@ -1,13 +1,13 @@
 """M2M-100 and NLLB: a pre-norm encoder-decoder with sinusoidal positions, which begin after that of the padding."""
 
+from attnkit.checkpoints import mbart
 from attnkit.checkpoints.bart import LAYERS, map_words, read_translator
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mbart import FINAL_NORMS
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config, PositionConfig
 from attnkit.model.positions import base_of_pairs
 
-PREFIXES = ("model.",)
+VARIANT_OF = mbart
 MODEL_KEYS = ("pad_token_id",)  # which positions depend on, and generation_config.json does not change
 
 
@@ -29,4 +29,4 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    return {**LAYERS, **FINAL_NORMS, **map_words(raw, {})}
+    return {**LAYERS, **mbart.FINAL_NORMS, **map_words(raw, {})}

@@ -2,13 +2,15 @@
 
 from math import sqrt
 
-from attnkit.checkpoints.bart import BIAS, DECODER_KEYS, ENCODER_KEYS, LAYERS, map_words
+from attnkit.checkpoints.bart import BIAS, LAYERS, map_words
+from attnkit.checkpoints.bart import FIELDS as BART
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
+FIELDS = BART | {"decoder vocabulary": "decoder_vocab_size"}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -18,8 +20,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "marian",
         width,
-        encoder=raw.get_stack(ENCODER_KEYS, vocab=source),
-        decoder=raw.get_stack(DECODER_KEYS, vocab=target, causal=True, cross=True),
+        encoder=raw.get_stack(FIELDS, "encoder", vocab=source),
+        decoder=raw.get_stack(FIELDS, "decoder", vocab=target, causal=True, cross=True),
         activation=raw.get_choice("activation_function", PUBLISHED, "gelu"),
         positions=PositionConfig("sinusoidal", size=raw.get_int("max_position_embeddings", 1024), layout="halves"),
         embed_scale=sqrt(width) if raw.get_bool("scale_embedding", False) else 1.0,

@@ -4,7 +4,8 @@ import re
 from math import sqrt
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, single_file
 from attnkit.errors import DataError
 from attnkit.formats import npz
@@ -13,8 +14,12 @@ from attnkit.model.positions import base_of_pairs
 
 PREFIXES = ()
 OPTIONS = "special:model.yml"
-ENCODER_KEYS = StackKeys("enc-depth", "transformer-heads", "transformer-dim-ffn", "dim-emb", vocab="")
-DECODER_KEYS = StackKeys("dec-depth", "transformer-heads", "", "dim-emb", vocab="")
+FIELDS = USUAL | {
+    "encoder layers": "enc-depth", "decoder layers": "dec-depth", "heads": "transformer-heads", "width": "dim-emb",
+    "encoder hidden width": "transformer-dim-ffn", "decoder hidden width": "transformer-decoder-dim-ffn",
+    "vocabulary": "dim-vocabs", "activation": "transformer-ffn-activation",
+    "head": "tied-embeddings-all tied-embeddings",
+}  # fmt: skip
 ACTIVATIONS = {"relu": "relu", "swish": "silu"}
 EXPECTED = {  # the values that are supported
     "type": "transformer",
@@ -83,13 +88,15 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     if "n" in raw.get_str("transformer-postprocess-emb", "d"):
         raise raw.error("a norm of the embeddings (transformer-postprocess-emb) is not supported")
     width, (source, target) = raw.get_int("dim-emb"), _read_vocabulary_sizes(raw)
-    encoder = raw.get_stack(ENCODER_KEYS, vocab=source)
+    encoder = raw.get_stack(FIELDS, "encoder", vocab=source)
     hidden = raw.get_int("transformer-decoder-dim-ffn", 0, least=0) or encoder.hidden
     return Config(
         "marian-native",
         width,
         encoder=encoder,
-        decoder=raw.get_stack(DECODER_KEYS, hidden=hidden, vocab=target + 1, causal=True, cross=True),
+        decoder=raw.get_stack(
+            FIELDS | {"decoder hidden width": ""}, "decoder", hidden=hidden, vocab=target + 1, causal=True, cross=True
+        ),
         eps=1e-9,
         activation=raw.get_choice("transformer-ffn-activation", ACTIVATIONS, "swish"),
         positions=PositionConfig("sinusoidal", base=base_of_pairs(width // 2), layout="halves"),

@@ -5,7 +5,7 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, norm
 from attnkit.model.config import Config
 
-PREFIXES = bart.PREFIXES
+VARIANT_OF = bart
 OLDER_KEYS = bart.OLDER_KEYS | {"normalize_before": True, "add_final_layer_norm": True}
 
 

@@ -5,7 +5,8 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.WINDOWED
 WINDOW = 4096  # where the key is absent
 
 

@@ -9,7 +9,8 @@ from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, map_
 from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.WINDOWED | {"experts": "num_local_experts", "expert width": "intermediate_size"}
 LAYER = llama.LAYER
 MOST_EXPERTS = 4096  # of a layer; the names of so many are still read at once
 

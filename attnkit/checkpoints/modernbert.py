@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head
 from attnkit.checkpoints.llama import FULL, SLIDING, read_layer_types, read_rope
 from attnkit.checkpoints.weights import (
@@ -20,6 +21,11 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
+FIELDS = USUAL | {
+    "windows": "local_attention", "norm": "norm_bias", "norm eps": "norm_eps", "activation": "hidden_activation",
+    "biases": "attention_bias mlp_bias", "theta": "rope_theta global_rope_theta", "scaling": "rope_type type",
+    "window theta": "local_rope_theta rope_theta", "window scaling": "rope_type type", "pooling": "classifier_pooling",
+}  # fmt: skip
 WORDS, LAYER = "embeddings.tok_embeddings.weight", "layers.{n}"
 POOLINGS = {"cls": "first", "mean": "mean"}  # of a head of whole texts
 
@@ -28,7 +34,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     size, has_head = raw.get_int("max_position_embeddings", 8192), stored.has("head.dense.weight")
     raw.expect(head_dim=raw.get_head_dim("hidden_size", "num_attention_heads"))
     raw.ignore("layer_norm_eps")  # norm_eps is what the model reads
-    stack = raw.get_stack(StackKeys(), final_norm=True)
+    stack = raw.get_stack(FIELDS, final_norm=True)
     config = Config(
         "modernbert",
         raw.get_int("hidden_size"),

@@ -1,5 +1,6 @@
 """MPNet: RoBERTa without segments, with a relative position bias as in T5."""
 
+from attnkit.checkpoints import bert
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -9,6 +10,8 @@ from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_li
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("mpnet.",)
+VARIANT_OF = bert
+FIELDS = bert.FIELDS | {"buckets": "relative_attention_num_buckets"}
 LAYER = "encoder.layer.{n}"
 FIRST, BUCKETS = 2, 32  # which the reference does not read from the configuration
 LAYERS: Layers = {

@@ -5,7 +5,7 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
-PREFIXES = t5.PREFIXES
+VARIANT_OF = t5
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

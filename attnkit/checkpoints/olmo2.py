@@ -5,7 +5,7 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
 NORMS = {"output_norm1": "post_attention_layernorm", "output_norm2": "post_feedforward_layernorm"}
 
 

@@ -7,7 +7,8 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = olmo2
+FIELDS = llama.WINDOWED | {"window theta": "rope_theta", "window scaling": "rope_type type"}
 map_layers = olmo2.map_layers
 
 

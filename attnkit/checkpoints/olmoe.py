@@ -7,7 +7,11 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.FIELDS | {
+    "q k v bound": "clip_qkv", "experts": "num_experts num_local_experts", "expert width": "intermediate_size",
+    "router": "norm_topk_prob",
+}  # fmt: skip
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

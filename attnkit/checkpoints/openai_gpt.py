@@ -1,13 +1,13 @@
 """GPT-1 (`openai-gpt`): GPT-2's tensor names, post-norm layers, no final norm."""
 
 from attnkit.checkpoints import gpt2
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, tied_head
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
 WORDS = "tokens_embed.weight"
-KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="", width="n_embd")
+FIELDS = gpt2.FIELDS | {"hidden width": "", "activation": "afn"}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu-tanh", "silu": "silu", "swish": "silu"}  # gelu has its own meaning here
 
 
@@ -17,7 +17,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "openai-gpt",
         width,
-        decoder=raw.get_stack(KEYS, hidden=4 * width, causal=True),
+        decoder=raw.get_stack(FIELDS, hidden=4 * width, causal=True),
         eps=raw.get_float("layer_norm_epsilon", 1e-5),
         activation=raw.get_choice("afn", ACTIVATIONS, "gelu"),
         positions=PositionConfig("learned", size=raw.get_int("n_positions", 512)),

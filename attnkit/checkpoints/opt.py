@@ -1,12 +1,16 @@
 """OPT: a pre-norm decoder (post-norm in one size), whose positions begin at row 2, with ReLU."""
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.decoder.", "decoder.")
-KEYS = StackKeys(hidden="ffn_dim")
+FIELDS = USUAL | {
+    "hidden width": "ffn_dim", "embedding width": "word_embed_proj_dim", "norm": "layer_norm_elementwise_affine",
+    "norm places": "do_layer_norm_before", "activation": "activation_function", "biases": "enable_bias",
+}  # fmt: skip
 LAYER, WORDS = "layers.{n}", "embed_tokens.weight"
 FIRST = 2  # row of the first position
 
@@ -18,7 +22,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "opt",
         width,
-        decoder=raw.get_stack(KEYS, causal=True, final_norm=_has_final_norm(raw)),
+        decoder=raw.get_stack(FIELDS, causal=True, final_norm=_has_final_norm(raw)),
         eps=1e-5,
         norm_first=is_first,
         activation=raw.get_choice("activation_function", PUBLISHED, "relu"),

@@ -6,7 +6,10 @@ from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_t
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.FIELDS | {
+    "norm eps": "layer_norm_eps", "query-key norm": "qk_layernorm", "rotated features": "partial_rotary_factor",
+}  # fmt: skip
 LAYER = llama.LAYER
 
 

@@ -5,7 +5,8 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, map_fused, map_linear
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.WINDOWED | {"rotated features": "partial_rotary_factor"}
 LAYER = llama.LAYER
 
 

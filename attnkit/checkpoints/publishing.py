@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints.checkpoint import Checkpoint, import_family, read_family, read_model
+from attnkit.checkpoints.checkpoint import Checkpoint, fact_of, import_family, read_family, read_model
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import TensorSpec, Weights, expand_layers, single_file
 from attnkit.formats.dtypes import name_of
@@ -61,7 +61,7 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json", strict:
     family = import_family(reader)
     config, layers = read_family(family, reader, AllTensors(name, [], {}), strict)
     specs = expand_layers(config, layers)
-    prefix = "" if reader.get_str("model_type") in FAMILIES_WITHOUT_PREFIX else family.PREFIXES[0]
+    prefix = "" if reader.get_str("model_type") in FAMILIES_WITHOUT_PREFIX else fact_of(family, "PREFIXES")[0]
     shapes: dict[str, tuple[int, ...]] = {}
     parameters: dict[str, tuple[str, ...]] = {}
     names: dict[str, tuple[str, ...]] = {}

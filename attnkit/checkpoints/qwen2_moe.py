@@ -6,7 +6,8 @@ from attnkit.checkpoints.mixtral import map_mixture
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = qwen3_moe
+FIELDS = qwen3_moe.FIELDS | {"biases": "qkv_bias", "shared width": "shared_expert_intermediate_size"}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

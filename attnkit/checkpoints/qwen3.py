@@ -1,16 +1,15 @@
 """Qwen3: Llama with norms of queries and keys, heads of their own width, and windows as Qwen2."""
 
-from attnkit.checkpoints import llama
+from attnkit.checkpoints import llama, qwen2
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.qwen2 import limit_last_layers
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = qwen2
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    return limit_last_layers(raw, llama.read_config(raw, stored, size=32768, head_dim=128, qk_norm="head"))
+    return qwen2.limit_last_layers(raw, llama.read_config(raw, stored, size=32768, head_dim=128, qk_norm="head"))
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -1,5 +1,6 @@
 """RoBERTa, XLM-RoBERTa and CamemBERT: BERT with other positions and head."""
 
+from attnkit.checkpoints import bert
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, map_head, usual_heads
@@ -7,6 +8,7 @@ from attnkit.checkpoints.weights import Layers, Weights, map_linear, masked_word
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("roberta.",)
+VARIANT_OF = bert
 HEAD = "lm_head"
 HEADS = usual_heads(Head("classifier.out_proj", dense="classifier.dense", activation="tanh"))
 

@@ -5,11 +5,17 @@
 
 from collections.abc import Mapping
 
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, tied_head
 from attnkit.model.recurrent_config import DecoderConfig, RecurrentConfig, RecurrentStack
 
 PREFIXES = ()
+FIELDS = USUAL | {
+    "encoder layers": "encoder_layers", "decoder layers": "decoder_layers", "encoder": "encoder_layers",
+    "decoder": "decoder_layers", "decoder vocabulary": "decoder_vocab_size", "embedding width": "embedding_size",
+    "attention": "attention", "readout": "readout", "bridge": "bridge",
+}  # fmt: skip
 ATTENTIONS = {"none": "none", "dot": "dot", "general": "general", "additive": "additive"}
 QUERIES = {"previous": True, "current": False}
 READOUTS = {"none": False, "tanh": True}

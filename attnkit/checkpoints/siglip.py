@@ -8,7 +8,7 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config, Similarity
 
-PREFIXES = siglip_text_model.PREFIXES
+VARIANT_OF = siglip_text_model
 CLASSIFIER = siglip_classifier  # of images, a model of its own
 TOWERS = {"text": siglip_text_model, "vision": siglip_vision_model}
 NAMES = {"text": ("text_",), "vision": ("vision_",)}  # the beginnings of the names of their tensors

@@ -8,7 +8,7 @@ from attnkit.checkpoints.label_heads import read_image_labels
 from attnkit.checkpoints.weights import Layers, Weights, map_linear
 from attnkit.model.config import Config
 
-PREFIXES = siglip_vision_model.PREFIXES
+VARIANT_OF = siglip_vision_model
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

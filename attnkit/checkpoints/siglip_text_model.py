@@ -3,12 +3,14 @@
 from typing import Any
 
 from attnkit.checkpoints import clip_text_model
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, map_linear
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
-PREFIXES = clip_text_model.PREFIXES
+VARIANT_OF = clip_text_model
+FIELDS = USUAL | {"vector width": "projection_size hidden_size"}
 DEFAULTS = {  # what files may leave out
     "vocab_size": 32000,
     "hidden_size": 768,
@@ -25,7 +27,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     common = read_common(raw)
     return Config(
         "siglip_text_model",
-        encoder=raw.get_stack(StackKeys(), final_norm=True),
+        encoder=raw.get_stack(FIELDS, final_norm=True),
         positions=PositionConfig("learned", size=length),
         vector_width=raw.get_int("projection_size", common["width"]),
         vector_pooling="last",

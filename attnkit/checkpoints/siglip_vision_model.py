@@ -1,11 +1,12 @@
 """SigLIP's tower of images: patches without a class token, whose vector is what a learned query, the probe, reads."""
 
 from attnkit.checkpoints import clip_text_model, siglip_text_model, vit
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_fused, map_linear, norm
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("vision_model.",)
+FIELDS = vit.FIELDS | {"head width": ""}
 DEFAULTS = {  # what files may leave out
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -23,7 +24,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     common, has_head = siglip_text_model.read_common(raw), raw.get_bool("vision_use_head", True)
     return Config(
         "siglip_vision_model",
-        encoder=raw.get_stack(StackKeys(vocab=""), final_norm=True),
+        encoder=raw.get_stack(FIELDS, final_norm=True),
         positions=PositionConfig("learned", size=patches.tokens(patches.height, patches.width)),
         patches=patches,
         vector_width=common["width"] * has_head,

@@ -7,7 +7,8 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.WINDOWED | {"unrotated layers": "no_rope_layers no_rope_layer_interval layer_types"}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -5,7 +5,11 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
 from attnkit.model.config import Config
 
-PREFIXES = llama.PREFIXES
+VARIANT_OF = llama
+FIELDS = llama.FIELDS | {
+    "norm eps": "layer_norm_eps", "biases": "use_qkv_bias", "sub-layers": "use_parallel_residual",
+    "query-key norm": "qk_layernorm", "rotated features": "partial_rotary_factor",
+}  # fmt: skip
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import (
     Layers,
     Specs,
@@ -18,13 +19,18 @@ from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
 SHARED = "shared.weight"
-KEYS = StackKeys("num_layers", "num_heads", "d_ff", "d_model", head_dim="d_kv")
+FIELDS = USUAL | {
+    "encoder layers": "num_layers", "decoder layers": "num_decoder_layers", "heads": "num_heads",
+    "hidden width": "d_ff", "width": "d_model", "head width": "d_kv", "norm eps": "layer_norm_epsilon",
+    "activation": "feed_forward_proj", "gate": "feed_forward_proj", "logit factor": "scale_decoder_outputs",
+    "buckets": "relative_attention_num_buckets", "largest distance": "relative_attention_max_distance",
+}  # fmt: skip
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     width, has_decoder = raw.get_int("d_model"), raw.get_bool("is_encoder_decoder", True)
     raw.ignore("n_positions", "dense_act_fn", "is_gated_act")  # there is no limit; feed_forward_proj states the others
-    encoder = raw.get_stack(KEYS, head_dim=64, final_norm=True)
+    encoder = raw.get_stack(FIELDS, "encoder", head_dim=64, final_norm=True)
     depth = raw.get_int("num_decoder_layers", encoder.layers)
     decoder = replace(encoder, layers=depth, causal=True, cross=True)
     return Config(

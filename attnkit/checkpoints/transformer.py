@@ -7,12 +7,18 @@ stacks and the head, scaled by sqrt(d_model), and sinusoidal positions as in the
 from math import sqrt
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, Weights, embedding_table, map_fused, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("transformer.", "model.")
+FIELDS = USUAL | {
+    "encoder layers": "num_encoder_layers", "decoder layers": "num_decoder_layers", "heads": "nhead",
+    "hidden width": "dim_feedforward", "width": "d_model", "norm places": "norm_first", "activation": "activation",
+    "biases": "bias",
+}  # fmt: skip
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -21,8 +27,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "transformer",
         width,
-        encoder=_read_stack(raw, "num_encoder_layers", vocab),
-        decoder=_read_stack(raw, "num_decoder_layers", vocab, causal=True, cross=True),
+        encoder=_read_stack(raw, "encoder", vocab),
+        decoder=_read_stack(raw, "decoder", vocab, causal=True, cross=True),
         eps=raw.get_float("layer_norm_eps", 1e-5),
         norm_first=raw.get_bool("norm_first", False),
         activation=raw.get_choice("activation", PUBLISHED, "relu"),
@@ -55,12 +61,11 @@ def map_layers(raw: ConfigReader) -> Layers:
     }
 
 
-def _read_stack(raw: ConfigReader, layers: str, vocab: int, **choices: Any) -> StackConfig | None:
-    """A stack whose number of layers has a key, or None if it has no layers."""
-    if raw.get_int(layers, least=0) == 0:
+def _read_stack(raw: ConfigReader, name: str, vocab: int, **choices: Any) -> StackConfig | None:
+    """The stack of a name, or None if it has no layers."""
+    if raw.get_int(FIELDS[f"{name} layers"], least=0) == 0:
         return None
-    keys = StackKeys(layers, "nhead", "dim_feedforward", "d_model", vocab="")
-    return raw.get_stack(keys, vocab=vocab, final_norm=True, **choices)
+    return raw.get_stack(FIELDS, name, vocab=vocab, final_norm=True, **choices)
 
 
 def _map_attention(prefix: str, is_biased: bool) -> Specs:

@@ -2,14 +2,18 @@
 
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import read_image_labels
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_linear, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PatchConfig, PositionConfig
 
 PREFIXES = ("vit.",)
-KEYS = StackKeys(vocab="", head_dim="head_dim")
+FIELDS = USUAL | {
+    "vocabulary": "", "head width": "head_dim", "biases": "qkv_bias", "image": "image_size num_channels",
+    "patches": "patch_size",
+}  # fmt: skip
 PATCHES, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer.{n}"
 LAYERS: Layers = {
     "encoder.positions": {"table": TensorSpec(("embeddings.position_embeddings",), leading_ones=1)},
@@ -33,7 +37,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "vit",
         width,
-        encoder=raw.get_stack(KEYS, final_norm=True),
+        encoder=raw.get_stack(FIELDS, final_norm=True),
         eps=raw.get_float("layer_norm_eps", 1e-12),
         norm_first=True,
         activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),

@@ -1,6 +1,7 @@
 """wav2vec 2.0 and HuBERT: convolutions of the samples of a sound, one of positions, an encoder, and labels by CTC."""
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.config_reader import FIELDS as USUAL
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, map_linear, norm
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import POSITION_CONVOLUTION, Config, ConvolutionLayer, SoundConfig
@@ -8,6 +9,10 @@ from attnkit.model.convolution import Convolution
 from attnkit.model.parameters import MOST_CONVOLUTIONS
 
 PREFIXES = ("wav2vec2.", "hubert.")
+FIELDS = USUAL | {
+    "vocabulary": "", "frame labels": "vocab_size", "convolutions": "conv_kernel",
+    "convolution norm": "feat_extract_norm", "position convolution": "num_conv_pos_embeddings",
+}  # fmt: skip
 TRAINING_KEYS = (  # of masks, of quantization and its loss, and of heads that no text comes from
     "apply_spec_augment mask_channel mask_time mask_feature num_codevector contrastive num_negatives codevector "
     "proj_codevector diversity ctc_ feat_proj_dropout feat_quantizer_dropout final_dropout feat_extract_dropout "
@@ -29,7 +34,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         raw.get_str("model_type"),
         width,
-        encoder=raw.get_stack(StackKeys(vocab=""), final_norm=is_pre_norm),
+        encoder=raw.get_stack(FIELDS, final_norm=is_pre_norm),
         eps=raw.get_float("layer_norm_eps", 1e-5),
         norm_first=is_pre_norm,
         activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),

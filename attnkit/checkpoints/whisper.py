@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints import bart
+from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, ConvolutionLayer, PositionConfig, SoundConfig
@@ -19,8 +20,7 @@ GENERATION_KEYS = (
 )  # fmt: skip
 USUAL_TASK = "transcribe"
 KERNEL = 3  # frames of a window of the convolutions
-ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
-DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model")
+FIELDS = bart.FIELDS | {"encoder vocabulary": "", "sound": "max_source_positions", "mel filters": "num_mel_bins"}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -36,8 +36,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "whisper",
         raw.get_int("d_model"),
-        encoder=raw.get_stack(ENCODER_KEYS, final_norm=True),
-        decoder=raw.get_stack(DECODER_KEYS, causal=True, cross=True, final_norm=True),
+        encoder=raw.get_stack(FIELDS, "encoder", final_norm=True),
+        decoder=raw.get_stack(FIELDS, "decoder", causal=True, cross=True, final_norm=True),
         norm_first=True,
         activation=raw.get_choice("activation_function", PUBLISHED, "gelu"),
         positions=PositionConfig("learned", size=raw.get_int("max_target_positions", 448)),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.checkpoint import CONFIG, import_family
+from attnkit.checkpoints.checkpoint import CONFIG, fact_of, import_family
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import TensorSpec, expand_layers
 from attnkit.debugger.stages import Graph, Inputs, Stage
@@ -111,7 +111,7 @@ def find_modules(config: model.Config, specs: Specs, raw: Mapping[str, object]) 
     family = import_family(reader)
     untied = expand_layers(config, family.map_layers(reader))
     own = {"head": untied["head"]} if "head" in specs else {}
-    return _Finder(config, {**specs, **own}).find([prefix.removesuffix(".") for prefix in family.PREFIXES])
+    return _Finder(config, {**specs, **own}).find([prefix.removesuffix(".") for prefix in fact_of(family, "PREFIXES")])
 
 
 class ModuleParameter(NamedTuple):

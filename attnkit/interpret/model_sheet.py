@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attnkit.checkpoints.checkpoint import fact_of, find_family
+from attnkit.checkpoints.config_reader import Fields
 from attnkit.checkpoints.generation_defaults import key_of, list_defaults
 from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table
 from attnkit.errors import counted, flag_name, format_bytes
@@ -23,79 +25,6 @@ if TYPE_CHECKING:
 MOST = 8  # words in a row
 DEFAULT, FIXED = " (default)", "–"
 LEGEND = f"{DEFAULT.strip()}: not in the file; {FIXED}: implied by model_type, or seen in the tensors"
-# fact -> the keys that state it in one family or another
-KEYS = {
-    "family": "model_type",
-    "layers": "num_hidden_layers n_layer n_layers num_layers encoder_layers num_encoder_layers enc-depth "
-    "decoder_layers num_decoder_layers dec-depth",
-    "width": "hidden_size n_embd d_model dim n_embed dim-emb",
-    "heads": "num_attention_heads n_head n_heads num_heads nhead encoder_attention_heads decoder_attention_heads "
-    "transformer-heads",
-    "key/value heads": "num_key_value_heads num_kv_heads multi_query",
-    "head width": "head_dim d_kv",
-    "hidden width": "intermediate_size n_inner hidden_dim ffn_dim d_ff encoder_ffn_dim decoder_ffn_dim dim_feedforward "
-    "ffn_hidden_size transformer-dim-ffn transformer-decoder-dim-ffn mlp_ratio",
-    "vocabulary": "vocab_size decoder_vocab_size dim-vocabs",
-    "windows": "sliding_window window_size local_attention",
-    "embedding width": "embedding_size word_embed_proj_dim",
-    "norm": "norm_bias layer_norm_elementwise_affine",
-    "norm eps": "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps",
-    "norm places": "norm_first do_layer_norm_before",
-    "sub-layers": "use_parallel_residual parallel_attn new_decoder_architecture",
-    "query-key norm": "qk_layernorm use_qk_norm",
-    "score scale": "query_pre_attn_scalar attention_multiplier scale_attn_weights",
-    "scores by layer": "scale_attn_by_inverse_layer_idx",
-    "score cap": "attn_logit_softcapping",
-    "q k v bound": "clip_qkv",
-    "embedding factor": "embedding_multiplier scale_embedding",
-    "residual factor": "residual_multiplier",
-    "logit factor": "logit_scale logits_scaling scale_decoder_outputs",
-    "logit cap": "final_logit_softcapping",
-    "activation": "hidden_act hidden_activation activation_function activation afn feed_forward_proj "
-    "transformer-ffn-activation",
-    "gate": "feed_forward_proj use_swiglu_ffn",
-    "biases": "attention_bias use_qkv_bias mlp_bias bias enable_bias qkv_bias",
-    "positions": "position_embedding_type alibi pos_att_type relative_attention",
-    "longest text": "max_position_embeddings n_positions",
-    "buckets": "relative_attention_num_buckets position_buckets",
-    "largest distance": "relative_attention_max_distance max_relative_positions",
-    "theta": "rope_theta global_rope_theta rotary_emb_base",
-    "scaling": "rope_type type",
-    "window theta": "rope_local_base_freq local_rope_theta rope_theta",
-    "window scaling": "rope_type type",
-    "rotated features": "partial_rotary_factor rotary_pct rotary_dim",
-    "unrotated layers": "no_rope_layers no_rope_layer_interval layer_types",
-    "gate bound": "swiglu_limit",
-    "experts": "num_experts num_local_experts n_routed_experts",
-    "expert width": "moe_intermediate_size intermediate_size",
-    "shared width": "shared_expert_intermediate_size n_shared_experts",
-    "dense layers": "mlp_only_layers decoder_sparse_step first_k_dense_replace",
-    "router": "norm_topk_prob scoring_func",
-    "expert factor": "routed_scaling_factor",
-    "expert groups": "n_group",
-    "segments": "type_vocab_size",
-    "image": "image_size num_channels",
-    "sound": "max_source_positions",
-    "mel filters": "num_mel_bins",
-    "convolutions": "conv_kernel",
-    "convolution norm": "feat_extract_norm",
-    "position convolution": "num_conv_pos_embeddings",
-    "frame labels": "vocab_size",
-    "patches": "patch_size",
-    "registers": "num_register_tokens",
-    "vector width": "projection_dim projection_size hidden_size",
-    "head": "tie_word_embeddings tied-embeddings-all tied-embeddings",
-    "classes": "id2label",
-    "probabilities": "problem_type",
-    "pooling": "classifier_pooling",
-    "tokens": "eos_token_id bos_token_id pad_token_id decoder_start_token_id",
-    "encoder": "encoder_layers",
-    "decoder": "decoder_layers num_layers",
-    "attention": "attention",
-    "readout": "readout",
-    "bridge": "bridge",
-}
-
 
 VECTORS = {  # the state of the vector of a text or image
     "cls": "of the first token",
@@ -136,7 +65,8 @@ def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
         "pooling": config.pooling * config.is_head_pooled,
         "tokens": tokens_text(config.special),
     }
-    facts = [Fact(name, value, *find_key(checkpoint.keys, name)) for name, value in rows.items() if value]
+    fields = fact_of(find_family(config.family), "FIELDS")
+    facts = [Fact(name, value, *find_key(fields, checkpoint.keys, name)) for name, value in rows.items() if value]
     asked = list_defaults(checkpoint.generation)
     flags = " ".join(f"{flag_name(name)} {value}" for name, value in asked.items())
     return [*facts, Fact("asks for", flags, key_of(next(iter(asked))), is_stated=True)] if asked else facts
@@ -214,23 +144,24 @@ def draw_sheet(sheet: FactSheet, style: Style) -> str:
     return format_table(TextTable(heads, rows, footer=equal), style) if rows else f"the same: {equal}"
 
 
-def find_key(keys: Mapping[str, bool], fact: str) -> tuple[str, bool]:
+def find_key(fields: Fields, keys: Mapping[str, bool], fact: str) -> tuple[str, bool]:
     """The key that states a fact, and whether the file has it; "" if none was read.
 
-    keys  the keys that were read, and whether the file has each
+    fields  of the family
+    keys    the keys that were read, and whether the file has each
 
-    >>> find_key({"n_embd": True, "n_inner": False}, "hidden width"), find_key({"n_embd": True}, "norm")
+    >>> fields = {"hidden width": "n_inner", "norm": "norm_bias"}
+    >>> find_key(fields, {"n_embd": True, "n_inner": False}, "hidden width"), find_key(fields, {"n_embd": True}, "norm")
     (('n_inner', False), ('', False))
     """
     stack = fact.partition(" ")[0] if fact.startswith(("encoder ", "decoder ")) else ""
-    other = {"encoder": "dec", "decoder": "enc"}.get(stack)
-    names = KEYS.get(fact.removeprefix(f"{stack} ") if stack else fact, "").split()
-    names = [name for name in names if not other or other not in name]
-    found = [key for name in names for key in keys if key.rpartition(".")[2] == name]
-    is_local = fact.startswith("window ")
-    found.sort(
-        key=lambda key: (not keys[key], stack[:3] not in key, is_local is not ("sliding" in key), "." not in key)
+    bare = fact.removeprefix(f"{stack} ") if stack else fact
+    names = " ".join(
+        fields.get(one, "") for one in ([fact, bare] if stack else [fact, f"encoder {fact}", f"decoder {fact}"])
     )
+    found = [key for name in names.split() for key in keys if key.rpartition(".")[2] == name]
+    is_local = fact.startswith("window ")
+    found.sort(key=lambda key: (not keys[key], is_local is not ("sliding" in key), "." not in key))
     return (found[0], keys[found[0]]) if found else ("", False)
 
 

@@ -10,6 +10,7 @@ import safetensors.numpy
 import attnkit
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.checkpoint import fact_of, find_family
 from attnkit.checkpoints.weights import open_weights
 from attnkit.cli import pipeline
 from attnkit.display import Style
@@ -349,8 +350,10 @@ def test_a_fact_names_its_key_and_whether_the_file_has_it():
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_key_that_a_family_reads_is_that_of_a_fact(name):
-    keys = {key.rpartition(".")[2] for key in open_checkpoint(str(MODELS / name)).keys}
-    named = {key for words in model_sheet.KEYS.values() for key in words.split()}
+    checkpoint = open_checkpoint(str(MODELS / name))
+    keys = {key.rpartition(".")[2] for key in checkpoint.keys}
+    fields = fact_of(find_family(checkpoint.config.family), "FIELDS")
+    named = {key for words in fields.values() for key in words.split()}
     known = {"architectures", "num_labels", "is_decoder", "is_encoder_decoder", "add_cross_attention"}
     assert {key for key in keys - named - known if not key.endswith(("_token_id", "_ids")) and "-" not in key} <= OTHERS
 
@@ -363,7 +366,7 @@ OTHERS = {  # keys without a fact of their own: of fields of another fact, of na
     "inner_group_num", "num_hidden_groups", "n_ctx", "share_encoder_decoder_embeddings", "global_attn_every_n_layers",
     "cell", "encoder_cell", "decoder_cell", "attention_query", "attention_size", "bidirectional", "input_feeding",
     "readout_size", "decoder_embedding_size", "decoder_hidden_size", "max_window_layers", "use_sliding_window",
-    "layer_types", "num_layers",
+    "layer_types", "num_layers", "type",
 }  # fmt: skip
 
 
