@@ -16,9 +16,10 @@ gguf.py             a GGUF file of llama.cpp as a configuration and tensors unde
 gguf_tokenizer.py   the tokenizer inside a GGUF file as the files of a folder
 
 A family defines PREFIXES (that published names may or may not have), FIELDS (fact -> keys of config.json),
-`read_config(raw, stored) -> Config` and `map_layers(raw) -> Layers`: the Protocol `Family` in checkpoint.py. What its
-file does not state is stated by the one that VARIANT_OF names. gpt2.py is a short, complete example. The names of layers
-and parameters, and their shapes, are those of attnkit.model.config. `attnkit help architecture` has the steps.
+`read_config(raw, stored) -> Config` and `map_layers(raw) -> Layers`: the Protocol `Family` in checkpoint.py, which has
+what else it may state. What its file does not state is stated by the one that VARIANT_OF names. gpt2.py is a short,
+complete example. The names of layers and parameters, and their shapes, are those of attnkit.model.config.
+`attnkit help architecture` has the steps.
 """
 
 from attnkit.checkpoints.checkpoint import FAMILIES, Checkpoint, Parameters, as_float, open_checkpoint

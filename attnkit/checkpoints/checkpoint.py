@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from attnkit import formats
-from attnkit.checkpoints.config_reader import END_KEYS, LARGEST, TOKEN_KEYS, ConfigReader, read_json_object
+from attnkit.checkpoints.config_reader import END_KEYS, LARGEST, TOKEN_KEYS, ConfigReader, keys_of, read_json_object
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.mxfp4 import join_packed
 from attnkit.checkpoints.unread_tensors import COMPUTED, COPY, ZERO, UnreadTensors, sort_unread
@@ -59,8 +59,6 @@ SAME_AS = {  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 TOWERS = ("text", "vision")  # DIR:text and DIR:vision are the towers of a model of texts and images
 WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"
-LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
-                "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
 FEW = 64  # layers, whose tensors are looked up in any case; some may share one
 SHARE = 0.8  # of the available memory that weights may take; the rest is for activations and caches
 LARGE, BLOCK = 1 << 18, 1 << 15  # numbers that a thread converts, and of those the ones that stay in its cache
@@ -546,7 +544,22 @@ def file_digest(path: str, *stamp: int) -> str:
 
 
 class Family(Protocol):
-    """The module of a family; `fact_of` reads what else it states, PREFIXES and FIELDS in any case."""
+    """The module of a family. `fact_of` reads what else it states, PREFIXES and FIELDS in any case.
+
+    PREFIXES   what published names of tensors may or may not begin with
+    FIELDS     a fact of the model -> the keys of config.json that state it
+    VARIANT_OF the module that states what this one does not
+    SMALLEST   values of config.json, beside sizes, that its smallest model needs
+    FORMS      changes of config.json after which tensors or modules have other names
+
+    of its modules in transformers, as the debugger reads their outputs:
+    HAS_OWN_MODULES    False: names of modules do not lead to it, but to another family, or to none
+    RENAMED_MODULES    patterns in published names, and what stands in their place since version 5
+    SCALES_EMBEDDINGS  whether its module of embeddings returns them scaled
+    SCALES_STATES      whether states are scaled before the head, and not logits after it
+    RETURNS_LAST_NORM  whether the last of the hidden states is that after the final norm
+    WEIGHTS_OUTPUT     the number of the output of attention that has its weights
+    """
 
     def read_config(self, raw: ConfigReader, stored: Weights) -> Config:
         """The configuration of the model."""
@@ -713,7 +726,7 @@ def _open_marian(folder: str) -> Checkpoint:
 def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
     """Read the configuration of a model and match its parameters. DataError if they do not fit each other."""
     weights.prefixes, stored = fact_of(family, "PREFIXES"), len(weights.entries)
-    for key in LAYER_COUNTS:  # before any tensor of a layer is looked up
+    for key in keys_of(fact_of(family, "FIELDS"), "layers"):  # before any tensor of a layer is looked up
         count = reader.values.plain.get(key)
         if isinstance(count, int) and count > max(stored, FEW):
             raise reader.error(f"{key} {count}, and only {stored} tensors are stored")

@@ -40,6 +40,15 @@ FIELDS: dict[str, str] = {
 }
 
 
+def keys_of(fields: Fields, fact: str) -> list[str]:
+    """The keys that state a fact, of the model or of one of its stacks.
+
+    >>> keys_of({"encoder layers": "depth", "layers": "n_layer"}, "layers")
+    ['n_layer', 'depth']
+    """
+    return [key for one in (fact, f"encoder {fact}", f"decoder {fact}") for key in fields.get(one, "").split()]
+
+
 class NotedValues(Mapping[str, Any]):
     """The values of an object, which note the key of each value that is read.
 

@@ -15,9 +15,13 @@ from attnkit.model.experts import ExpertConfig
 
 VARIANT_OF = llama
 FIELDS = llama.FIELDS | {
-    "experts": "n_routed_experts", "expert width": "moe_intermediate_size", "shared width": "n_shared_experts",
-    "dense layers": "first_k_dense_replace", "router": "norm_topk_prob scoring_func",
-    "expert factor": "routed_scaling_factor", "expert groups": "n_group",
+    "experts": "n_routed_experts", "chosen experts": "num_experts_per_tok", "expert width": "moe_intermediate_size",
+    "shared width": "n_shared_experts", "dense layers": "first_k_dense_replace",
+    "router": "norm_topk_prob scoring_func", "expert factor": "routed_scaling_factor", "expert groups": "n_group",
+}  # fmt: skip
+SMALLEST = {
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 2),
+    "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0,
 }  # fmt: skip
 ATTENTION = f"{llama.LAYER}.self_attn"
 

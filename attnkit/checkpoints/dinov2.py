@@ -11,6 +11,7 @@ from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("dinov2.",)
 FIELDS = vit.FIELDS | {"hidden width": "mlp_ratio", "gate": "use_swiglu_ffn"}
+RENAMED_MODULES = vit.RENAMED_ATTENTION
 LAYER = vit.LAYER
 UNUSED = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names", "layerscale_value",
           "use_mask_token", "tie_word_embeddings")  # fmt: skip  # of a backbone, of training, or of words

@@ -7,6 +7,7 @@ from attnkit.model.config import Config
 
 PREFIXES = ("dinov2_with_registers.",)
 FIELDS = dinov2.FIELDS | {"registers": "num_register_tokens"}
+RENAMED_MODULES = dinov2.RENAMED_MODULES
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -13,6 +13,7 @@ from attnkit.model.config import Config
 PREFIXES = ("electra.",)
 VARIANT_OF = bert
 FIELDS = bert.FIELDS | {"embedding width": "embedding_size"}
+FORMS = ({"embedding_size": 3}, {"architectures": ["ForPreTraining"]})
 GENERATOR, DISCRIMINATOR = "generator_predictions", "discriminator_predictions"
 CLASSES = ("replaced", "original")  # of a token; the logit of the second is 0
 HEADS = usual_heads(Head("classifier.out_proj", dense="classifier.dense", activation="gelu"))

@@ -12,6 +12,7 @@ from attnkit.model.config import Config
 
 VARIANT_OF = llama
 FIELDS = llama.FIELDS | {"activation": "hidden_act hidden_activation"}
+SCALES_EMBEDDINGS = True
 ACTIVATIONS = PUBLISHED | {"gelu": "gelu-tanh"}  # what files of the first Gemma mean by gelu
 
 

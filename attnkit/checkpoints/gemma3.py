@@ -6,6 +6,8 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
 PREFIXES = ("language_model.model.", "model.language_model.")
+VARIANT_OF = gemma3_text
+HAS_OWN_MODULES = False  # but those of its text model
 TIED = "tie_word_embeddings"
 TEXT = {  # what files leave out
     "model_type": "gemma3_text",

@@ -12,7 +12,7 @@ PREFIXES = ("gpt_neox.",)
 FIELDS = llama.FIELDS | {
     "key/value heads": "", "head width": "", "norm eps": "layer_norm_eps", "biases": "attention_bias",
     "sub-layers": "use_parallel_residual", "theta": "rope_theta rotary_emb_base",
-    "rotated features": "partial_rotary_factor rotary_pct",
+    "rotated features": "rotary_pct partial_rotary_factor",
 }  # fmt: skip
 LAYER, WORDS = "layers.{n}", "embed_in.weight"
 

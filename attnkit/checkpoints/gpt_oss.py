@@ -9,7 +9,8 @@ from attnkit.model.experts import ExpertConfig
 
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED | {
-    "experts": "num_local_experts", "expert width": "intermediate_size", "gate bound": "swiglu_limit",
+    "experts": "num_local_experts", "chosen experts": "num_experts_per_tok", "expert width": "intermediate_size",
+    "gate bound": "swiglu_limit",
 }  # fmt: skip
 MIXTURE = f"{llama.LAYER}.mlp"
 ALPHA = 1.702  # of the activation, as in quick-GELU

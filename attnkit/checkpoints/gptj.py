@@ -8,6 +8,7 @@ from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
 FIELDS = gpt2.FIELDS | {"rotated features": "rotary_dim"}
+SMALLEST = {"rotary_dim": 2}
 LAYER, WORDS = "h.{n}", "wte.weight"
 
 

@@ -9,6 +9,7 @@ from attnkit.model.recurrent_config import RecurrentConfig
 
 PREFIXES = ("0.", "1.")  # fastai's: 0 the LSTMs, 1 the head
 FIELDS = USUAL | {"layers": "num_layers", "decoder": "num_layers", "embedding width": "embedding_size"}
+HAS_OWN_MODULES = False  # of transformers
 TABLE = "encoder.weight"
 
 

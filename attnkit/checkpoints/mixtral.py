@@ -10,7 +10,12 @@ from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
 
 VARIANT_OF = llama
-FIELDS = llama.WINDOWED | {"experts": "num_local_experts", "expert width": "intermediate_size"}
+FIELDS = llama.WINDOWED | {
+    "experts": "num_local_experts",
+    "chosen experts": "num_experts_per_tok",
+    "expert width": "intermediate_size",
+}
+RENAMED_MODULES = ((r"block_sparse_moe\.", "mlp."),)
 LAYER = llama.LAYER
 MOST_EXPERTS = 4096  # of a layer; the names of so many are still read at once
 

@@ -6,6 +6,7 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
 VARIANT_OF = t5
+HAS_OWN_MODULES = False  # but those of T5
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

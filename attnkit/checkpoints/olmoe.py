@@ -9,8 +9,8 @@ from attnkit.model.experts import ExpertConfig
 
 VARIANT_OF = llama
 FIELDS = llama.FIELDS | {
-    "q k v bound": "clip_qkv", "experts": "num_experts num_local_experts", "expert width": "intermediate_size",
-    "router": "norm_topk_prob",
+    "q k v bound": "clip_qkv", "experts": "num_experts num_local_experts", "chosen experts": "num_experts_per_tok",
+    "expert width": "intermediate_size", "router": "norm_topk_prob",
 }  # fmt: skip
 
 

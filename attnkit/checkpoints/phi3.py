@@ -7,6 +7,7 @@ from attnkit.model.config import Config
 
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED | {"rotated features": "partial_rotary_factor"}
+HAS_OWN_MODULES = False  # known: their columns are of unknown sizes
 LAYER = llama.LAYER
 
 

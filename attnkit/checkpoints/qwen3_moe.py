@@ -11,8 +11,9 @@ from attnkit.model.experts import ExpertConfig
 
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED | {
-    "experts": "num_experts num_local_experts", "expert width": "moe_intermediate_size",
-    "dense layers": "mlp_only_layers decoder_sparse_step", "router": "norm_topk_prob",
+    "experts": "num_experts num_local_experts", "chosen experts": "num_experts_per_tok",
+    "expert width": "moe_intermediate_size", "dense layers": "mlp_only_layers decoder_sparse_step",
+    "router": "norm_topk_prob",
 }  # fmt: skip
 MIXTURE = f"{llama.LAYER}.mlp"
 NAMES = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}

@@ -16,6 +16,7 @@ FIELDS = USUAL | {
     "decoder": "decoder_layers", "decoder vocabulary": "decoder_vocab_size", "embedding width": "embedding_size",
     "attention": "attention", "readout": "readout", "bridge": "bridge",
 }  # fmt: skip
+HAS_OWN_MODULES = False  # of transformers
 ATTENTIONS = {"none": "none", "dot": "dot", "general": "general", "additive": "additive"}
 QUERIES = {"previous": True, "current": False}
 READOUTS = {"none": False, "tanh": True}

@@ -25,6 +25,9 @@ FIELDS = USUAL | {
     "activation": "feed_forward_proj", "gate": "feed_forward_proj", "logit factor": "scale_decoder_outputs",
     "buckets": "relative_attention_num_buckets", "largest distance": "relative_attention_max_distance",
 }  # fmt: skip
+FORMS = ({"feed_forward_proj": "gated-gelu"},)
+SCALES_STATES = True
+WEIGHTS_OUTPUT = 2  # after the bias of positions
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

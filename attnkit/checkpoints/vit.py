@@ -14,6 +14,17 @@ FIELDS = USUAL | {
     "vocabulary": "", "head width": "head_dim", "biases": "qkv_bias", "image": "image_size num_channels",
     "patches": "patch_size",
 }  # fmt: skip
+RETURNS_LAST_NORM = False
+RENAMED_ATTENTION = (
+    (r"attention\.attention\.([qkv])\w+\.", r"attention.\1_proj."),
+    (r"attention\.output\.dense\.", "attention.o_proj."),
+)
+RENAMED_MODULES = (
+    (r"^encoder\.layer\.", "layers."),
+    *RENAMED_ATTENTION,
+    (r"intermediate\.dense\.", "mlp.fc1."),
+    (r"(?<=\d\.)output\.dense\.", "mlp.fc2."),
+)
 PATCHES, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer.{n}"
 LAYERS: Layers = {
     "encoder.positions": {"table": TensorSpec(("embeddings.position_embeddings",), leading_ones=1)},

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.checkpoint import CONFIG, fact_of, import_family
+from attnkit.checkpoints.checkpoint import CONFIG, Family, fact_of, find_family, import_family
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import TensorSpec, expand_layers
 from attnkit.debugger.stages import Graph, Inputs, Stage
@@ -36,24 +36,6 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "pooler": ("w",),
 }
 UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}
-# family -> published names and the paths of its modules since version 5 of transformers
-RENAMED_ATTENTION = (
-    (r"attention\.attention\.([qkv])\w+\.", r"attention.\1_proj."),
-    (r"attention\.output\.dense\.", "attention.o_proj."),
-)
-RENAMED = {
-    "dinov2": RENAMED_ATTENTION,
-    "dinov2_with_registers": RENAMED_ATTENTION,
-    "mixtral": ((r"block_sparse_moe\.", "mlp."),),
-    "vit": (
-        (r"^encoder\.layer\.", "layers."),
-        *RENAMED_ATTENTION,
-        (r"intermediate\.dense\.", "mlp.fc1."),
-        (r"(?<=\d\.)output\.dense\.", "mlp.fc2."),
-    ),
-}
-# families whose module of embeddings returns them scaled
-SCALED = ("bart", "gemma", "gemma2", "gemma3_text", "m2m_100", "mbart")
 
 
 class Held(NamedTuple):
@@ -126,6 +108,7 @@ class ModuleParameter(NamedTuple):
 class _Finder:
     def __init__(self, config: model.Config, specs: Specs) -> None:
         self.config = config
+        self.family = find_family(config.family)
         self.specs = specs
         self.stages = build_stages(config, specs)
         self.names = list(self.stages)
@@ -178,7 +161,7 @@ class _Finder:
                 unit = (rules.heads + 2 * rules.kv_heads) // share.total if rules and is_fused else 1
                 start, stop, total = (unit * one for one in (share.first, share.first + share.units, share.total))
                 held = Held(site, None if share.is_whole else (start, stop, total))
-                for published in (one for stored in spec.names for one in renamed(self.config.family, stored)):
+                for published in (one for stored in spec.names for one in renamed(self.family, stored)):
                     path, _, kind = published.rpartition(".")
                     is_weight = kind in ("weight", "gamma") and not name.startswith("b")
                     tables |= {path} if name == "table" else set()
@@ -191,7 +174,7 @@ class _Finder:
         if stage.operation != "pooler":
             leaf = call_of(modules, path, call)
             for key in () if self._is_unfinished(entry) else MAIN:
-                is_scaled = stage.operation == "words" and self.config.family in SCALED
+                is_scaled = stage.operation == "words" and fact_of(self.family, "SCALES_EMBEDDINGS", False)
                 leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
             if stage.operation not in ("rows", "types", "patches") and stage.options.get("factor", 1.0) == 1:
                 leaf.inputs = dict.fromkeys(READ, stage.inputs[0])
@@ -228,7 +211,7 @@ class _Finder:
     def _is_unfinished(self, entry: ModuleParameter) -> bool:
         """Whether a module of another kind, or none, ends what a module begins: a bias, a row, a factor or a cap."""
         options = self.stages[entry.held.site].options
-        is_scaled = options.get("factor", 1) != 1 and self.config.family != "t5"  # which scales what its head reads
+        is_scaled = options.get("factor", 1) != 1 and not fact_of(self.family, "SCALES_STATES", False)
         if entry.held.site == "logits" and (is_scaled or options["softcap"]):
             return True
         if entry.layer != "head" or "b" not in self.specs["head"]:
@@ -266,8 +249,7 @@ class _Finder:
         module.outputs = {key: self._hold(last) for key in MAIN}
         weights = [name for name in within if name.endswith(".weights")]
         if len(weights) == 1 and not module.stacks:
-            number = 2 if self.config.family == "t5" else 1  # after the bias of positions
-            module.outputs[str(number)] = [Held(weights[0])]
+            module.outputs[str(fact_of(self.family, "WEIGHTS_OUTPUT", 1))] = [Held(weights[0])]
         if first.operation not in ("rows", "types", "patches") and first.inputs[0] != "head.pooled":
             module.inputs = dict.fromkeys((*READ, "input_ids"), first.inputs[0])
         return module
@@ -313,13 +295,13 @@ def sibling(path: str, name: str) -> str:
     return f"{parent}.{name}" if parent else name
 
 
-def renamed(family: str, published: str) -> list[str]:
+def renamed(family: Family, published: str) -> list[str]:
     """A published name, and its name since version 5 of transformers.
 
-    >>> renamed("vit", "encoder.layer.3.attention.attention.query.weight")[1]
+    >>> renamed(find_family("vit"), "encoder.layer.3.attention.attention.query.weight")[1]
     'layers.3.attention.q_proj.weight'
     """
     newer = published
-    for pattern, replacement in RENAMED.get(family, ()):
+    for pattern, replacement in fact_of(family, "RENAMED_MODULES", ()):
         newer = re.sub(pattern, replacement, newer)
     return [published] if newer == published else [published, newer]

@@ -9,13 +9,14 @@ llama.cpp        names of its graph or of its weights: kq_soft_max-0, blk.0.attn
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from attnkit import model
 from attnkit.checkpoints import Checkpoint
-from attnkit.checkpoints.checkpoint import FAMILIES, LAYER_COUNTS, SAME_AS
+from attnkit.checkpoints.checkpoint import FAMILIES, SAME_AS, fact_of, find_family
+from attnkit.checkpoints.config_reader import keys_of
 from attnkit.checkpoints.label_heads import SUFFIXES
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.debugger.modules import Columns, Held, Module, Modules, Specs, build_stages, find_modules
@@ -70,6 +71,7 @@ class KnownModel:
     """What is known of the model of a dump.
 
     has_sizes  whether the configuration is that of the model, not of the smallest of its family
+    form       of the smallest model: what its config.json has beside sizes
     """
 
     config: model.Config
@@ -77,6 +79,7 @@ class KnownModel:
     raw: Mapping[str, Any]
     stages: dict[str, Stage]
     has_sizes: bool = False
+    form: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def modules(self) -> Modules:
@@ -216,33 +219,15 @@ def _know(checkpoint: Checkpoint) -> KnownModel:
     return KnownModel(checkpoint.config, specs, checkpoint.raw, build_stages(checkpoint.config, specs), True)
 
 
-# the values of config.json that any family needs, for the smallest model of each
-SKELETON = {
-    **dict.fromkeys(("n_embd", "hidden_size", "d_model", "dim", "embedding_size", "head_dim", "d_kv"), 2),
-    **dict.fromkeys(("n_head", "n_heads", "num_attention_heads", "num_heads", "nhead", "encoder_attention_heads",
-                     "decoder_attention_heads", "num_key_value_heads"), 1),
-    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim",
-                     "dim_feedforward", "moe_intermediate_size"), 3),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 2), "num_experts_per_tok": 1,
-    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 2),
-    **dict.fromkeys(("n_group", "topk_group"), 1), "first_k_dense_replace": 0,
-    **dict.fromkeys(("n_positions", "max_position_embeddings"), 512),
-    "vocab_size": 4, "image_size": 4, "patch_size": 2, "relative_attention": True, "pos_att_type": "c2p|p2c",
-    "num_labels": 2, "partial_rotary_factor": 1.0, "rotary_pct": 1.0, "rotary_dim": 2,
+# the facts that any family needs, for the smallest model of each
+SMALLEST: dict[str, Any] = {
+    "width": 2, "embedding width": 2, "head width": 2, "heads": 1, "key/value heads": 1, "hidden width": 3,
+    "expert width": 3, "experts": 2, "chosen experts": 1, "vocabulary": 4, "longest text": 512,
+    "rotated features": 1.0, "image": 4, "patches": 2,
 }  # fmt: skip
 HEADED = ({}, *({"architectures": [suffix]} for suffix in SUFFIXES.values()))
-VARIANTS = {"t5": ({"feed_forward_proj": "gated-gelu"},), "electra": ({"embedding_size": 3},
-            {"architectures": ["ForPreTraining"]})}  # fmt: skip
-WITHOUT_MODULES = (
-    "lstm",
-    "seq2seq",
-    "gemma3",
-    "mt5",
-    "phi3",
-    "wav2vec2",
-    "whisper",
-)  # of their own, of unknown sizes, of sounds
 FEW = 200  # layers
+FIRST = ("gpt2", "llama")  # the families that names are first compared with
 
 
 def _find_family(names: Sequence[str]) -> KnownModel:
@@ -261,9 +246,7 @@ def _find_family(names: Sequence[str]) -> KnownModel:
         if FIRST_NUMBER.search(name) and first in claims and claims[first][0].rank <= CONTAINER:
             stack = claims[first][0].site.partition(".")[0]
             depths[stack] = min(max(depths.get(stack, 1), *numbers), FEW)
-    return _sketch(
-        best.config.family, {key: value for key, value in best.raw.items() if SKELETON.get(key) != value}, depths
-    )
+    return _sketch(best.config.family, best.form, depths)
 
 
 def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int, int, int, int]:
@@ -285,18 +268,29 @@ FIRST_NUMBER = re.compile(r"(?<![\w#])[0-9]{1,4}(?!\w)")
 @cache
 def _sketches() -> list[KnownModel]:
     """The smallest models of all families, by themselves and with each kind of head."""
-    families = [one for one in dict.fromkeys(("gpt2", "llama", *FAMILIES)) if one not in {*SAME_AS, *WITHOUT_MODULES}]
-    return [_sketch(one, variant, {}) for one in families for variant in (*HEADED, *VARIANTS.get(one, ()))]
+    families = {name: find_family(name) for name in (*FIRST, *FAMILIES) if name not in SAME_AS}
+    return [
+        _sketch(name, form, {})
+        for name, family in families.items()
+        if fact_of(family, "HAS_OWN_MODULES", True)
+        for form in (*HEADED, *fact_of(family, "FORMS", ()))
+    ]
 
 
-def _sketch(family: str, variant: Mapping[str, Any], depths: Mapping[str, int]) -> KnownModel:
-    """The smallest model of a family with so many layers in each stack."""
-    layers = {key: depths.get("decoder" if "decoder" in key else "encoder", 1) for key in LAYER_COUNTS}
+def _sketch(name: str, form: Mapping[str, Any], depths: Mapping[str, int]) -> KnownModel:
+    """The smallest model of a family in one of its forms, with so many layers in each stack."""
+    family = find_family(name)
+    fields = fact_of(family, "FIELDS")
+    counts, sizes = keys_of(fields, "layers"), dict[str, Any]()
+    for fact, size in SMALLEST.items():
+        named = (fields.get(one, "") for one in (fact, f"encoder {fact}", f"decoder {fact}"))
+        sizes |= {words.split()[0]: size for words in named if words}
+    layers = {key: depths.get("decoder" if "decoder" in key else "encoder", 1) for key in counts}
     if "encoder" not in depths:
-        layers = dict.fromkeys(LAYER_COUNTS, depths.get("decoder", 1))
-    raw = {**SKELETON, **variant, "model_type": family, **layers}
+        layers = dict.fromkeys(counts, depths.get("decoder", 1))
+    raw = {**sizes, "num_labels": 2, **fact_of(family, "SMALLEST", {}), **form, "model_type": name, **layers}
     table = published_tensors(raw, strict=False)
-    return KnownModel(table.config, table.specs, raw, build_stages(table.config, table.specs))
+    return KnownModel(table.config, table.specs, raw, build_stages(table.config, table.specs), form=form)
 
 
 # attnkit
@@ -468,7 +462,7 @@ def _hidden_states(stack: str, known: KnownModel) -> list[str]:
             break
         site = f"{step.layer}.residual" if step.adds_residual else step.layer
         states = [*states[: 0 if number is None else number + 1], site]
-    has_norm = config.stack(stack).final_norm and config.family != "vit"
+    has_norm = config.stack(stack).final_norm and fact_of(find_family(config.family), "RETURNS_LAST_NORM", True)
     return [*states[:-1], f"{stack}.norm"] if has_norm else states
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit.checkpoints.checkpoint import fact_of, find_family
-from attnkit.checkpoints.config_reader import Fields
+from attnkit.checkpoints.config_reader import Fields, keys_of
 from attnkit.checkpoints.generation_defaults import key_of, list_defaults
 from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table
 from attnkit.errors import counted, flag_name, format_bytes
@@ -156,10 +156,8 @@ def find_key(fields: Fields, keys: Mapping[str, bool], fact: str) -> tuple[str, 
     """
     stack = fact.partition(" ")[0] if fact.startswith(("encoder ", "decoder ")) else ""
     bare = fact.removeprefix(f"{stack} ") if stack else fact
-    names = " ".join(
-        fields.get(one, "") for one in ([fact, bare] if stack else [fact, f"encoder {fact}", f"decoder {fact}"])
-    )
-    found = [key for name in names.split() for key in keys if key.rpartition(".")[2] == name]
+    names = [*fields.get(fact, "").split(), *fields.get(bare, "").split()] if stack else keys_of(fields, fact)
+    found = [key for name in names for key in keys if key.rpartition(".")[2] == name]
     is_local = fact.startswith("window ")
     found.sort(key=lambda key: (not keys[key], is_local is not ("sliding" in key), "." not in key))
     return (found[0], keys[found[0]]) if found else ("", False)

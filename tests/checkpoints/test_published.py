@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from attnkit.checkpoints import FAMILIES
-from attnkit.checkpoints.checkpoint import LAYER_COUNTS, import_family, read_family
-from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.checkpoint import fact_of, find_family, import_family, read_family
+from attnkit.checkpoints.config_reader import ConfigReader, keys_of
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
 from attnkit.errors import AttnkitNote, DataError
@@ -27,12 +27,13 @@ PUBLISHED = json.loads((REFERENCES / "published.json").read_text())
 LAYERS = 4  # of each model that is opened, which begin with the dense ones of DeepSeek
 EXPERTS = 16
 COUNTS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+COUNTS_OF_LAYERS = {key for name in FAMILIES for key in keys_of(fact_of(find_family(name), "FIELDS"), "layers")}
 BY_LAYER = ("layer_types", "no_rope_layers", "attention_layers")
 
 
 def made_small(raw: dict[str, Any]) -> dict[str, Any]:
     """A configuration with few layers and experts; all other sizes are those of the model."""
-    small = {key: min(value, LAYERS) if key in LAYER_COUNTS else value for key, value in raw.items()}
+    small = {key: min(value, LAYERS) if key in COUNTS_OF_LAYERS else value for key, value in raw.items()}
     small |= {key: min(raw[key], EXPERTS) for key in COUNTS_OF_EXPERTS if key in raw}
     small |= {key: raw[key][:LAYERS] for key in BY_LAYER if raw.get(key)}
     small |= {key: [f"stage{LAYERS}"] for key in ("out_features",) if key in raw}
