@@ -14,6 +14,7 @@ from attnkit.model.config import Config
 PREFIXES = ("albert.",)
 VARIANT_OF = bert
 FIELDS = bert.FIELDS | {"embedding width": "embedding_size"}
+TOKENIZER = "AlbertTokenizer"
 HEAD = "predictions"
 HEADS = usual_heads(Head("classifier", pooler="pooler"))
 LARGEST_DEPTH = 1 << 12  # layers in all

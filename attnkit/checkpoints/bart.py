@@ -27,6 +27,7 @@ FIELDS = USUAL | {
     "encoder hidden width": "encoder_ffn_dim", "decoder hidden width": "decoder_ffn_dim",
     "activation": "activation_function", "embedding factor": "scale_embedding",
 }  # fmt: skip
+TOKENIZER = "BartTokenizer"
 SCALES_EMBEDDINGS = True
 HEADS = {"sequence": Head("classification_head.out_proj", dense="classification_head.dense", activation="tanh")}
 SHARED = "shared.weight"

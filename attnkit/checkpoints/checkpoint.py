@@ -41,6 +41,7 @@ from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
 from attnkit.records import join_names
 from attnkit.tokenizers.files import TokenizerFolder
+from attnkit.tokenizers.tokens import Tokenizer
 
 FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model", "clip_vision_model", "cohere",
             "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers",
@@ -52,9 +53,7 @@ FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_m
             "siglip_vision_model", "smollm3", "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper",
             "xlm-roberta")  # fmt: skip
 SAME_AS = {  # families that differ from another by name alone
-    "camembert": "roberta",
     "hubert": "wav2vec2",
-    "xlm-roberta": "roberta",
 }
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 TOWERS = ("text", "vision")  # DIR:text and DIR:vision are the towers of a model of texts and images
@@ -551,6 +550,7 @@ class Family(Protocol):
     VARIANT_OF the module that states what this one does not
     SMALLEST   values of config.json, beside sizes, that its smallest model needs
     FORMS      changes of config.json after which tensors or modules have other names
+    TOKENIZER  the class of its tokenizer in transformers, where a folder may have none that states it
 
     of its modules in transformers, as the debugger reads their outputs:
     HAS_OWN_MODULES    False: names of modules do not lead to it, but to another family, or to none
@@ -621,6 +621,23 @@ def open_checkpoint(folder: str) -> Checkpoint:
     config, params = read_model(family, reader, weights)
     files += weights.files
     return Checkpoint(folder, config, raw, params, files, reader.values.stated(), generation=defaults)
+
+
+def open_tokenizer(place: str | TokenizerFolder, side: str = "source") -> Tokenizer:
+    """Load the tokenizer of a folder, by its files and by the family that its config.json names, if there is one.
+
+    side  "source" or "target" of a translation: which text `encode` and `decode` are for
+
+    Errors are those of `load_tokenizer`.
+    """
+    from attnkit.tokenizers.auto import load_tokenizer
+
+    if not isinstance(place, str):
+        return load_tokenizer(place)
+    folder = TokenizerFolder(place, side)
+    if folder.family in FAMILIES:
+        folder.usual_class = fact_of(find_family(folder.family), "TOKENIZER", "")
+    return load_tokenizer(folder)
 
 
 def is_tower(path: str) -> bool:

@@ -25,6 +25,7 @@ FIELDS = bert.FIELDS | {
     "embedding width": "embedding_size", "positions": "position_embedding_type pos_att_type relative_attention",
     "buckets": "position_buckets", "largest distance": "max_relative_positions",
 }  # fmt: skip
+TOKENIZER = "DebertaV2Tokenizer"
 SMALLEST = {"relative_attention": True, "pos_att_type": "c2p|p2c"}
 LAYER, NEWER = "encoder.layer.{n}", "lm_predictions.lm_head"
 TERMS = {"c2p": "k", "p2c": "q"}  # scores with distances, and what these are projected to

@@ -8,6 +8,7 @@ from attnkit.model.config import Config, PositionConfig
 from attnkit.model.positions import base_of_pairs
 
 VARIANT_OF = mbart
+TOKENIZER = "M2M100Tokenizer"
 MODEL_KEYS = ("pad_token_id",)  # which positions depend on, and generation_config.json does not change
 
 

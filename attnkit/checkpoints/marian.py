@@ -11,6 +11,7 @@ from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
 FIELDS = BART | {"decoder vocabulary": "decoder_vocab_size"}
+TOKENIZER = "MarianTokenizer"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -6,6 +6,7 @@ from attnkit.checkpoints.weights import Layers, Weights, norm
 from attnkit.model.config import Config
 
 VARIANT_OF = bart
+TOKENIZER = "MBartTokenizer"
 OLDER_KEYS = bart.OLDER_KEYS | {"normalize_before": True, "add_final_layer_norm": True}
 
 

@@ -12,6 +12,7 @@ from attnkit.model.config import Config, PositionConfig
 PREFIXES = ("mpnet.",)
 VARIANT_OF = bert
 FIELDS = bert.FIELDS | {"buckets": "relative_attention_num_buckets"}
+TOKENIZER = "MPNetTokenizer"
 LAYER = "encoder.layer.{n}"
 FIRST, BUCKETS = 2, 32  # which the reference does not read from the configuration
 LAYERS: Layers = {

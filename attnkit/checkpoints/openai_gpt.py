@@ -8,6 +8,7 @@ from attnkit.model.config import Config, PositionConfig
 PREFIXES = ("transformer.",)
 WORDS = "tokens_embed.weight"
 FIELDS = gpt2.FIELDS | {"hidden width": "", "activation": "afn"}
+TOKENIZER = "OpenAIGPTTokenizer"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu-tanh", "silu": "silu", "swish": "silu"}  # gelu has its own meaning here
 
 

@@ -7,6 +7,7 @@ from attnkit.model.config import Config
 
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED
+TOKENIZER = "Qwen2Tokenizer"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -9,7 +9,7 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 from attnkit.model.experts import ExpertConfig
 
-VARIANT_OF = llama
+VARIANT_OF = qwen3
 FIELDS = llama.WINDOWED | {
     "experts": "num_experts num_local_experts", "chosen experts": "num_experts_per_tok",
     "expert width": "moe_intermediate_size", "dense layers": "mlp_only_layers decoder_sparse_step",

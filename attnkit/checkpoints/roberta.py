@@ -1,4 +1,4 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT with other positions and head."""
+"""RoBERTa: BERT with other positions and head."""
 
 from attnkit.checkpoints import bert
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
@@ -9,6 +9,7 @@ from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("roberta.",)
 VARIANT_OF = bert
+TOKENIZER = "RobertaTokenizer"
 HEAD = "lm_head"
 HEADS = usual_heads(Head("classifier.out_proj", dense="classifier.dense", activation="tanh"))
 

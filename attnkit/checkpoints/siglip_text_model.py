@@ -11,6 +11,7 @@ from attnkit.model.config import Config, PositionConfig
 
 VARIANT_OF = clip_text_model
 FIELDS = USUAL | {"vector width": "projection_size hidden_size"}
+TOKENIZER = "SiglipTokenizer"
 DEFAULTS = {  # what files may leave out
     "vocab_size": 32000,
     "hidden_size": 768,

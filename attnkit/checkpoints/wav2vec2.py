@@ -13,6 +13,7 @@ FIELDS = USUAL | {
     "vocabulary": "", "frame labels": "vocab_size", "convolutions": "conv_kernel",
     "convolution norm": "feat_extract_norm", "position convolution": "num_conv_pos_embeddings",
 }  # fmt: skip
+TOKENIZER = "Wav2Vec2CTCTokenizer"
 HAS_OWN_MODULES = False  # known: of a sound
 TRAINING_KEYS = (  # of masks, of quantization and its loss, and of heads that no text comes from
     "apply_spec_augment mask_channel mask_time mask_feature num_codevector contrastive num_negatives codevector "

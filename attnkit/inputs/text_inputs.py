@@ -375,9 +375,9 @@ def named_models(words: Sequence[str]) -> list[str]:
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
     """Load the tokenizer of a model, for one side of a translation."""
-    from attnkit.tokenizers.auto import load_tokenizer
+    from attnkit.checkpoints.checkpoint import open_tokenizer
 
-    tokenizer: Tokenizer = checkpoint.load_companion(side, load_tokenizer)
+    tokenizer: Tokenizer = checkpoint.load_companion(side, open_tokenizer)
     return tokenizer
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from attnkit.errors import DataError
 from attnkit.tokenizers.ctc import load_ctc
-from attnkit.tokenizers.files import TokenizerFolder, open_folder
+from attnkit.tokenizers.files import TokenizerFolder
 from attnkit.tokenizers.huggingface import load_bpe, load_tokenizer_json, load_wordpiece
 from attnkit.tokenizers.languages import with_languages
 from attnkit.tokenizers.sentencepiece import (
@@ -20,42 +20,39 @@ from attnkit.tokenizers.tokens import Tokenizer
 from attnkit.tokenizers.unigram import load_unigram
 
 Loader = Callable[[TokenizerFolder], Tokenizer]
-# family -> loader of its spiece.model; others are those of T5
-SPIECE: dict[str, Loader] = {"albert": load_unigram, "siglip": load_siglip, "siglip_text_model": load_siglip}
+# class -> loader of its spiece.model; others are those of T5
+SPIECE: dict[str, Loader] = {"AlbertTokenizer": load_unigram, "SiglipTokenizer": load_siglip}
 # files -> loader; the first entry whose files are all in the folder counts
 LOADERS: dict[tuple[str, ...], Loader] = {
     ("tokenizer.json",): load_tokenizer_json,
     ("vocab.txt",): load_wordpiece,
     ("vocab.json", "merges.txt"): load_bpe,
     ("source.spm",): load_marian,
-    ("spiece.model",): lambda folder: SPIECE.get(folder.family, load_t5)(folder),
+    ("spiece.model",): lambda folder: SPIECE.get(folder.usual_class, load_t5)(folder),
     ("spm.model",): load_unigram,
     ("vocab.json", "sentencepiece.bpe.model"): load_m2m,
     ("sentencepiece.bpe.model",): load_unigram,
     ("tokenizer.model",): load_llama,
 }
-CTC_FAMILIES = ("hubert", "wav2vec2")  # whose vocabulary is of the labels of frames
+CTC = "Wav2Vec2CTCTokenizer"  # whose vocabulary is of the labels of frames
 
 
 class NoTokenizer(DataError):
     """A folder without a tokenizer."""
 
 
-def load_tokenizer(place: str | TokenizerFolder, side: str = "source") -> Tokenizer:
+def load_tokenizer(folder: TokenizerFolder) -> Tokenizer:
     """Load the tokenizer of a folder by the files that it contains.
-
-    side  "source" or "target" of a translation: which text `encode` and `decode` are for
 
     NoTokenizer where the folder has none of these files; DataError if one is malformed, or where a Marian has
     a vocabulary but no sentencepiece model to split text with.
     """
-    folder = open_folder(place, side)
     vocabulary = folder.vocabulary_file  # first: files are recorded in the order they are read
-    if vocabulary is not None and folder.family in CTC_FAMILIES:
+    if vocabulary is not None and folder.usual_class == CTC:
         return replace(load_ctc(folder), files=tuple(folder.files))
     load = next((loader for files, loader in LOADERS.items() if folder.names.issuperset(files)), None)
     if load is None and vocabulary is not None:
-        if folder.family == "marian":
+        if folder.usual_class == "MarianTokenizer":
             raise DataError(f"no source.spm: {vocabulary} alone cannot split text into tokens", folder.path)
         load = load_whitespace
     if load is None:

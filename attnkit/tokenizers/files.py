@@ -205,7 +205,10 @@ class TokenizerFolder:
 
     side   "source" or "target" of a translation
     names  the files in the folder; files: the paths of those that have been read
+    usual_class  the class of transformers that tokenizers of its family have, "" for one without rules of its own
     """
+
+    usual_class = ""
 
     def __init__(self, path: str, side: str = "source") -> None:
         self.path, self.side = path, side

@@ -199,18 +199,18 @@ def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
             pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
             special_tokens=[(cls, special["cls"]), (sep, special["sep"])],
         )
-    if folder.family == "mpnet":
+    if folder.usual_class == "MPNetTokenizer":
         set_roberta_template(tokenizer, library, name, vocabulary)
     return complete_tokenizer(tokenizer, folder, name, special)
 
 
 OF_GPT2 = dict.fromkeys(("bos", "eos", "unk"), ("<|endoftext|>",))  # special tokens where settings name none
 OF_ROBERTA = {"bos": ("<s>",), "eos": ("</s>",), "unk": ("<unk>",), "pad": ("<pad>",), "mask": ("<mask>",)}
-OF_FAMILIES = {"roberta": OF_ROBERTA, "bart": OF_ROBERTA, "openai-gpt": {"unk": ("<unk>",)}}
+OF_CLASSES = {"RobertaTokenizer": OF_ROBERTA, "BartTokenizer": OF_ROBERTA, "OpenAIGPTTokenizer": {"unk": ("<unk>",)}}
 
 
 def load_bpe(folder: TokenizerFolder) -> Tokenizer:
-    """Load vocab.json and merges.txt as the BPE of the family in config.json."""
+    """Load vocab.json and merges.txt as the BPE of the usual class."""
     name = folder.file_path("vocab.json")
     library = import_library("tokenizers", "text", name)
     vocabulary = folder.read_vocabulary("vocab.json")
@@ -219,11 +219,11 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
     for merge in merges:
         if len(merge) != 2:
             raise folder.error(f"not a merge of two tokens: {' '.join(merge)[:40]!r}", "merges.txt")
-    family = folder.family
-    options = {"unk_token": "<unk>", "end_of_word_suffix": "</w>"} if family == "openai-gpt" else {}
+    kind = folder.usual_class
+    options = {"unk_token": "<unk>", "end_of_word_suffix": "</w>"} if kind == "OpenAIGPTTokenizer" else {}
     with call_library("not the merges of vocab.json", folder.file_path("merges.txt")):
         tokenizer = library.Tokenizer(library.models.BPE(vocabulary, merges, **options))
-    if family == "openai-gpt":
+    if kind == "OpenAIGPTTokenizer":
         tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = library.decoders.BPEDecoder(suffix="</w>")
@@ -231,13 +231,13 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
         byte_level = library.pre_tokenizers.ByteLevel
         tokenizer.pre_tokenizer = byte_level(add_prefix_space=bool(folder.get_bool("add_prefix_space", False)))
         tokenizer.decoder = library.decoders.ByteLevel()
-        if family == "qwen2":
+        if kind == "Qwen2Tokenizer":
             split = library.pre_tokenizers.Split(library.Regex(QWEN2_PATTERN), behavior="isolated")
             to_bytes = byte_level(add_prefix_space=False, use_regex=False)
             tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
-    special = find_special_tokens(folder.settings, vocabulary.get, OF_FAMILIES.get(family, OF_GPT2))
-    if family in ("roberta", "bart"):
+    special = find_special_tokens(folder.settings, vocabulary.get, OF_CLASSES.get(kind, OF_GPT2))
+    if kind in ("RobertaTokenizer", "BartTokenizer"):
         set_roberta_template(tokenizer, library, name, vocabulary)
     else:
         set_stated_ends(tokenizer, library, folder)

@@ -29,6 +29,7 @@ RULES = {
     "M2M100Tokenizer": LanguageRules(re.compile(r"__([a-z]{2,3})__"), "en"),
     "NllbTokenizer": LanguageRules(re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"), "eng_Latn"),
 }
+WITHOUT_VOCABULARY = {"M2M100Tokenizer": "NllbTokenizer"}  # the usual class of a folder with vocab.json, and without
 # languages in the order of their ids, for folders that number them only by this order
 OF_MBART = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
@@ -53,8 +54,9 @@ def with_languages(tokenizer: Tokenizer, folder: TokenizerFolder) -> Tokenizer:
 
     DataError for a language that the folder states and the vocabulary lacks.
     """
-    family = {"mbart": "MBartTokenizer", "m2m_100": "M2M100Tokenizer" if folder.vocabulary_file else "NllbTokenizer"}
-    rules = RULES.get(folder.tokenizer_class or family.get(folder.family, ""))
+    usual = folder.usual_class
+    usual = usual if folder.vocabulary_file else WITHOUT_VOCABULARY.get(usual, usual)
+    rules = RULES.get(folder.tokenizer_class or usual)
     end = tokenizer.special.get("eos")
     if rules is None or end is None:
         return tokenizer

@@ -46,6 +46,8 @@ class PieceRules(NamedTuple):
     normalizers  (library, folder, that of the file) -> what is done to text, in this order
     before       pieces in front of those of the file, whose first ones, `dropped`, are left out
     after        pieces behind them, before the mask
+    splits_numbers   whether a piece never ends with a digit and a comma
+    may_split_marks  whether split_by_punct makes each punctuation mark a word
     """
 
     file: str
@@ -56,6 +58,8 @@ class PieceRules(NamedTuple):
     before: Sequence[tuple[str, float]] = ()
     dropped: Sequence[str] = ()
     after: Sequence[str] = ()
+    splits_numbers: bool = False
+    may_split_marks: bool = False
 
 
 def load_unigram(folder: TokenizerFolder) -> Tokenizer:
@@ -64,11 +68,12 @@ def load_unigram(folder: TokenizerFolder) -> Tokenizer:
     DataError for a family of which no rules are known here, for a model of another algorithm than unigram, and for one
     without the tokens of its family.
     """
-    kind = CLASSES.get(folder.tokenizer_class) or folder.family
-    family = RULES.get(kind)
+    stated = folder.tokenizer_class
+    family = RULES.get(stated, RULES.get(folder.usual_class))
     if family is None or family.file not in folder.names:
         files = ", ".join(sorted(folder.names & FILES))
-        raise DataError(f"{files} is not that of a tokenizer of {kind[:40] or 'a known family'}{NEEDS}", folder.path)
+        name = f"class {stated}" if stated in RULES else folder.family[:40] or "a known family"
+        raise DataError(f"{files} is not that of a tokenizer of {name}{NEEDS}", folder.path)
     path = folder.file_path(family.file)
     library = import_library("tokenizers", "text", path)
     stored = read_sentencepiece(folder.read_bytes(family.file), path)
@@ -77,13 +82,13 @@ def load_unigram(folder: TokenizerFolder) -> Tokenizer:
     if stored.charsmap:
         check_charsmap(stored.charsmap, path)
     check_pieces((piece.text for piece in stored.pieces), path)
-    vocabulary, unknown = list_pieces(stored, family, path, is_albert=kind == "albert")
+    vocabulary, unknown = list_pieces(stored, family, path)
     with call_library("not a sentencepiece model of this family", path):
         tokenizer = library.Tokenizer(library.models.Unigram(vocabulary, unknown, byte_fallback=False))
         charsmap = [library.normalizers.Precompiled(stored.charsmap)] if stored.charsmap else []
         tokenizer.normalizer = library.normalizers.Sequence(family.normalizers(library, folder, charsmap))
         spaces = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
-        splits_marks = kind == "deberta-v2" and folder.get_bool("split_by_punct", False)
+        splits_marks = family.may_split_marks and folder.get_bool("split_by_punct", False)
         marks = [library.pre_tokenizers.Punctuation(behavior="isolated")] if splits_marks else []
         tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([*marks, spaces])
         tokenizer.decoder = library.decoders.Metaspace(replacement="▁", prepend_scheme="always")
@@ -95,9 +100,7 @@ def load_unigram(folder: TokenizerFolder) -> Tokenizer:
     return complete_tokenizer(tokenizer, folder, path, special)
 
 
-def list_pieces(
-    stored: SentencePieceModel, family: PieceRules, name: str, is_albert: bool
-) -> tuple[list[tuple[str, float]], int]:
+def list_pieces(stored: SentencePieceModel, family: PieceRules, name: str) -> tuple[list[tuple[str, float]], int]:
     """The pieces of a family with their scores, by id, and the id of unknown text.
 
     DataError if the first pieces are others than those that the family leaves out, or special ones are missing.
@@ -105,7 +108,7 @@ def list_pieces(
     texts = [piece.text for piece in stored.pieces]
     if texts[: len(family.dropped)] != [*family.dropped]:
         raise DataError(f"the first pieces are not {', '.join(family.dropped)}{NEEDS}", name)
-    own = [(text, score - 100 * (is_albert and ends_in_number(text))) for text, score, _ in stored.pieces]
+    own = [(text, score - 100 * (family.splits_numbers and ends_in_number(text))) for text, score, _ in stored.pieces]
     vocabulary = [*family.before, *own[len(family.dropped) :]]
     vocabulary += [(token, 0.0) for token in (*family.after, family.mask[0])] if family.before else []
     known = {text for text, _ in vocabulary}
@@ -174,17 +177,27 @@ XLM_ROBERTA = PieceRules(
     before=[(token, 0.0) for token in FAIRSEQ],
     dropped=("<unk>", "<s>", "</s>"),
 )
-RULES = {
-    "albert": PieceRules(
-        "spiece.model", ("[MASK]", True), BERT_TEMPLATE, ("<pad>", "<unk>", "[CLS]", "[SEP]"), albert_normalizers
+RULES = {  # by class of transformers
+    "AlbertTokenizer": PieceRules(
+        "spiece.model",
+        ("[MASK]", True),
+        BERT_TEMPLATE,
+        ("<pad>", "<unk>", "[CLS]", "[SEP]"),
+        albert_normalizers,
+        splits_numbers=True,
     ),
-    "deberta-v2": PieceRules(
-        "spm.model", ("[MASK]", False), BERT_TEMPLATE, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), deberta_normalizers
+    "DebertaV2Tokenizer": PieceRules(
+        "spm.model",
+        ("[MASK]", False),
+        BERT_TEMPLATE,
+        ("[PAD]", "[CLS]", "[SEP]", "[UNK]"),
+        deberta_normalizers,
+        may_split_marks=True,
     ),
-    "xlm-roberta": XLM_ROBERTA,
-    "mbart": XLM_ROBERTA._replace(special=(*FAIRSEQ, *MBART), after=MBART),
-    "mbart-50": XLM_ROBERTA._replace(special=(*FAIRSEQ, *MBART_50), after=MBART_50),
-    "camembert": PieceRules(
+    "XLMRobertaTokenizer": XLM_ROBERTA,
+    "MBartTokenizer": XLM_ROBERTA._replace(special=(*FAIRSEQ, *MBART), after=MBART),
+    "MBart50Tokenizer": XLM_ROBERTA._replace(special=(*FAIRSEQ, *MBART_50), after=MBART_50),
+    "CamembertTokenizer": PieceRules(
         ROBERTA_FILE,
         ROBERTA_MASK,
         ROBERTA_TEMPLATE,
@@ -195,14 +208,6 @@ RULES = {
     ),
 }
 FILES = {family.file for family in RULES.values()}
-CLASSES = {  # tokenizer_class -> the family
-    "AlbertTokenizer": "albert",
-    "DebertaV2Tokenizer": "deberta-v2",
-    "XLMRobertaTokenizer": "xlm-roberta",
-    "CamembertTokenizer": "camembert",
-    "MBartTokenizer": "mbart",
-    "MBart50Tokenizer": "mbart-50",
-}
 
 
 def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.checkpoints import Checkpoint, open_checkpoint, read_json_object
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.checkpoints.config_reader import PREPROCESSOR
 from attnkit.checkpoints.label_heads import label_values
 from attnkit.checkpoints.publishing import PublishedTensors, publish_parameters, published_tensors
@@ -20,7 +21,6 @@ from attnkit.inputs.image_processor import ImageProcessor, new_processor, read_p
 from attnkit.model import Array
 from attnkit.model.config import Config, parse_layer_name
 from attnkit.tokenizers import Tokenizer
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.batches import SpecialIds
 from attnkit.training.corpus import CLASSIFIERS, Corpus, Vocabulary, corpus_kind, read_corpus, read_labels
 from attnkit.training.data import check_known_tokens, encode_words
@@ -203,14 +203,14 @@ def new_tokenizers(recipe: Recipe, family: str, text: str, name: str) -> tuple[t
     files = train_tokenizer(parse_kind(recipe.tokens or "chars"), family, [text], name)
     with tempfile.TemporaryDirectory(prefix="attnkit-") as folder:
         write_folder(folder, files)
-        tokenizers = load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+        tokenizers = open_tokenizer(folder, "source"), open_tokenizer(folder, "target")
         _ = tokenizers[0].vocabulary
     return tokenizers, files
 
 
 def folder_tokenizers(folder: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:
     """Load the tokenizers of source and target of a folder, and read their files."""
-    source, target = load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+    source, target = open_tokenizer(folder, "source"), open_tokenizer(folder, "target")
     if source.languages:
         raise DataError("its tokenizer puts a language beside every text, and pairs to train on state none", folder)
     names = {os.path.basename(path) for path in (*source.files, *target.files)} - {CONFIG}

@@ -11,13 +11,13 @@ import numpy as np
 import orjson
 
 from attnkit.checkpoints import read_json_object
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import AttnkitError, DataError, FileError, escaped
 from attnkit.formats.streams import exists, open_source
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model import Array
 from attnkit.model.hooks import Hook
 from attnkit.records import Labels, Record, Tensor
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.folder import CURVE, ORIGIN, recorded_steps
 from attnkit.training.numpy_state import Hooks
 from attnkit.training.recipe import Recipe, from_json
@@ -275,7 +275,7 @@ def describe_step(record: Record, folder: str) -> Record:
     for name, side, axes in (("ids", of_ids, ("token", "query", "key")), ("source", "source", ("source",))):
         if name in record and record[name].ndim == 2:
             with contextlib.suppress(AttnkitError):  # a folder without a tokenizer
-                words = load_tokenizer(folder, side).vocabulary
+                words = open_tokenizer(folder, side).vocabulary
                 labels |= dict.fromkeys(axes, spell_ids(record[name], words))
     with contextlib.suppress(AttnkitError):  # or without its origin
         history.append({"command": read_origin(folder)[0].command})

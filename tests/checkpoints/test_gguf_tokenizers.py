@@ -7,10 +7,10 @@ import warnings
 import pytest
 
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.checkpoints.gguf_tokenizer import SPLITS
 from attnkit.errors import AttnkitNote, DataError
 from attnkit.inputs.text_inputs import tokenizer_of
-from attnkit.tokenizers.auto import load_tokenizer
 from tests.gguf_models import SPLIT_TEXTS, TOKENIZERS, convert, tokenizer_keys
 from tests.places import MODELS, REFERENCES, folder
 
@@ -28,7 +28,7 @@ def load_published(tmp_path, model):
     shutil.copytree(folder(model), copy)
     settings = json.loads((copy / "tokenizer_config.json").read_text()) | {"legacy": True}
     (copy / "tokenizer_config.json").write_text(json.dumps(settings))
-    return load_tokenizer(str(copy))
+    return open_tokenizer(str(copy))
 
 
 def load(tmp_path, model, changes=()):
@@ -163,7 +163,7 @@ def test_what_the_file_does_not_state_is_noted(tmp_path):
 def test_a_tokenizer_json_inside_is_read(tmp_path):
     document = (MODELS / "gpt2" / "tokenizer.json").read_text()
     found = load(tmp_path, "gpt2", {"tokenizer.huggingface.json": document, "tokenizer.ggml.tokens": ...})
-    assert found.encode("The cat").ids == load_tokenizer(folder("gpt2")).encode("The cat").ids
+    assert found.encode("The cat").ids == open_tokenizer(folder("gpt2")).encode("The cat").ids
 
 
 NO_IDS = dict.fromkeys((f"{name}_token_id" for name in ("unknown", "seperator", "padding", "cls", "mask")), ...)

@@ -272,11 +272,11 @@ def rewritten(folder: Path) -> None:
 
 
 def tokenized(folder: Path) -> bool:
+    from attnkit.checkpoints.checkpoint import open_tokenizer
     from attnkit.errors import AttnkitError
-    from attnkit.tokenizers.auto import load_tokenizer
 
     try:
-        load_tokenizer(str(folder))
+        open_tokenizer(str(folder))
     except AttnkitError:
         return False
     return True

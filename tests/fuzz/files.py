@@ -26,12 +26,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, gguf, npz, pytorch, read, safetensors
 from attnkit.formats.json import normalize_nan
 from attnkit.formats.zip import ArchiveWriter
 from attnkit.records import Tensor
-from attnkit.tokenizers.auto import load_tokenizer
 from tests.fuzz.runner import INTEGERS, Door, Escape, check_error
 from tests.gguf_files import pack_gguf
 from tests.sound_files import pack_wav
@@ -474,7 +474,7 @@ def check_folder(files: dict[str, bytes], folder: str) -> bool:
     for name, content in files.items():
         Path(folder, name).write_bytes(content)
     try:
-        tokenizer = load_tokenizer(folder)
+        tokenizer = open_tokenizer(folder)
         ids = tokenizer.encode("Hello wörld <s> the cat").ids
         tokenizer.decode(ids)
     except AttnkitError as error:

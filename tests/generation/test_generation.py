@@ -13,13 +13,13 @@ import pytest
 import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation.text_generation import render_choice
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
 from attnkit.records import Record
-from attnkit.tokenizers.auto import load_tokenizer
 from tests import process
 from tests.places import MODELS, folder, frozen
 
@@ -366,7 +366,7 @@ def test_the_head_of_text_is_that_of_its_hidden_states(tmp_path):
     assert list(formats.load(trace)) == ["encoder.embed", "logits"]
     where = apart.labels["token"].index("[MASK]")
     guess = int(apart["next"][where])
-    tokenizer = load_tokenizer(name)
+    tokenizer = open_tokenizer(name)
     words = f"the {tokenizer.decode([guess]) or tokenizer.vocabulary[guess]} sat"
     for line in ([text], [file], ["--layer", "head", file]):
         assert run("decode", "--model", name, "--emit", "text", *line)[0].decode() == f"{words}\n"
@@ -429,7 +429,7 @@ def test_a_cache_needs_no_text(tmp_path):
 
 def test_the_guess_stands_in_place_of_the_mask_alone():
     name = folder("bert-mlm")
-    words = load_tokenizer(name).vocabulary
+    words = open_tokenizer(name).vocabulary
     wanted, mask = words.index("cat") if "cat" in words else 40, words.index("[MASK]")
     ids, guesses = np.array([[2, mask, 7], [mask, 5, 6]]), np.full((2, 3), wanted)
     assert fill_masks(ids, guesses, words).tolist() == [[2, wanted, 7], [wanted, 5, 6]]

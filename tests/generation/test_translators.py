@@ -14,12 +14,12 @@ import safetensors.numpy
 import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError
 from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.data import SentencePair, encode_pairs
 from tests.drawing import assert_near, draw_tensors, drawn_models, keep_folders, write_model
 from tests.places import DATA, REFERENCES, arrays
@@ -382,7 +382,7 @@ def test_rules_that_a_folder_asks_for_are_noted_and_shown(tmp_path):
 
 
 def test_pairs_to_train_bart_on_are_the_tokens_that_it_reads(tmp_path):
-    tokenizer = load_tokenizer(str(write_folder(tmp_path / "bart", "bart")))
+    tokenizer = open_tokenizer(str(write_folder(tmp_path / "bart", "bart")))
     [pair] = encode_pairs((tokenizer, tokenizer), [(1, "a", "b")], 2, "pairs.tsv")
     assert pair == SentencePair([0, 68, 2], [0, 69, 2])
 

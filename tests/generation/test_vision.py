@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint, siglip
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitError, AttnkitWarning
 from attnkit.inputs import layers
@@ -23,7 +24,6 @@ from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.transformer import rotation
 from attnkit.records import Record
-from attnkit.tokenizers.auto import load_tokenizer
 from tests import process
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import FRENCH, MODELS, REFERENCES, arrays
@@ -326,7 +326,7 @@ def test_a_model_of_pairs_gives_each_label_a_probability_of_its_own():
 
 
 def test_spiece_models_of_siglip_give_the_tokens_of_transformers():
-    tokenizer = load_tokenizer(SIGLIP)
+    tokenizer = open_tokenizer(SIGLIP)
     for text, ids in PAIRS["tokens"].items():
         assert tokenizer.encode(text).ids == ids
         assert tokenizer.decode(ids) == PAIRS["words"][text]
@@ -398,7 +398,7 @@ def test_a_tokenizer_json_states_the_side_of_the_padding_where_its_configuration
                "pre_tokenizer": None, "post_processor": None, "added_tokens": [], "model": words}  # fmt: skip
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>"} | stated))
-    tokenizer = load_tokenizer(str(tmp_path))
+    tokenizer = open_tokenizer(str(tmp_path))
     config = model.Config("siglip_text_model", 2, text_length=3)
     assert fill_texts([tokenizer.encode("cat")], tokenizer, config)[0].ids == ids
 

@@ -14,12 +14,12 @@ import safetensors.numpy
 import attnkit
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import model_samples
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
-from attnkit.tokenizers.auto import load_tokenizer
 from tests.drawing import assert_near, draw_tensors, drawn_models, keep_folders, write_model
 from tests.places import REFERENCES, arrays
 from tests.process import run
@@ -130,7 +130,7 @@ def test_lengths_of_weights_apply_in_float64_whatever_the_dtype_of_the_file(fold
 
 @pytest.mark.parametrize("text", LABELS["texts"], ids=lambda text: text["text"] or "blank")
 def test_texts_of_labels_are_those_of_transformers(folder, text):
-    assert load_tokenizer(folder("group")).decode(text["ids"]) == text["text"]
+    assert open_tokenizer(folder("group")).decode(text["ids"]) == text["text"]
 
 
 def test_the_text_of_a_sound_and_its_labels(folder):

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 import attnkit
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.tokenizers import chat_renderer, chat_template
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.tokenizers.chat_template import load_chat_templates
 from tests import process
 from tests.places import MODELS, REFERENCES, STORY
@@ -48,7 +48,7 @@ class TestFrozen:
 
     @pytest.mark.parametrize(("folder", "key"), [(CHATS, "ids"), (MODELS / "llama", "llama")])
     def test_ids_without_special_tokens_added_twice(self, folder, key):
-        tokenizer = load_tokenizer(str(folder))
+        tokenizer = open_tokenizer(str(folder))
         rows = [row for rows in FROZEN["chats"].values() for row in rows if "text" in row]
         assert len(rows) > 40
         for row in rows:

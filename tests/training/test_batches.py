@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
 from attnkit.model.loss import IGNORE_INDEX
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training import batches, data
 from attnkit.training.batches import (
     DrawKey,
@@ -37,7 +37,7 @@ def sample_pairs(pairs, size):
 
 def tokenizer(family, text, folder):
     write_folder(str(folder), train_tokenizer(parse_kind("chars"), family, [text], "text.txt"))
-    return load_tokenizer(str(folder))
+    return open_tokenizer(str(folder))
 
 
 def pairs_of(count):

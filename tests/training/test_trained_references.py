@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.model.backward.whole_models import StackInputs, run_model
 from attnkit.model.context import Model
-from attnkit.tokenizers.auto import load_tokenizer
 from tests.places import REFERENCES
 from tests.process import run
 from tests.references.make_trained import FILES, RUNS, SMALL
@@ -28,7 +28,7 @@ def folder_of(name):
 
 
 def ids_of(name, text, side="source"):
-    tokenizer = load_tokenizer(str(folder_of(name)), side)
+    tokenizer = open_tokenizer(str(folder_of(name)), side)
     return tokenizer.encode(str(text), tokenizer.vocabulary).ids
 
 

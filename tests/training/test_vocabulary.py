@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from attnkit import callbacks
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import AttnkitNote, DataError, UsageError
-from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training import vocabulary
 from attnkit.training.families import FAMILIES, OF_TEXTS, SENTINELS
 from attnkit.training.folder import write_folder
@@ -34,7 +34,7 @@ PAIRS = "le chat dort\tthe cat sleeps\n\nle chat, la fille et l'été\tthe cat, 
 
 def load(family, kind, folder):
     write_folder(str(folder), train_tokenizer(parse_kind(kind), family, [TEXT], "text.txt"))
-    return load_tokenizer(str(folder))
+    return open_tokenizer(str(folder))
 
 
 @EACH_TOKENIZER
@@ -106,7 +106,7 @@ def test_a_marian_has_a_sentencepiece_model_for_each_language(kind, tmp_path):
         "tokenizer_config.json",
         "vocab.json",
     ]
-    source, target = (load_tokenizer(str(tmp_path), side) for side in ("source", "target"))
+    source, target = (open_tokenizer(str(tmp_path), side) for side in ("source", "target"))
     assert source.vocabulary == target.vocabulary
     assert source.vocabulary[:2] == ["</s>", "<unk>"] and source.vocabulary[-1] == "<pad>"
     assert {name: source.vocabulary[id] for name, id in source.special.items()} == {
@@ -127,7 +127,7 @@ def test_special_tokens_that_a_text_writes_are_no_part_of_it(tmp_path):
     for kind in ("chars", "bpe:280"):
         for name, text in (("with", "one tale<|endoftext|>\nanother" * 5), ("without", "one tale\nanother" * 5)):
             write_folder(str(tmp_path / name), train_tokenizer(parse_kind(kind), "gpt2", [text], "tales.txt"))
-        tokenizers = [load_tokenizer(str(tmp_path / name)) for name in ("with", "without")]
+        tokenizers = [open_tokenizer(str(tmp_path / name)) for name in ("with", "without")]
         assert tokenizers[0].vocabulary == tokenizers[1].vocabulary
         ids = tokenizers[0].encode("tale<|endoftext|>", tokenizers[0].vocabulary).ids
         assert ids[-1] == 0 and 0 not in ids[:-1] and 1 not in ids
@@ -188,7 +188,7 @@ def test_texts_and_sizes_that_give_no_tokenizer():
 
 def test_words_are_runs_of_letters_and_single_other_characters(tmp_path):
     write_folder(str(tmp_path), train_tokenizer(parse_kind("words"), "gpt2", ["Où est-ce ? U.S._1\n"], "a.txt"))
-    tokenizer = load_tokenizer(str(tmp_path), "source")
+    tokenizer = open_tokenizer(str(tmp_path), "source")
     assert tokenizer.vocabulary[2:] == sorted(["Où", "est", "-", "ce", "?", "U", ".", "S", "_1"])
     ids = tokenizer.encode("est-ce Où?", tokenizer.vocabulary).ids
     assert [tokenizer.vocabulary[id] for id in ids] == ["est", "-", "ce", "Où", "?"]
