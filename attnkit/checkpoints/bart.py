@@ -25,7 +25,7 @@ FIELDS = USUAL | {
     "width": "d_model", "encoder layers": "encoder_layers", "decoder layers": "decoder_layers",
     "encoder heads": "encoder_attention_heads", "decoder heads": "decoder_attention_heads",
     "encoder hidden width": "encoder_ffn_dim", "decoder hidden width": "decoder_ffn_dim",
-    "activation": "activation_function", "embedding factor": "scale_embedding",
+    "activation": "activation_function", "embedding factor": "scale_embedding", "heads": "", "hidden width": "",
 }  # fmt: skip
 TOKENIZER = "BartTokenizer"
 SCALES_EMBEDDINGS = True

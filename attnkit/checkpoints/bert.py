@@ -1,5 +1,6 @@
 """BERT: a post-norm encoder with token types, an optional pooler and head."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,12 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("bert.",)
-FIELDS = USUAL | {"positions": "position_embedding_type", "segments": "type_vocab_size"}
+FIELDS = USUAL | {
+    "positions": "position_embedding_type", "segments": "type_vocab_size",
+    "dropout": "attention_probs_dropout_prob hidden_dropout_prob",
+}  # fmt: skip
+LEARNS, TEMPLATE = ("masked",), "[CLS] $A [SEP]"
+TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORDS, PREDICTIONS = "embeddings.word_embeddings.weight", "cls.predictions"
 LAYER = "encoder.layer.{n}"
 LAYERS: Layers = {
@@ -66,3 +72,14 @@ def read_encoder(raw: ConfigReader, stored: Weights, head: str, heads: Heads | N
 def map_layers(raw: ConfigReader) -> Layers:
     head = masked_word_head(WORDS, PREDICTIONS, raw.get_bool("tie_word_embeddings", True))
     return {**LAYERS, "head": head, **map_head(raw, HEADS)}
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes."""
+    return {
+        "architectures": ["BertForMaskedLM"],
+        "hidden_act": "gelu",
+        "initializer_range": 0.02,
+        "layer_norm_eps": 1e-12,
+        "type_vocab_size": 2,
+    }

@@ -559,6 +559,16 @@ class Family(Protocol):
     SCALES_STATES      whether states are scaled before the head, and not logits after it
     RETURNS_LAST_NORM  whether the last of the hidden states is that after the final norm
     WEIGHTS_OUTPUT     the number of the output of attention that has its weights
+
+    of a new model, as training makes it:
+    LEARNS             kinds of data, the first by default: causal, masked, spans, pairs, labels or images
+    OPTIONS            the options of train, beside those of every family, that it has
+    DEPTH, POSITIONS   layers where none are given; rotary or sinusoidal: what the width has to be divisible for
+    TOKENS, TEMPLATE, SENTINELS   special tokens by their keys, in the order of their ids; those around a text, $A;
+                       those that replace spans
+    new_values, LAST_KEYS   what its config.json has beside sizes; its last keys
+    DISTRIBUTION, draw_initial   how its parameters are drawn, and exceptions
+    HAS_LONGEST_TEXT   whether a text cannot be longer than its key says
     """
 
     def read_config(self, raw: ConfigReader, stored: Weights) -> Config:

@@ -49,6 +49,16 @@ def keys_of(fields: Fields, fact: str) -> list[str]:
     return [key for one in (fact, f"encoder {fact}", f"decoder {fact}") for key in fields.get(one, "").split()]
 
 
+def first_keys(fields: Fields, fact: str) -> list[str]:
+    """The first of the keys that state a fact of the model, and of those that state one of each stack.
+
+    >>> first_keys({"encoder layers": "depth", "layers": "n_layer num_layers"}, "layers")
+    ['n_layer', 'depth']
+    """
+    named = (fields.get(one, "") for one in (fact, f"encoder {fact}", f"decoder {fact}"))
+    return [words.split()[0] for words in named if words]
+
+
 class NotedValues(Mapping[str, Any]):
     """The values of an object, which note the key of each value that is read.
 

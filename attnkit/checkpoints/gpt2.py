@@ -1,5 +1,9 @@
 """GPT-2: a pre-norm decoder. Weights are (in, out), and q, k and v are fused."""
 
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any
+
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
@@ -10,8 +14,11 @@ PREFIXES = ("transformer.",)
 FIELDS = USUAL | {
     "layers": "n_layer", "width": "n_embd", "heads": "n_head", "hidden width": "n_inner", "longest text": "n_positions",
     "norm eps": "layer_norm_epsilon", "activation": "activation_function", "score scale": "scale_attn_weights",
-    "scores by layer": "scale_attn_by_inverse_layer_idx",
+    "scores by layer": "scale_attn_by_inverse_layer_idx", "dropout": "attn_pdrop embd_pdrop resid_pdrop",
 }  # fmt: skip
+LEARNS, TEMPLATE = ("causal",), "$A"
+TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<unk>"}
+LAST_KEYS = ("attn_pdrop", "embd_pdrop", "resid_pdrop")
 WORDS = "wte.weight"
 LAYERS: Layers = {
     "decoder.embed": embedding_table(WORDS),
@@ -46,3 +53,22 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
     return {**LAYERS, "head": tied_head("lm_head.weight", to=WORDS * is_tied)}
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "activation_function": "gelu_new",
+        "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-5,
+        "n_inner": recipe.hidden,
+    }
+
+
+def draw_initial(
+    config: Config, raw: Mapping[str, Any], part: str, name: str, usual: tuple[str, float]
+) -> tuple[str, float]:
+    """Divide deviations of projections to the residual by sqrt(2 layers) (GPT-2, 2.3)."""
+    kind, scale = usual
+    return kind, scale / sqrt(2 * config.stack("decoder").layers) if name in ("wo", "w2") else scale

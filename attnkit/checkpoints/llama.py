@@ -18,6 +18,8 @@ FIELDS = USUAL | {
     "key/value heads": "num_key_value_heads", "head width": "head_dim", "norm eps": "rms_norm_eps",
     "biases": "attention_bias mlp_bias", "theta": "rope_theta", "scaling": "rope_type type",
 }  # fmt: skip
+LEARNS, TEMPLATE, POSITIONS = ("causal",), "<s> $A", "rotary"
+TOKENS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 WINDOWED = FIELDS | {"windows": "sliding_window"}
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 LAYER, WORDS = "layers.{n}", "embed_tokens.weight"
@@ -178,3 +180,19 @@ def rotate_partly(raw: ConfigReader, config: Config, default: float = 1.0, key: 
     if not 2 <= width <= config.stack("decoder").head_dim:
         raise raw.error(f"{PARTIAL} {part:g} rotates {width} features of {config.stack('decoder').head_dim}")
     return replace(config, positions=replace(config.positions, rotary_dim=width))
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "head_dim": recipe.dim // recipe.heads,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "intermediate_size": recipe.hidden or -(-recipe.dim * 8 // 3 // 32) * 32,
+        "mlp_bias": False,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    }

@@ -1,14 +1,25 @@
 """A language model of LSTMs as AWD-LSTM (Merity et al. 2018) and ULMFiT name it."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from attnkit.checkpoints import gpt2
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import read_classes
 from attnkit.checkpoints.seq2seq import map_cell, recurrent_stack
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, tied_head
+from attnkit.model.config import Config
 from attnkit.model.recurrent_config import RecurrentConfig
 
 PREFIXES = ("0.", "1.")  # fastai's: 0 the LSTMs, 1 the head
-FIELDS = USUAL | {"layers": "num_layers", "decoder": "num_layers", "embedding width": "embedding_size"}
+FIELDS = USUAL | {
+    "layers": "num_layers", "decoder": "num_layers", "embedding width": "embedding_size", "heads": "",
+    "hidden width": "", "longest text": "",
+}  # fmt: skip
+LEARNS, TEMPLATE, DEPTH, DISTRIBUTION = ("causal", "labels"), "$A", 3, "recurrent"
+TOKENS = gpt2.TOKENS
+OPTIONS = ("tokens", "block", "pairs", "weight_drop")
 HAS_OWN_MODULES = False  # of transformers
 TABLE = "encoder.weight"
 
@@ -40,3 +51,19 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.{n}.rnn": cell | {"hidden": TensorSpec((*cell["hidden"].names, *raw_names))},
         "head": map_linear(w="classifier") if read_classes(raw) else head | {"b": TensorSpec(("decoder.bias",))},
     }
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes."""
+    return {
+        "hidden_size": recipe.hidden or recipe.dim,
+        "tie_word_embeddings": True,
+    }
+
+
+def draw_initial(
+    config: Config, raw: Mapping[str, Any], part: str, name: str, usual: tuple[str, float]
+) -> tuple[str, float]:
+    """Draw embeddings uniformly within 0.1 (AWD-LSTM, section 5)."""
+    is_table = name in ("table", "w") and not (part == "head" and config.classes)
+    return ("uniform", 0.1) if is_table else usual

@@ -1,6 +1,8 @@
 """Marian as Hugging Face publishes it: BART with sinusoidal positions and no norm of the embeddings."""
 
+from collections.abc import Mapping
 from math import sqrt
+from typing import Any
 
 from attnkit.checkpoints.bart import BIAS, LAYERS, map_words
 from attnkit.checkpoints.bart import FIELDS as BART
@@ -10,7 +12,12 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
-FIELDS = BART | {"decoder vocabulary": "decoder_vocab_size"}
+FIELDS = BART | {"decoder vocabulary": "decoder_vocab_size", "dropout": "dropout"}
+LEARNS, TEMPLATE, POSITIONS, DISTRIBUTION = ("pairs",), "$A </s>", "sinusoidal", "xavier"
+TOKENS = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+LAST_KEYS = tuple(
+    BART[f"{stack} {size}"] for stack in ("encoder", "decoder") for size in ("heads", "hidden width", "layers")
+)
 TOKENIZER = "MarianTokenizer"
 
 
@@ -42,4 +49,20 @@ def map_layers(raw: ConfigReader) -> Layers:
         "encoder.embed": embedding_table("encoder.embed_tokens.weight"),
         "decoder.embed": embedding_table(target),
         "head": tied_head("lm_head.weight", to=target * is_tied) | bias,
+    }
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes."""
+    return {
+        "architectures": ["MarianMTModel"],
+        "activation_function": "swish",
+        "bad_words_ids": [[special["pad"]]],
+        "decoder_start_token_id": special["pad"],
+        "forced_eos_token_id": special["eos"],
+        "is_encoder_decoder": True,
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": True,
+        "static_position_embeddings": True,
+        "tie_word_embeddings": True,
     }

@@ -4,18 +4,25 @@
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, tied_head
+from attnkit.errors import UsageError
 from attnkit.model.recurrent_config import DecoderConfig, RecurrentConfig, RecurrentStack
 
 PREFIXES = ()
 FIELDS = USUAL | {
     "encoder layers": "encoder_layers", "decoder layers": "decoder_layers", "encoder": "encoder_layers",
     "decoder": "decoder_layers", "decoder vocabulary": "decoder_vocab_size", "embedding width": "embedding_size",
-    "attention": "attention", "readout": "readout", "bridge": "bridge",
+    "attention": "attention", "readout": "readout", "bridge": "bridge", "layers": "", "heads": "", "hidden width": "",
+    "longest text": "",
 }  # fmt: skip
+LEARNS, TEMPLATE, DEPTH, DISTRIBUTION = ("pairs",), "$A </s>", 1, "recurrent"
+TOKENS = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+OPTIONS = ("tokens", "block", "pairs", "weight_drop", "cell", "attention", "input_feeding", "bidirectional")
+LAST_KEYS = ("readout", "readout_size")
 HAS_OWN_MODULES = False  # of transformers
 ATTENTIONS = {"none": "none", "dot": "dot", "general": "general", "additive": "additive"}
 QUERIES = {"previous": True, "current": False}
@@ -167,3 +174,28 @@ ATTENTION_PARAMETERS: Mapping[str, dict[str, TensorSpec]] = {
         "va": TensorSpec(("attention.score.weight",), leading_ones=1),
     },
 }
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes. UsageError for choices that exclude each other."""
+    attention, is_fed, hidden = recipe.attention, recipe.input_feeding, recipe.hidden or recipe.dim
+    if is_fed and attention == "none":
+        raise UsageError("hands on what attention found, and --attention is none", "--input-feeding")
+    if recipe.bidirectional and attention == "dot":
+        problem = "dot compares states of one width, and those of two directions are wider; try general"
+        raise UsageError(problem, "--attention")
+    readout: dict[str, Any] = {} if attention == "none" else {"readout": "tanh", "readout_size": recipe.dim}
+    return {
+        "attention": attention,
+        "attention_query": "previous" if attention == "additive" and not is_fed else "current",
+        "bidirectional": recipe.bidirectional,
+        "bridge": "tanh" if recipe.bidirectional else "identity",
+        "cell": recipe.cell,
+        "decoder_start_token_id": special["pad"],
+        "hidden_size": hidden,
+        "input_feeding": is_fed,
+        "is_encoder_decoder": True,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": bool(readout) or hidden == recipe.dim,
+        **readout,
+    }

@@ -1,6 +1,8 @@
 """T5: a pre-norm encoder-decoder with RMS norm, no biases and relative positions."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -24,7 +26,12 @@ FIELDS = USUAL | {
     "hidden width": "d_ff", "width": "d_model", "head width": "d_kv", "norm eps": "layer_norm_epsilon",
     "activation": "feed_forward_proj", "gate": "feed_forward_proj", "logit factor": "scale_decoder_outputs",
     "buckets": "relative_attention_num_buckets", "largest distance": "relative_attention_max_distance",
+    "dropout": "dropout_rate", "layers": "", "longest text": "n_positions",
 }  # fmt: skip
+LEARNS, TEMPLATE = ("spans", "pairs"), "$A </s>"
+HAS_LONGEST_TEXT = False  # n_positions is no limit
+TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))
 FORMS = ({"feed_forward_proj": "gated-gelu"},)
 SCALES_STATES = True
 WEIGHTS_OUTPUT = 2  # after the bias of positions
@@ -115,3 +122,34 @@ def _is_scaled(raw: ConfigReader) -> bool:
     """Whether hidden states are scaled before the head: by key, or unless it is untied, for which null says nothing."""
     is_tied = not raw.has("tie_word_embeddings") or raw.get_bool("tie_word_embeddings", True)
     return raw.get_bool("scale_decoder_outputs", is_tied)
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes."""
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "d_kv": recipe.dim // recipe.heads,
+        "decoder_start_token_id": special["pad"],
+        "feed_forward_proj": "relu",
+        "initializer_factor": 1.0,
+        "is_encoder_decoder": True,
+        "layer_norm_epsilon": 1e-6,
+        "relative_attention_max_distance": 128,
+        "relative_attention_num_buckets": 32,
+        "tie_word_embeddings": True,
+    }
+
+
+def draw_initial(
+    config: Config, raw: Mapping[str, Any], part: str, name: str, usual: tuple[str, float]
+) -> tuple[str, float]:
+    """Draw from normal distributions in place of a scale of scores (mesh_tensorflow)."""
+    stack = config.stack("encoder")
+    deviations = {
+        "wq": (config.width * stack.head_dim) ** -0.5,
+        "wo": (stack.heads * stack.head_dim) ** -0.5,
+        "w2": stack.hidden**-0.5,
+    }
+    is_embedding = part in ("embed", "head") and name in ("table", "w")
+    scale = 1.0 if is_embedding else deviations.get(name, config.width**-0.5)
+    return "normal", float(raw.get("initializer_factor") or 1.0) * scale

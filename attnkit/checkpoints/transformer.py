@@ -4,6 +4,7 @@ By itself it maps vectors to vectors. With `vocab_size` there is an `embed.weigh
 stacks and the head, scaled by sqrt(d_model), and sinusoidal positions as in the paper.
 """
 
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -17,8 +18,10 @@ PREFIXES = ("transformer.", "model.")
 FIELDS = USUAL | {
     "encoder layers": "num_encoder_layers", "decoder layers": "num_decoder_layers", "heads": "nhead",
     "hidden width": "dim_feedforward", "width": "d_model", "norm places": "norm_first", "activation": "activation",
-    "biases": "bias",
+    "biases": "bias", "dropout": "dropout", "layers": "",
 }  # fmt: skip
+LEARNS, TEMPLATE, POSITIONS, DISTRIBUTION = ("pairs",), "$A </s>", "sinusoidal", "xavier"
+TOKENS = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -71,3 +74,13 @@ def _read_stack(raw: ConfigReader, name: str, vocab: int, **choices: Any) -> Sta
 def _map_attention(prefix: str, is_biased: bool) -> Specs:
     bias = f"{prefix}.in_proj_bias" if is_biased else ""
     return map_fused("qkv", f"{prefix}.in_proj_weight", bias) | map_linear(prefix, wo="out_proj", biased=is_biased)
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes."""
+    return {
+        "activation": "relu",
+        "decoder_start_token_id": special["pad"],
+        "layer_norm_eps": 1e-5,
+        "norm_first": False,
+    }

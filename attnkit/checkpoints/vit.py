@@ -1,5 +1,6 @@
 """ViT: a pre-norm encoder of image patches, with a class token for the head."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
@@ -12,8 +13,9 @@ from attnkit.model.config import Config, PatchConfig, PositionConfig
 PREFIXES = ("vit.",)
 FIELDS = USUAL | {
     "vocabulary": "", "head width": "head_dim", "biases": "qkv_bias", "image": "image_size num_channels",
-    "patches": "patch_size",
+    "patches": "patch_size", "dropout": "attention_probs_dropout_prob hidden_dropout_prob", "longest text": "",
 }  # fmt: skip
+LEARNS, OPTIONS = ("images",), ("heads", "size", "patch")
 RETURNS_LAST_NORM = False
 RENAMED_ATTENTION = (
     (r"attention\.attention\.([qkv])\w+\.", r"attention.\1_proj."),
@@ -91,3 +93,15 @@ def read_patches(raw: ConfigReader, **choices: Any) -> PatchConfig:
     if height < patch_height or width < patch_width:
         raise raw.error(f"image_size {height}x{width} is smaller than patch_size {patch_height}x{patch_width}")
     return PatchConfig(height, width, patch_height, patch_width, raw.get_int("num_channels", 3), **choices)
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes."""
+    return {
+        "architectures": ["ViTForImageClassification"],
+        "hidden_act": "gelu",
+        "initializer_range": 0.02,
+        "layer_norm_eps": 1e-12,
+        "num_channels": 3,
+        "qkv_bias": True,
+    }

@@ -32,7 +32,15 @@ from attnkit.errors import (
 )
 from attnkit.formats import atomic, open_source
 from attnkit.generation.options import is_set
-from attnkit.training.families import CHOICES, FAMILIES, OF_IMAGES, SIDES, check_family_options, stated_sizes
+from attnkit.training.families import (
+    CHOICES,
+    FAMILIES,
+    SIDES,
+    can_choose_pairs,
+    check_family_options,
+    learns,
+    stated_sizes,
+)
 from attnkit.training.folder import CONFIG, check_folder, lock_folder
 from attnkit.training.images import ImageFolder, find_images
 from attnkit.training.initial_model import check_data, check_sample, prepare_model
@@ -276,8 +284,8 @@ def read_data(path: str, chosen: Mapping[str, Any], resume: str | None) -> tuple
     """Read a text, or find the images of a folder; with it come its name and its SHA-256."""
     family = chosen.get("family", Recipe.family)
     if os.path.isdir(path):
-        if resume is None and family not in OF_IMAGES and not {"from_", "config"} & set(chosen):
-            of_images = " or ".join(f"--family {one}" for one in OF_IMAGES)
+        if resume is None and not learns(family, "images") and not {"from_", "config"} & set(chosen):
+            of_images = " or ".join(f"--family {one}" for one in FAMILIES if learns(one, "images"))
             raise DataError(f"a folder, and a {family} model learns from a text file ({of_images} from images)", path)
         images = find_images(path)
         return images, path, images.digest()
@@ -319,8 +327,9 @@ def check_sizes(values: Mapping[str, Any]) -> None:
     family = values.get("family", Recipe.family)
     if not {"from_", "config"} & set(values):
         check_family_options(family, values)
-    if "pairs" in values and family != "t5" and not {"from_", "config"} & set(values):
-        raise UsageError(f"a {family} model always learns the same way; --family t5 can choose", "--pairs")
+    if "pairs" in values and not can_choose_pairs(family) and not {"from_", "config"} & set(values):
+        others = " or ".join(f"--family {one}" for one in FAMILIES if can_choose_pairs(one))
+        raise UsageError(f"a {family} model always learns the same way; {others} can choose", "--pairs")
 
 
 def check_output(folder: str, recipe: Recipe, data: str | ImageFolder) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from attnkit import model
 from attnkit.checkpoints import Checkpoint
 from attnkit.checkpoints.checkpoint import FAMILIES, SAME_AS, fact_of, find_family
-from attnkit.checkpoints.config_reader import keys_of
+from attnkit.checkpoints.config_reader import first_keys, keys_of
 from attnkit.checkpoints.label_heads import SUFFIXES
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.debugger.modules import Columns, Held, Module, Modules, Specs, build_stages, find_modules
@@ -281,10 +281,8 @@ def _sketch(name: str, form: Mapping[str, Any], depths: Mapping[str, int]) -> Kn
     """The smallest model of a family in one of its forms, with so many layers in each stack."""
     family = find_family(name)
     fields = fact_of(family, "FIELDS")
-    counts, sizes = keys_of(fields, "layers"), dict[str, Any]()
-    for fact, size in SMALLEST.items():
-        named = (fields.get(one, "") for one in (fact, f"encoder {fact}", f"decoder {fact}"))
-        sizes |= {words.split()[0]: size for words in named if words}
+    counts = keys_of(fields, "layers")
+    sizes = {key: size for fact, size in SMALLEST.items() for key in first_keys(fields, fact)}
     layers = {key: depths.get("decoder" if "decoder" in key else "encoder", 1) for key in counts}
     if "encoder" not in depths:
         layers = dict.fromkeys(counts, depths.get("decoder", 1))

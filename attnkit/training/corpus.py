@@ -34,6 +34,7 @@ from attnkit.training.data import (
     parse_pairs,
     parse_share,
 )
+from attnkit.training.families import FAMILIES, learns
 from attnkit.training.recipe import Recipe
 
 
@@ -75,7 +76,7 @@ def corpus_kind(config: Config, pairs: bool) -> str:
         return "masked"
     if config.encoder is None:
         return "causal"
-    return "spans" if config.family == "t5" and not pairs else "pairs"
+    return "spans" if learns(config.family, "spans") and not pairs else "pairs"
 
 
 def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
@@ -192,9 +193,6 @@ def steps_per_epoch(tokens: int, rows: int, recipe: Recipe) -> int:
     return max(-(-tokens // (rows * recipe.block)), 1)
 
 
-CLASSIFIERS = ("lstm",)  # families that are trained as classifiers
-
-
 class LabelledText(NamedTuple):
     """A text as ids, and the number of its label."""
 
@@ -223,8 +221,9 @@ def read_labels(
     """
     if not recipe.classify:
         return (), text
-    if family not in CLASSIFIERS:
-        raise DataError(f"a {family} model is not trained as a classifier (--classify takes {', '.join(CLASSIFIERS)})")
+    if not learns(family, "labels"):
+        others = ", ".join(one for one in FAMILIES if learns(one, "labels"))
+        raise DataError(f"a {family} model is not trained as a classifier (--classify takes {others})")
     lines = parse_labelled(text, name)
     for number, label, _ in lines:
         if known and label not in known:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints import Checkpoint, open_checkpoint, read_json_object
-from attnkit.checkpoints.checkpoint import open_tokenizer
-from attnkit.checkpoints.config_reader import PREPROCESSOR
+from attnkit.checkpoints import Checkpoint, ConfigReader, open_checkpoint, read_json_object
+from attnkit.checkpoints.checkpoint import fact_of, find_family, import_family, open_tokenizer
+from attnkit.checkpoints.config_reader import PREPROCESSOR, keys_of
 from attnkit.checkpoints.label_heads import label_values
 from attnkit.checkpoints.publishing import PublishedTensors, publish_parameters, published_tensors
 from attnkit.errors import AttnkitNote, DataError, FileError, UsageError, shortened
@@ -22,19 +22,22 @@ from attnkit.model import Array
 from attnkit.model.config import Config, parse_layer_name
 from attnkit.tokenizers import Tokenizer
 from attnkit.training.batches import SpecialIds
-from attnkit.training.corpus import CLASSIFIERS, Corpus, Vocabulary, corpus_kind, read_corpus, read_labels
+from attnkit.training.corpus import Corpus, Vocabulary, corpus_kind, read_corpus, read_labels
 from attnkit.training.data import check_known_tokens, encode_words
-from attnkit.training.families import FAMILIES, OF_IMAGES, SENTINELS, Parameter, check_family_options, new_config
+from attnkit.training.families import (
+    FAMILIES,
+    Parameter,
+    check_family_options,
+    draw_parameter,
+    learns,
+    new_config,
+)
 from attnkit.training.folder import COMPANIONS, CONFIG, json_bytes, write_folder
 from attnkit.training.images import ImageFolder, image_corpus, read_images
 from attnkit.training.recipe import Recipe
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
 MANY = 100  # layers from which on their parameters are not listed to be counted
-DEPTHS = (
-    "n_layer",
-    *(f"{of}layers" for of in ("num_", "num_hidden_", "encoder_", "decoder_", "num_encoder_", "num_decoder_")),
-)
 
 
 def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.json") -> dict[str, Array]:
@@ -71,7 +74,8 @@ def check_model_size(raw: Mapping[str, Any], name: str) -> None:
     def count_parameters(values: Mapping[str, Any]) -> int:
         return sum(map(prod, published_tensors(values, name).shapes.values()))
 
-    depths = {key: raw[key] for key in DEPTHS if type(raw.get(key)) is int and raw[key] > MANY}
+    counts = keys_of(fact_of(import_family(ConfigReader(raw, name)), "FIELDS"), "layers")
+    depths = {key: raw[key] for key in counts if type(raw.get(key)) is int and raw[key] > MANY}
     one = {**raw, **dict.fromkeys(depths, 1)}
     first = count = count_parameters(one)
     for key, depth in depths.items():
@@ -88,7 +92,7 @@ def _draw(table: PublishedTensors, raw: Mapping[str, Any], tensor: str, seed: in
     if name.startswith(("b", "gamma")):
         return np.full(shape, float(name == "gamma"), np.float32)
     stack, _, part = parse_layer_name(layer)
-    kind, scale = FAMILIES[table.config.family].draw(table.config, raw, Parameter(part, name, shape, stack))
+    kind, scale = draw_parameter(table.config, raw, Parameter(part, name, shape, stack))
     digest = np.frombuffer(hashlib.sha256(tensor.encode()).digest(), ">u4")
     rng = np.random.default_rng([seed, *map(int, digest)])
     array = rng.standard_normal(shape) if kind == "normal" else rng.uniform(-1, 1, shape)
@@ -97,7 +101,6 @@ def _draw(table: PublishedTensors, raw: Mapping[str, Any], tensor: str, seed: in
 
 Files = dict[str, list[Buffer]]
 POSITIONS = 256  # of a new model of sentence pairs, unless a pair is longer
-MAXIMUM_POSITIONS = ("n_positions", "max_position_embeddings")
 NEEDED = {"masked": ("mask", "cls", "sep"), "spans": ("eos",), "pairs": ("pad", "eos"), "causal": (), "labels": ()}
 
 
@@ -143,9 +146,10 @@ def prepare_model(recipe: Recipe, data: str | ImageFolder, name: str) -> Initial
 
 def check_data(family: str, data: str | ImageFolder, name: str) -> None:
     """Raise DataError if a family does not learn from a text, or from images."""
-    if isinstance(data, ImageFolder) and family not in OF_IMAGES:
-        raise DataError(f"a {family} model does not learn from images (expected {' or '.join(OF_IMAGES)})", name)
-    if isinstance(data, str) and family in OF_IMAGES:
+    if isinstance(data, ImageFolder) and not learns(family, "images"):
+        of_images = " or ".join(one for one in FAMILIES if learns(one, "images"))
+        raise DataError(f"a {family} model does not learn from images (expected {of_images})", name)
+    if isinstance(data, str) and learns(family, "images"):
         raise DataError(f"a {family} model learns from a folder of images, with a folder for each label", name)
 
 
@@ -154,9 +158,11 @@ def prepare_new(recipe: Recipe, raw: dict[str, Any], text: str, name: str) -> In
     family = raw["model_type"]
     labels, words = read_labels(recipe, family, (), text, name)
     tokenizers, files = new_tokenizers(recipe, family, words, name)
-    learns = FAMILIES[family].learns
-    kind = "labels" if labels else "pairs" if recipe.pairs and learns == "spans" else learns
-    vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")._replace(labels=labels)
+    first, *others = fact_of(find_family(family), "LEARNS")
+    kind = "labels" if labels else "pairs" if recipe.pairs and "pairs" in others else first
+    vocabulary = describe_vocabulary(kind, family, tokenizers, None, recipe.tokens or "the tokenizer")._replace(
+        labels=labels
+    )
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
     special = vocabulary.tokenizers[0].special
     tokens = {name: special[name] for name in ("bos", "eos", "pad") if name in special}
@@ -164,7 +170,7 @@ def prepare_new(recipe: Recipe, raw: dict[str, Any], text: str, name: str) -> In
         positions = max(POSITIONS if kind == "pairs" else 0, corpus.longest)
         raw = new_config(recipe, positions, vocabulary.size, tokens)
     else:
-        check_positions(raw, corpus.longest, recipe.config)
+        check_positions(raw, family, corpus.longest, recipe.config)
         raw["vocab_size"] = vocabulary.size
         raw |= {f"{name}_token_id": id for name, id in tokens.items()}
         if raw.get("is_encoder_decoder") and "pad" in tokens:
@@ -181,14 +187,15 @@ def check_sample(model: InitialModel, sample: str, name: str) -> None:
     if config.decoder is None:
         raise UsageError(f"a {config.family} model restores masked words, and continues no text", name)
     check_known_tokens(model.tokenizer, sample, 1, name)
-    check_positions(model.raw, len(encode_words(model.tokenizer, sample)), name)
+    check_positions(model.raw, config.family, len(encode_words(model.tokenizer, sample)), name)
 
 
-def check_positions(raw: Mapping[str, Any], longest: int, name: str) -> None:
+def check_positions(raw: Mapping[str, Any], family: str, longest: int, name: str) -> None:
     """Raise DataError if a model has fewer positions than the longest text needs."""
-    for key in MAXIMUM_POSITIONS:
+    module = find_family(family)
+    for key in keys_of(fact_of(module, "FIELDS"), "longest text"):
         size = raw.get(key)
-        if isinstance(size, int) and size < longest and raw.get("model_type") != "t5":
+        if isinstance(size, int) and size < longest and fact_of(module, "HAS_LONGEST_TEXT", True):
             raise DataError(f"{key} {size}, fewer than the {longest} tokens of a text (--block)", name)
 
 
@@ -223,9 +230,9 @@ def folder_tokenizers(folder: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:
 
 
 def describe_vocabulary(
-    kind: str, tokenizers: tuple[Tokenizer, Tokenizer], config: Config | None, name: str
+    kind: str, family: str, tokenizers: tuple[Tokenizer, Tokenizer], config: Config | None, name: str
 ) -> Vocabulary:
-    """The vocabulary of tokenizers, with special tokens of the configuration if given.
+    """The vocabulary of tokenizers of a family, with special tokens of the configuration if given.
 
     DataError if a special token is missing that this kind of training needs.
     """
@@ -244,9 +251,10 @@ def describe_vocabulary(
     for token in NEEDED[kind]:
         if token not in known:
             raise DataError(f"it has no {token} token, which this family needs", name)
-    sentinels = tuple(ids[token] for token in SENTINELS if token in ids)
+    replacing = fact_of(find_family(family), "SENTINELS", ())
+    sentinels = tuple(ids[token] for token in replacing if token in ids)
     if kind == "spans" and not sentinels:
-        raise DataError(f"it has no {SENTINELS[0]}, which replaces a span", name)
+        raise DataError(f"it has no {replacing[0]}, which replaces a span", name)
     one = {token: known.get(token, -1) for token in ("pad", "eos", "cls", "sep", "mask")}
     return Vocabulary(tokenizers, SpecialIds(**one, start=start, sentinels=sentinels), size)
 
@@ -257,20 +265,20 @@ def prepare_published(recipe: Recipe, text: str, name: str, checkpoint: Checkpoi
     check_family_options(config.family, ["weight_drop"] if recipe.weight_drop else [])
     labels, _ = read_labels(recipe, config.family, config.classes, text, name)
     if not labels and (not config.head or config.classes):
-        hint = "; --classify trains on labelled texts" if config.classes and config.family in CLASSIFIERS else ""
+        hint = "; --classify trains on labelled texts" if config.classes and learns(config.family, "labels") else ""
         raise DataError(f"this {config.family} model has no head that predicts tokens{hint}", folder)
     kind = "labels" if labels else corpus_kind(config, recipe.pairs)
     if recipe.tokens and not os.path.isdir(recipe.tokens):
         raise FileError("no such folder; a model keeps its own tokens, or has those of a folder", recipe.tokens)
     tokenizers, files = folder_tokenizers(recipe.tokens or folder)
-    vocabulary = describe_vocabulary(kind, tokenizers, config, folder)._replace(labels=labels)
+    vocabulary = describe_vocabulary(kind, config.family, tokenizers, config, folder)._replace(labels=labels)
     if len(tokenizers[0].vocabulary) > vocabulary.size:
         raise DataError(
             f"{len(tokenizers[0].vocabulary)} tokens, and the model of {folder} has {vocabulary.size}",
             recipe.tokens or folder,
         )
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
-    check_positions(checkpoint.raw, corpus.longest, folder)
+    check_positions(checkpoint.raw, config.family, corpus.longest, folder)
     raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype")}
     raw |= label_values(labels) if labels else {}
     tensors = known_tensors(checkpoint, published_tensors(checkpoint.raw, os.path.join(folder, CONFIG)))

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attnkit import callbacks
+from attnkit.checkpoints.checkpoint import fact_of, find_family
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted
 from attnkit.formats.streams import Buffer
 from attnkit.libraries import call_library, import_library
 from attnkit.training.data import parse_pairs
-from attnkit.training.families import FAMILIES, FamilyTokens
+from attnkit.training.families import FamilyTokens, family_tokens
 from attnkit.training.folder import json_bytes
 
 # kinds that take every character or word of the text: their pattern, and what becomes of its matches or of the others
@@ -57,9 +58,9 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
     library = import_library("tokenizers", "text", "--tokens")
     if not any(texts):
         raise DataError("empty text", name)
-    special = FAMILIES[family].tokens
-    if family == "marian" and kind.kind not in WHOLE:
-        return train_sentencepiece_models(kind, "\n".join(texts), name)
+    special = family_tokens(family)
+    if fact_of(find_family(family), "TOKENIZER") == "MarianTokenizer" and kind.kind not in WHOLE:
+        return train_sentencepiece_models(kind, special, "\n".join(texts), name)
     specials = re.compile("|".join(map(re.escape, special.tokens)))
     texts = [part for text in texts for part in specials.split(text)]
     if kind.kind not in WHOLE:
@@ -171,7 +172,9 @@ def _train_sentencepiece(kind: str, lines: Sequence[str], **options: Any) -> byt
     return model.getvalue()
 
 
-def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dict[str, list[Buffer]]:
+def train_sentencepiece_models(
+    kind: TokenizerKind, special: FamilyTokens, text: str, name: str
+) -> dict[str, list[Buffer]]:
     """Train the tokenizers of a Marian on sentence pairs, as MarianTokenizer's files.
 
     source.spm and target.spm have at most `kind.size` pieces each, vocab.json numbers the pieces of both: </s> and
@@ -190,11 +193,11 @@ def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dic
             processor = library.SentencePieceProcessor(model_proto=model)
         pieces |= {processor.id_to_piece(id) for id in range(processor.get_piece_size())}
         files[file] = [model]
-    end, unknown, pad = FAMILIES["marian"].tokens.tokens
+    end, unknown, pad = special.tokens
     tokens = [end, unknown, *sorted(pieces - {end, unknown, pad}), pad]
     settings = {
         "tokenizer_class": "MarianTokenizer",
-        **{f"{key}_token": token for key, token in FAMILIES["marian"].tokens.names.items()},
+        **{f"{key}_token": token for key, token in special.names.items()},
     }
     files["vocab.json"] = [json_bytes({token: id for id, token in enumerate(tokens)})]
     return files | {"tokenizer_config.json": [json_bytes(settings)]}
