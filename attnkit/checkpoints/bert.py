@@ -7,7 +7,16 @@ from typing import Any
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head, usual_heads
-from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, masked_word_head, norm
+from attnkit.checkpoints.weights import (
+    Layers,
+    TensorSpec,
+    Weights,
+    embedding_table,
+    map_linear,
+    masked_word_head,
+    name_blocks,
+    norm,
+)
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -83,3 +92,27 @@ def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
         "layer_norm_eps": 1e-12,
         "type_vocab_size": 2,
     }
+
+
+def infer_segments(file: Any) -> dict[str, Any]:
+    types = file.entries.get("token_types.weight", ("", (0,)))[1]
+    return {"type_vocab_size": types[0]}
+
+
+GGUF: dict[str, Any] = {
+    "keys": {
+        "width": "embedding_length", "layers": "block_count", "hidden width": "feed_forward_length",
+        "heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
+        "longest text": "context_length", "norm eps": "attention.layer_norm_epsilon",
+    },
+    "names": {
+        "token_embd": "embeddings.word_embeddings", "token_types": "embeddings.token_type_embeddings",
+        "position_embd": "embeddings.position_embeddings", "token_embd_norm": "embeddings.LayerNorm",
+    }
+    | name_blocks({
+        "attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
+        "attn_output": "attention.output.dense", "attn_output_norm": "attention.output.LayerNorm",
+        "ffn_up": "intermediate.dense", "ffn_down": "output.dense", "layer_output_norm": "output.LayerNorm",
+    }, "encoder.layer.{n}"),
+    "infer": (infer_segments,),
+}  # fmt: skip

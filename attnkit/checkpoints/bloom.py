@@ -1,14 +1,42 @@
 """BLOOM: a pre-norm decoder with ALiBi, a norm of the embeddings, and fused projections by head."""
 
+from typing import Any
+
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import (
+    Layers,
+    Weights,
+    embedding_table,
+    map_fused,
+    map_linear,
+    name_blocks,
+    norm,
+    tied_head,
+)
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
 FIELDS = USUAL | {  # the sizes with the key of the file, and the other that published files have
     "layers": "n_layer num_hidden_layers", "heads": "n_head num_attention_heads", "width": "n_embed hidden_size",
     "hidden width": "", "norm eps": "layer_norm_epsilon",
+}  # fmt: skip
+GGUF: dict[str, Any] = {
+    "keys": {
+        "hidden_size": "embedding_length", "n_layer": "block_count", "n_head": "attention.head_count",
+        "norm eps": "attention.layer_norm_epsilon",
+    },
+    "names": {
+        "token_embd": "word_embeddings", "token_embd_norm": "word_embeddings_layernorm", "output_norm": "ln_f",
+        "output": "lm_head",
+    }
+    | name_blocks({
+        "attn_norm": "input_layernorm", "attn_qkv": "self_attention.query_key_value",
+        "attn_output": "self_attention.dense", "ffn_norm": "post_attention_layernorm", "ffn_up": "mlp.dense_h_to_4h",
+        "ffn_down": "mlp.dense_4h_to_h",
+    }, "h.{n}"),
+    "infer": ("head",),
+    "changes": {"blk.{n}.attn_qkv": ("by head", "n_head", "n_head")},
 }  # fmt: skip
 LAYER, WORDS = "h.{n}", "word_embeddings.weight"
 

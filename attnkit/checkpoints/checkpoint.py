@@ -552,6 +552,8 @@ class Family(Protocol):
     FORMS      changes of config.json after which tensors or modules have other names
     TOKENIZER  the class of its tokenizer in transformers, where a folder may have none that states it
 
+    GGUF       the fields of its Architecture in GGUF files, all but the first
+
     of its modules in transformers, as the debugger reads their outputs:
     HAS_OWN_MODULES    False: names of modules do not lead to it, but to another family, or to none
     RENAMED_MODULES    patterns in published names, and what stands in their place since version 5
@@ -578,12 +580,15 @@ class Family(Protocol):
         """Where the parameters of each layer are stored."""
 
 
-def fact_of(family: Family, name: str, default: Any = None) -> Any:
+def fact_of(family: Family | str, name: str, default: Any = None) -> Any:
     """What the file of a family states under a name, or else that of the family it is a variant of.
 
-    >>> fact_of(find_family("gemma2"), "PREFIXES"), fact_of(find_family("gemma2"), "COLOR", "none")
+    family  its module, or its name in a Config
+
+    >>> fact_of("gemma2", "PREFIXES"), fact_of("gemma2", "COLOR", "none")
     (('model.',), 'none')
     """
+    family = find_family(family) if isinstance(family, str) else family
     while not hasattr(family, name) and hasattr(family, "VARIANT_OF"):
         family = family.VARIANT_OF
     return getattr(family, name, default)
@@ -644,10 +649,16 @@ def open_tokenizer(place: str | TokenizerFolder, side: str = "source") -> Tokeni
 
     if not isinstance(place, str):
         return load_tokenizer(place)
-    folder = TokenizerFolder(place, side)
-    if folder.family in FAMILIES:
-        folder.usual_class = fact_of(find_family(folder.family), "TOKENIZER", "")
-    return load_tokenizer(folder)
+    return load_tokenizer(TokenizerFolder(place, side, find_class))
+
+
+def find_class(family: str) -> str:
+    """The class of the tokenizers of a family in transformers; "" for none with rules of its own.
+
+    >>> find_class("qwen3"), find_class("bert")
+    ('Qwen2Tokenizer', '')
+    """
+    return str(fact_of(family, "TOKENIZER", "")) if family in FAMILIES else ""
 
 
 def is_tower(path: str) -> bool:
@@ -733,7 +744,7 @@ def override_tokens(reader: ConfigReader, values: Mapping[str, Any], path: str, 
 def _open_gguf(path: str) -> Checkpoint:
     from attnkit.checkpoints.gguf import open_model
 
-    reader, weights, tokenizer = open_model(path)
+    reader, weights, tokenizer = open_model(path, fact_of)
     config, params = read_model(import_family(reader), reader, weights)
     return Checkpoint(path, config, reader.values.plain, params, weights.files, reader.values.stated(), tokenizer)
 

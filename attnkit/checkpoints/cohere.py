@@ -50,3 +50,13 @@ def _map_qk_norm(raw: ConfigReader) -> dict[str, TensorSpec]:
     return {
         name: TensorSpec((f"{llama.LAYER}.self_attn.{part}.weight",), rows=counts[name]) for name, part in names.items()
     }
+
+
+def infer_norms(file: Any) -> dict[str, Any]:
+    return {"use_qk_norm": "blk.0.attn_q_norm.weight" in file.entries}
+
+
+GGUF = llama.USUAL_GGUF | {
+    "keys": llama.USUAL_GGUF["keys"] | {"norm eps": "attention.layer_norm_epsilon", "logit factor": "logit_scale"},
+    "infer": (*llama.BIASED, "whole rotation", infer_norms),
+}

@@ -1,16 +1,21 @@
 """DeepSeek-V3: latent attention, and experts in groups that sigmoids choose from, after some dense layers."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import log
 from typing import Any
+
+import numpy as np
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.mixtral import MOST_EXPERTS, map_mixture
 from attnkit.checkpoints.qwen3_moe import MIXTURE, NAMES
 from attnkit.checkpoints.weights import Layers, Share, TensorSpec, Weights, map_linear, norm
+from attnkit.errors import DataError
 from attnkit.model.config import Config
 from attnkit.model.dense_attention import LatentConfig
+from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig
 
 VARIANT_OF = llama
@@ -19,6 +24,7 @@ FIELDS = llama.FIELDS | {
     "shared width": "n_shared_experts", "dense layers": "first_k_dense_replace",
     "router": "norm_topk_prob scoring_func", "expert factor": "routed_scaling_factor", "expert groups": "n_group",
 }  # fmt: skip
+SIGMOID = 2  # the rule of the router: expert_gating_func
 SMALLEST = {
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 2),
     "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0,
@@ -132,3 +138,84 @@ def map_deepseek(raw: ConfigReader) -> Layers:
         attention |= map_linear(ATTENTION, wq="q_proj", biased=False)
     layers = llama.map_llama(raw)
     return map_mixture({**layers, "decoder.{n}.self": attention}, MIXTURE, NAMES, "shared_experts")
+
+
+def infer_generation(file: Any) -> dict[str, Any]:
+    """The generation, by the rule of the router, the widths of a head, and the growth of a longer context."""
+    rotary = file.get_int("rope.dimension_count")
+    whole = {name: file.get_int(f"attention.{name}_length") for name in ("key", "value")}  # that of the latent vectors
+    key, value = (file.get_int(f"attention.{name}_length_mla", width) for name, width in whole.items())
+    file.used.add("attention.head_count_kv")  # 1: that of the latent vectors, too
+    has_correction = any(name.endswith(".exp_probs_b.bias") for name in file.entries)
+    softmax, rules = llama.SOFTMAX, (llama.SOFTMAX, SIGMOID)
+    rule = file.get_int("expert_gating_func", SIGMOID if has_correction else softmax)
+    if rule not in rules:
+        raise DataError(f"expert_gating_func {rule} is not supported here (expected {softmax} or {SIGMOID})", file.name)
+    groups = file.get_int("expert_group_count", 1)
+    limited = "group_limited_greedy" if groups > 1 else "greedy"
+    rope = file.rotation().get("rope_scaling", {})
+    growth = file.get("rope.scaling.yarn_log_multiplier")
+    if rope and growth:
+        rope |= dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * growth, 6))
+    return {
+        "model_type": "deepseek_v3" if rule == SIGMOID else "deepseek_v2",
+        "topk_method": "noaux_tc" if rule == SIGMOID else limited,
+        "norm_topk_prob": file.get("expert_weights_norm", False),
+        "q_lora_rank": file.get("attention.q_lora_rank"),
+        "num_key_value_heads": file.get("attention.head_count"),
+        "qk_nope_head_dim": key - rotary,
+        "v_head_dim": value,
+        "attention_bias": "blk.0.attn_kv_a_mqa.bias" in file.entries,
+        "rope_scaling": rope,
+        "n_group": groups,
+        "topk_group": file.get_int("expert_group_used_count", 1),
+    }
+
+
+def join_latent(keys: Array, contents: Array, values: Mapping[str, Any]) -> Array:
+    """The rows of keys (H, rank, K) and those of values (H, V, rank), by head.
+
+    >>> join_latent(np.array([[[1, 2]], [[3, 4]]]), np.array([[[5]], [[6]]]), {}).ravel()
+    array([1, 2, 5, 3, 4, 6])
+    """
+    return np.concatenate([keys.swapaxes(1, 2), contents], axis=1).reshape(-1, keys.shape[1])
+
+
+def latent_shape(keys: tuple[int, ...], contents: tuple[int, ...]) -> tuple[int, ...]:
+    (heads, rank, width), (also_heads, value, also_rank) = keys, contents
+    if (heads, rank) != (also_heads, also_rank):
+        raise ValueError
+    return heads * (width + value), rank
+
+
+GGUF: dict[str, Any] = {
+    "keys": {
+        "width": "embedding_length", "layers": "block_count", "heads": "attention.head_count",
+        "longest text": "context_length", "hidden width": "feed_forward_length",
+        "norm eps": "attention.layer_norm_rms_epsilon", "theta": "rope.freq_base",
+        "kv_lora_rank": "attention.kv_lora_rank", "qk_rope_head_dim": "rope.dimension_count",
+        "experts": "expert_count", "chosen experts": "expert_used_count", "shared width": "expert_shared_count",
+        "expert width": "expert_feed_forward_length", "dense layers": "leading_dense_block_count",
+        "expert factor": "expert_weights_scale",
+    },
+    "names": llama.name_gguf({
+        "attn_q_a": "self_attn.q_a_proj",
+        "attn_q_a_norm": "self_attn.q_a_layernorm",
+        "attn_q_b": "self_attn.q_b_proj",
+        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+        "attn_kv_b": "self_attn.kv_b_proj",  # of older files; newer ones have the parts
+        "attn_k_b": "self_attn.kv_b_proj",
+        "attn_v_b": "",
+        "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+        "ffn_gate_inp": "mlp.gate",
+        **{f"ffn_{name}_exps": f"mlp.experts.{{e}}.{name}_proj" for name in ("gate", "up", "down")},
+        **{f"ffn_{name}_shexp": f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "down")},
+    }),
+    "infer": ("head", infer_generation),
+    "changes": {
+        "blk.{n}.attn_k_b": (
+            join_latent, latent_shape, "blk.{n}.attn_v_b.weight"
+        )
+    },
+}  # fmt: skip

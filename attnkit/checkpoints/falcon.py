@@ -1,6 +1,7 @@
 """Falcon: serial or parallel sub-layers, one or two norms, fused projections in three orders, RoPE or ALiBi."""
 
 from dataclasses import replace
+from typing import Any
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -11,6 +12,7 @@ from attnkit.checkpoints.weights import (
     embedding_table,
     map_fused,
     map_linear,
+    name_blocks,
     norm,
     tied_head,
 )
@@ -23,6 +25,7 @@ FIELDS = llama.FIELDS | {
     "norm eps": "layer_norm_epsilon", "activation": "activation", "biases": "bias",
     "sub-layers": "parallel_attn new_decoder_architecture", "positions": "alibi",
 }  # fmt: skip
+SECOND_NORM = "blk.0.attn_norm_2.weight"
 LAYER, WORDS = "h.{n}", "word_embeddings.weight"
 
 
@@ -89,3 +92,33 @@ def _map_projections(raw: ConfigReader, is_biased: bool) -> dict[str, TensorSpec
     if raw.get_bool("multi_query", True):
         return map_fused("qkv", *names, units=(heads, 1, 1))
     return map_fused("qkv", *names, groups=heads)
+
+
+def infer_generation(file: Any) -> dict[str, Any]:
+    """The generation: one key and value for all heads, or groups of heads, with two norms or one."""
+    shared, has_two = file.get_int("attention.head_count_kv", 1), SECOND_NORM in file.entries
+    groups = {
+        "new_decoder_architecture": True,
+        "num_kv_heads": shared,
+        "num_ln_in_parallel_attn": 2 if has_two else 1,
+    }
+    of_heads = groups if has_two or shared > 1 else {"multi_query": True}
+    return {**of_heads, "bias": "blk.0.attn_output.bias" in file.entries}
+
+
+GGUF = llama.USUAL_GGUF | {
+    "keys": {
+        "width": "embedding_length", "layers": "block_count", "heads": "attention.head_count",
+        "longest text": "context_length", "hidden width": "feed_forward_length", "theta": "rope.freq_base",
+        "norm eps": "attention.layer_norm_epsilon",
+    },
+    "names": {"token_embd": "transformer.word_embeddings", "output_norm": "transformer.ln_f", "output": "lm_head"}
+    | name_blocks({
+        "attn_norm": "input_layernorm", "attn_norm_2": "ln_attn", "attn_qkv": "self_attention.query_key_value",
+        "attn_output": "self_attention.dense", "ffn_norm": "post_attention_layernorm", "ffn_up": "mlp.dense_h_to_4h",
+        "ffn_down": "mlp.dense_4h_to_h",
+    }, "transformer.h.{n}"),
+    "infer": (*llama.USUAL_GGUF["infer"], infer_generation),
+    "changes": {"blk.{n}.attn_qkv": ("by head", "num_attention_heads", "num_kv_heads")},
+    "instead": {SECOND_NORM: {"blk.{n}.attn_norm": "transformer.h.{n}.ln_mlp"}},
+}  # fmt: skip

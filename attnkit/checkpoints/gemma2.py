@@ -1,5 +1,6 @@
 """Gemma 2: Gemma with norms before and after each sub-layer, soft caps, and windows in every other layer."""
 
+from functools import partial
 from typing import Any
 
 from attnkit.checkpoints import gemma, llama
@@ -49,3 +50,28 @@ def read_sandwich(raw: ConfigReader, stored: Weights, size: int, **choices: Any)
 
 def map_layers(raw: ConfigReader) -> Layers:
     return gemma.map_gemma(raw, NORMS)
+
+
+def infer_query_scale(file: Any, layers: int) -> dict[str, Any]:
+    """The number whose root scores are divided by: of the model with so many layers, the largest, width by heads."""
+    width, heads = file.get_int("embedding_length"), file.get_int("attention.head_count")
+    is_largest = file.get_int("block_count") == layers and heads > 0
+    return {"query_pre_attn_scalar": width // heads if is_largest else file.head_dim()}
+
+
+GGUF = gemma.GGUF | {
+    "keys": gemma.GGUF["keys"]
+    | {
+        "windows": "attention.sliding_window",
+        "score cap": "attn_logit_softcapping",
+        "logit cap": "final_logit_softcapping",
+    },
+    "names": llama.name_gguf(
+        {
+            "post_attention_norm": "post_attention_layernorm",
+            "ffn_norm": "pre_feedforward_layernorm",
+            "post_ffw_norm": "post_feedforward_layernorm",
+        }
+    ),
+    "infer": (*gemma.GGUF["infer"], partial(infer_query_scale, layers=46)),
+}

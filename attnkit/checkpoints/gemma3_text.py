@@ -4,6 +4,7 @@ EmbeddingGemma is the same model as an encoder.
 """
 
 from dataclasses import replace
+from functools import partial
 
 from attnkit.checkpoints import gemma, gemma2, llama
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -47,3 +48,9 @@ def map_layers(raw: ConfigReader) -> Layers:
     if raw.get_bool("use_bidirectional_attention", False):
         return {name.replace("decoder.", "encoder."): specs for name, specs in layers.items()}
     return layers
+
+
+GGUF = gemma2.GGUF | {
+    "keys": gemma2.GGUF["keys"] | {"window theta": "rope.freq_base_swa"},
+    "infer": (*gemma.GGUF["infer"], partial(gemma2.infer_query_scale, layers=62)),
+}

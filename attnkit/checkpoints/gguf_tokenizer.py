@@ -116,6 +116,8 @@ OLDEST = "gpt-2"  # of other files that state no `pre`
 class GgufFolder(TokenizerFolder):
     """The tokenizer of a GGUF file as a folder: tokenizer.json, tokenizer.model, spiece.model or vocab.txt."""
 
+    usual_class = ""
+
     def __init__(self, path: str, metadata: Metadata, files: Sequence[str]) -> None:
         self.path, self.side, self.files = path, "source", [*files]
         self.metadata = metadata

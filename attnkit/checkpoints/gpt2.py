@@ -6,7 +6,16 @@ from typing import Any
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import (
+    Layers,
+    Weights,
+    embedding_table,
+    map_fused,
+    map_linear,
+    name_blocks,
+    norm,
+    tied_head,
+)
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -15,6 +24,22 @@ FIELDS = USUAL | {
     "layers": "n_layer", "width": "n_embd", "heads": "n_head", "hidden width": "n_inner", "longest text": "n_positions",
     "norm eps": "layer_norm_epsilon", "activation": "activation_function", "score scale": "scale_attn_weights",
     "scores by layer": "scale_attn_by_inverse_layer_idx", "dropout": "attn_pdrop embd_pdrop resid_pdrop",
+}  # fmt: skip
+GGUF: dict[str, Any] = {
+    "keys": {
+        "width": "embedding_length", "layers": "block_count", "heads": "attention.head_count",
+        "hidden width": "feed_forward_length", "longest text": "context_length",
+        "norm eps": "attention.layer_norm_epsilon",
+    },
+    "names": {"token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f", "output": "lm_head"}
+    | name_blocks({
+        "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
+        "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+    }, "h.{n}"),
+    "infer": ("head",),
+    "changes": dict.fromkeys(
+        (f"blk.{{n}}.{name}" for name in ("attn_qkv", "attn_output", "ffn_up", "ffn_down")), "transposed"
+    ),
 }  # fmt: skip
 LEARNS, TEMPLATE = ("causal",), "$A"
 TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<unk>"}

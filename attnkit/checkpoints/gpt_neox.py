@@ -4,7 +4,16 @@ from dataclasses import replace
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_fused, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import (
+    Layers,
+    Weights,
+    embedding_table,
+    map_fused,
+    map_linear,
+    name_blocks,
+    norm,
+    tied_head,
+)
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -13,6 +22,21 @@ FIELDS = llama.FIELDS | {
     "key/value heads": "", "head width": "", "norm eps": "layer_norm_eps", "biases": "attention_bias",
     "sub-layers": "use_parallel_residual", "theta": "rope_theta rotary_emb_base",
     "rotated features": "rotary_pct partial_rotary_factor",
+}  # fmt: skip
+GGUF = llama.USUAL_GGUF | {
+    "keys": {
+        "width": "embedding_length", "layers": "block_count", "hidden width": "feed_forward_length",
+        "heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
+        "longest text": "context_length", "head_dim": "attention.key_length", "theta": "rope.freq_base",
+        "norm eps": "attention.layer_norm_epsilon", "sub-layers": "use_parallel_residual",
+    },
+    "names": {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"}
+    | name_blocks({
+        "attn_norm": "input_layernorm", "attn_qkv": "attention.query_key_value", "attn_output": "attention.dense",
+        "ffn_norm": "post_attention_layernorm", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
+    }, "gpt_neox.layers.{n}"),
+    "infer": ("head", "rotation", ("rotated part", "rotary_pct")),
+    "changes": {"blk.{n}.attn_qkv": ("by head", "num_attention_heads", "num_attention_heads")},
 }  # fmt: skip
 LAYER, WORDS = "layers.{n}", "embed_in.weight"
 

@@ -1,10 +1,16 @@
 """gpt-oss: experts with bounded gates, sinks in attention, biases, and windows in every other layer."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.mixtral import MOST_EXPERTS
 from attnkit.checkpoints.weights import Layers, Share, TensorSpec, Weights
 from attnkit.model.config import Config
+from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig
 
 VARIANT_OF = llama
@@ -12,6 +18,18 @@ FIELDS = llama.WINDOWED | {
     "experts": "num_local_experts", "chosen experts": "num_experts_per_tok", "expert width": "intermediate_size",
     "gate bound": "swiglu_limit",
 }  # fmt: skip
+GGUF_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+    "ffn_gate_exps.weight": "mlp.experts.gate_up_proj",
+    "ffn_gate_exps.bias": "mlp.experts.gate_up_proj_bias",
+    "ffn_up_exps.weight": "",
+    "ffn_up_exps.bias": "",
+    "ffn_down_exps.weight": "mlp.experts.down_proj",
+    "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
+}
+SOFTMAX_OF_CHOSEN = 3  # the rule of the router: expert_gating_func
 MIXTURE = f"{llama.LAYER}.mlp"
 ALPHA = 1.702  # of the activation, as in quick-GELU
 
@@ -71,3 +89,55 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.{n}.router": router,
         "decoder.{n}.expert": expert,
     }
+
+
+def infer_rotation(file: Any) -> dict[str, Any]:
+    """The rotation, whose ramp does not begin and end at whole numbers. DataError for another rule of the router."""
+    found = file.rotation()
+    rope = {**found["rope_scaling"], "truncate": False} if found else {}
+    file.check_gating(SOFTMAX_OF_CHOSEN)
+    return {"rope_scaling": rope} if rope else {}
+
+
+def take_turns(gates: Array, linear: Array, values: Mapping[str, Any]) -> Array:
+    """Gates and linear parts (experts, ...), whose outputs take turns on the last axis.
+
+    >>> take_turns(np.array([[1, 2]]), np.array([[3, 4]]), {})
+    array([[1, 3, 2, 4]])
+    """
+    both = np.stack([part if part.ndim < 3 else part.swapaxes(-1, -2) for part in (gates, linear)], axis=-1)
+    return both.reshape(*both.shape[:-2], -1)
+
+
+def turns_shape(gates: tuple[int, ...], linear: tuple[int, ...]) -> tuple[int, ...]:
+    if gates != linear:
+        raise ValueError
+    experts, outputs, *inputs = gates
+    return (experts, *inputs, 2 * outputs)
+
+
+GGUF = llama.USUAL_GGUF | {
+    "keys": llama.USUAL_GGUF["keys"]
+    | {
+        "windows": "attention.sliding_window",
+        "experts": "expert_count",
+        "chosen experts": "expert_used_count",
+        "expert width": "expert_feed_forward_length",
+    },
+    "names": llama.name_gguf(GGUF_NAMES),
+    "infer": ("head", "biases", infer_rotation, "whole rotation"),
+    "changes": {
+        **{
+            f"blk.{{n}}.ffn_gate_exps.{ending}": (
+                take_turns,
+                turns_shape,
+                f"blk.{{n}}.ffn_up_exps.{ending}",
+            )
+            for ending in ("weight", "bias")
+        },
+        "blk.{n}.ffn_down_exps.weight": (
+            lambda array, values: array.swapaxes(-1, -2),
+            lambda shape: (shape[0], shape[2], shape[1]),
+        ),
+    },
+}

@@ -10,6 +10,17 @@ FIELDS = llama.FIELDS | {
     "score scale": "attention_multiplier", "embedding factor": "embedding_multiplier",
     "residual factor": "residual_multiplier", "logit factor": "logits_scaling",
 }  # fmt: skip
+GGUF = llama.USUAL_GGUF | {
+    "keys": llama.USUAL_GGUF["keys"]
+    | {
+        "score scale": "attention.scale",
+        "embedding factor": "embedding_scale",
+        "residual factor": "residual_scale",
+        "logit factor": "logit_scale",
+    },
+    "infer": (*llama.BIASED, "whole rotation"),
+    "changes": llama.UNROTATED,
+}
 map_layers = llama.map_layers
 
 

@@ -5,11 +5,21 @@ Other families begin with it, and say what differs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import (
+    Layers,
+    TensorSpec,
+    Weights,
+    embedding_table,
+    map_linear,
+    name_blocks,
+    norm,
+    tied_head,
+)
 from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
@@ -196,3 +206,55 @@ def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
     }
+
+
+UNROTATED = {
+    "blk.{n}.attn_q": ("rotated", "num_attention_heads"), "blk.{n}.attn_k": ("rotated", "num_key_value_heads"),
+}  # fmt: skip
+GGUF_LAYER = {
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+OF_MIXTRAL = {  # which is a Llama with experts to llama.cpp
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    **{
+        f"ffn_{name}{ending}": f"block_sparse_moe.experts.{{e}}.{short}"
+        for ending in ("_exps", ".{e}")
+        for name, short in (("gate", "w1"), ("up", "w3"), ("down", "w2"))
+    },
+}
+BIASED = ("head", "biases", "rotation")
+
+
+def name_gguf(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The published names by those of a GGUF file; more: of further tensors of a layer, or other ones."""
+    body = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    return body | name_blocks({**GGUF_LAYER, **more}, "model.layers.{n}")
+
+
+def infer_mixtral(file: Any) -> dict[str, Any]:
+    """Mixtral is a Llama with experts to llama.cpp, and Llama has none."""
+    if not file.get_int("expert_count"):
+        return {}
+    file.check_gating(SOFTMAX)
+    values = {"num_local_experts": file.get("expert_count"), "num_experts_per_tok": file.get("expert_used_count")}
+    return {"model_type": "mixtral", "sliding_window": None, **values}
+
+
+SOFTMAX = 1  # the rule of a router: expert_gating_func
+USUAL_GGUF: dict[str, Any] = {  # of the architectures that begin with it
+    "keys": {
+        "width": "embedding_length", "layers": "block_count", "hidden width": "feed_forward_length",
+        "heads": "attention.head_count", "key/value heads": "attention.head_count_kv", "longest text": "context_length",
+        "head width": "attention.key_length", "theta": "rope.freq_base", "norm eps": "attention.layer_norm_rms_epsilon",
+    },
+    "names": name_gguf(),
+    "infer": ("head", "rotation", "whole rotation"),
+}  # fmt: skip
+GGUF = USUAL_GGUF | {
+    "names": name_gguf(OF_MIXTRAL),
+    "infer": (*BIASED, "whole rotation", infer_mixtral),
+    "changes": UNROTATED,
+}

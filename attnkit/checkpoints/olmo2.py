@@ -1,5 +1,7 @@
 """OLMo 2: Llama with a norm after each sub-layer instead of before, and norms of whole queries and keys."""
 
+from typing import Any
+
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
@@ -24,3 +26,20 @@ def read_olmo(raw: ConfigReader, stored: Weights, theta: float) -> Config:
 def map_layers(raw: ConfigReader) -> Layers:
     is_biased = raw.get_bool("attention_bias", False)
     return llama.map_llama(raw, qkv_bias=is_biased, output_bias=is_biased, norms=NORMS, qk_norm=True)
+
+
+def infer_windows(file: Any) -> dict[str, Any]:
+    """OLMo 3 is OLMo 2 with windows to llama.cpp; the layers that have one may be stated."""
+    if not (window := file.get("attention.sliding_window")):
+        return {}
+    flags = file.get("attention.sliding_window_pattern", [])
+    kinds = [llama.SLIDING if has_window else llama.FULL for has_window in flags]
+    return {"model_type": "olmo3", "sliding_window": window, **({"layer_types": kinds} if kinds else {})}
+
+
+GGUF = llama.USUAL_GGUF | {
+    "names": llama.name_gguf(
+        {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+    ),
+    "infer": (*llama.BIASED, "whole rotation", infer_windows),
+}

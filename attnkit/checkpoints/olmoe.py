@@ -1,5 +1,7 @@
 """OLMoE: Llama with a mixture of experts in every layer, and norms of whole queries and keys."""
 
+from typing import Any
+
 from attnkit.checkpoints import llama, qwen3_moe
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.mixtral import MOST_EXPERTS, map_mixture
@@ -35,3 +37,15 @@ def map_layers(raw: ConfigReader) -> Layers:
     is_biased = raw.get_bool("attention_bias", False)
     layers = llama.map_llama(raw, qkv_bias=is_biased, output_bias=is_biased, qk_norm=True)
     return map_mixture(layers, qwen3_moe.MIXTURE, qwen3_moe.NAMES)
+
+
+def infer_clip(file: Any) -> dict[str, Any]:
+    clip = file.get("attention.clamp_kqv")
+    return {**qwen3_moe.infer_experts(file, False), **({"clip_qkv": clip} if clip else {})}
+
+
+GGUF = llama.USUAL_GGUF | {
+    "keys": llama.USUAL_GGUF["keys"] | {"experts": "expert_count", "chosen experts": "expert_used_count"},
+    "names": llama.name_gguf(qwen3_moe.GGUF_EXPERTS),
+    "infer": (*llama.USUAL_GGUF["infer"], infer_clip),
+}

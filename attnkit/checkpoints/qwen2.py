@@ -7,6 +7,7 @@ from attnkit.model.config import Config
 
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED
+GGUF = llama.USUAL_GGUF
 TOKENIZER = "Qwen2Tokenizer"
 
 

@@ -1,5 +1,7 @@
 """Qwen2 with experts: a mixture of experts in some layers, beside a network with a gate that all tokens share."""
 
+from functools import partial
+
 from attnkit.checkpoints import llama, qwen3_moe
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.mixtral import map_mixture
@@ -27,3 +29,12 @@ def map_layers(raw: ConfigReader) -> Layers:
     gate = TensorSpec((f"{qwen3_moe.MIXTURE}.shared_expert_gate.weight",), transposed=True)
     mixture["decoder.{n}.router"] = {**mixture["decoder.{n}.router"], "shared_gate": gate}
     return mixture
+
+
+GGUF = qwen3_moe.GGUF | {
+    "keys": qwen3_moe.GGUF["keys"] | {"shared width": "expert_shared_feed_forward_length"},
+    "infer": (*llama.USUAL_GGUF["infer"], partial(qwen3_moe.infer_experts, renormalizes=False)),
+    "changes": {
+        "blk.{n}.ffn_gate_inp_shexp": (lambda array, values: array.reshape(1, -1), lambda shape: (1, *shape[-1:]))
+    },
+}

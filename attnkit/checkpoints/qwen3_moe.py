@@ -1,5 +1,6 @@
 """Qwen3 with experts: Qwen3 with a mixture of experts in some layers."""
 
+from functools import partial
 from typing import Any
 
 from attnkit.checkpoints import llama, qwen3
@@ -15,6 +16,12 @@ FIELDS = llama.WINDOWED | {
     "expert width": "moe_intermediate_size", "dense layers": "mlp_only_layers decoder_sparse_step",
     "router": "norm_topk_prob",
 }  # fmt: skip
+GGUF_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    **{f"ffn_{name}_exps": f"mlp.experts.{{e}}.{name}_proj" for name in ("gate", "up", "down")},
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    **{f"ffn_{name}_shexp": f"mlp.shared_expert.{name}_proj" for name in ("gate", "up", "down")},
+}
 MIXTURE = f"{llama.LAYER}.mlp"
 NAMES = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
@@ -48,3 +55,21 @@ def read_experts(raw: ConfigReader, count: int, chosen: int, **choices: Any) -> 
 
 def map_layers(raw: ConfigReader) -> Layers:
     return map_mixture(qwen3.map_layers(raw), MIXTURE, NAMES)
+
+
+def infer_experts(file: Any, renormalizes: bool) -> dict[str, Any]:
+    """The rule of the router, which the architecture implies. DataError if the file states another."""
+    file.check_gating(llama.SOFTMAX)
+    return {"norm_topk_prob": renormalizes}
+
+
+GGUF = llama.USUAL_GGUF | {
+    "keys": llama.USUAL_GGUF["keys"]
+    | {
+        "experts": "expert_count",
+        "chosen experts": "expert_used_count",
+        "expert width": "expert_feed_forward_length",
+    },
+    "names": llama.name_gguf(GGUF_EXPERTS),
+    "infer": (*llama.BIASED, "whole rotation", partial(infer_experts, renormalizes=True)),
+}

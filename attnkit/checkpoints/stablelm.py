@@ -1,5 +1,7 @@
 """StableLM: Llama with layer norms, a rotation of a part of each head, and perhaps parallel sub-layers."""
 
+from typing import Any
+
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
@@ -43,3 +45,20 @@ def map_layers(raw: ConfigReader) -> Layers:
 def _map_norms(letter: str, heads: int) -> TensorSpec:
     """The norms of the heads of queries or keys, each a tensor of its own."""
     return TensorSpec((f"{llama.LAYER}.self_attn.{letter}_layernorm.norms.{{h}}.weight",), joined=heads)
+
+
+def infer_parts(file: Any) -> dict[str, Any]:
+    """What the tensors say. The key use_parallel_residual is true in files of either kind, and llama.cpp ignores it."""
+    file.get("use_parallel_residual")
+    return {
+        "use_parallel_residual": "blk.0.ffn_norm.weight" not in file.entries,
+        "use_qkv_bias": "blk.0.attn_q.bias" in file.entries,
+        "qk_layernorm": "blk.0.attn_q_norm.weight" in file.entries,
+    }
+
+
+GGUF = llama.USUAL_GGUF | {
+    "keys": llama.USUAL_GGUF["keys"] | {"norm eps": "attention.layer_norm_epsilon"},
+    "names": llama.name_gguf({f"attn_{letter}_norm": f"self_attn.{letter}_layernorm.norms.{{h}}" for letter in "qk"}),
+    "infer": ("head", infer_parts, ("rotated part", llama.PARTIAL)),
+}

@@ -12,6 +12,7 @@ from attnkit.checkpoints.weights import (
     Weights,
     embedding_table,
     map_linear,
+    name_blocks,
     norm,
     tied_head,
     tied_table,
@@ -153,3 +154,52 @@ def draw_initial(
     is_embedding = part in ("embed", "head") and name in ("table", "w")
     scale = 1.0 if is_embedding else deviations.get(name, config.width**-0.5)
     return "normal", float(raw.get("initializer_factor") or 1.0) * scale
+
+
+def infer_gates(file: Any) -> dict[str, Any]:
+    """The activation, which is that of the first models unless there are gates."""
+    decoder, eps = file.get("decoder_block_count"), file.get("attention.layer_norm_rms_epsilon")
+    return {
+        "feed_forward_proj": "gated-gelu" if GATE in file.entries else "relu",
+        "layer_norm_epsilon": file.get("attention.layer_norm_epsilon", eps),
+        "is_encoder_decoder": file.architecture == "t5",
+        **({"num_decoder_layers": decoder} if decoder else {}),
+    }
+
+
+GATE = "enc.blk.0.ffn_gate.weight"
+
+
+def name_gguf() -> dict[str, str]:
+    """The published names by those of a GGUF file."""
+    attention = {"attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_o": "o"}
+    inner = {f"attn_{key}": f"layer.0.SelfAttention.{key}" for key in attention.values()}
+    inner |= {"attn_norm": "layer.0.layer_norm", "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias"}
+    cross = {f"cross_{name}": f"layer.1.EncDecAttention.{key}" for name, key in attention.items()}
+    cross |= {"cross_attn_norm": "layer.1.layer_norm"}
+    names = {"token_embd": "shared", "output": "lm_head"}
+    for short, stack, number, others in (("enc", "encoder", 1, {}), ("dec", "decoder", 2, cross)):
+        ffn = {"ffn_norm": f"layer.{number}.layer_norm"}
+        dense = {"ffn_gate": "wi_0", "ffn_up": "wi", "ffn_down": "wo"}
+        ffn |= {name: f"layer.{number}.DenseReluDense.{key}" for name, key in dense.items()}
+        names |= name_blocks({**inner, **others, **ffn}, f"{stack}.block.{{n}}", f"{short}.blk.{{n}}")
+        names[f"{short}.output_norm"] = f"{stack}.final_layer_norm"
+    return names
+
+
+GGUF: dict[str, Any] = {
+    "keys": {
+        "width": "embedding_length", "num_layers": "block_count", "hidden width": "feed_forward_length",
+        "heads": "attention.head_count", "head width": "attention.key_length",
+        "norm eps": "attention.layer_norm_rms_epsilon", "longest text": "context_length",
+        "buckets": "attention.relative_buckets_count", "decoder_start_token_id": "decoder_start_token_id",
+    },
+    "names": name_gguf(),
+    "infer": ("head", infer_gates),
+    "instead": {
+        GATE: {
+            "enc.blk.{n}.ffn_up": "encoder.block.{n}.layer.1.DenseReluDense.wi_1",
+            "dec.blk.{n}.ffn_up": "decoder.block.{n}.layer.2.DenseReluDense.wi_1",
+        }
+    },
+}  # fmt: skip

@@ -355,6 +355,15 @@ def map_fused(
     return specs | (biases if bias else {})
 
 
+def name_blocks(names: Mapping[str, str], prefix: str, stored: str = "blk.{n}") -> dict[str, str]:
+    """The published names of the tensors of a layer, by their names in a GGUF file.
+
+    >>> name_blocks({"attn_q": "self_attn.q_proj"}, "model.layers.{n}")
+    {'blk.{n}.attn_q': 'model.layers.{n}.self_attn.q_proj'}
+    """
+    return {f"{stored}.{name}": published and f"{prefix}.{published}" for name, published in names.items()}
+
+
 def norm(name: str, biased: bool = True, offset: float = 0.0) -> dict[str, TensorSpec]:
     """Map gamma and beta of a norm to `weight` and `bias`, or to their old names.
 

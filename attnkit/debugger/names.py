@@ -460,7 +460,7 @@ def _hidden_states(stack: str, known: KnownModel) -> list[str]:
             break
         site = f"{step.layer}.residual" if step.adds_residual else step.layer
         states = [*states[: 0 if number is None else number + 1], site]
-    has_norm = config.stack(stack).final_norm and fact_of(find_family(config.family), "RETURNS_LAST_NORM", True)
+    has_norm = config.stack(stack).final_norm and fact_of(config.family, "RETURNS_LAST_NORM", True)
     return [*states[:-1], f"{stack}.norm"] if has_norm else states
 
 

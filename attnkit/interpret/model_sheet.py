@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checkpoints.checkpoint import fact_of, find_family
+from attnkit.checkpoints.checkpoint import fact_of
 from attnkit.checkpoints.config_reader import Fields, keys_of
 from attnkit.checkpoints.generation_defaults import key_of, list_defaults
 from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table
@@ -65,7 +65,7 @@ def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
         "pooling": config.pooling * config.is_head_pooled,
         "tokens": tokens_text(config.special),
     }
-    fields = fact_of(find_family(config.family), "FIELDS")
+    fields = fact_of(config.family, "FIELDS")
     facts = [Fact(name, value, *find_key(fields, checkpoint.keys, name)) for name, value in rows.items() if value]
     asked = list_defaults(checkpoint.generation)
     flags = " ".join(f"{flag_name(name)} {value}" for name, value in asked.items())

@@ -205,13 +205,11 @@ class TokenizerFolder:
 
     side   "source" or "target" of a translation
     names  the files in the folder; files: the paths of those that have been read
-    usual_class  the class of transformers that tokenizers of its family have, "" for one without rules of its own
+    find_class  a family -> the class of transformers that its tokenizers have, "" for one without rules of its own
     """
 
-    usual_class = ""
-
-    def __init__(self, path: str, side: str = "source") -> None:
-        self.path, self.side = path, side
+    def __init__(self, path: str, side: str = "source", find_class: Callable[[str], str] = lambda family: "") -> None:
+        self.path, self.side, self.find_class = path, side, find_class
         self.files: list[str] = []
         try:
             self.names = frozenset(os.listdir(path))
@@ -270,6 +268,11 @@ class TokenizerFolder:
     def family(self) -> str:
         """The `model_type` of config.json, or ""."""
         return str(self.read_json("config.json").get("model_type") or "")
+
+    @cached_property
+    def usual_class(self) -> str:
+        """The class of transformers that tokenizers of its family have, or ""."""
+        return self.find_class(self.family)
 
     @cached_property
     def tokenizer_class(self) -> str:

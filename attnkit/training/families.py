@@ -102,7 +102,7 @@ def new_config(recipe: Recipe, positions: int, vocabulary: int, special: Mapping
 
 def _check_divisions(name: str, recipe: Recipe) -> None:
     """Raise UsageError for sizes of a new model that do not divide."""
-    positions = fact_of(find_family(name), "POSITIONS", "")
+    positions = fact_of(name, "POSITIONS", "")
     if has_option(name, "heads") and recipe.dim % recipe.heads:
         raise UsageError(f"dim {recipe.dim} is not divisible by heads {recipe.heads}")
     if has_option(name, "patch") and recipe.size % recipe.patch:
@@ -189,17 +189,17 @@ def learns(family: str, kind: str) -> bool:
     >>> learns("lstm", "labels"), learns("vit", "causal")
     (True, False)
     """
-    return kind in fact_of(find_family(family), "LEARNS", ())
+    return kind in fact_of(family, "LEARNS", ())
 
 
 def can_choose_pairs(family: str) -> bool:
     """Whether a family learns from pairs if it is asked to, and from other texts if not."""
-    return "pairs" in fact_of(find_family(family), "LEARNS", ())[1:]
+    return "pairs" in fact_of(family, "LEARNS", ())[1:]
 
 
 def has_option(family: str, name: str) -> bool:
     """Whether an option of a new model, by its name, is one of a family, or of all of them."""
-    options = fact_of(find_family(family), "OPTIONS", USUAL_OPTIONS) if family in FAMILIES else ()
+    options = fact_of(family, "OPTIONS", USUAL_OPTIONS) if family in FAMILIES else ()
     return name not in OWN_OPTIONS or name in options
 
 

@@ -158,7 +158,7 @@ def prepare_new(recipe: Recipe, raw: dict[str, Any], text: str, name: str) -> In
     family = raw["model_type"]
     labels, words = read_labels(recipe, family, (), text, name)
     tokenizers, files = new_tokenizers(recipe, family, words, name)
-    first, *others = fact_of(find_family(family), "LEARNS")
+    first, *others = fact_of(family, "LEARNS")
     kind = "labels" if labels else "pairs" if recipe.pairs and "pairs" in others else first
     vocabulary = describe_vocabulary(kind, family, tokenizers, None, recipe.tokens or "the tokenizer")._replace(
         labels=labels
@@ -251,7 +251,7 @@ def describe_vocabulary(
     for token in NEEDED[kind]:
         if token not in known:
             raise DataError(f"it has no {token} token, which this family needs", name)
-    replacing = fact_of(find_family(family), "SENTINELS", ())
+    replacing = fact_of(family, "SENTINELS", ())
     sentinels = tuple(ids[token] for token in replacing if token in ids)
     if kind == "spans" and not sentinels:
         raise DataError(f"it has no {replacing[0]}, which replaces a span", name)

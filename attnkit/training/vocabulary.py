@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attnkit import callbacks
-from attnkit.checkpoints.checkpoint import fact_of, find_family
+from attnkit.checkpoints.checkpoint import fact_of
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted
 from attnkit.formats.streams import Buffer
 from attnkit.libraries import call_library, import_library
@@ -59,7 +59,7 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
     if not any(texts):
         raise DataError("empty text", name)
     special = family_tokens(family)
-    if fact_of(find_family(family), "TOKENIZER") == "MarianTokenizer" and kind.kind not in WHOLE:
+    if fact_of(family, "TOKENIZER") == "MarianTokenizer" and kind.kind not in WHOLE:
         return train_sentencepiece_models(kind, special, "\n".join(texts), name)
     specials = re.compile("|".join(map(re.escape, special.tokens)))
     texts = [part for text in texts for part in specials.split(text)]

@@ -9,6 +9,7 @@ import safetensors.numpy
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.checkpoint import fact_of
 from attnkit.checkpoints.gguf import open_model
 from attnkit.errors import DataError
 from attnkit.formats import gguf
@@ -132,7 +133,7 @@ def test_tensors_without_numbers_are_no_experts(tmp_path):
 def test_pooling_of_another_type(tmp_path):
     (tmp_path / "m.gguf").write_bytes(convert("bert-mlm", {"bert.pooling_type": "mean"}))
     with pytest.raises(DataError, match=r"bert\.pooling_type is 'mean' \(expected a whole number from 0\)"):
-        assert open_model(str(tmp_path / "m.gguf"))[2].pool
+        assert open_model(str(tmp_path / "m.gguf"), fact_of)[2].pool
 
 
 FAULTS = {

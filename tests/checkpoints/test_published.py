@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from attnkit.checkpoints import FAMILIES
-from attnkit.checkpoints.checkpoint import fact_of, find_family, import_family, read_family
+from attnkit.checkpoints.checkpoint import fact_of, import_family, read_family
 from attnkit.checkpoints.config_reader import ConfigReader, keys_of
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
@@ -27,7 +27,7 @@ PUBLISHED = json.loads((REFERENCES / "published.json").read_text())
 LAYERS = 4  # of each model that is opened, which begin with the dense ones of DeepSeek
 EXPERTS = 16
 COUNTS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-COUNTS_OF_LAYERS = {key for name in FAMILIES for key in keys_of(fact_of(find_family(name), "FIELDS"), "layers")}
+COUNTS_OF_LAYERS = {key for name in FAMILIES for key in keys_of(fact_of(name, "FIELDS"), "layers")}
 BY_LAYER = ("layer_types", "no_rope_layers", "attention_layers")
 
 

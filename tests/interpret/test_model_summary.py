@@ -10,7 +10,7 @@ import safetensors.numpy
 import attnkit
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.checkpoints.checkpoint import fact_of, find_family
+from attnkit.checkpoints.checkpoint import fact_of
 from attnkit.checkpoints.weights import open_weights
 from attnkit.cli import pipeline
 from attnkit.display import Style
@@ -352,7 +352,7 @@ def test_a_fact_names_its_key_and_whether_the_file_has_it():
 def test_every_key_that_a_family_reads_is_that_of_a_fact(name):
     checkpoint = open_checkpoint(str(MODELS / name))
     keys = {key.rpartition(".")[2] for key in checkpoint.keys}
-    fields = fact_of(find_family(checkpoint.config.family), "FIELDS")
+    fields = fact_of(checkpoint.config.family, "FIELDS")
     named = {key for words in fields.values() for key in words.split()}
     known = {"architectures", "num_labels", "is_decoder", "is_encoder_decoder", "add_cross_attention"}
     assert {key for key in keys - named - known if not key.endswith(("_token_id", "_ids")) and "-" not in key} <= OTHERS
