@@ -546,6 +546,7 @@ class Family(Protocol):
     """The module of a family. `fact_of` reads what else it states, PREFIXES and FIELDS in any case.
 
     PREFIXES   what published names of tensors may or may not begin with
+    WRITES_PREFIX  whether the files of today begin with the first of them
     FIELDS     a fact of the model -> the keys of config.json that state it
     VARIANT_OF the module that states what this one does not
     SMALLEST   values of config.json, beside sizes, that its smallest model needs

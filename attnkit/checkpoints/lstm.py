@@ -13,6 +13,7 @@ from attnkit.model.config import Config
 from attnkit.model.recurrent_config import RecurrentConfig
 
 PREFIXES = ("0.", "1.")  # fastai's: 0 the LSTMs, 1 the head
+WRITES_PREFIX = False
 FIELDS = USUAL | {
     "layers": "num_layers", "decoder": "num_layers", "embedding width": "embedding_size", "heads": "",
     "hidden width": "", "longest text": "",

@@ -6,6 +6,7 @@ from attnkit.checkpoints.weights import Layers, Weights, embedding_table, tied_h
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
+WRITES_PREFIX = False
 WORDS = "tokens_embed.weight"
 FIELDS = gpt2.FIELDS | {"hidden width": "", "activation": "afn"}
 TOKENIZER = "OpenAIGPTTokenizer"

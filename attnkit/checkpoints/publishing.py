@@ -18,8 +18,6 @@ from attnkit.model.dtypes import Array
 WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "vocab_", "predictions.", "generator_", "discriminator_",
                   "head.", "embed_out.", "lm_predictions.", "decoder.weight", "decoder.bias", "classifier.",
                   "classification_head.", "qa_outputs.")  # fmt: skip
-# whose files are published without it today
-FAMILIES_WITHOUT_PREFIX = ("t5", "mt5", "transformer", "openai-gpt", "seq2seq", "lstm")
 OPTIONAL = ("pooler.dense.weight", "pooler.weight")  # tensors that a model has only if they are stored
 
 
@@ -61,7 +59,7 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json", strict:
     family = import_family(reader)
     config, layers = read_family(family, reader, AllTensors(name, [], {}), strict)
     specs = expand_layers(config, layers)
-    prefix = "" if reader.get_str("model_type") in FAMILIES_WITHOUT_PREFIX else fact_of(family, "PREFIXES")[0]
+    prefix = fact_of(family, "PREFIXES")[0] if fact_of(family, "WRITES_PREFIX", True) else ""
     shapes: dict[str, tuple[int, ...]] = {}
     parameters: dict[str, tuple[str, ...]] = {}
     names: dict[str, tuple[str, ...]] = {}

@@ -13,6 +13,7 @@ from attnkit.errors import UsageError
 from attnkit.model.recurrent_config import DecoderConfig, RecurrentConfig, RecurrentStack
 
 PREFIXES = ()
+WRITES_PREFIX = False
 FIELDS = USUAL | {
     "encoder layers": "encoder_layers", "decoder layers": "decoder_layers", "encoder": "encoder_layers",
     "decoder": "decoder_layers", "decoder vocabulary": "decoder_vocab_size", "embedding width": "embedding_size",

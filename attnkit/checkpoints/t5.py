@@ -21,6 +21,7 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
+WRITES_PREFIX = False
 SHARED = "shared.weight"
 FIELDS = USUAL | {
     "encoder layers": "num_layers", "decoder layers": "num_decoder_layers", "heads": "num_heads",

@@ -15,6 +15,7 @@ from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("transformer.", "model.")
+WRITES_PREFIX = False
 FIELDS = USUAL | {
     "encoder layers": "num_encoder_layers", "decoder layers": "num_decoder_layers", "heads": "nhead",
     "hidden width": "dim_feedforward", "width": "d_model", "norm places": "norm_first", "activation": "activation",

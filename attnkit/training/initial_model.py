@@ -315,7 +315,7 @@ def prepare_images(recipe: Recipe, images: ImageFolder, checkpoint: Checkpoint |
     else:
         labels, name = keep_labels(checkpoint, labels), os.path.join(checkpoint.place, CONFIG)
         raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype", "num_labels")}
-        raw["architectures"] = ["ViTForImageClassification"]
+        raw["architectures"] = fact_of(checkpoint.config.family, "new_values")(recipe, {})["architectures"]
     raw |= label_values(labels)
     table, tensors = published_tensors(raw, name), initial_tensors(raw, recipe.seed, name)
     if checkpoint is not None:
