@@ -100,11 +100,10 @@ def infer_segments(file: Any) -> dict[str, Any]:
 
 
 GGUF: dict[str, Any] = {
-    "keys": {
-        "width": "embedding_length", "layers": "block_count", "hidden width": "feed_forward_length",
-        "heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
-        "longest text": "context_length", "norm eps": "attention.layer_norm_epsilon",
-    },
+    "keys": (
+        "width", "layers", "hidden width", "heads", ("num_key_value_heads", "key/value heads"), "longest text",
+        "norm eps",
+    ),
     "names": {
         "token_embd": "embeddings.word_embeddings", "token_types": "embeddings.token_type_embeddings",
         "position_embd": "embeddings.position_embeddings", "token_embd_norm": "embeddings.LayerNorm",

@@ -22,10 +22,7 @@ FIELDS = USUAL | {  # the sizes with the key of the file, and the other that pub
     "hidden width": "", "norm eps": "layer_norm_epsilon",
 }  # fmt: skip
 GGUF: dict[str, Any] = {
-    "keys": {
-        "hidden_size": "embedding_length", "n_layer": "block_count", "n_head": "attention.head_count",
-        "norm eps": "attention.layer_norm_epsilon",
-    },
+    "keys": (("hidden_size", "width"), ("n_layer", "layers"), ("n_head", "heads"), "norm eps"),
     "names": {
         "token_embd": "word_embeddings", "token_embd_norm": "word_embeddings_layernorm", "output_norm": "ln_f",
         "output": "lm_head",

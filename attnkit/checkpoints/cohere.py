@@ -57,6 +57,6 @@ def infer_norms(file: Any) -> dict[str, Any]:
 
 
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"] | {"norm eps": "attention.layer_norm_epsilon", "logit factor": "logit_scale"},
+    "keys": (*llama.GGUF_SIZES, "norm eps", "logit factor"),
     "infer": (*llama.BIASED, "whole rotation", infer_norms),
 }

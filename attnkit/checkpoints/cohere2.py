@@ -10,12 +10,7 @@ from attnkit.model.config import Config
 VARIANT_OF = cohere
 FIELDS = cohere.FIELDS | {"windows": "sliding_window", "unrotated layers": "layer_types"}
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"]
-    | {
-        "norm eps": "attention.layer_norm_epsilon",
-        "windows": "attention.sliding_window",
-        "logit factor": "logit_scale",
-    },
+    "keys": (*llama.GGUF_SIZES, "norm eps", "windows", "logit factor"),
     "infer": (*llama.BIASED, "whole rotation"),
 }
 map_layers = cohere.map_layers

@@ -189,15 +189,11 @@ def latent_shape(keys: tuple[int, ...], contents: tuple[int, ...]) -> tuple[int,
 
 
 GGUF: dict[str, Any] = {
-    "keys": {
-        "width": "embedding_length", "layers": "block_count", "heads": "attention.head_count",
-        "longest text": "context_length", "hidden width": "feed_forward_length",
-        "norm eps": "attention.layer_norm_rms_epsilon", "theta": "rope.freq_base",
-        "kv_lora_rank": "attention.kv_lora_rank", "qk_rope_head_dim": "rope.dimension_count",
-        "experts": "expert_count", "chosen experts": "expert_used_count", "shared width": "expert_shared_count",
-        "expert width": "expert_feed_forward_length", "dense layers": "leading_dense_block_count",
-        "expert factor": "expert_weights_scale",
-    },
+    "keys": (
+        "width", "layers", "heads", "longest text", "hidden width", ("rms_norm_eps", "rms norm eps"), "theta",
+        ("kv_lora_rank", "latent width"), ("qk_rope_head_dim", "rotated width"), "experts", "chosen experts",
+        ("n_shared_experts", "shared experts"), "expert width", "dense layers", "expert factor",
+    ),
     "names": llama.name_gguf({
         "attn_q_a": "self_attn.q_a_proj",
         "attn_q_a_norm": "self_attn.q_a_layernorm",

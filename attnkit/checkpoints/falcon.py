@@ -107,11 +107,7 @@ def infer_generation(file: Any) -> dict[str, Any]:
 
 
 GGUF = llama.USUAL_GGUF | {
-    "keys": {
-        "width": "embedding_length", "layers": "block_count", "heads": "attention.head_count",
-        "longest text": "context_length", "hidden width": "feed_forward_length", "theta": "rope.freq_base",
-        "norm eps": "attention.layer_norm_epsilon",
-    },
+    "keys": ("width", "layers", "heads", "longest text", "hidden width", "theta", "norm eps"),
     "names": {"token_embd": "transformer.word_embeddings", "output_norm": "transformer.ln_f", "output": "lm_head"}
     | name_blocks({
         "attn_norm": "input_layernorm", "attn_norm_2": "ln_attn", "attn_qkv": "self_attention.query_key_value",

@@ -14,10 +14,7 @@ VARIANT_OF = llama
 FIELDS = llama.FIELDS | {"activation": "hidden_act hidden_activation"}
 GGUF_NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm")
 GGUF = llama.USUAL_GGUF | {
-    "changes": {
-        **{f"blk.{{n}}.{name}": "less one" for name in GGUF_NORMS},
-        "output_norm": "less one",
-    },
+    "changes": {**{f"blk.{{n}}.{name}": "less one" for name in GGUF_NORMS}, "output_norm": "less one"}
 }
 SCALES_EMBEDDINGS = True
 ACTIVATIONS = PUBLISHED | {"gelu": "gelu-tanh"}  # what files of the first Gemma mean by gelu

@@ -60,12 +60,7 @@ def infer_query_scale(file: Any, layers: int) -> dict[str, Any]:
 
 
 GGUF = gemma.GGUF | {
-    "keys": gemma.GGUF["keys"]
-    | {
-        "windows": "attention.sliding_window",
-        "score cap": "attn_logit_softcapping",
-        "logit cap": "final_logit_softcapping",
-    },
+    "keys": (*gemma.GGUF["keys"], "windows", "score cap", "logit cap"),
     "names": llama.name_gguf(
         {
             "post_attention_norm": "post_attention_layernorm",

@@ -51,6 +51,6 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 GGUF = gemma2.GGUF | {
-    "keys": gemma2.GGUF["keys"] | {"window theta": "rope.freq_base_swa"},
+    "keys": (*gemma2.GGUF["keys"], "window theta"),
     "infer": (*gemma.GGUF["infer"], partial(gemma2.infer_query_scale, layers=62)),
 }

@@ -56,6 +56,39 @@ KINDS: dict[str, Kind[Any]] = {  # of keys after the name of the architecture; a
     ),
 }  # fmt: skip
 
+METADATA = {  # fact of a model -> the key that states it, after the name of the architecture
+    "width": "embedding_length",
+    "layers": "block_count",
+    "hidden width": "feed_forward_length",
+    "heads": "attention.head_count",
+    "key/value heads": "attention.head_count_kv",
+    "head width": "attention.key_length",
+    "latent width": "attention.kv_lora_rank",
+    "rotated width": "rope.dimension_count",
+    "longest text": "context_length",
+    "shorter text": "rope.scaling.original_context_length",
+    "theta": "rope.freq_base",
+    "window theta": "rope.freq_base_swa",
+    "windows": "attention.sliding_window",
+    "buckets": "attention.relative_buckets_count",
+    "norm eps": "attention.layer_norm_epsilon",
+    "rms norm eps": "attention.layer_norm_rms_epsilon",
+    "score scale": "attention.scale",
+    "score cap": "attn_logit_softcapping",
+    "embedding factor": "embedding_scale",
+    "residual factor": "residual_scale",
+    "logit factor": "logit_scale",
+    "logit cap": "final_logit_softcapping",
+    "sub-layers": "use_parallel_residual",
+    "experts": "expert_count",
+    "chosen experts": "expert_used_count",
+    "shared experts": "expert_shared_count",
+    "expert width": "expert_feed_forward_length",
+    "shared width": "expert_shared_feed_forward_length",
+    "dense layers": "leading_dense_block_count",
+    "expert factor": "expert_weights_scale",
+    "first token": "decoder_start_token_id",
+}
 AGAIN = {  # keys that no family reads, and what they have to be equal to
     "attention.value_length": "attention.key_length",
     "attention.head_count_kv": "attention.head_count",
@@ -81,7 +114,7 @@ class Architecture(NamedTuple):
     """An architecture of llama.cpp.
 
     model_type  the family
-    keys        fact of FIELDS, or key of config.json -> key of the metadata, after the name of the architecture
+    keys        the facts that the metadata state: names in FIELDS and in METADATA, or a key of config.json and a name
     names       name in the file, without .weight -> published name; {n} is the number of a layer, {h} of a head and {e}
                 of an expert, of which the file has all in one tensor, unless its name has {e} too. With .weight the
                 published name has another ending; "": the tensor is a part of what another one is published as
@@ -93,7 +126,7 @@ class Architecture(NamedTuple):
     """
 
     model_type: str
-    keys: Mapping[str, str]
+    keys: tuple[str | tuple[str, str], ...]
     names: Mapping[str, str]
     infer: tuple[Any, ...]
     changes: Mapping[str, Any] = {}
@@ -101,7 +134,8 @@ class Architecture(NamedTuple):
 
     def keys_of(self, fields: Fields) -> dict[str, str]:
         """The keys of the metadata by those of config.json, the first ones of a family that state a fact."""
-        return {(fields.get(fact) or fact).split()[0]: key for fact, key in self.keys.items()}
+        rows = ((fields[one].split()[0], one) if isinstance(one, str) else one for one in self.keys)
+        return {key: METADATA[fact] for key, fact in rows}
 
     def change_of(self, *names: str) -> Change | None:
         """What llama.cpp does to a tensor, the first of these names that has an entry."""

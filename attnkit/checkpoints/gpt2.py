@@ -26,11 +26,7 @@ FIELDS = USUAL | {
     "scores by layer": "scale_attn_by_inverse_layer_idx", "dropout": "attn_pdrop embd_pdrop resid_pdrop",
 }  # fmt: skip
 GGUF: dict[str, Any] = {
-    "keys": {
-        "width": "embedding_length", "layers": "block_count", "heads": "attention.head_count",
-        "hidden width": "feed_forward_length", "longest text": "context_length",
-        "norm eps": "attention.layer_norm_epsilon",
-    },
+    "keys": ("width", "layers", "heads", "hidden width", "longest text", "norm eps"),
     "names": {"token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f", "output": "lm_head"}
     | name_blocks({
         "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",

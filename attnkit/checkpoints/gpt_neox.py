@@ -24,12 +24,10 @@ FIELDS = llama.FIELDS | {
     "rotated features": "rotary_pct partial_rotary_factor",
 }  # fmt: skip
 GGUF = llama.USUAL_GGUF | {
-    "keys": {
-        "width": "embedding_length", "layers": "block_count", "hidden width": "feed_forward_length",
-        "heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
-        "longest text": "context_length", "head_dim": "attention.key_length", "theta": "rope.freq_base",
-        "norm eps": "attention.layer_norm_epsilon", "sub-layers": "use_parallel_residual",
-    },
+    "keys": (
+        "width", "layers", "hidden width", "heads", ("num_key_value_heads", "key/value heads"), "longest text",
+        ("head_dim", "head width"), "theta", "norm eps", "sub-layers",
+    ),
     "names": {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"}
     | name_blocks({
         "attn_norm": "input_layernorm", "attn_qkv": "attention.query_key_value", "attn_output": "attention.dense",

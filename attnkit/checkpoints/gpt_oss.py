@@ -117,22 +117,12 @@ def turns_shape(gates: tuple[int, ...], linear: tuple[int, ...]) -> tuple[int, .
 
 
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"]
-    | {
-        "windows": "attention.sliding_window",
-        "experts": "expert_count",
-        "chosen experts": "expert_used_count",
-        "expert width": "expert_feed_forward_length",
-    },
+    "keys": (*llama.USUAL_GGUF["keys"], "windows", "experts", "chosen experts", "expert width"),
     "names": llama.name_gguf(GGUF_NAMES),
     "infer": ("head", "biases", infer_rotation, "whole rotation"),
     "changes": {
         **{
-            f"blk.{{n}}.ffn_gate_exps.{ending}": (
-                take_turns,
-                turns_shape,
-                f"blk.{{n}}.ffn_up_exps.{ending}",
-            )
+            f"blk.{{n}}.ffn_gate_exps.{ending}": (take_turns, turns_shape, f"blk.{{n}}.ffn_up_exps.{ending}")
             for ending in ("weight", "bias")
         },
         "blk.{n}.ffn_down_exps.weight": (

@@ -11,13 +11,7 @@ FIELDS = llama.FIELDS | {
     "residual factor": "residual_multiplier", "logit factor": "logits_scaling",
 }  # fmt: skip
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"]
-    | {
-        "score scale": "attention.scale",
-        "embedding factor": "embedding_scale",
-        "residual factor": "residual_scale",
-        "logit factor": "logit_scale",
-    },
+    "keys": (*llama.USUAL_GGUF["keys"], "score scale", "embedding factor", "residual factor", "logit factor"),
     "infer": (*llama.BIASED, "whole rotation"),
     "changes": llama.UNROTATED,
 }

@@ -244,12 +244,11 @@ def infer_mixtral(file: Any) -> dict[str, Any]:
 
 
 SOFTMAX = 1  # the rule of a router: expert_gating_func
+GGUF_SIZES = (
+    "width", "layers", "hidden width", "heads", "key/value heads", "longest text", "head width", "theta",
+)  # fmt: skip
 USUAL_GGUF: dict[str, Any] = {  # of the architectures that begin with it
-    "keys": {
-        "width": "embedding_length", "layers": "block_count", "hidden width": "feed_forward_length",
-        "heads": "attention.head_count", "key/value heads": "attention.head_count_kv", "longest text": "context_length",
-        "head width": "attention.key_length", "theta": "rope.freq_base", "norm eps": "attention.layer_norm_rms_epsilon",
-    },
+    "keys": (*GGUF_SIZES, ("rms_norm_eps", "rms norm eps")),
     "names": name_gguf(),
     "infer": ("head", "rotation", "whole rotation"),
 }  # fmt: skip

@@ -32,7 +32,7 @@ def infer_clip(file: Any) -> dict[str, Any]:
 
 
 GGUF = llama.USUAL_GGUF | {
-    "keys": {fact: key for fact, key in llama.USUAL_GGUF["keys"].items() if fact != "norm eps"},
+    "keys": llama.GGUF_SIZES,
     "infer": ("head", "rotation", "whole rotation", infer_clip),
     "changes": llama.UNROTATED,
 }

@@ -45,7 +45,7 @@ def infer_clip(file: Any) -> dict[str, Any]:
 
 
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"] | {"experts": "expert_count", "chosen experts": "expert_used_count"},
+    "keys": (*llama.USUAL_GGUF["keys"], "experts", "chosen experts"),
     "names": llama.name_gguf(qwen3_moe.GGUF_EXPERTS),
     "infer": (*llama.USUAL_GGUF["infer"], infer_clip),
 }

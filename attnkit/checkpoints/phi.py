@@ -11,7 +11,7 @@ FIELDS = llama.FIELDS | {
     "norm eps": "layer_norm_eps", "query-key norm": "qk_layernorm", "rotated features": "partial_rotary_factor",
 }  # fmt: skip
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"] | {"norm eps": "attention.layer_norm_epsilon"},
+    "keys": (*llama.GGUF_SIZES, "norm eps"),
     "names": llama.name_gguf({"attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"})
     | {"output_norm": "model.final_layernorm"},
     "infer": ("head", "rotation", ("rotated part", llama.PARTIAL)),

@@ -8,11 +8,7 @@ from attnkit.model.config import Config
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED | {"rotated features": "partial_rotary_factor"}
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"]
-    | {
-        "windows": "attention.sliding_window",
-        "original_max_position_embeddings": "rope.scaling.original_context_length",
-    },
+    "keys": (*llama.USUAL_GGUF["keys"], "windows", ("original_max_position_embeddings", "shorter text")),
     "names": llama.name_gguf({"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}),
     "infer": ("head", "rotation", ("rotated part", llama.PARTIAL)),
 }

@@ -32,7 +32,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 GGUF = qwen3_moe.GGUF | {
-    "keys": qwen3_moe.GGUF["keys"] | {"shared width": "expert_shared_feed_forward_length"},
+    "keys": (*qwen3_moe.GGUF["keys"], "shared width"),
     "infer": (*llama.USUAL_GGUF["infer"], partial(qwen3_moe.infer_experts, renormalizes=False)),
     "changes": {
         "blk.{n}.ffn_gate_inp_shexp": (lambda array, values: array.reshape(1, -1), lambda shape: (1, *shape[-1:]))

@@ -6,9 +6,7 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
 VARIANT_OF = qwen2
-GGUF = llama.USUAL_GGUF | {
-    "infer": (*llama.BIASED, "whole rotation"),
-}
+GGUF = llama.USUAL_GGUF | {"infer": (*llama.BIASED, "whole rotation")}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

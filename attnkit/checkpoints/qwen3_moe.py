@@ -64,12 +64,7 @@ def infer_experts(file: Any, renormalizes: bool) -> dict[str, Any]:
 
 
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"]
-    | {
-        "experts": "expert_count",
-        "chosen experts": "expert_used_count",
-        "expert width": "expert_feed_forward_length",
-    },
+    "keys": (*llama.USUAL_GGUF["keys"], "experts", "chosen experts", "expert width"),
     "names": llama.name_gguf(GGUF_EXPERTS),
     "infer": (*llama.BIASED, "whole rotation", partial(infer_experts, renormalizes=True)),
 }

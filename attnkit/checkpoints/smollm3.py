@@ -9,10 +9,7 @@ from attnkit.model.config import Config
 
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED | {"unrotated layers": "no_rope_layers no_rope_layer_interval layer_types"}
-GGUF = llama.USUAL_GGUF | {
-    "infer": (*llama.BIASED, "whole rotation"),
-    "changes": llama.UNROTATED,
-}
+GGUF = llama.USUAL_GGUF | {"infer": (*llama.BIASED, "whole rotation"), "changes": llama.UNROTATED}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -58,7 +58,7 @@ def infer_parts(file: Any) -> dict[str, Any]:
 
 
 GGUF = llama.USUAL_GGUF | {
-    "keys": llama.USUAL_GGUF["keys"] | {"norm eps": "attention.layer_norm_epsilon"},
+    "keys": (*llama.GGUF_SIZES, "norm eps"),
     "names": llama.name_gguf({f"attn_{letter}_norm": f"self_attn.{letter}_layernorm.norms.{{h}}" for letter in "qk"}),
     "infer": ("head", infer_parts, ("rotated part", llama.PARTIAL)),
 }

@@ -189,12 +189,11 @@ def name_gguf() -> dict[str, str]:
 
 
 GGUF: dict[str, Any] = {
-    "keys": {
-        "width": "embedding_length", "num_layers": "block_count", "hidden width": "feed_forward_length",
-        "heads": "attention.head_count", "head width": "attention.key_length",
-        "norm eps": "attention.layer_norm_rms_epsilon", "longest text": "context_length",
-        "buckets": "attention.relative_buckets_count", "decoder_start_token_id": "decoder_start_token_id",
-    },
+    "keys": (
+        "width", ("num_layers", "layers"), "hidden width", "heads", "head width",
+        ("layer_norm_epsilon", "rms norm eps"), "longest text", "buckets",
+        ("decoder_start_token_id", "first token"),
+    ),
     "names": name_gguf(),
     "infer": ("head", infer_gates),
     "instead": {
