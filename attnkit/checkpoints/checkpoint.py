@@ -545,15 +545,14 @@ def file_digest(path: str, *stamp: int) -> str:
 class Family(Protocol):
     """The module of a family. `fact_of` reads what else it states, PREFIXES and FIELDS in any case.
 
-    PREFIXES   what published names of tensors may or may not begin with
-    WRITES_PREFIX  whether the files of today begin with the first of them
-    FIELDS     a fact of the model -> the keys of config.json that state it
-    VARIANT_OF the module that states what this one does not
-    SMALLEST   values of config.json, beside sizes, that its smallest model needs
-    FORMS      changes of config.json after which tensors or modules have other names
-    TOKENIZER  the class of its tokenizer in transformers, where a folder may have none that states it
-
-    GGUF       the fields of its Architecture in GGUF files, all but the first
+    PREFIXES           what published names of tensors may or may not begin with
+    WRITES_PREFIX      whether the names of today's files begin with the first of them
+    FIELDS             a fact of the model -> the keys of config.json that state it
+    VARIANT_OF         the module that states what this one does not
+    TOKENIZER          the class of its tokenizer in transformers, for folders that do not state it
+    GGUF               the fields of its Architecture in GGUF files, all but the first
+    SMALLEST           values of config.json, beside sizes, that its smallest model needs
+    FORMS              changes of config.json after which tensors or modules have other names
 
     of its modules in transformers, as the debugger reads their outputs:
     HAS_OWN_MODULES    False: names of modules do not lead to it, but to another family, or to none
