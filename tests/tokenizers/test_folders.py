@@ -162,7 +162,7 @@ class TestWordPiece:
     def test_an_added_token_that_cannot_have_its_id(self, tmp_path, added, problem):
         path = folder(tmp_path, vocab_txt=WORDS, added_tokens_json=added)
         with pytest.raises(DataError) as caught:
-            load_tokenizer(path)
+            open_tokenizer(path)
         assert str(caught.value).endswith(f"vocab.txt: added token {problem}")
 
     def test_added_tokens_are_whole(self, tmp_path):
@@ -297,5 +297,5 @@ def test_special_tokens_that_settings_do_not_name_are_those_of_the_class(family,
     merges = (MODELS / "gpt2" / "merges.txt").read_text()
     made = folder(tmp_path / family, vocab_json=vocabulary, merges_txt=merges, config_json={"model_type": family})
     around = 2 * (family in ("roberta", "bart"))
-    found = tuple(len(load_tokenizer(made).encode(text).ids) - around for text in LOOKS_SPECIAL)
+    found = tuple(len(open_tokenizer(made).encode(text).ids) - around for text in LOOKS_SPECIAL)
     assert found == counts
