@@ -222,8 +222,10 @@ def list_input(record: Record, stage: Stage) -> "Cells":
 
 
 def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
-    """Draw a line for each curve of losses, between its first and last number."""
-    if not views.are_losses(record) or views.requested_view(stage) or is_flag_set(stage, "rows"):
+    """Draw a line for each curve of losses, between its first and last number; "" for a single report."""
+    if not views.are_losses(record) or len(record["x"]) == 1:
+        return ""
+    if views.requested_view(stage) or is_flag_set(stage, "rows"):
         return ""
     lines = []
     for name, losses in zip(record.labels["curve"], record["x"].T, strict=True):

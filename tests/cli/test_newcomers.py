@@ -76,3 +76,13 @@ def test_the_name_of_an_intermediate_as_an_output_file_is_noted(tmp_path):
     assert run.code == 0 and (tmp_path / "weights").exists()
     note = "attnkit attend: note: -o weights writes a file of that name; --emit weights makes the intermediate x\n"
     assert run.err == note
+
+
+def test_a_single_report_of_a_training_has_points_and_no_curve(tmp_path):
+    report = {"step": 3, "loss": 3.25, "held_out_loss": 3.5, "gradient_norm": 1.0, "learning_rate": 0.1, "tokens": 9}
+    (tmp_path / "training.jsonl").write_text(json.dumps(report | {"bits_per_byte": 4.0}) + "\n")
+    run = process.run("show", "training.jsonl", "-f", "table", cwd=tmp_path)
+    assert run.code == 0 and "→" not in run.out.decode() and "3.25" in run.out.decode()
+    assert process.run("show", "training.jsonl", "-o", "loss.svg", cwd=tmp_path).code == 0
+    drawing = (tmp_path / "loss.svg").read_text()
+    assert ">step<" in drawing and ">held_out_loss<" in drawing and drawing.count("<use ") == 2

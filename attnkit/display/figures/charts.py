@@ -51,9 +51,9 @@ LOSSES = ("step", "curve")  # the axes of a record of training
 def curves_section(view: TensorView, options: FigureOptions) -> Section:
     """A tensor as curves: a plot for each matrix, a curve for each of its columns.
 
-    If the rows are heads, or if there is a single row, each row is a curve over the columns. A plot has at most eight
-    curves; a note counts the others. NaN, infinity and masked cells interrupt a curve. Raises DataError if the mask
-    does not broadcast.
+    If the rows are heads, or if there is a single row that is no step, each row is a curve over the columns. A plot
+    has at most eight curves; a note counts the others. NaN, infinity and masked cells interrupt a curve. Raises
+    DataError if the mask does not broadcast.
     """
     if view.array.size == 0 or view.array.ndim == 0:
         reason = "empty" if view.array.size == 0 else "a single number has no curve"
@@ -72,15 +72,24 @@ def curves_section(view: TensorView, options: FigureOptions) -> Section:
 
 
 def orient_curves(view: TensorView) -> TensorView:
-    """Make each curve a column: transpose a tensor whose rows have no order."""
+    """Make each curve a column: transpose a tensor whose rows have no order, or a single row that is no step."""
     array, labels, mask = view.array, [*view.labels], view.mask
     axes = [escape(axis, DEFAULT_STYLE) for axis in view.axes]
     if array.ndim == 1:
         array, axes, labels = array[:, None], [*axes, ""], [*labels, [view.title]]
         mask = None if mask is None else mask[:, None]
-    elif mask is None and array.shape[-1] > 1 and (array.shape[-2] == 1 or axes[-2] in ROWS_WITHOUT_ORDER):
+    elif mask is None and array.shape[-1] > 1 and is_transposed(array.shape[-2], axes[-2]):
         array, axes[-2:], labels[-2:] = array.swapaxes(-1, -2), axes[:-3:-1], labels[:-3:-1]
     return TensorView(view.title, array, axes, labels, view.style, view.formula, mask)
+
+
+def is_transposed(rows: int, axis: str) -> bool:
+    """Whether the rows of an axis are curves, not its columns.
+
+    >>> is_transposed(4, "head"), is_transposed(1, "token"), is_transposed(1, "step"), is_transposed(4, "token")
+    (True, True, False, False)
+    """
+    return axis in ROWS_WITHOUT_ORDER or (rows == 1 and axis != "step")
 
 
 def paint_curves(axes: Any, part: Matrix, ends: tuple[float, float], names: Sequence[str]) -> None:
