@@ -31,20 +31,25 @@ def test_the_result_has_the_dtype_that_is_requested(family, stored, tmp_path):
         np.testing.assert_allclose(x, exact, rtol=0, atol=2e-5 * np.abs(exact).max())
 
 
-def decoded(folder, ids, dtype):
-    """What decode makes of a record of ids: its x, or the message of its error."""
+def decoded(folder, ids, dtype, **limit):
+    """What decode makes of a record of ids: its x, or the message of its error.
+
+    limit  of the tokens that are generated, whose rounding grows from one to the next
+    """
     try:
-        return attnkit.decode(Record({"ids": ids}), model=str(MODELS / folder), dtype=dtype)["x"], ""
+        return attnkit.decode(Record({"ids": ids}), model=str(MODELS / folder), dtype=dtype, **limit)["x"], ""
     except (DataError, UsageError) as error:
+        if limit and "needs a model that generates text" in str(error):
+            return decoded(folder, ids, dtype)
         return None, str(error)
 
 
 @pytest.mark.parametrize("ids", [IDS, IDS[None]], ids=["text", "batch"])
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_record_of_ids_is_decoded_alike_in_every_dtype(folder, ids):
-    usual, problem = decoded(folder, ids, None)
+    usual, problem = decoded(folder, ids, None, max_tokens=16)
     for dtype in ("float32", "float64"):
-        x, refusal = decoded(folder, ids, dtype)
+        x, refusal = decoded(folder, ids, dtype, max_tokens=16)
         assert refusal == problem
         if usual is not None and x.dtype.kind == "f":
             assert x.dtype == dtype
