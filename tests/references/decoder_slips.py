@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from make_slips import Norm, Port, own, slip, turned
+from make_slips import Norm, Port, change_norm, own, slip, turned
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -287,15 +287,7 @@ PLAIN_NORMS = ("qwen3", "olmo2", "gpt_neox", "cohere", "gpt_oss")
 
 def changed_norm(**changes: Any):
     def apply(port: Port):
-        path = port.path(last_layer_norm(port), "gamma")
-        before = port.model.get_submodule(path)
-        options = {
-            "kind": port.config.norm,
-            "weight": before.weight,
-            "bias": getattr(before, "bias", None),
-            "eps": port.config.eps,
-        }
-        port.replace(path, Norm(**{**options, **changes}))
+        change_norm(port, last_layer_norm(port), **changes)
         return []
 
     return apply

@@ -521,17 +521,22 @@ def last_norm(port: Port) -> str:
     ]
 
 
+def change_norm(port: Port, layer: str, **changes: Any) -> None:
+    """Put a Norm in place of the norm of a layer, like it but for these arguments."""
+    path = port.path(layer, "gamma")
+    old = port.model.get_submodule(path)
+    options = {
+        "kind": port.config.norm,
+        "weight": old.weight,
+        "bias": getattr(old, "bias", None),
+        "eps": port.config.eps,
+    }
+    port.replace(path, Norm(**{**options, **changes}))
+
+
 def norm(key: str, name: str, families=lambda port: True, **changes: Any):
     def apply(port: Port):
-        path = port.path(last_norm(port), "gamma")
-        old = port.model.get_submodule(path)
-        options = {
-            "kind": port.config.norm,
-            "weight": old.weight,
-            "bias": getattr(old, "bias", None),
-            "eps": port.config.eps,
-        }
-        port.replace(path, Norm(**{**options, **changes}))
+        change_norm(port, last_norm(port), **changes)
         return []
 
     slip(key, name, families=families)(apply)
