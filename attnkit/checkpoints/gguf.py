@@ -17,7 +17,7 @@ from attnkit.checkpoints.config_reader import ConfigReader, Fields
 from attnkit.checkpoints.gguf_tokenizer import ARCHITECTURE, GgufFolder, read_id
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import DataError
-from attnkit.formats.gguf import FLAG, FLAGS, NUMBER, TEXT, WHOLE, GgufFile, Kind, open_gguf
+from attnkit.formats.gguf import FLAG, FLAGS, NUMBER, TEXT, WHOLE, GgufFile, ValueType, open_gguf
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import name_errors
 from attnkit.model.dtypes import Array
@@ -37,7 +37,7 @@ HARMLESS = (
 )  # fmt: skip
 
 MOST_EXPERTS = 1 << 12
-KINDS: dict[str, Kind[Any]] = {  # of keys after the name of the architecture; all others are whole numbers
+KINDS: dict[str, ValueType[Any]] = {  # of keys after the name of the architecture; all others are whole numbers
     **dict.fromkeys(
         (
             "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.scale",
@@ -51,7 +51,7 @@ KINDS: dict[str, Kind[Any]] = {  # of keys after the name of the architecture; a
     **dict.fromkeys(("use_parallel_residual", "expert_weights_norm"), FLAG),
     "attention.sliding_window_pattern": FLAGS,
     "rope.scaling.type": TEXT,
-    "expert_count": Kind(
+    "expert_count": ValueType(
         f"a whole number, at most {MOST_EXPERTS}", lambda value: type(value) is int and 0 <= value <= MOST_EXPERTS
     ),
 }  # fmt: skip
@@ -185,7 +185,7 @@ class ModelFile:
         DataError for a value of another kind than KINDS has.
         """
         self.used.add(key)
-        kind: Kind[Any] = KINDS.get(key, WHOLE)
+        kind: ValueType[Any] = KINDS.get(key, WHOLE)
         value: Any = self.metadata.read(f"{self.architecture}.{key}", kind)
         return default if value is None else json_value(value)
 

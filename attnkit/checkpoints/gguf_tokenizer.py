@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from attnkit.errors import AttnkitNote, DataError
-from attnkit.formats.gguf import FLAG, NUMERIC, TEXT, TEXTS, WHOLE, WHOLES, Kind, Metadata, Value
+from attnkit.formats.gguf import FLAG, NUMERIC, TEXT, TEXTS, WHOLE, WHOLES, Metadata, Value, ValueType
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.records import Array
 from attnkit.tokenizers.files import LARGEST_ID, TokenizerFolder
@@ -155,7 +155,7 @@ class GgufFolder(TokenizerFolder):
     def architecture(self) -> str:
         return self.metadata.read(ARCHITECTURE, TEXT, "")
 
-    def get(self, key: str, kind: Kind[Value]) -> Value | None:
+    def get(self, key: str, kind: ValueType[Value]) -> Value | None:
         """The value of a key of the tokenizer, None if there is none; DataError for another kind."""
         return self.metadata.read(PREFIX + key, kind)
 
@@ -190,7 +190,7 @@ class GgufFolder(TokenizerFolder):
             raise self.error(f"a vocabulary of {len(tokens)} tokens (expected 1 to {LARGEST_ID})")
         return tokens
 
-    def numbers(self, key: str, kind: Kind[Array]) -> list[Any] | None:
+    def numbers(self, key: str, kind: ValueType[Array]) -> list[Any] | None:
         """A number for each token, or None if the file states none."""
         value = self.get(key, kind)
         if value is not None and len(value) != len(self.tokens):

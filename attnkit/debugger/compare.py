@@ -10,6 +10,7 @@ import numpy as np
 from attnkit.checkpoints import Checkpoint
 from attnkit.debugger import layouts, matching
 from attnkit.debugger.dumps import Dump
+from attnkit.debugger.graphs import debugged_graph
 from attnkit.debugger.model_inputs import (
     LAST_PARTS,
     channels_first,
@@ -19,15 +20,17 @@ from attnkit.debugger.model_inputs import (
 )
 from attnkit.debugger.modules import build_stages
 from attnkit.debugger.names import Located, TensorSource, locate_sites, read_map
+from attnkit.debugger.pictures import PictureInput
 from attnkit.debugger.processed_weights import NOTE, is_processed, keep_unchanged
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
-from attnkit.debugger.stages import Graph, Inputs, PictureInput
 from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, order_problems
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs import layers
 from attnkit.inputs.image_processor import read_processor
 from attnkit.model.dtypes import FLOATS
 from attnkit.model.embedding import check_ids
+from attnkit.model.graph.graph import Graph
+from attnkit.model.graph.nodes import Inputs
 from attnkit.model.kernels.incremental_decoder import keeps_cache
 from attnkit.records import Array, join_names
 
@@ -72,10 +75,10 @@ class Implementation(Mapping[str, Array]):
     _arrays: dict[str, Array] = field(default_factory=dict)
 
     def __contains__(self, site: object) -> bool:
-        return site in self.sources and site in self.graph.stages and site not in self.problems
+        return site in self.sources and site in self.graph.nodes and site not in self.problems
 
     def __iter__(self) -> Iterator[str]:
-        return (site for site in self.graph.stages if site in self)
+        return (site for site in self.graph.nodes if site in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -141,10 +144,10 @@ class Implementation(Mapping[str, Array]):
         return self.dump.digits(self.sources[site].name)
 
     def _fit(self, site: str, expected: Array | None) -> layouts.Fitted:
-        source, stage = self.sources[site], self.graph.stages[site]
+        source, stage = self.sources[site], self.graph.nodes[site]
         shape = stage.shape if expected is None else expected.shape
         array = as_floats(self.dump[source.name])
-        if stage.operation == "choose":  # the numbers of experts, by which parameters are read
+        if stage.kind == "choose":  # the numbers of experts, by which parameters are read
             try:
                 array = check_ids(array, stage.options["mixture"].count, "expert")
             except DataError as error:
@@ -161,7 +164,7 @@ class Implementation(Mapping[str, Array]):
         if site.endswith(".rows") and array.shape in (shape[-2:], (1, *shape[-2:])):  # often the same for all texts
             array = np.broadcast_to(array.reshape(shape[-2:]), shape)
         axes = layouts.site_axes(site, len(shape))
-        heads = self.graph.stages[site].options.get("heads", 0) if site.endswith("_projected") else 0
+        heads = self.graph.nodes[site].options.get("heads", 0) if site.endswith("_projected") else 0
         layer, _, part = site.rpartition(".")
         fitted = layouts.to_layout(array, shape, axes, source.columns, expected, heads, self.orders.get(part))
         if fitted.order is not None:
@@ -202,7 +205,7 @@ def compare_with_model(
     if image is not None:
         located, picture = locate_pixels(mine, located), make_picture(checkpoint, image)
     inputs, difference = read_model_inputs(core, mine, located, ids, picture)
-    graph = Graph(core, inputs)
+    graph = debugged_graph(core, inputs, picture)
     if request.match:
         located = match_others(located, mine, graph)
     has_processed = located.scheme == "TransformerLens" and is_processed(mine, located.sources, graph)
@@ -220,16 +223,14 @@ def compare_with_model(
     early = {site for site, _ in find_reordered(mine, located, own)}
     rows = [mark_kind(row, own, dtypes, early) for row in judged]
     if request.all_rows:
-        missing = [
-            StageRow(site, "missing", note="not in the dump") for site in graph.stages if site not in own.sources
-        ]
-        rows = sorted([*rows, *missing], key=lambda row: [*graph.stages].index(row.site))
+        missing = [StageRow(site, "missing", note="not in the dump") for site in graph.nodes if site not in own.sources]
+        rows = sorted([*rows, *missing], key=lambda row: [*graph.nodes].index(row.site))
     facts = Facts(
         mine.name,
         names="--map" if request.map_file else f"the names of {located.scheme}" if located.scheme else "--match",
         ids=difference,
         tokens=count_tokens(inputs),
-        found=(len(own) + len(own.problems), len(graph.stages)),
+        found=(len(own) + len(own.problems), len(graph.nodes)),
         unknown=tuple(name for name in located.unknown if not is_model_input(name)),
         dtype=dtypes.most_common(1)[0][0] if dtypes else "float32",
         notes=(*[NOTE] * has_processed, *list_notes(mine, located, own, request)),
@@ -326,12 +327,12 @@ def count_tokens(inputs: Inputs) -> int:
 
 def match_others(located: Located, mine: Dump, graph: Graph) -> Located:
     """The sites of a dump, those of names that say nothing by value."""
-    wanted = Computed(graph, [site for site in graph.stages if site not in located.sources])
+    wanted = Computed(graph, [site for site in graph.nodes if site not in located.sources])
     matches = matching.pair_tensors(mine, wanted, [name for name in located.unknown if mine.dtype(name) in FLOATS])
     by_value = {one.site: TensorSource(one.name, one.columns, describe_match(one)) for one in matches}
     found, used = {**located.sources, **by_value}, {one.name for one in matches}
     unknown = {name: why for name, why in located.unknown.items() if name not in used}
-    sources = {site: found[site] for site in (*graph.roots, *graph.stages) if site in found}
+    sources = {site: found[site] for site in (*graph.roots, *graph.nodes) if site in found}
     return replace(located, sources=sources, unknown=unknown)
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from attnkit import model
 from attnkit.debugger.dumps import Dump
 from attnkit.debugger.names import Located
-from attnkit.debugger.stages import Inputs, PictureInput, prepare_pixels
+from attnkit.debugger.pictures import PictureInput, prepare_pixels
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.model import transformer
 from attnkit.model.embedding import check_ids
+from attnkit.model.graph.nodes import Inputs
 from attnkit.records import Array
 
 # the sites of token ids -> the last part of the names that dumps give them
@@ -39,7 +40,7 @@ def read_model_inputs(
     DataError names the tensor that the model cannot read.
     """
     if core.config.patches is not None:
-        return Inputs(image=_read_image(core, mine, picture), picture=picture), ""
+        return Inputs(image=_read_image(core, mine, picture)), ""
     first, last = core.config.stacks[0], core.config.stacks[-1]
     expected = None if ids is None else np.atleast_2d(ids)
     own = _read_ids(core, mine, _find_ids(mine, located, "ids"), first)

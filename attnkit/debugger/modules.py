@@ -17,7 +17,8 @@ from attnkit import model
 from attnkit.checkpoints.checkpoint import CONFIG, Family, fact_of, find_family, import_family
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import TensorSpec, expand_layers
-from attnkit.debugger.stages import Graph, Inputs, Stage
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs, Node
 
 Specs = Mapping[str, Mapping[str, TensorSpec]]
 Columns = tuple[int, int, int]  # first, end and count: these of so many equal parts of the last axis
@@ -65,12 +66,12 @@ class Module:
 Modules = dict[str, list[Module]]  # path -> its calls in one pass
 
 
-def build_stages(config: model.Config, specs: Specs) -> dict[str, Stage]:
+def build_stages(config: model.Config, specs: Specs) -> Mapping[str, Node]:
     """The stages of a configuration by site, in the order of computation."""
     cut, ids = config.patches, np.zeros((1, 1), np.int64)
     image = np.zeros((1, cut.channels, cut.height, cut.width), np.float32) if cut else None
     core = model.Model(config, {layer: dict.fromkeys(params, ids) for layer, params in specs.items()})
-    return Graph(core, Inputs(ids=None if cut else ids, target=ids, image=image)).stages
+    return model_graph(core, Inputs(ids=None if cut else ids, target=ids, image=image)).nodes
 
 
 def find_modules(config: model.Config, specs: Specs, raw: Mapping[str, object]) -> Modules:
@@ -171,27 +172,25 @@ class _Finder:
     def _add_leaf(self, modules: Modules, entry: ModuleParameter) -> None:
         path, call = entry.path, self.calls[entry.path][entry.layer]
         stage = self.stages[entry.held.site]
-        if stage.operation != "pooler":
+        if stage.kind != "pooler":
             leaf = call_of(modules, path, call)
             for key in () if self._is_unfinished(entry) else MAIN:
-                is_scaled = stage.operation == "words" and fact_of(self.family, "SCALES_EMBEDDINGS", False)
+                is_scaled = stage.kind == "words" and fact_of(self.family, "SCALES_EMBEDDINGS", False)
                 leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
-            if stage.operation not in ("rows", "types", "patches") and stage.options.get("factor", 1.0) == 1:
+            if stage.kind not in ("rows", "types", "patches") and stage.options.get("factor", 1.0) == 1:
                 leaf.inputs = dict.fromkeys(READ, stage.inputs[0])
         if entry.held.site.endswith(".router"):  # whose module returns the choice too
             choice = [f"{stage.layer}.{name}" for name in ("gates", "chosen")]
             leaf.outputs |= {str(at): [Held(site)] for at, site in enumerate(choice, start=1)}
-            mixed = next(
-                site for site, one in self.stages.items() if one.operation == "experts" and choice[0] in one.inputs
-            )
+            mixed = next(site for site, one in self.stages.items() if one.kind == "experts" and choice[0] in one.inputs)
             call_of(modules, sibling(path, "experts"), call).outputs = {key: [Held(mixed)] for key in MAIN}
-        activation = stage if stage.operation == "pooler" else self._next_stage(stage)
-        if activation is stage or (activation and activation.operation == "activate"):
+        activation = stage if stage.kind == "pooler" else self._next_stage(stage)
+        if activation is stage or (activation and activation.kind == "activate"):
             for name in ACTIVATIONS:
                 module = call_of(modules, sibling(path, name), call)
                 module.outputs = {key: [Held(activation.site)] for key in MAIN}
                 module.inputs = dict.fromkeys(READ, stage.site) if activation is not stage else {}
-        if stage.operation == "words" and self.config.positions.kind == "sinusoidal":
+        if stage.kind == "words" and self.config.positions.kind == "sinusoidal":
             rows = [Held(f"{entry.held.site.partition('.')[0]}.positions.rows")]
             call_of(modules, sibling(path, "embed_positions"), 0).outputs = dict.fromkeys(MAIN, rows)
         if entry.held.site.endswith(".q_projected"):
@@ -203,7 +202,7 @@ class _Finder:
                     rotated = [Held(f"{entry.layer}.{letter}")]
                     call_of(modules, sibling(path, "rope"), number).outputs = dict.fromkeys(MAIN, rotated)
 
-    def _next_stage(self, stage: Stage) -> Stage | None:
+    def _next_stage(self, stage: Node) -> Node | None:
         """The stage after another, if that one is all it reads."""
         following = next(iter(self.names[self.order[stage.site] + 1 :]), "")
         return self.stages[following] if following and self.stages[following].inputs == (stage.site,) else None
@@ -250,7 +249,7 @@ class _Finder:
         weights = [name for name in within if name.endswith(".weights")]
         if len(weights) == 1 and not module.stacks:
             module.outputs[str(fact_of(self.family, "WEIGHTS_OUTPUT", 1))] = [Held(weights[0])]
-        if first.operation not in ("rows", "types", "patches") and first.inputs[0] != "head.pooled":
+        if first.kind not in ("rows", "types", "patches") and first.inputs[0] != "head.pooled":
             module.inputs = dict.fromkeys((*READ, "input_ids"), first.inputs[0])
         return module
 
@@ -258,13 +257,13 @@ class _Finder:
         """The last site that a module of modules computes."""
         first, last = self.order[inside[0]], self.order[inside[-1]]
         known = {*self.names[first : last + 1]}
-        operation = self.stages[inside[0]].operation
+        operation = self.stages[inside[0]].kind
         if operation == "norm of heads":
             return inside[-1]
         known |= {*self.stages[inside[0]].inputs} if operation == "norm" or inside[0].endswith(".router") else set()
         for name in self.names[last + 1 :]:
             is_other = name.partition(".")[0] != inside[-1].partition(".")[0]
-            is_other |= self.stages[name].operation == "norm"  # one without parameters
+            is_other |= self.stages[name].kind == "norm"  # one without parameters
             if is_other or name in self.computed or not {*self.stages[name].inputs} <= known:
                 break
             known.add(name)
@@ -272,9 +271,9 @@ class _Finder:
         return self.names[last]
 
 
-def _names_of(stage: Stage) -> tuple[str, ...]:
+def _names_of(stage: Node) -> tuple[str, ...]:
     """The parameters by whose names the module is found that returns a site."""
-    names: tuple[str, ...] = stage.options.get("names", PARAMETERS.get(stage.operation, ()))
+    names: tuple[str, ...] = stage.options.get("names", PARAMETERS.get(stage.kind, ()))
     return names
 
 

@@ -20,9 +20,9 @@ from attnkit.checkpoints.config_reader import first_keys, keys_of
 from attnkit.checkpoints.label_heads import SUFFIXES
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.debugger.modules import Columns, Held, Module, Modules, Specs, build_stages, find_modules
-from attnkit.debugger.stages import Stage
 from attnkit.errors import DataError, counted, suggest
 from attnkit.formats.streams import open_source
+from attnkit.model.graph.nodes import Node
 
 # how directly a name states a site, the best first
 LEAF, CONTAINER, INPUT, OUTER_INPUT, WHOLE, NODE_OF_GRAPH = range(6)
@@ -77,7 +77,7 @@ class KnownModel:
     config: model.Config
     specs: Specs
     raw: Mapping[str, Any]
-    stages: dict[str, Stage]
+    stages: Mapping[str, Node]
     has_sizes: bool = False
     form: Mapping[str, Any] = field(default_factory=dict)
 
@@ -548,7 +548,7 @@ def _fuse_projections(modules: Modules, known: KnownModel) -> None:
         stage, parent = known.stages.get(site), path.rpartition(".")[0]
         if stage is None:
             continue
-        if stage.operation == "norm":
+        if stage.kind == "norm":
             module.outputs["1"], module.inputs = [Held(stage.inputs[0])], {}
         elif site.endswith(".q_projected") and not known.config.attention_rules[stage.layer].latent:
             layer, parts = stage.layer, known.cut_heads(stage.layer)

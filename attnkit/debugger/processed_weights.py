@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit.debugger.dumps import Dump
 from attnkit.debugger.names import TensorSource
-from attnkit.debugger.stages import Graph
+from attnkit.model.graph.graph import Graph
 from attnkit.records import Array
 
 # the last parts of the sites that processed weights leave as they are
@@ -22,12 +22,12 @@ CENTERED = 1e-3  # the mean of a centered row, relative to its largest number
 def is_processed(mine: Dump, sources: Mapping[str, TensorSource], graph: Graph) -> bool:
     """Whether norms lack the weight that the model has, or embeddings or logits the mean."""
     for site, source in sources.items():
-        stage = graph.stages.get(site)
+        stage = graph.nodes.get(site)
         params = graph.core.params.get(stage.layer, {}) if stage else {}
         before = source.name.removesuffix("hook_out") + "hook_normalized"
-        if stage and stage.operation == "norm" and before in mine and np.array_equal(mine[before], mine[source.name]):
+        if stage and stage.kind == "norm" and before in mine and np.array_equal(mine[before], mine[source.name]):
             return not np.all(params.get("gamma", 1.0) == 1)
-        table = TABLES.get(stage.operation, "") if stage else ""
+        table = TABLES.get(stage.kind, "") if stage else ""
         if table in params and _is_centered(mine[source.name]) and not _is_centered(params[table]):
             return True
     return False

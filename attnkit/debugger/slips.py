@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.debugger.stages import FILTERS, Graph, Stage, SubLayer, with_positions
 from attnkit.inputs.image_processor import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig
+from attnkit.model.graph.embeddings import FILTERS
+from attnkit.model.graph.graph import Graph, SubLayer
+from attnkit.model.graph.models import with_positions
+from attnkit.model.graph.nodes import Node
 from attnkit.model.positions import alibi_slopes
 from attnkit.model.rotary import has_same_rotation, rope_frequencies
 from attnkit.model.slips import (
@@ -50,7 +53,7 @@ ROUNDINGS = ("bfloat16", "float16")
 TELLING = 1e-4  # of the largest number: by which a token differs that another expert computed
 OF_EACH, MOST_TOKENS = 2, 64  # of each expert and of all: tokens that are looked at to find which
 
-Change = tuple[str, Stage]  # the name of a slip, and the stage as it has it
+Change = tuple[str, Node]  # the name of a slip, and the stage as it has it
 
 
 class Slip(NamedTuple):
@@ -60,19 +63,19 @@ class Slip(NamedTuple):
     """
 
     name: str
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, Node]
     number: "Number | None" = None
     value: float = math.nan
 
 
-def find_slips(graph: Graph, cone: Sequence[Stage], dtype: str, named: Collection[str] = ()) -> list[Slip]:
+def find_slips(graph: Graph, cone: Sequence[Node], dtype: str, named: Collection[str] = ()) -> list[Slip]:
     """The slips that some stages of a graph may have in a dtype, each name once.
 
     named  the slips that stages before these have
     """
-    found: dict[str, dict[str, Stage]] = {}
+    found: dict[str, dict[str, Node]] = {}
     for stage in cone:
-        changes = [*SLIPS[stage.operation](graph, stage)] if stage.operation in SLIPS else []
+        changes = [*SLIPS[stage.kind](graph, stage)] if stage.kind in SLIPS else []
         changes += block_slips(graph, stage)
         if dtype in ("float32", "float64"):
             changes += rounding_slips(graph, stage)
@@ -94,7 +97,7 @@ class Number(NamedTuple):
     """
 
     sentence: str
-    stages: Mapping[str, Callable[[float], Stage]]
+    stages: Mapping[str, Callable[[float], Node]]
     stated: float
     range: tuple[float, float]
     published: tuple[float, ...] = ()
@@ -109,11 +112,11 @@ class Number(NamedTuple):
         return Slip(self.sentence.format(f"{value:g}"), stages, self, value)
 
 
-def find_numbers(graph: Graph, cone: Sequence[Stage]) -> list[Number]:
+def find_numbers(graph: Graph, cone: Sequence[Node]) -> list[Number]:
     """The numbers that some stages of a graph may have otherwise, each sentence once."""
     found: dict[str, Number] = {}
     for stage in cone:
-        for sentence, option, stated, limits, *published in NUMBERS.get(stage.operation, _no_numbers)(graph, stage):
+        for sentence, option, stated, limits, *published in NUMBERS.get(stage.kind, _no_numbers)(graph, stage):
             make = functools.partial(_with_number, stage, option)
             others = tuple(one for one in published if not math.isclose(one, stated))
             number = found.setdefault(sentence, Number(sentence, {}, stated, limits, others))
@@ -121,7 +124,7 @@ def find_numbers(graph: Graph, cone: Sequence[Stage]) -> list[Number]:
     return [*found.values()]
 
 
-def _with_number(stage: Stage, option: str, value: float) -> Stage:
+def _with_number(stage: Node, option: str, value: float) -> Node:
     """A stage with a number as an option, or as an entry of one: rope.rope_theta, norm.eps."""
     name, _, entry = option.partition(".")
     if not entry:
@@ -138,7 +141,7 @@ SERIAL = "the sub-layers follow one another (serial, not parallel)"
 AS_READ = " (as the next norm reads it)"
 
 
-def block_slips(graph: Graph, stage: Stage) -> Iterator[Change]:
+def block_slips(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the order in a block, which change what several stages read.
 
     A name for the sum with a residual may stand for what the next norm reads, if the dump names what modules read.
@@ -157,11 +160,11 @@ def block_slips(graph: Graph, stage: Stage) -> Iterator[Change]:
             yield from _pre_norm(graph, stage, part, parts, at, start)
 
 
-def _post_norm(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int, start: str) -> Iterator[Change]:
+def _post_norm(stage: Node, part: SubLayer, parts: Sequence[SubLayer], at: int, start: str) -> Iterator[Change]:
     before = parts[at - 1].norm if at else start  # the result of the sub-layer before
     if stage.site == part.norm:
         yield POST_NORM, stage._replace(inputs=(part.output, before))
-    elif part.norm in stage.inputs and stage.operation == "linear":
+    elif part.norm in stage.inputs and stage.kind == "linear":
         yield POST_NORM, stage._replace(inputs=(before,))
     elif stage.site == part.residual and at + 1 == len(parts):
         yield POST_NORM, stage._replace(inputs=(part.norm,))
@@ -170,7 +173,7 @@ def _post_norm(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int,
         yield POST_NORM + AS_READ, stage._replace(inputs=(parts[at + 1].output, part.norm))
 
 
-def _parallel(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int, start: str) -> Iterator[Change]:
+def _parallel(stage: Node, part: SubLayer, parts: Sequence[SubLayer], at: int, start: str) -> Iterator[Change]:
     yield from _one_norm(stage, part, parts, at)
     if at and stage.site == part.norm:
         yield PARALLEL, stage._replace(inputs=(start,))
@@ -180,24 +183,24 @@ def _parallel(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int, 
         yield PARALLEL + AS_READ, stage._replace(inputs=(start,))
 
 
-def _serial(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int) -> Iterator[Change]:
+def _serial(stage: Node, part: SubLayer, parts: Sequence[SubLayer], at: int) -> Iterator[Change]:
     """Slips of sub-layers that read the same input in the model."""
     yield from _one_norm(stage, part, parts, at)
     if at and stage.site == part.norm:
         yield SERIAL, stage._replace(inputs=(parts[at - 1].residual,))
 
 
-def _one_norm(stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int) -> Iterator[Change]:
+def _one_norm(stage: Node, part: SubLayer, parts: Sequence[SubLayer], at: int) -> Iterator[Change]:
     """A sub-layer that reads the norm of the first; what it reads may have the name of its own norm."""
     words, first = f"{part.norm} is left out: the sub-layers read one norm (parallel)", (parts[0].norm,)
     if at and stage.site == part.norm:
-        yield words, stage._replace(operation="scale", inputs=first)
-    elif at and part.norm in stage.inputs and stage.operation == "linear":
+        yield words, stage._replace(kind="scale", inputs=first)
+    elif at and part.norm in stage.inputs and stage.kind == "linear":
         yield words, stage._replace(inputs=first)
 
 
 def _pre_norm(
-    graph: Graph, stage: Stage, part: SubLayer, parts: Sequence[SubLayer], at: int, start: str
+    graph: Graph, stage: Node, part: SubLayer, parts: Sequence[SubLayer], at: int, start: str
 ) -> Iterator[Change]:
     before = next((one.parts[-1].residual for one in graph.blocks.values() if one.parts[-1].norm == start), start)
     first = parts[at - 1].residual if at else before
@@ -206,7 +209,7 @@ def _pre_norm(
         yield PRE_NORM, stage._replace(inputs=(first,))
     elif stage.site == part.residual:
         yield PRE_NORM, stage._replace(inputs=(part.output, first))
-    elif reads in stage.inputs and stage.operation == "linear":
+    elif reads in stage.inputs and stage.kind == "linear":
         yield PRE_NORM, stage._replace(inputs=(part.norm,))
 
 
@@ -214,7 +217,7 @@ def join_slips(graph: Graph, one: Slip, other: Slip) -> Slip:
     """Two slips at once."""
     stages = dict(one.stages)
     for site, stage in other.stages.items():
-        before = graph.stages[site]
+        before = graph.nodes[site]
         if site in stages:
             options = {name: value for name, value in stage.options.items() if value is not before.options.get(name)}
             stage = (
@@ -226,7 +229,7 @@ def join_slips(graph: Graph, one: Slip, other: Slip) -> Slip:
     return Slip(f"{one.name} and {other.name}", stages)
 
 
-def rounding_slips(graph: Graph, stage: Stage) -> Iterator[Change]:
+def rounding_slips(graph: Graph, stage: Node) -> Iterator[Change]:
     for form in ROUNDINGS:
         yield f"{stage.site} is rounded to {form}", stage.change(rounds=form)
         yield f"the inputs of {stage.site} are rounded to {form}", stage.change(rounds_inputs=form)
@@ -234,7 +237,7 @@ def rounding_slips(graph: Graph, stage: Stage) -> Iterator[Change]:
             yield f"the parameters are rounded to {form}", stage.change(rounds_parameters=form)
 
 
-def slip_words(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_words(graph: Graph, stage: Node) -> Iterator[Change]:
     params = graph.core.params
     head = params["head"].get("w") if "head" in params else None
     table = params[stage.layer]["table"]
@@ -266,10 +269,10 @@ RESAMPLES = ("nearest", "Lanczos", "bilinear", "bicubic", "box", "Hamming")  # t
 WITHOUT_ANTIALIAS = tuple(name for name in FILTERS if "antialias" not in name and "corners" not in name)
 
 
-def slip_pixels(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_pixels(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of what becomes of a picture before the first stage."""
-    picture = graph.inputs.picture
-    if picture is None or picture.pixels.dtype.kind == "f":
+    picture = stage.options["picture"]
+    if picture.pixels.dtype.kind == "f":
         return
     for words, preparation in PREPARATIONS.items():
         yield words, stage.change(preparation=preparation)
@@ -291,7 +294,7 @@ def slip_pixels(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield from _slip_filters(stage)
 
 
-def _slip_filters(stage: Stage) -> Iterator[Change]:
+def _slip_filters(stage: Node) -> Iterator[Change]:
     """Slips of the filter that resizes a picture."""
     for number, name in enumerate(RESAMPLES):
         yield f"the picture is resized by the filter {name}", stage.change(preparation={"values": {"resample": number}})
@@ -318,7 +321,7 @@ TOKENS = {
 }
 
 
-def slip_patches(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_patches(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the patches of an image."""
     for words, order in ORDERS.items():
         yield words, stage.change(order=order)
@@ -327,20 +330,20 @@ def slip_patches(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield "the bias of the patches is missing", stage.change(missing=("b",))
 
 
-def slip_tokens(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_tokens(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the order of the tokens of an image."""
     yield from _slip_order(graph, stage, stage.layer)
     yield "the patches are taken column by column, not row by row" + AS_READ, stage.change(by_column=True)
 
 
-def _slip_order(graph: Graph, stage: Stage, layer: str) -> Iterator[Change]:
+def _slip_order(graph: Graph, stage: Node, layer: str) -> Iterator[Change]:
     there = [name for name in ("cls", "registers", "patches") if name in graph.core.params[layer] or name == "patches"]
     for words, order in TOKENS.items():
         if [name for name in order if name in there] != there:
             yield words, stage.change(order=order)
 
 
-def slip_grid(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_grid(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the learned positions of patches."""
     cut, image = graph.core.config.patches, graph.inputs.image
     assert cut is not None and image is not None
@@ -359,12 +362,12 @@ def slip_grid(graph: Graph, stage: Stage) -> Iterator[Change]:
             yield f"the positions are resized by the filter {name}", stage.change(filter=name)
 
 
-def slip_types(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_types(graph: Graph, stage: Node) -> Iterator[Change]:
     yield "the embeddings of segments are missing", stage.change(absent=True)
     yield "all tokens are of the first segment", stage.change(all_first=True)
 
 
-def slip_scale(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_scale(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the factor on embeddings, and on scores."""
     factor = stage.options["factor"]
     if (rules := stage.options.get("rules")) is None:
@@ -394,7 +397,7 @@ def slip_scale(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield from _slip_latent_scale(stage)
 
 
-def _slip_latent_scale(stage: Stage) -> Iterator[Change]:
+def _slip_latent_scale(stage: Node) -> Iterator[Change]:
     """Slips of the scale of latent attention: of one of the widths of a head, and of the growth for long texts."""
     rules, factor = stage.options["rules"], stage.options["factor"]
     is_grown = not math.isclose(factor, plain := rules.head_dim**-0.5)
@@ -412,7 +415,7 @@ def _slip_latent_scale(stage: Stage) -> Iterator[Change]:
         yield "mscale is in the scale of the scores once, not squared", stage.change(factor=math.sqrt(factor * plain))
 
 
-def slip_rows(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_rows(graph: Graph, stage: Node) -> Iterator[Change]:
     config, where = graph.core.config, np.asarray(stage.options["where"])
     positions = config.positions
     if config.patches is not None:
@@ -434,7 +437,7 @@ def slip_rows(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield f"sinusoidal positions have {words[other]}", stage.change(config=with_positions(config, layout=other))
 
 
-def slip_add(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_add(graph: Graph, stage: Node) -> Iterator[Change]:
     first, second = stage.inputs
     if not stage.site.endswith(".residual"):
         yield "the positions are missing", stage._replace(inputs=(first,))
@@ -450,12 +453,12 @@ def slip_add(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield f"the residual is added after the norm ({norm}), not before it", stage._replace(inputs=(first, norm))
 
 
-def _norm_before(graph: Graph, residual: Stage) -> str:
+def _norm_before(graph: Graph, residual: Node) -> str:
     """The norm between what a residual adds and its sub-layer, in a pre-norm model."""
     saved = residual.inputs[1]
     layer = residual.site.rpartition(".")[0]
-    reads = {one for name, stage in graph.stages.items() if name.startswith(f"{layer}.") for one in stage.inputs}
-    norms = [name for name, stage in graph.stages.items() if stage.operation == "norm" and saved in stage.inputs]
+    reads = {one for name, stage in graph.nodes.items() if name.startswith(f"{layer}.") for one in stage.inputs}
+    norms = [name for name, stage in graph.nodes.items() if stage.kind == "norm" and saved in stage.inputs]
     return next((norm for norm in norms if norm in reads), "")
 
 
@@ -465,7 +468,7 @@ UNIT_OFFSETS = (
 )
 
 
-def slip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_norm(graph: Graph, stage: Node) -> Iterator[Change]:
     params = graph.core.params.get(stage.layer, {})
     yield "eps of the norm is added to the standard deviation, not to the variance", stage.change(eps_outside=True)
     yield N_MINUS_1, stage.change(ddof=1)
@@ -478,12 +481,12 @@ def slip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield from _slip_weights(params, stage)
     yield from _neighbours(graph, stage)
     yield from _other_norms(graph, stage)
-    before = graph.stages[stage.inputs[0]]
-    if before.operation == "add" and before.site.endswith(".residual") and not graph.core.config.norm_first:
+    before = graph.nodes[stage.inputs[0]]
+    if before.kind == "add" and before.site.endswith(".residual") and not graph.core.config.norm_first:
         yield RESIDUAL_AFTER, stage._replace(inputs=before.inputs[:1])
 
 
-def _neighbours(graph: Graph, stage: Stage) -> Iterator[Change]:
+def _neighbours(graph: Graph, stage: Node) -> Iterator[Change]:
     """Parameters of the layers before and after."""
     stack, number, part = model.parse_layer_name(stage.layer)
     for other in () if number is None else (number - 1, number + 1):
@@ -492,7 +495,7 @@ def _neighbours(graph: Graph, stage: Stage) -> Iterator[Change]:
             yield f"the parameters are those of {layer}", stage._replace(layer=layer)
 
 
-def _other_norms(graph: Graph, stage: Stage) -> Iterator[Change]:
+def _other_norms(graph: Graph, stage: Node) -> Iterator[Change]:
     """Parameters of another norm of the layer, whose own may be those of this one."""
     block, is_numbered = stage.layer.rpartition(".")[0], stage.layer.count(".") == 2
     norms = [one for one in graph.core.params if one.startswith(f"{block}.") and "norm" in one]
@@ -504,12 +507,12 @@ def _other_norms(graph: Graph, stage: Stage) -> Iterator[Change]:
             yield f"the parameters of {first} and {second} are exchanged", changed
 
 
-def slip_head_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_head_norm(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of a norm of queries or keys."""
     letter, params = stage.site.rpartition(".")[2][0], graph.core.params[stage.layer]
     gamma, beta = stage.options["names"]
     norm = stage.options["norm"]
-    rotation = graph.stages[stage.site.removesuffix("_normed")].options
+    rotation = graph.nodes[stage.site.removesuffix("_normed")].options
     yield from of_both(letter, "not normalized", stage.change(skips=True))
     if "rope" in rotation:
         turned = {name: rotation[name] for name in ROTATION if name in rotation}
@@ -535,7 +538,7 @@ def slip_head_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield from _neighbours(graph, stage)
 
 
-def _slip_weights(params: Mapping[str, Any], stage: Stage) -> Iterator[Change]:
+def _slip_weights(params: Mapping[str, Any], stage: Node) -> Iterator[Change]:
     """Slips of the weight and the bias of a norm."""
     gamma, beta = stage.options["names"]
     if gamma in params:
@@ -551,7 +554,7 @@ def _slip_weights(params: Mapping[str, Any], stage: Stage) -> Iterator[Change]:
 WHOSE = {"q": "queries", "k": "keys"}
 
 
-def of_both(letter: str, words: str, changed: Stage) -> Iterator[Change]:
+def of_both(letter: str, words: str, changed: Node) -> Iterator[Change]:
     """A slip of queries or of keys alone, and of both."""
     yield f"{WHOSE[letter]} are {words}", changed
     yield f"queries and keys are {words}", changed
@@ -562,7 +565,7 @@ def _same_shapes(graph: Graph, layer: str, other: str) -> bool:
     return shapes[0] == shapes[1]
 
 
-def slip_linear(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_linear(graph: Graph, stage: Node) -> Iterator[Change]:
     weight, bias = stage.options["names"]
     params = graph.core.params.get(stage.layer, {})
     if bias in params:
@@ -576,17 +579,17 @@ def slip_linear(graph: Graph, stage: Stage) -> Iterator[Change]:
         other = {"w1": ("w3", "b3"), "w3": ("w1", "b1")}[weight]
         yield "gate and up are exchanged", stage.change(names=other)
         for cut, words in CUT.items():
-            yield words, stage._replace(operation="cut gate").change(cut=cut, place=int(weight == "w3"))
+            yield words, stage._replace(kind="cut gate").change(cut=cut, place=int(weight == "w3"))
     yield from _skip_norm(graph, stage)
     for instead in ("wq", "wk", "wv") if weight in ("wq", "wk", "wv") else ():
         if instead != weight and params[instead].shape == params[weight].shape:
             exchanged = stage.change(names=(instead, f"b{instead[1:]}"))
             yield f"{weight[1:]} is computed with the weight of {instead[1:]}", exchanged
     if weight in ("wq", "wk", "wv"):
-        yield from _cut_fused(graph, stage, weight[1:], stage._replace(operation="split wrong"))
+        yield from _cut_fused(graph, stage, weight[1:], stage._replace(kind="split wrong"))
 
 
-def _cut_fused(graph: Graph, stage: Stage, letter: str, cut: Stage) -> Iterator[Change]:
+def _cut_fused(graph: Graph, stage: Node, letter: str, cut: Node) -> Iterator[Change]:
     """Another layout of fused queries, keys and values; `cut` is the stage that cuts them."""
     rules = graph.core.config.attention_rules.get(stage.site.rpartition(".")[0])
     if rules and not rules.is_cross and not rules.latent and rules.kv_heads > 1:
@@ -605,22 +608,22 @@ EXPANSIONS = {
 }
 
 
-def slip_expand(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_expand(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the keys and values that a latent expands to."""
     yield from slip_linear(graph, stage)
     for cut, words in EXPANSIONS.items():
-        changed = stage._replace(operation="cut latent").change(cut=cut, place=stage.options["names"][0][-1])
+        changed = stage._replace(kind="cut latent").change(cut=cut, place=stage.options["names"][0][-1])
         yield words, changed
 
 
-def _skip_norm(graph: Graph, stage: Stage) -> Iterator[Change]:
+def _skip_norm(graph: Graph, stage: Node) -> Iterator[Change]:
     """A stage that reads what the norm before it reads."""
-    before = graph.stages.get(stage.inputs[0])
-    if before is not None and before.operation == "norm":
+    before = graph.nodes.get(stage.inputs[0])
+    if before is not None and before.kind == "norm":
         yield f"{before.site} is not applied", stage._replace(inputs=before.inputs)
 
 
-def slip_heads(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_heads(graph: Graph, stage: Node) -> Iterator[Change]:
     letter = stage.site.rpartition(".")[2]
     if stage.options["heads"] > 1:
         yield "heads are split without transposing", stage.change(splits="no transposing")
@@ -636,7 +639,7 @@ def slip_heads(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield from _slip_rotation(graph, stage, letter)
 
 
-def _slip_rotation(graph: Graph, stage: Stage, letter: str) -> Iterator[Change]:
+def _slip_rotation(graph: Graph, stage: Node, letter: str) -> Iterator[Change]:
     """Slips of the rotation of queries or keys."""
     where, rope = np.asarray(stage.options["where"]), stage.options["rope"]
     whose = WHOSE[letter]
@@ -674,7 +677,7 @@ def _slip_rotation(graph: Graph, stage: Stage, letter: str) -> Iterator[Change]:
     yield from _slip_frequencies(stage, rope)
 
 
-def _rotate_padding(stage: Stage, where: Array, rope: Mapping[str, Any]) -> Iterator[Change]:
+def _rotate_padding(stage: Node, where: Array, rope: Mapping[str, Any]) -> Iterator[Change]:
     """Slips of the rotation of a padded batch, whose positions are (B, T)."""
     lengths = where.max(axis=-1) + 1
     shortest, longest = int(lengths.min()), int(lengths.max())
@@ -690,9 +693,9 @@ COUNTED = ", and rotary positions count the padding"  # those of the padding its
 ROTATION = ("rope", "width", "interleaved", "where", "places")  # the options of a stage that rotates
 
 
-def _rotate_unrotated(graph: Graph, stage: Stage, letter: str) -> Iterator[Change]:
+def _rotate_unrotated(graph: Graph, stage: Node, letter: str) -> Iterator[Change]:
     """The rotation of other layers in a layer without."""
-    others = (one.options for one in graph.stages.values() if one.operation == "heads" and "rope" in one.options)
+    others = (one.options for one in graph.nodes.values() if one.kind == "heads" and "rope" in one.options)
     rotation = next(others, None)
     if rotation is not None and letter != "v":
         turned = {name: rotation[name] for name in ROTATION if name in rotation}
@@ -700,7 +703,7 @@ def _rotate_unrotated(graph: Graph, stage: Stage, letter: str) -> Iterator[Chang
         yield from of_both(letter, words, stage.change(times=1, **turned))
 
 
-def _slip_frequencies(stage: Stage, rope: Mapping[str, Any]) -> Iterator[Change]:
+def _slip_frequencies(stage: Node, rope: Mapping[str, Any]) -> Iterator[Change]:
     """Slips of the base of rotary positions and of its scaling for long texts."""
     base = float(rope.get("rope_theta", 1e4))
     for form in ROUNDINGS:
@@ -736,12 +739,12 @@ def _slip_frequencies(stage: Stage, rope: Mapping[str, Any]) -> Iterator[Change]
             yield words, stage.change(rope={**rope, "rope_type": other}, factor=1.0)
 
 
-def slip_repeat(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_repeat(graph: Graph, stage: Node) -> Iterator[Change]:
     if stage.options.get("is_grouped"):
         yield "key heads are repeated in turn, not in blocks", stage.change(in_turn=True)
 
 
-def slip_mask(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_mask(graph: Graph, stage: Node) -> Iterator[Change]:
     rules, padding = stage.options["rules"], stage.options["padding"]
     if rules.causal:
         yield NO_CAUSAL, stage.change(rules=rules._replace(causal=False))
@@ -771,7 +774,7 @@ def slip_mask(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield from RELATIVE.get(rules.relative, _no_changes)(graph, stage)
 
 
-def _slip_window(graph: Graph, stage: Stage) -> Iterator[Change]:
+def _slip_window(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the window of a layer, or of one that it has not."""
     rules = stage.options["rules"]
     left, right = rules.window
@@ -805,7 +808,7 @@ def other_widths(left: int, keys: int) -> dict[int, str]:
     return {width: words for width, words in found.items() if width >= 0 and width != left}
 
 
-def slip_alibi(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_alibi(graph: Graph, stage: Node) -> Iterator[Change]:
     rules = stage.options["rules"]
     right, order = alibi_slopes(rules.heads), np.arange(rules.heads)
     for slopes, words in (
@@ -822,7 +825,7 @@ def slip_alibi(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield "the bias of ALiBi is scaled as the scores are", stage.change(bias_factor=rules.factor)
 
 
-def slip_buckets(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_buckets(graph: Graph, stage: Node) -> Iterator[Change]:
     config, name = graph.core.config, stage.options["rules"].stack
     stack = config.stack(name)
     words = f"the buckets of relative positions are those of {'both directions' if stack.causal else 'one direction'}"
@@ -830,15 +833,15 @@ def slip_buckets(graph: Graph, stage: Stage) -> Iterator[Change]:
     yield words, stage.change(config=replace(config, **other))
 
 
-def _no_changes(graph: Graph, stage: Stage) -> Iterator[Change]:
+def _no_changes(graph: Graph, stage: Node) -> Iterator[Change]:
     yield from ()
 
 
 # what distances add to the scores -> its slips
-RELATIVE: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {"alibi": slip_alibi, "t5": slip_buckets}
+RELATIVE: dict[str, Callable[[Graph, Node], Iterator[Change]]] = {"alibi": slip_alibi, "t5": slip_buckets}
 
 
-def slip_cap(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_cap(graph: Graph, stage: Node) -> Iterator[Change]:
     if stage.options["softcap"]:
         yield "the soft cap of the scores is missing", stage.change(softcap=0.0)
         scores = stage.inputs[0].replace(".scaled", ".scores")
@@ -852,7 +855,7 @@ SCORES = {  # what the gates are made of, by the scores of a configuration
 }
 
 
-def slip_route(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_route(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the choice of experts, and of their gates."""
     mixture = stage.options["mixture"]
     for words, changes in _slip_mixture(mixture):
@@ -904,7 +907,7 @@ CUT = {
 }
 
 
-def slip_experts(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_experts(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the networks of experts."""
     mixture = graph.core.config.mixture(stage.layer)
     assert mixture is not None
@@ -924,7 +927,7 @@ def slip_experts(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield f"each expert is the one {words} it (numbers one off)", stage.change(instead=instead)
 
 
-def fit_experts(graph: Graph, stage: Stage, reads: Sequence[Array], mine: Array, noise: float) -> Iterator[Change]:
+def fit_experts(graph: Graph, stage: Node, reads: Sequence[Array], mine: Array, noise: float) -> Iterator[Change]:
     """The experts that compute in place of others, found from what some tokens got.
 
     reads  the arrays that the stage reads; mine (B, T, D), its result, within a noise
@@ -970,11 +973,11 @@ def _describe_moved(moved: Mapping[int, int]) -> str:
     return " and ".join(words)
 
 
-def slip_shared(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_shared(graph: Graph, stage: Node) -> Iterator[Change]:
     """Slips of the network that all tokens share, and of its gate."""
     experts, shared, *gate = stage.inputs
-    yield "the shared expert is missing", stage._replace(inputs=(experts,), operation="add")
-    yield "the shared expert is all there is", stage._replace(inputs=(shared,), operation="add")
+    yield "the shared expert is missing", stage._replace(inputs=(experts,), kind="add")
+    yield "the shared expert is all there is", stage._replace(inputs=(shared,), kind="add")
     if gate:
         yield "the gate of the shared expert is missing", stage._replace(inputs=(experts, shared))
         yield "the gate of the shared expert is not a sigmoid", stage.change(gate="identity")
@@ -982,44 +985,44 @@ def slip_shared(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield "the factor of the gates multiplies the shared expert too", stage.change(factor=scale)
 
 
-def slip_softmax(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_softmax(graph: Graph, stage: Node) -> Iterator[Change]:
     if "sinks" in graph.core.params[stage.layer]:
         yield "the sinks are missing", stage.change(missing=("sinks",))
     yield OVER_QUERIES, stage.change(axis=-2)
     yield "softmax is over the heads, not the keys", stage.change(axis=-3)
 
 
-def slip_join(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_join(graph: Graph, stage: Node) -> Iterator[Change]:
     yield "heads are joined without transposing", stage.change(no_transposing=True)
 
 
-def slip_activate(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_activate(graph: Graph, stage: Node) -> Iterator[Change]:
     yield from _slip_activation(stage)
     if stage.options["is_gated"]:
         other = stage.site.replace(".activated", ".linear")
         yield "gate and up are exchanged", stage._replace(inputs=(other,))
         for cut, words in CUT.items():
-            changed = stage._replace(operation="cut gate", inputs=(*stage.inputs, other))
+            changed = stage._replace(kind="cut gate", inputs=(*stage.inputs, other))
             yield words + AS_READ, changed.change(cut=cut, place=0)
 
 
-def _slip_activation(stage: Stage) -> Iterator[Change]:
+def _slip_activation(stage: Node) -> Iterator[Change]:
     for name in ACTIVATIONS:
         if name != stage.options["activation"]:
             words = NO_ACTIVATION if name == "identity" else f"the activation is {name}"
             yield f"{words} (expected {stage.options['activation']})", stage.change(activation=name)
 
 
-def slip_multiply(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_multiply(graph: Graph, stage: Node) -> Iterator[Change]:
     first, second = stage.inputs
     yield "gate and up are exchanged", stage._replace(inputs=(first, first.replace(".activated", ".hidden")))
-    yield "the gate is not applied", stage._replace(operation="scale", inputs=(second,), options={})
+    yield "the gate is not applied", stage._replace(kind="scale", inputs=(second,), options={})
     for cut, words in CUT.items():
-        changed = stage._replace(operation="cut gate", inputs=(first, first.replace(".activated", ".hidden"), second))
+        changed = stage._replace(kind="cut gate", inputs=(first, first.replace(".activated", ".hidden"), second))
         yield words + AS_READ, changed.change(cut=cut, place=1)
 
 
-def slip_pool(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_pool(graph: Graph, stage: Node) -> Iterator[Change]:
     for kind in ("first", "mean"):
         if kind != stage.options["kind"]:
             yield f"the head reads the {kind} of the states", stage.change(kind=kind)
@@ -1027,7 +1030,7 @@ def slip_pool(graph: Graph, stage: Stage) -> Iterator[Change]:
         yield "the mean of the states counts the padding", stage.change(real=None)
 
 
-def slip_logits(graph: Graph, stage: Stage) -> Iterator[Change]:
+def slip_logits(graph: Graph, stage: Node) -> Iterator[Change]:
     params, config = graph.core.params, graph.core.config
     if (factor := stage.options["factor"]) != 1:
         yield "the scale of the logits is missing", stage.change(factor=1.0)
@@ -1048,9 +1051,9 @@ def slip_logits(graph: Graph, stage: Stage) -> Iterator[Change]:
 
 
 # operation -> slips whose options are found from what its stage reads and what an implementation made of it
-FITS: dict[str, Callable[[Graph, Stage, Sequence[Array], Array, float], Iterator[Change]]] = {"experts": fit_experts}
+FITS: dict[str, Callable[[Graph, Node, Sequence[Array], Array, float], Iterator[Change]]] = {"experts": fit_experts}
 
-SLIPS: dict[str, Callable[[Graph, Stage], Iterator[Change]]] = {
+SLIPS: dict[str, Callable[[Graph, Node], Iterator[Change]]] = {
     "words": slip_words,
     "types": slip_types,
     "pixels": slip_pixels,
@@ -1092,11 +1095,11 @@ def _around(stated: float) -> tuple[float, float]:
     return abs(stated) / WIDE, abs(stated) * WIDE
 
 
-def _no_numbers(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+def _no_numbers(graph: Graph, stage: Node) -> Iterator[NumberRow]:
     yield from ()
 
 
-def number_factor(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+def number_factor(graph: Graph, stage: Node) -> Iterator[NumberRow]:
     """The factor of embeddings or scores."""
     factor = stage.options["factor"]
     what = "scores" if "rules" in stage.options else "embeddings"
@@ -1104,19 +1107,19 @@ def number_factor(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
         yield f"the {what} are multiplied by {{}} instead of {factor:g}", "factor", factor, _around(factor)
 
 
-def number_residual(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+def number_residual(graph: Graph, stage: Node) -> Iterator[NumberRow]:
     factor = stage.options.get("factor", 1.0)
     if stage.site.endswith(".residual"):
         yield f"the residual branch is multiplied by {{}} instead of {factor:g}", "factor", factor, _around(factor)
 
 
-def number_norm(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
-    of_heads = stage.operation == "norm of heads"
+def number_norm(graph: Graph, stage: Node) -> Iterator[NumberRow]:
+    of_heads = stage.kind == "norm of heads"
     eps, option = (stage.options["norm"].eps, "norm.eps") if of_heads else (stage.options["eps"], "eps")
     yield f"eps of the norm is {{}} instead of {eps:g}", option, eps, (1e-9, 1.0), *EPSILONS
 
 
-def number_heads(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+def number_heads(graph: Graph, stage: Node) -> Iterator[NumberRow]:
     rope = stage.options.get("rope")
     if rope is None or not stage.options["times"]:
         return
@@ -1128,21 +1131,21 @@ def number_heads(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
         yield words, "rope.factor", factor, (1.01, 1e3)
 
 
-def number_cap(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
-    what = "logits" if stage.operation == "logits" else "scores"
+def number_cap(graph: Graph, stage: Node) -> Iterator[NumberRow]:
+    what = "logits" if stage.kind == "logits" else "scores"
     if softcap := stage.options["softcap"]:
         yield f"the soft cap of the {what} is {{}} instead of {softcap:g}", "softcap", softcap, _around(softcap)
     else:
         yield f"a soft cap of the {what} ({{}}) is applied", "softcap", 30.0, (0.1, 1e3)
 
 
-def number_logits(graph: Graph, stage: Stage) -> Iterator[NumberRow]:
+def number_logits(graph: Graph, stage: Node) -> Iterator[NumberRow]:
     factor = stage.options["factor"]
     yield f"the logits are multiplied by {{}} instead of {factor:g}", "factor", factor, _around(factor)
     yield from number_cap(graph, stage)
 
 
-NUMBERS: dict[str, Callable[[Graph, Stage], Iterator[NumberRow]]] = {
+NUMBERS: dict[str, Callable[[Graph, Node], Iterator[NumberRow]]] = {
     "add": number_residual,
     "cap": number_cap,
     "heads": number_heads,

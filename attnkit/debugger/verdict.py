@@ -13,10 +13,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from attnkit.debugger.pictures import pixel_noise
 from attnkit.debugger.slips import AS_READ, FITS, Number, Slip, find_numbers, find_slips, join_slips
-from attnkit.debugger.stages import CycleError, Graph, Known, Stage, pixel_noise
 from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet
+from attnkit.model.graph.graph import CycleError, Graph, Known
+from attnkit.model.graph.nodes import Node
 from attnkit.model.head_views import view_heads
 
 MARGIN = 8.0  # by which rounding in another order may exceed the rounding that was measured
@@ -152,13 +154,13 @@ class Judge:
     unread: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.unread = {site for site in self.graph.stages if site.endswith("_projected")}
+        self.unread = {site for site in self.graph.nodes if site.endswith("_projected")}
 
     def rows(self, why: bool) -> Iterator[StageRow]:
         """The rows of all sites that the implementation has."""
         memo: dict[str, Array] = {}
-        last_use = {one: at for at, stage in enumerate(self.graph.stages.values()) for one in stage.inputs}
-        for at, site in enumerate(self.graph.stages):
+        last_use = {one: at for at, stage in enumerate(self.graph.nodes.values()) for one in stage.inputs}
+        for at, site in enumerate(self.graph.nodes):
             computed = self.graph.evaluate(site, self.graph.roots, memo=memo)
             if site in self.mine:
                 wanted = self.reference.fit(site, computed) if self.reference and site in self.reference else None
@@ -205,7 +207,7 @@ class Judge:
         site: str,
         known: Mapping[str, Array],
         memo: dict[str, Array],
-        changes: Mapping[str, Stage] | None = None,
+        changes: Mapping[str, Node] | None = None,
         nudges: bool = False,
     ) -> Measured:
         """Compute a site in float64 and in the dtype of the implementation.
@@ -216,22 +218,22 @@ class Judge:
         expected = self.graph.evaluate(site, known, changes, memo=memo)
         narrow = self.graph.evaluate(site, known, changes, precision="float32" if dtype == "float64" else dtype)
         scale = largest_of_rows(self.select(site, expected))
-        stage = (changes or {}).get(site, self.graph.stages[site])
-        if stage.operation == "activate":  # 1 + erf(x) and its like cancel where x is far below 0
+        stage = (changes or {}).get(site, self.graph.nodes[site])
+        if stage.kind == "activate":  # 1 + erf(x) and its like cancel where x is far below 0
             read = self.graph.evaluate(stage.inputs[0], known, changes, memo=memo)
             scale = np.maximum(scale, largest_of_rows(self.select(site, read)))
         norm = stage.options.get("norm")  # of heads
-        if "layer" in (norm.kind if norm else "", stage.options.get("kind")) and "norm" in stage.operation:
+        if "layer" in (norm.kind if norm else "", stage.options.get("kind")) and "norm" in stage.kind:
             arrays = [self.graph.evaluate(one, known, changes, memo=memo) for one in stage.inputs]
             read = sum(arrays[1:], arrays[0])
             read = view_heads(read, stage.options["heads"]) if read.ndim < expected.ndim else read
             scale = scale * cancellation(self.select(site, read))
         floor = noise_floor(self.select(site, expected), self.select(site, narrow), dtype, scale)
-        if stage.operation == "pixels" and (picture := self.graph.inputs.picture) is not None:
+        if stage.kind == "pixels":
             floor = (
                 floor
                 + ULPS * EPSILON[dtype] * scale.max()
-                + pixel_noise(picture, **stage.options.get("preparation", {}))
+                + pixel_noise(stage.options["picture"], **stage.options.get("preparation", {}))
             )
         if nudges:
             unit = EPSILON.get(dtype, EPSILON["float32"]) / 2
@@ -290,7 +292,7 @@ class Judge:
         """Try the slips that give a site the shape that the implementation has."""
         for slip in self.order_slips(row.site, known):
             tried = self.compute(row.site, slip, known, {})
-            if tried is None or tried.shape == self.graph.stages[row.site].shape:
+            if tried is None or tried.shape == self.graph.nodes[row.site].shape:
                 continue
             mine = self.mine.fit(row.site, tried)
             if mine is None:
@@ -309,12 +311,12 @@ class Judge:
         if found:
             return
         for stage in self.graph.cone(site, known):
-            if stage.operation not in FITS or not (stage.site == site or stage.site in self.graph.stages[site].inputs):
+            if stage.kind not in FITS or not (stage.site == site or stage.site in self.graph.nodes[site].inputs):
                 continue
             reads = [known[one] if one in known else self.graph.evaluate(one, known) for one in stage.inputs]
             result = measured.expected if stage.site == site else self.graph.evaluate(stage.site, known)
             result, noise = result + (self.mine[site] - measured.expected), float(measured.floor.max(initial=0))
-            for name, changed in FITS[stage.operation](self.graph, stage, reads, result, noise):
+            for name, changed in FITS[stage.kind](self.graph, stage, reads, result, noise):
                 yield Slip(name, {stage.site: changed})
 
     def join_found(self, slips: Sequence[Slip], found: Sequence[Cause], doubtful: Sequence[Cause]) -> Iterator[Slip]:
@@ -358,8 +360,8 @@ class Judge:
 
     def find_dropout(self, site: str, own: Array, measured: Measured, known: Mapping[str, Array]) -> Cause | None:
         """The slip of dropout on a site, or on the first of the terms that it adds."""
-        expected, stage = self.select(site, measured.expected), self.graph.stages[site]
-        if stage.operation != "add":
+        expected, stage = self.select(site, measured.expected), self.graph.nodes[site]
+        if stage.kind != "add":
             return explain_dropout(own, expected, measured.floor)
         term = self.select(site, self.graph.evaluate(stage.inputs[0], known))
         return explain_dropout(own - (expected - term), term, measured.floor)
@@ -447,7 +449,7 @@ class Judge:
     def attempt(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
         """Compute a site with a slip; None if the slip cannot be computed there."""
         tried = self.compute(site, slip, known, base)
-        return None if tried is None or tried.shape != self.graph.stages[site].shape else self.select(site, tried)
+        return None if tried is None or tried.shape != self.graph.nodes[site].shape else self.select(site, tried)
 
     def compute(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
         """The whole array of a site with a slip; None if the slip cannot be computed there."""
@@ -638,6 +640,6 @@ def order_problems(sites: Sequence[str], graph: Graph) -> list[tuple[str, str]]:
     """
     place = {site: at for at, site in enumerate(sites)}
     problems = []
-    for site, stage in graph.stages.items():
+    for site, stage in graph.nodes.items():
         problems += [(site, one) for one in stage.inputs if site in place and one in place and place[one] > place[site]]
     return problems

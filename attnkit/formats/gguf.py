@@ -71,7 +71,7 @@ class Strings(NamedTuple):
 Value = TypeVar("Value")
 
 
-class Kind(NamedTuple, Generic[Value]):
+class ValueType(NamedTuple, Generic[Value]):
     """What a reader expects of a value in the metadata.
 
     expected  the same in words, for errors
@@ -91,15 +91,17 @@ def is_list(value: Any, kinds: str) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in kinds
 
 
-WHOLE: Kind[int] = Kind("a whole number from 0", is_whole)
-NUMBER: Kind[float] = Kind("a finite number", lambda value: type(value) in (int, float) and math.isfinite(value))
-FLAG: Kind[bool] = Kind("true or false", lambda value: type(value) is bool)
-TEXT: Kind[str] = Kind("a text", lambda value: type(value) is str)
-TEXTS: Kind[Strings] = Kind("a list of texts", lambda value: isinstance(value, Strings))
-WHOLES: Kind[Array] = Kind("a list of whole numbers", lambda value: is_list(value, "iu"))
-NUMERIC: Kind[Array] = Kind("a list of numbers", lambda value: is_list(value, "iuf"))
-FLAGS: Kind[Array] = Kind("a list of true and false", lambda value: is_list(value, "b"))
-POWER: Kind[int] = Kind(
+WHOLE: ValueType[int] = ValueType("a whole number from 0", is_whole)
+NUMBER: ValueType[float] = ValueType(
+    "a finite number", lambda value: type(value) in (int, float) and math.isfinite(value)
+)
+FLAG: ValueType[bool] = ValueType("true or false", lambda value: type(value) is bool)
+TEXT: ValueType[str] = ValueType("a text", lambda value: type(value) is str)
+TEXTS: ValueType[Strings] = ValueType("a list of texts", lambda value: isinstance(value, Strings))
+WHOLES: ValueType[Array] = ValueType("a list of whole numbers", lambda value: is_list(value, "iu"))
+NUMERIC: ValueType[Array] = ValueType("a list of numbers", lambda value: is_list(value, "iuf"))
+FLAGS: ValueType[Array] = ValueType("a list of true and false", lambda value: is_list(value, "b"))
+POWER: ValueType[int] = ValueType(
     f"a power of two, at most {LARGEST_ALIGNMENT}",
     lambda value: is_whole(value) and value.bit_count() == 1 and value <= LARGEST_ALIGNMENT,
 )
@@ -129,12 +131,12 @@ class Metadata(Mapping[str, Any]):
         return len(self.values_by_key)
 
     @overload
-    def read(self, key: str, kind: Kind[Value], default: Value) -> Value: ...
+    def read(self, key: str, kind: ValueType[Value], default: Value) -> Value: ...
 
     @overload
-    def read(self, key: str, kind: Kind[Value], default: None = None) -> Value | None: ...
+    def read(self, key: str, kind: ValueType[Value], default: None = None) -> Value | None: ...
 
-    def read(self, key: str, kind: Kind[Value], default: Value | None = None) -> Value | None:
+    def read(self, key: str, kind: ValueType[Value], default: Value | None = None) -> Value | None:
         """Read a value of a kind, the default if the file has none.
 
         A list of equal numbers, one for each layer, is read as that number. DataError for a value of another kind.

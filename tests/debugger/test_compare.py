@@ -11,9 +11,10 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger.compare import Request, compare_dumps, compare_with_model
 from attnkit.debugger.dumps import Dump, array_entry, open_dump
 from attnkit.debugger.model_inputs import compare_ids
-from attnkit.debugger.stages import Graph, Inputs
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs
 from tests import process
 from tests.places import DATA, REFERENCES, ROOT, STORY, folder
 
@@ -23,9 +24,9 @@ IDS = np.array([[5, 9, 17, 30, 8, 41]])
 def stages_of(family, changes=None, dtype=np.float32, **inputs):
     """What a program computes of a model in float32, under changed stages, by site."""
     core = layers.complete_model(open_checkpoint(folder(family)))
-    graph, memo = Graph(core, Inputs(ids=IDS, **inputs)), {}
-    changed = {site: change(graph.stages[site]) for site, change in (changes or {}).items()}
-    for site in graph.stages:
+    graph, memo = model_graph(core, Inputs(ids=IDS, **inputs)), {}
+    changed = {site: change(graph.nodes[site]) for site, change in (changes or {}).items()}
+    for site in graph.nodes:
         graph.evaluate(site, graph.roots, changed, "float32", memo)
     return {"input_ids": IDS} | {site: array.astype(dtype) for site, array in memo.items()}
 
@@ -109,9 +110,9 @@ def test_the_norm_of_an_image_of_the_first_token_alone():
     checkpoint = open_checkpoint(f"{ROOT}/tests/transcripts/inputs/clip:vision")
     core = layers.complete_model(checkpoint)
     image = np.random.default_rng(0).normal(size=(1, 3, 21, 21)).astype(np.float32)
-    graph, memo = Graph(core, Inputs(image=image)), {}
-    slip = {"encoder.0.norm1": graph.stages["encoder.0.norm1"].change(kind="rms")}
-    for site in graph.stages:
+    graph, memo = model_graph(core, Inputs(image=image)), {}
+    slip = {"encoder.0.norm1": graph.nodes["encoder.0.norm1"].change(kind="rms")}
+    for site in graph.nodes:
         graph.evaluate(site, graph.roots, slip, "float32", memo)
     arrays = {"pixel_values": image} | {site: array.astype(np.float32) for site, array in memo.items()}
     arrays["encoder.norm"] = arrays["encoder.norm"][:, 0]
@@ -340,11 +341,11 @@ def test_frequencies_of_the_longest_text_of_a_batch_are_named(length, is_noted):
     core = layers.complete_model(open_checkpoint(folder("llama-dynamic")))
     ids = np.random.default_rng(0).integers(5, 60, (2, length))
     mask = np.arange(length) < np.array([[length], [7]])
-    graph, memo = Graph(core, Inputs(ids=ids, mask=mask)), {}
-    rotated = {site: one for site, one in graph.stages.items() if one.options.get("rope")}
+    graph, memo = model_graph(core, Inputs(ids=ids, mask=mask)), {}
+    rotated = {site: one for site, one in graph.nodes.items() if one.options.get("rope")}
     changed = {site: one.change(length=length) for site, one in rotated.items()}
     assert changed
-    for site in graph.stages:
+    for site in graph.nodes:
         graph.evaluate(site, graph.roots, changed, "float32", memo)
     arrays = {"input_ids": ids, "attention_mask": mask.astype(int)} | memo
     report = judge("llama-dynamic", arrays, why=True)

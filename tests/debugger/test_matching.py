@@ -5,16 +5,17 @@ import pytest
 
 from attnkit import checkpoints, model
 from attnkit.debugger.matching import pair_tensors
-from attnkit.debugger.stages import Graph, Inputs
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs
 from tests.places import folder
 
 
 def compute_sites(name, tokens=9):
     checkpoint = checkpoints.open_checkpoint(folder(name))
     ids = np.random.default_rng(5).integers(5, 60, (1, tokens))
-    graph = Graph(model.Model(checkpoint.config, checkpoint.params), Inputs(ids=ids))
+    graph = model_graph(model.Model(checkpoint.config, checkpoint.params), Inputs(ids=ids))
     sites = {"ids": ids}
-    for site in graph.stages:
+    for site in graph.nodes:
         graph.evaluate(site, dict(sites), memo=sites)
     del sites["ids"]
     return sites

@@ -5,7 +5,8 @@ import pytest
 
 from attnkit import checkpoints, model
 from attnkit.debugger.names import locate_sites
-from attnkit.debugger.stages import Graph, Inputs
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs
 from tests import process
 from tests.debugger.test_names import EXPORTED, HOOKS, NAMES, NODES
 from tests.places import folder
@@ -15,9 +16,9 @@ def compute_dump(name, names, tmp_path, change=lambda site, array: array):
     """The arrays of a model under other names, as an npz beside its ids."""
     checkpoint = checkpoints.open_checkpoint(folder(name))
     ids = np.random.default_rng(5).integers(5, 60, (1, 9))
-    graph = Graph(model.Model(checkpoint.config, checkpoint.params), Inputs(ids=ids))
+    graph = model_graph(model.Model(checkpoint.config, checkpoint.params), Inputs(ids=ids))
     sites = {"ids": ids}
-    for site in graph.stages:
+    for site in graph.nodes:
         graph.evaluate(site, dict(sites), memo=sites)
     fused, dump = {}, {}
     for site, source in locate_sites(names, checkpoint).sources.items():

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from attnkit.debugger.slips import Number, Slip
-from attnkit.debugger.stages import OPERATIONS, Around, Stage
 from attnkit.debugger.verdict import drop_same, nearest_value
+from attnkit.model.graph.kinds import KINDS
+from attnkit.model.graph.nodes import Node, Scope
 
 
-def compute(operation, *arrays, **options):
+def compute(kind, *arrays, **options):
     """The result of a stage without parameters."""
-    return OPERATIONS[operation](Around(None, Stage("x", operation, (), (), "", options), "float64"), *arrays)
+    return KINDS[kind].value(Scope(None, None, Node("x", kind, (), (), "", options), "float64"), *arrays)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +55,14 @@ def test_frequencies_of_the_whole_head_have_its_width_in_their_exponent():
 
 
 def test_squares_beyond_the_range_of_float16_leave_nothing():
-    class Bare(Around):
+    class Bare(Scope):
         def parameter(self, name):
             return None
 
     options = {"kind": "rms", "eps": 1e-6, "names": ("gamma", "beta"), "rounds_squares": "float16"}
-    stage = Stage("x", "norm", (), (), "", options)
+    stage = Node("x", "norm", (), (), "", options)
     with np.errstate(over="ignore"):
-        y = OPERATIONS["norm"](Bare(None, stage, "float64"), np.array([[300.0, 400.0], [3.0, 4.0]]))
+        y = KINDS["norm"].value(Bare(None, None, stage, "float64"), np.array([[300.0, 400.0], [3.0, 4.0]]))
     assert y[0].tolist() == [0, 0]  # 300² is 90000, above 65504
     assert y[1] == pytest.approx([3 / 12.5**0.5, 4 / 12.5**0.5], rel=1e-6)
 
@@ -84,7 +85,7 @@ def test_a_number_that_changes_nothing_is_not_found():
 
 
 def test_a_change_of_two_names_is_tried_once():
-    stage = Stage("q", "heads", (), ())
+    stage = Node("q", "heads", (), ())
     both = [Slip("queries are not rotated", {"q": stage}), Slip("queries and keys are not rotated", {"q": stage})]
     assert drop_same(both) == both[:1]
     assert drop_same([both[0], Slip("another", {"q": stage._replace(layer="k")})])[1].name == "another"

@@ -17,9 +17,10 @@ import ml_dtypes
 import numpy as np
 
 from attnkit.checkpoints import open_checkpoint
-from attnkit.debugger.stages import Graph, Inputs
 from attnkit.help.exercises import read_exercises
 from attnkit.inputs import layers
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs
 from attnkit.records import Array
 from tests.debugger.test_names import HOOKS, NODES
 from tests.fuzz import files
@@ -52,15 +53,15 @@ def whole_dump(family: str) -> Mapping[str, Array]:
     mask = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
     if core.config.patches:
         image = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
-        graph, arrays = Graph(core, Inputs(image=image)), {"pixel_values": image}
+        graph, arrays = model_graph(core, Inputs(image=image)), {"pixel_values": image}
     else:
-        graph = Graph(core, Inputs(ids=ids, target=target, mask=mask.astype(bool)))
+        graph = model_graph(core, Inputs(ids=ids, target=target, mask=mask.astype(bool)))
         arrays = {"input_ids": ids, "attention_mask": mask}
         arrays |= {"decoder_input_ids": target} if core.config.encoder else {}
     memo: dict[str, Array] = {}
-    for site in graph.stages:
+    for site in graph.nodes:
         graph.evaluate(site, graph.roots, precision="float32", memo=memo)
-    return arrays | {site: memo[site].astype(np.float32) for site in graph.stages}
+    return arrays | {site: memo[site].astype(np.float32) for site in graph.nodes}
 
 
 def draw_tensors(rng: random.Random, family: str, all_of_it: bool = False) -> dict[str, Array]:

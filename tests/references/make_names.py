@@ -5,7 +5,7 @@
 
 writes the names of all models, or those of some anew. Each reference model runs in float64 in eager attention over
 random ids, two texts of one length. A name is the path of a module with what its hook saw: PATH.output, PATH.output.KEY
-for one of several, PATH.input likewise, PATH#N for a further call. Beside it stand the sites of attnkit.debugger.stages
+for one of several, PATH.input likewise, PATH#N for a further call. Beside it stand the sites of attnkit.model.graph
 whose numbers the tensor holds, in any usual layout, or in some of its columns: SITE[FIRST:END:COUNT] for columns FIRST
 to END of so many equal parts; [] for none.
 """
@@ -23,7 +23,8 @@ import torch
 import transformers
 
 from attnkit import checkpoints, model
-from attnkit.debugger.stages import Graph, Inputs
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs
 from tests.drawing import write_model
 
 HERE = pathlib.Path(__file__).parent
@@ -86,9 +87,9 @@ def draw(config):
 
 def compute_sites(folder, inputs):
     checkpoint = checkpoints.open_checkpoint(str(folder))
-    graph = Graph(model.Model(checkpoint.config, checkpoint.params), inputs)
+    graph = model_graph(model.Model(checkpoint.config, checkpoint.params), inputs)
     sites = dict(graph.roots)
-    for site in graph.stages:
+    for site in graph.nodes:
         graph.evaluate(site, dict(sites), memo=sites)
     return {site: array for site, array in sites.items() if site != "pixels"}
 

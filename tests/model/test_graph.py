@@ -1,14 +1,16 @@
-"""The graph of stages computes what the model's own forward pass does, for every family, padded batches included."""
+"""The graph of a model computes what the model's own forward pass does, for every family, padded batches included."""
 
 import numpy as np
 import pytest
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.debugger.stages import CycleError, Graph, Inputs, Known
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.model import transformer
+from attnkit.model.graph.graph import CycleError, Known
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs
 from tests.drawing import drawn_models, write_model
 from tests.places import folder
 
@@ -58,10 +60,10 @@ def run_model(core, inputs):
 
 
 def check_all_stages(core, inputs):
-    graph, memo = Graph(core, inputs), {}
+    graph, memo = model_graph(core, inputs), {}
     saved = run_model(core, inputs)
-    assert {one for one in saved if not one.endswith(".relative")} <= {*graph.stages}
-    for site, stage in graph.stages.items():
+    assert {one for one in saved if not one.endswith(".relative")} <= {*graph.nodes}
+    for site, stage in graph.nodes.items():
         result = graph.evaluate(site, graph.roots, memo=memo)
         assert result.shape == stage.shape, site
         if site in saved:
@@ -73,12 +75,12 @@ def check_all_stages(core, inputs):
 
 
 @pytest.mark.parametrize("name", [*TEXT, *drawn_models()])
-def test_stages_compute_a_padded_batch_as_the_model_does(name, tmp_path):
+def test_the_graph_computes_a_padded_batch_as_the_model_does(name, tmp_path):
     core = load(name, tmp_path)
     check_all_stages(core, make_inputs(core))
 
 
-def test_stages_compute_an_image_as_the_model_does():
+def test_the_graph_computes_an_image_as_the_model_does():
     core = load("vit")
     cut = core.config.patches
     image = np.random.default_rng(0).normal(size=(2, cut.channels, cut.height, cut.width)).astype(np.float32)
@@ -86,7 +88,7 @@ def test_stages_compute_an_image_as_the_model_does():
 
 
 @pytest.mark.parametrize("name", ["dinov2", "dinov2-registers"])
-def test_stages_compute_the_labels_of_an_image_as_the_model_does(name, tmp_path):
+def test_the_graph_computes_the_labels_of_an_image_as_the_model_does(name, tmp_path):
     core = layers.complete_model(open_checkpoint(str(write_model(name, tmp_path, kind="vision"))))
     image = np.random.default_rng(0).normal(size=(2, 3, 21, 21)).astype(np.float32)
     check_all_stages(core, Inputs(image=image))
@@ -94,8 +96,8 @@ def test_stages_compute_the_labels_of_an_image_as_the_model_does(name, tmp_path)
 
 def test_a_site_is_computed_from_the_nearest_known_sites():
     core = load("gpt2")
-    graph = Graph(core, make_inputs(core, padded=False))
-    ones = np.ones(graph.stages["decoder.0.ffn.hidden"].shape)
+    graph = model_graph(core, make_inputs(core, padded=False))
+    ones = np.ones(graph.nodes["decoder.0.ffn.hidden"].shape)
     known = {**graph.roots, "decoder.0.ffn.activated": ones, "decoder.0.ffn.output": ones}
     assert [
         stage.site for stage in graph.cone("decoder.0.ffn.output", Known(known, hidden=["decoder.0.ffn.output"]))
@@ -107,15 +109,15 @@ def test_a_site_is_computed_from_the_nearest_known_sites():
 
 def test_a_changed_stage_may_not_read_what_is_computed_from_it():
     core = load("gpt2")
-    graph = Graph(core, make_inputs(core))
-    norm = graph.stages["decoder.0.norm1"]._replace(inputs=("decoder.0.self.residual",))
+    graph = model_graph(core, make_inputs(core))
+    norm = graph.nodes["decoder.0.norm1"]._replace(inputs=("decoder.0.self.residual",))
     with pytest.raises(CycleError):
         graph.evaluate("decoder.0.norm1", graph.roots, {norm.site: norm})
 
 
 def test_sixteen_bits_round_every_stage():
     core = load("gpt2")
-    graph = Graph(core, make_inputs(core))
+    graph = model_graph(core, make_inputs(core))
     for precision, digits in (("bfloat16", 8), ("float16", 11)):
         result = graph.evaluate("decoder.0.norm1", graph.roots, precision=precision)
         mantissa = np.frexp(result)[0] * 2.0**digits  # has so many bits, of which the first is 1
@@ -126,4 +128,4 @@ def test_sixteen_bits_round_every_stage():
 @pytest.mark.parametrize("name", ["lstm", "seq2seq", "transformer"])
 def test_models_without_such_stages_are_refused(name):
     with pytest.raises(UsageError, match=r"recurrent|no embeddings"):
-        Graph(load(name), Inputs(ids=np.ones((1, 3), int)))
+        model_graph(load(name), Inputs(ids=np.ones((1, 3), int)))

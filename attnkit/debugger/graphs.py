@@ -1,0 +1,21 @@
+"""The graph of a model that the debugger compares with: with the kinds of slips, and the picture that pixels are of."""
+
+from dataclasses import replace
+
+from attnkit.debugger import pictures
+from attnkit.debugger.mistaken_kinds import MISTAKEN_KINDS
+from attnkit.debugger.pictures import PictureInput, pixel_node
+from attnkit.model.context import Model
+from attnkit.model.graph.graph import Graph
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs
+
+
+def debugged_graph(core: Model, inputs: Inputs, picture: PictureInput | None = None) -> Graph:
+    """The graph of a model, in which every slip has a value.
+
+    picture  that the pixels of the inputs are made of; None: they are given
+    """
+    graph = model_graph(core, inputs)
+    before = {} if picture is None else {"pixels": pixel_node(picture)}
+    return replace(graph, nodes={**before, **graph.nodes}, kinds={**graph.kinds, **MISTAKEN_KINDS, **pictures.KINDS})

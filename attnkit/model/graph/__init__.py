@@ -1,0 +1,11 @@
+"""What a model computes, as a graph of nodes: every intermediate with the intermediates that it is computed from.
+
+A node is data: a site, its kind, the sites that it reads, and its options. One description serves every reader that
+looks at a model instead of running it fast: comparison with another implementation, whose slips are nodes with other
+options or inputs, gradients, costs and names.
+
+nodes.py   Node, Kind and what they are computed with; graph.py: the nodes of something, and their values
+kinds.py   KINDS, the table of all kinds, and BUILDERS, the nodes of each step of a model
+models.py  the nodes of a whole model, from token ids or pixels to logits
+embeddings.py linear.py attention.py networks.py head.py   the kinds and the nodes of the steps
+"""

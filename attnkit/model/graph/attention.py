@@ -1,0 +1,325 @@
+"""The nodes of attention: projections, heads, rotation, scores, mask, weights and their mix."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attnkit.model import masks, transformer
+from attnkit.model.config import AttentionRules
+from attnkit.model.context import Context
+from attnkit.model.dense_attention import LatentConfig, add_sinks
+from attnkit.model.dtypes import Array, rounded
+from attnkit.model.graph.linear import apply_linear, scale_and_shift, standardize
+from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope, stack_sizes
+from attnkit.model.head_views import merge_heads, view_heads
+from attnkit.model.intermediates import STEPS
+from attnkit.model.positions import t5_bias
+from attnkit.model.relative import relative_scores
+from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies, rotate
+from attnkit.model.softmax import log_sum_exp, softmax
+
+
+def cut_fused(scope: Scope, flat: Sequence[Array]) -> Array:
+    """One of q (B, T, H*K), k and v (B, T, G*K) each, cut out of all three in another layout.
+
+    The layouts are flat, all queries before all keys before all values, and grouped, in which each key head and its
+    value head follow the query heads that read them.
+    """
+    groups, at = scope.option("groups"), scope.option("place")
+    grouped = np.concatenate([one.reshape(*one.shape[:-1], groups, -1) for one in flat], axis=-1)
+    ends = np.cumsum([one.shape[-1] for one in flat])
+    start, end = ends[at] - flat[at].shape[-1], ends[at]
+    if scope.option("stored") == "flat":
+        fused: Array = np.concatenate(flat, axis=-1).reshape(grouped.shape)
+        return fused[..., start // groups : end // groups].reshape(flat[at].shape)
+    fused = grouped.reshape(*flat[0].shape[:-1], -1)
+    return fused[..., start:end]
+
+
+def _heads(scope: Scope, x: Array, *fused: Array) -> Array:
+    """Split into heads, and rotate: (B, T, H*K) -> (B, H, T, K).
+
+    fused  keys and values that a slip cuts queries (x) out of
+    """
+    y = split_heads_of(scope, cut_fused(scope, [x, *fused]) if fused else x)
+    if clip := scope.option("clip", 0.0):
+        y = np.clip(y, -clip, clip)
+    return turn(scope, y)
+
+
+def split_heads_of(scope: Scope, x: Array) -> Array:
+    """Split the features of each token into heads."""
+    count = scope.option("heads")
+    if scope.option("splits") == "before":
+        return x
+    if scope.option("splits") == "no transposing":
+        return x.reshape(x.shape[0], count, x.shape[1], -1)
+    if scope.option("splits") == "heads last":
+        return np.moveaxis(x.reshape(*x.shape[:-1], -1, count), -1, 1)
+    return view_heads(x, count)
+
+
+def turn(scope: Scope, x: Array) -> Array:
+    """Rotate heads (B, H, T, K) as often as the stage says."""
+    for _ in range(scope.option("times", 0)):
+        x = turn_once(scope, x)
+    return np.ascontiguousarray(x)
+
+
+def turn_once(scope: Scope, x: Array) -> Array:
+    """Rotate the first features of a head, or the last, or by a slip the first ones of both halves."""
+    width = scope.option("width", x.shape[-1])
+    if scope.option("distant"):
+        pairs, half = np.arange(width // 2), x.shape[-1] // 2  # pairs (i, i + K/2) of a head
+        order = np.r_[pairs, half + pairs, np.delete(np.arange(x.shape[-1]), np.r_[pairs, half + pairs])]
+        return rotate(x[..., order], *_angles(scope, width))[..., np.argsort(order)]
+    cut = x.shape[-1] - width if scope.option("part") == "last" else 0
+    turned = rotate(x[..., cut:], *_angles(scope, width), interleaved=scope.option("interleaved", False))
+    return np.concatenate([x[..., :cut], turned], axis=-1) if cut else turned
+
+
+def _angles(scope: Scope, width: int) -> tuple[Array, Array]:
+    """Cosines and sines of the rotation of a stage."""
+    rope, where = scope.option("rope"), np.asarray(scope.option("where"))
+    if (places := scope.option("places")) is not None:
+        return grid_angles(places, width, rope)
+    length = scope.option("length")  # of all texts; None: each has its own
+    base = scope.option("base_width", width)
+    frequencies, factor = rope_frequencies(base, rope, length) if length else batch_frequencies(base, rope, where)
+    frequencies = frequencies[..., : width // 2]
+    if form := scope.option("rounds_frequencies"):
+        frequencies = rounded(frequencies, form).astype(np.float64)
+    if scope.precision != "float64":  # as implementations compute them
+        where, frequencies = where.astype(np.float32), frequencies.astype(np.float32)
+    phases = where[..., None] * frequencies
+    cos, sin = np.cos(phases), np.sin(phases)
+    if form := scope.option("rounds_angles"):
+        cos, sin = (rounded(one, form).astype(np.float64) for one in (cos, sin))
+    if where.ndim == 2:
+        cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
+    factor = scope.option("factor", factor)
+    return cos * factor, sin * scope.option("direction", 1) * factor
+
+
+def _norm_heads(scope: Scope, x: Array) -> Array:
+    """Norm of projected queries or keys: (B, T, H*K) -> (B, H, T, K)."""
+    heads, norm = scope.option("heads"), scope.option("norm")
+    if scope.option("rotates"):
+        x = merge_heads(turn_once(scope, view_heads(x, heads)))
+    if scope.option("skips"):
+        return view_heads(x, heads)
+    rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, -1)
+    y = standardize(scope, rows, norm.kind, norm.eps).reshape(x.shape)
+    each = (scope.parameter(name) for name in scope.option("names"))  # of one head for all, or of all heads
+    gamma, beta = (one if one is None else np.resize(one, x.shape[-1]) for one in each)
+    return view_heads(scale_and_shift(scope, y, gamma, beta), heads)
+
+
+def _latent_keys(scope: Scope, content: Array, shared: Array) -> Array:
+    """Keys of latent attention, whose last features all heads share: (B, T, H*C), (B, T, P) -> (B, H, T, C + P)."""
+    own = split_heads_of(scope, content)
+    both = [own, np.broadcast_to(shared[:, None], (*own.shape[:-1], shared.shape[-1]))]
+    return turn(scope, np.concatenate(both, axis=-1))
+
+
+def _scores(scope: Scope, q: Array, k: Array) -> Array:
+    return q @ np.swapaxes(repeat_heads(scope, k, q.shape[-3]), -1, -2)
+
+
+def repeat_heads(scope: Scope, x: Array, heads: int) -> Array:
+    """Key or value heads for every query head: (B, G, S, K) -> (B, H, S, K)."""
+    groups = x.shape[-3]
+    if heads == groups:
+        return x
+    order = np.arange(heads) % groups if scope.option("in_turn") else np.arange(heads) // (heads // groups)
+    return x[:, order]
+
+
+def cap(scope: Scope, x: Array) -> Array:
+    softcap = scope.option("softcap", 0.0)
+    return softcap * np.tanh(x / softcap) if softcap else x
+
+
+def _mask(scope: Scope, x: Array, *pair: Array) -> Array:
+    """Scores (B, H, T, S) with bias and mask; the pair are q and k."""
+    rules: AttentionRules = scope.option("rules")
+    if not scope.option("no_bias") and not rules.is_cross:
+        x = x + _relative_bias(scope, rules, x.shape[-2], pair) if rules.relative else x
+    queries, keys = x.shape[-2:]
+    allowed = np.ones((queries, keys), bool)
+    if rules.causal:
+        allowed = allowed & masks.causal_mask(queries, keys, scope.option("offset", 0))
+    if rules.window != (-1, -1):
+        left, right = rules.window
+        allowed = allowed & masks.window_mask(queries, keys, left, right)
+    padding = scope.option("padding")
+    if padding is not None:
+        allowed = allowed & padding[:, None, None, :]
+    return masks.mask_block(x, allowed, scope.option("fill", -np.inf))
+
+
+def _relative_bias(scope: Scope, rules: AttentionRules, queries: int, pair: Sequence[Array]) -> Array:
+    """What relative positions add to scores: (H, T, S) or (B, H, T, S)."""
+    core = scope.core
+    if rules.relative == "alibi":
+        padding = scope.option("padding")
+        mask = None if padding is None else padding[:, None]
+        bias = transformer.alibi(core.config, rules, queries, mask, scope.option("slopes"))
+        return scope.convert(bias * scope.option("bias_factor", 1.0))
+    if not pair:
+        buckets = transformer.position_buckets(scope.config, rules.stack, 0, queries)
+        return scope.convert(t5_bias(buckets, core.params[f"{rules.stack}.bias"]["table"]))
+    q, k = pair
+    relative = transformer.disentangled_positions(core, scope.node.layer, queries, Context())
+    tables: dict[str, Any] = {
+        name: scope.convert(one)
+        for name, one in relative._asdict().items()
+        if isinstance(one, np.ndarray) and one.dtype.kind == "f"
+    }
+    scores: Array = relative_scores(q, k, relative._replace(**tables)) * rules.factor
+    return scores
+
+
+def _softmax(scope: Scope, x: Array) -> Array:
+    axis, sinks = scope.option("axis", -1), scope.parameter("sinks")
+    weights = np.moveaxis(softmax(np.ascontiguousarray(np.moveaxis(x, axis, -1))), -1, axis)
+    if sinks is None:
+        return weights
+    share, _ = add_sinks(log_sum_exp(x), sinks)
+    result: Array = weights * share[..., None].astype(x.dtype)
+    return result
+
+
+def _mix(scope: Scope, weights: Array, v: Array) -> Array:
+    return weights @ repeat_heads(scope, v, weights.shape[-3])
+
+
+def _join(scope: Scope, x: Array) -> Array:
+    if scope.option("no_transposing"):
+        return x.reshape(x.shape[0], x.shape[2], -1)
+    return merge_heads(x)
+
+
+KINDS = {
+    "expand": Kind(
+        value=apply_linear,
+    ),
+    "norm of heads": Kind(
+        value=_norm_heads,
+    ),
+    "heads": Kind(
+        value=_heads,
+    ),
+    "latent keys": Kind(
+        value=_latent_keys,
+    ),
+    "scores": Kind(
+        value=_scores,
+    ),
+    "cap": Kind(
+        value=cap,
+    ),
+    "mask": Kind(
+        value=_mask,
+    ),
+    "softmax": Kind(
+        value=_softmax,
+    ),
+    "mix": Kind(
+        value=_mix,
+    ),
+    "join": Kind(
+        value=_join,
+    ),
+}
+
+
+def _positions_of(place: Place, rules: AttentionRules) -> dict[str, Any]:
+    """The options of a stage that rotates."""
+    if not rules.rotation:
+        return {}
+    rotation = {"rope": rules.rope, "width": rules.rotary_dim, "interleaved": rules.interleaved}
+    if rules.rotation == "grid_rotary":
+        config, image = place.core.config, place.inputs.image
+        grid = config.patches.grid(*image.shape[-2:]) if config.patches and image is not None else None
+        rotation["places"] = transformer.patch_places(config, grid, place.tokens)
+    return rotation | {"where": place.positions()}
+
+
+def _build_projections(place: Place, rules: AttentionRules, source: str, keys: int) -> Built:
+    layer = place.step.layer
+    for letter, read, rows in (("q", place.x, place.tokens), ("k", source, keys), ("v", source, keys)):
+        count = rules.heads if letter == "q" else rules.kv_heads
+        projected = f"{layer}.{letter}_projected"
+        shape = (place.batch, rows, count * rules.head_dim)
+        parameters = (f"w{letter}", f"b{letter}")
+        yield Node(projected, "linear", (read,), shape, layer, {"names": parameters, "heads": count})
+        options: dict[str, Any] = {"heads": count, "clip": rules.clip}
+        split = (place.batch, count, rows, rules.head_dim)
+        if rules.norm and letter != "v":
+            norm = {"names": (f"gamma_{letter}", f"beta_{letter}"), "heads": count, "norm": rules.norm}
+            yield Node(f"{layer}.{letter}_normed", "norm of heads", (projected,), split, layer, norm)
+            projected = f"{layer}.{letter}_normed"
+            options["splits"] = "before"
+        if rotation := _positions_of(place, rules):
+            options |= {**rotation, "times": int(letter != "v")}
+        yield Node(f"{layer}.{letter}", "heads", (projected,), split, "", options)
+
+
+def _build_latents(place: Place, rules: AttentionRules, latent: LatentConfig) -> Built:
+    layer, heads = place.step.layer, rules.heads
+    rotation = {**_positions_of(place, rules), "part": "last", "times": 1} if rules.rotation else {}
+    for name, size in (("q_latent", latent.query_rank), ("kv_latent", latent.rank)):
+        if size:
+            names, shape = {"names": (f"w{name}", f"b{name}")}, place.states(size)
+            norm = {"kind": "rms", "eps": latent.eps, "names": (f"gamma_{name}", "")}
+            yield Node(f"{layer}.{name}_projected", "linear", (place.x,), shape, layer, names)
+            yield Node(f"{layer}.{name}", "norm", (f"{layer}.{name}_projected",), shape, layer, norm)
+    shared = {"names": ("wk_rotary", "bk_rotary")}
+    yield Node(f"{layer}.k_rotary", "linear", (place.x,), place.states(latent.rotary), layer, shared)
+    sources = {"q": f"{layer}.q_latent" if latent.query_rank else place.x, "k": f"{layer}.kv_latent"}
+    for letter, width in (("q", rules.head_dim), ("k", latent.content), ("v", latent.value)):
+        read, projected = sources.get(letter, sources["k"]), f"{layer}.{letter}_projected"
+        expansion: dict[str, Any] = {"names": (f"w{letter}", f"b{letter}"), "heads": heads}
+        expands = "linear" if letter == "q" else "expand"
+        yield Node(projected, expands, (read,), place.states(heads * width), layer, expansion)
+        split = (place.batch, heads, place.tokens, latent.value if letter == "v" else rules.head_dim)
+        if letter == "k":
+            both = (projected, f"{layer}.k_rotary")
+            yield Node(f"{layer}.k", "latent keys", both, split, layer, {"heads": heads, **rotation})
+        else:
+            yield Node(
+                f"{layer}.{letter}",
+                "heads",
+                (projected,),
+                split,
+                "",
+                {"heads": heads} | (rotation if letter == "q" else {}),
+            )
+
+
+def build_attention(place: Place) -> Built:
+    core, inputs, layer = place.core, place.inputs, place.step.layer
+    rules = core.config.attention_rules[layer]
+    source = place.memory if rules.is_cross else place.x
+    keys = stack_sizes(core, inputs, "encoder")[1] if rules.is_cross else place.tokens
+    if rules.latent is not None:
+        yield from _build_latents(place, rules, rules.latent)
+    else:
+        yield from _build_projections(place, rules, source, keys)
+    padding = inputs.of(core.config.stacks[0] if rules.is_cross else rules.stack, core.config)[1]
+    padding = None if padding is None or padding.all() else padding
+    names = ("q", "k", "v", *STEPS[3:], "joined", "output")  # scores to heads between them
+    q, k, v, scores, scaled, capped, masked, weights, heads, joined, output = (f"{layer}.{name}" for name in names)
+    pair = (q, k) if rules.relative == "disentangled" and not rules.is_cross else ()
+    grouped = {"is_grouped": rules.heads != rules.kv_heads}
+    square, each = (place.batch, rules.heads, place.tokens, keys), (place.batch, rules.heads, place.tokens)
+    yield Node(scores, "scores", (q, k), square, options=grouped)
+    yield Node(scaled, "scale", (scores,), square, options={"factor": rules.factor, "rules": rules})
+    yield Node(capped, "cap", (scaled,), square, options={"softcap": rules.softcap})
+    yield Node(masked, "mask", (capped, *pair), square, layer, {"rules": rules, "padding": padding})
+    yield Node(weights, "softmax", (masked,), square, layer)
+    yield Node(heads, "mix", (weights, v), (*each, rules.value_dim), options=grouped)
+    yield Node(joined, "join", (heads,), place.states(rules.heads * rules.value_dim))
+    yield Node(output, "linear", (joined,), place.states(place.width()), layer, {"names": ("wo", "bo")})

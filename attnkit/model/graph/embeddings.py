@@ -1,0 +1,157 @@
+"""The first nodes of a model: embeddings of words, segments and patches, and absolute positions."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attnkit.model import transformer
+from attnkit.model.config import PatchConfig
+from attnkit.model.dtypes import Array
+from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
+from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
+
+
+def _words(scope: Scope, ids: Array) -> Array:
+    table = scope.core.params[scope.node.layer][scope.option("table", "table")]
+    rows = scope.convert((table.T if scope.option("transposed") else table)[ids])
+    scaled: Array = rows * np.asarray(scope.option("factor", 1.0), rows.dtype)
+    return scaled
+
+
+def _types(scope: Scope, words: Array) -> Array:
+    segments, table = scope.inputs.types, scope.core.params[scope.node.layer]["types"]
+    if segments is None or scope.option("all_first"):
+        segments = np.zeros(words.shape[:-1], np.int64)
+    return scope.convert(np.zeros_like(table) if scope.option("absent") else table)[segments]
+
+
+def _patches(scope: Scope, image: Array) -> Array:
+    """The vectors of the patches of images: (B, C, height, width) -> (B, P, D)."""
+    cut = scope.config.patches
+    assert cut is not None
+    rows, columns = cut.grid(*image.shape[-2:])
+    image = image[:, :: scope.option("channels", 1), : rows * cut.patch_height, : columns * cut.patch_width]
+    patches = extract_patches(image, cut.patch_height, cut.patch_width)
+    inner = patches.reshape(len(image), rows, columns, cut.channels, cut.patch_height, cut.patch_width)
+    order = scope.option("order", (0, 1, 2, 3, 4))  # of rows, columns, channels, and rows and columns of a patch
+    return scope.linear(inner.transpose(0, *(1 + at for at in order)).reshape(patches.shape), "w", "b")
+
+
+def _tokens(scope: Scope, patches: Array) -> Array:
+    """The patches with the class token and the registers in their places: (B, P, D) -> (B, T, D)."""
+    params = scope.core.params[scope.node.layer]
+    if scope.option("by_column"):
+        cut, image = scope.config.patches, scope.inputs.image
+        assert cut is not None and image is not None
+        grid = patches.reshape(len(patches), *cut.grid(*image.shape[-2:]), -1)
+        patches = grid.swapaxes(1, 2).reshape(patches.shape)
+    parts = {"patches": patches}
+    for name in ("cls", "registers"):
+        if name in params:
+            rows = np.atleast_2d(scope.convert(params[name]))
+            parts[name] = np.broadcast_to(rows, (len(patches), *rows.shape))
+    return np.concatenate([parts[name] for name in scope.option("order") if name in parts], axis=1)
+
+
+def _rows(scope: Scope, x: Array) -> Array:
+    """Rows of absolute positions (T, D), or (B, T, D) of a padded batch."""
+    core, layer, cut = scope.core, scope.node.layer, scope.config.patches
+    altered, grid, where = core._replace(config=scope.config), None, scope.option("where")
+    if cut is not None and scope.inputs.image is not None:
+        grid = cut.grid(*scope.inputs.image.shape[-2:])
+        if kind := scope.option("filter"):
+            table = _interpolated(scope, core.params[layer]["table"], grid, kind)
+            altered = core._replace(params={**core.params, layer: {"table": table}})
+            grid = None
+    rows = scope.convert(transformer.position_encoding(altered, layer, x, where, grid)(where))
+    return rows if cut is None else _move_rows(scope, rows, cut)
+
+
+def _move_rows(scope: Scope, rows: Array, cut: PatchConfig) -> Array:
+    """The positions of the tokens of an image (T, D), each that of another token; registers have none."""
+    first, registers = int(cut.has_class), rows[int(cut.has_class) : cut.before]
+    table = np.roll(np.concatenate([rows[:first], rows[cut.before :]]), scope.option("rolled", 0), axis=0)
+    if scope.option("spares_class"):
+        table[:first] = 0
+    parts = {"cls": table[:first], "registers": registers, "patches": table[first:]}
+    return np.concatenate([parts[name] for name in scope.option("order", parts)])
+
+
+def _interpolated(scope: Scope, table: Array, grid: tuple[int, int], kind: str) -> Array:
+    """A table of positions for another grid of patches, by another filter."""
+    cut, weigh = scope.config.patches, FILTERS[kind]
+    assert cut is not None
+    first, width = int(cut.has_class), table.shape[-1]
+    usual = cut.grid(cut.height, cut.width)
+    down, across = (weigh(old, new) for old, new in zip(usual, grid, strict=True))
+    points = np.einsum("ir,jc,rcd->ijd", down, across, table[first:].reshape(*usual, width).astype(np.float64))
+    return np.concatenate([table[:first], points.reshape(-1, width)])
+
+
+Filter = Callable[[int, int], Array]  # (old, new) points of an axis -> weights (new, old)
+
+
+def tent_weights(where: Array, old: int) -> Array:
+    """Weights of the two neighbours of each point on an axis: (N,) -> (N, old)."""
+    where = np.clip(where, 0, old - 1)[:, None]
+    weights: Array = np.maximum(1 - np.abs(np.arange(old) - where), 0)
+    return weights
+
+
+def middles(old: int, new: int) -> Array:
+    """Where the middles of new points are on an axis of old ones."""
+    where: Array = old / new * (np.arange(new) + 0.5) - 0.5
+    return where
+
+
+# filters of positions and pixels by name
+FILTERS: dict[str, Filter] = {
+    "bicubic": bicubic_weights,
+    "bicubic with antialias": antialiased_weights,
+    "bicubic with align_corners": lambda old, new: bicubic_weights(old, new, np.linspace(0, old - 1, new)),
+    "bilinear": lambda old, new: tent_weights(middles(old, new), old),
+    "bilinear with align_corners": lambda old, new: tent_weights(np.linspace(0, old - 1, new), old),
+    "nearest": lambda old, new: np.eye(old)[np.arange(new) * old // new],
+}
+
+
+KINDS = {
+    "words": Kind(
+        value=_words,
+    ),
+    "types": Kind(
+        value=_types,
+    ),
+    "patches": Kind(
+        value=_patches,
+    ),
+    "tokens": Kind(
+        value=_tokens,
+    ),
+    "rows": Kind(
+        value=_rows,
+    ),
+}
+
+
+def build_embeddings(place: Place) -> Built:
+    config, layer, shape = place.core.config, place.step.layer, place.states(place.width())
+    if (cut := config.patches) is not None:
+        patches = (place.batch, place.tokens - cut.before, shape[-1])
+        yield Node(f"{layer}.patches", "patches", (place.x,), patches, layer, {"names": ("w", "b")})
+        options = {"order": ("cls", "registers", "patches"), "names": ("cls", "registers")}
+        yield Node(layer, "tokens", (f"{layer}.patches",), shape, layer, options)
+        return
+    words, types = f"{layer}.words", f"{layer}.types"
+    yield Node(words, "words", (place.x,), shape, layer)
+    has_types = "types" in place.core.params[layer]
+    if has_types:
+        yield Node(types, "types", (words,), shape, layer)
+    yield Node(layer, "scale", (words, *[types] * has_types), shape, options={"factor": config.embed_scale})
+
+
+def build_positions(place: Place) -> Built:
+    layer, where, shape = place.step.layer, place.positions(), place.states(place.width())
+    rows = (*where.shape, shape[-1])
+    yield Node(f"{layer}.rows", "rows", (place.x,), rows, layer, {"where": where})
+    yield Node(layer, "add", (place.x, f"{layer}.rows"), shape)

@@ -1,0 +1,175 @@
+"""A graph of nodes: the sites that others are computed from, and their values.
+
+The same functions compute a model as it is and as an implementation may have got it wrong: a slip is a node with
+another option or input.
+"""
+
+import functools
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from attnkit.model.config import layer_steps
+from attnkit.model.context import Model
+from attnkit.model.dtypes import Array, quiet, rounded
+from attnkit.model.graph.kinds import KINDS
+from attnkit.model.graph.nodes import NARROW, Inputs, Kind, Node, Scope, as_wide
+
+
+class Arrays(Protocol):
+    """Arrays by site."""
+
+    def __contains__(self, site: object, /) -> bool: ...
+
+    def __getitem__(self, site: str, /) -> Array: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+class Known(Mapping[str, Array]):
+    """Sites whose arrays are given by the first of some mappings; some are hidden."""
+
+    def __init__(self, *mappings: "Arrays", hidden: Collection[str] = ()) -> None:
+        self.mappings, self.hidden = mappings, hidden
+
+    def __contains__(self, site: object) -> bool:
+        return site not in self.hidden and any(site in one for one in self.mappings)
+
+    def __getitem__(self, site: str) -> Array:
+        if site in self:
+            return next(one[site] for one in self.mappings if site in one)
+        raise KeyError(site)
+
+    def __iter__(self) -> Iterator[str]:
+        return (site for site in dict.fromkeys(itertools.chain(*self.mappings)) if site not in self.hidden)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class SubLayer(NamedTuple):
+    """A sub-layer of a block: the sites of its norm, result and residual sum."""
+
+    norm: str
+    output: str
+    residual: str
+
+
+class LayerBlock(NamedTuple):
+    """A layer of a stack: the site that it reads, and its sub-layers in order."""
+
+    start: str
+    parts: tuple[SubLayer, ...]
+
+
+class CycleError(Exception):
+    """A changed node reads a site that is computed from its own."""
+
+
+@dataclass
+class Graph:
+    """Nodes by site, in the order of computation, with the parameters and the inputs that they read."""
+
+    core: Model
+    inputs: Inputs
+    nodes: Mapping[str, Node]
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
+
+    @functools.cached_property
+    def blocks(self) -> dict[str, LayerBlock]:
+        """The blocks by STACK.NUMBER whose sub-layers all have a norm and a residual."""
+        found: dict[str, LayerBlock] = {}
+        config = self.core.config
+        for stack in () if config.norm_output else config.stacks:
+            for number in range(config.stack(stack).layers):
+                name = f"{stack}.{number}"
+                steps = [step.layer for step in layer_steps(config, stack, number)]
+                works = [layer for layer in steps if f"{layer}.residual" in self.nodes]
+                norms = [layer for layer in steps if layer in self.nodes and layer not in works]
+                if len(works) != len(norms) or not works:  # none: a decoder without targets
+                    continue
+                parts = tuple(
+                    SubLayer(norm, f"{work}.output", f"{work}.residual")
+                    for norm, work in zip(norms, works, strict=True)
+                )
+                first = parts[0].norm if config.norm_first else parts[0].residual
+                found[name] = LayerBlock(self.nodes[first].inputs[0 if config.norm_first else 1], parts)
+        return found
+
+    @property
+    def roots(self) -> dict[str, Array]:
+        """The arrays that no node computes: token ids, or the pixels of an image, by site.
+
+        Pixels of another shape than the model's processor makes of the picture count as given.
+        """
+        pixels = self.inputs.image
+        if pixels is not None and "pixels" in self.nodes and pixels.shape == self.nodes["pixels"].shape:
+            pixels = None
+        named = {"ids": self.inputs.ids, "decoder.ids": self.inputs.target, "pixels": pixels}
+        return {site: array for site, array in named.items() if array is not None}
+
+    def cone(self, site: str, known: Mapping[str, Array]) -> list[Node]:
+        """The nodes between a site and the known sites that it is computed from."""
+        found, waiting = set(), [site]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [one for one in self.nodes[name].inputs if one not in known]
+        return [node for name, node in self.nodes.items() if name in found]
+
+    @quiet
+    def evaluate(
+        self,
+        site: str,
+        known: Mapping[str, Array],
+        changes: Mapping[str, Node] | None = None,
+        precision: str = "float64",
+        memo: dict[str, Array] | None = None,
+    ) -> Array:
+        """Compute a site from the nearest known sites that it depends on.
+
+        changes    nodes in place of those of the graph
+        precision  the dtype to compute in; a 16-bit one rounds the result of every node
+        memo       sites that are already computed, which is added to
+        """
+        memo = {} if memo is None else memo
+        self._compute(site, known, changes or {}, precision, memo, ())
+        return memo[site]
+
+    def _compute(
+        self,
+        site: str,
+        known: Mapping[str, Array],
+        changes: Mapping[str, Node],
+        precision: str,
+        memo: dict[str, Array],
+        path: tuple[str, ...],
+    ) -> Array:
+        if site not in memo:
+            if site in path:
+                raise CycleError(site)
+            node, way = changes.get(site, self.nodes[site]), (*path, site)
+            arrays = [
+                as_wide(known[one], precision)
+                if one in known
+                else self._compute(one, known, changes, precision, memo, way)
+                for one in node.inputs
+            ]
+            memo[site] = self.apply(node, arrays, precision)
+        return memo[site]
+
+    @quiet
+    def apply(self, node: Node, arrays: Sequence[Array], precision: str = "float64") -> Array:
+        """Compute one node from the arrays of the sites it reads."""
+        scope = Scope(self.core, self.inputs, node, precision)
+        if form := node.options.get("rounds_inputs"):
+            arrays = [rounded(array, form).astype(array.dtype) for array in arrays]
+        result = self.kinds[node.kind].value(scope, *arrays)
+        form = node.options.get("rounds", precision if precision in NARROW else "")
+        if form and result.dtype.kind == "f":
+            result = rounded(result, form).astype(np.float64 if precision == "float64" else np.float32)
+        return result

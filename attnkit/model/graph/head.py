@@ -1,0 +1,83 @@
+"""The last nodes of a model: the vector of a whole text or image, and logits."""
+
+import numpy as np
+
+from attnkit.model import pooling
+from attnkit.model.context import Model
+from attnkit.model.dtypes import Array
+from attnkit.model.graph.attention import cap
+from attnkit.model.graph.linear import norm_node
+from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Scope, stack_sizes
+
+
+def _pool(scope: Scope, x: Array) -> Array:
+    """The vector that a head of whole texts reads: (B, T, D) -> (B, 1, P)."""
+    kind, real = scope.option("kind"), scope.option("real")
+    if kind == "first":
+        return x[:, :1]
+    if kind == "patches" and scope.config.patches:
+        return pooling.patch_pool(x, scope.config.patches.before)[:, None, :]
+    real = np.ones(x.shape[:-1], bool) if real is None else real
+    pools = {"mean": pooling.mean_pool, "last": pooling.last_token}
+    return pools.get(kind, pooling.concat_pool)(x, real)[:, None, :]
+
+
+def _pooler(scope: Scope, x: Array) -> Array:
+    return np.tanh(scope.linear(x[:, 0], "w", "b"))
+
+
+def _logits(scope: Scope, x: Array) -> Array:
+    """Logits of states (B, T, D), or of one vector of each text."""
+    y = cap(scope, scope.linear(x * np.asarray(scope.option("factor", 1.0), x.dtype), *scope.option("names")))
+    return y[:, 0] if scope.option("is_pooled") else y
+
+
+def _same(scope: Scope, x: Array) -> Array:
+    return x[:, None, :]
+
+
+KINDS = {
+    "pool": Kind(
+        value=_pool,
+    ),
+    "pooler": Kind(
+        value=_pooler,
+    ),
+    "one row": Kind(
+        value=_same,
+    ),
+    "logits": Kind(
+        value=_logits,
+    ),
+}
+
+
+def build_head(core: Model, inputs: Inputs, x: str) -> Built:
+    config = core.config
+    batch, tokens = stack_sizes(core, inputs, config.stacks[-1])
+    if config.pooler:
+        yield Node("pooler", "pooler", (x,), (batch, config.width), "pooler")
+    if not config.head:
+        return
+    rows: tuple[int, ...] = (batch, tokens)
+    if config.is_head_pooled:
+        rows = (batch, 1)
+        shape = (*rows, config.pooled_width)
+        if config.pooling == "pooler":
+            yield Node("head.pooled", "one row", ("pooler",), shape)
+        else:
+            real = inputs.of(config.stacks[-1], config)[1]
+            yield Node("head.pooled", "pool", (x,), shape, options={"kind": config.pooling, "real": real})
+        x = "head.pooled"
+    inner, outer = config.parameter_shape("head", "w")
+    if config.transform:
+        activation = {"activation": config.head_activation or config.activation, "is_gated": False}
+        yield Node("head.hidden", "linear", (x,), (*rows, inner), "head.dense", {"names": ("w", "b")})
+        yield Node("head.dense", "activate", ("head.hidden",), (*rows, inner), options=activation)
+        x = "head.dense"
+        if config.head_norm:
+            yield norm_node(config, "head.norm", x, (*rows, inner))
+            x = "head.norm"
+    options = {"names": ("w", "b"), "factor": config.logit_scale, "is_pooled": config.is_head_pooled}
+    options |= {"softcap": config.logit_softcap}
+    yield Node("logits", "logits", (x,), (batch, outer) if config.is_head_pooled else (*rows, outer), "head", options)

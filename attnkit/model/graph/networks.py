@@ -1,0 +1,150 @@
+"""The nodes of feed-forward networks and of mixtures of experts."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from attnkit.model import transformer
+from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.dtypes import Array
+from attnkit.model.experts import SCORES as EXPERT_SCORES
+from attnkit.model.experts import ExpertConfig, route
+from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
+from attnkit.model.softmax import softmax
+
+
+def _choose(scope: Scope, logits: Array) -> Array:
+    """Which experts compute each token: (B, T, E) -> (B, T, k)."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    chosen = route(rows, scope.option("mixture"), scope.parameter("correction")).chosen
+    return chosen.reshape(*logits.shape[:-1], -1)
+
+
+def _gates(scope: Scope, logits: Array, chosen: Array) -> Array:
+    """The gates of the chosen experts: (B, T, E), (B, T, k) -> (B, T, k)."""
+    mixture: ExpertConfig = scope.option("mixture")
+    scores = EXPERT_SCORES[mixture.score](logits)
+    correction = scope.parameter("correction") if scope.option("corrects_gates") else None
+    gates = np.take_along_axis(scores if correction is None else scores + correction, chosen, axis=-1)
+    gates = softmax(gates) if mixture.score == "chosen" else gates
+    gates = gates / (gates.sum(axis=-1, keepdims=True) + 1e-20) if mixture.renormalizes else gates
+    scaled: Array = gates * np.asarray(mixture.scale, gates.dtype)
+    return scaled
+
+
+def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
+    """The sum of the chosen experts of each token by their gates: (B, T, D) -> (B, T, D)."""
+    experts = transformer.layer_experts(scope.core, scope.node.layer)
+    instead: Mapping[int, int] = scope.option("instead", {})
+    y = np.zeros_like(x)
+    for number in np.unique(chosen).tolist():
+        params = experts.expert(instead.get(number, number))
+        *tokens, ranks = np.nonzero(chosen == number)
+        place = tuple(tokens)
+        gate = gates[(*place, ranks)][:, None]
+        if scope.option("gates") == "of the input":
+            y[place] += _feed_forward(scope, x[place] * gate, params)
+        else:
+            y[place] += _feed_forward(scope, x[place], params) * (1 if scope.option("gates") == "none" else gate)
+    return y
+
+
+def _feed_forward(scope: Scope, x: Array, params: Mapping[str, Array]) -> Array:
+    """A gated network: (N, D) -> (N, D)."""
+    missing = scope.option("missing", ())
+    params = {name: scope.convert(array) for name, array in params.items() if name not in missing}
+    gate, up = (
+        x @ params[f"w{digit}"] + params.get(f"b{digit}", 0.0)
+        for digit in ("31" if scope.option("exchanged") else "13")
+    )
+    gate, up = CUTS[scope.option("cut", "")](gate, up)
+    if limit := scope.option("limit"):
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    inner = ACTIVATIONS[scope.option("activation")](gate) * (up + scope.option("offset", 0.0))
+    result: Array = inner @ params["w2"] + params.get("b2", 0.0)
+    return result
+
+
+def _add_shared(scope: Scope, experts: Array, shared: Array, gate: Array | None = None) -> Array:
+    """The sum of the experts, and what all tokens share by its gate."""
+    shared = shared * scope.option("factor", 1.0)
+    return experts + (shared if gate is None else shared * ACTIVATIONS[scope.option("gate", "sigmoid")](gate))
+
+
+def _alternate(gate: Array, up: Array) -> tuple[Array, Array]:
+    """The columns of gate and up that alternate, of a projection where they are halves."""
+    fused = np.concatenate([gate, up], axis=-1)
+    return fused[..., ::2], fused[..., 1::2]
+
+
+def _halve(gate: Array, up: Array) -> tuple[Array, Array]:
+    """The halves that are taken for gate and up, of a projection whose columns alternate."""
+    fused = np.stack([gate, up], axis=-1).reshape(*gate.shape[:-1], -1)
+    return fused[..., : gate.shape[-1]], fused[..., gate.shape[-1] :]
+
+
+# how gate and up are cut out of their fused projection, other than it is stored
+CUTS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
+    "": lambda gate, up: (gate, up),
+    "alternate": _alternate,
+    "halves": _halve,
+}
+
+
+KINDS = {
+    "choose": Kind(
+        value=_choose,
+    ),
+    "gates": Kind(
+        value=_gates,
+    ),
+    "experts": Kind(
+        value=_experts,
+    ),
+    "add shared": Kind(
+        value=_add_shared,
+    ),
+}
+
+
+def build_ffn(place: Place) -> Built:
+    layer, config = place.step.layer, place.core.config
+    if mixture := config.mixture(layer):
+        yield from _build_mixture(place, mixture)
+    else:
+        yield from build_network(place, layer, config.stack(layer.partition(".")[0]).hidden)
+
+
+def build_network(place: Place, layer: str, hidden_width: int) -> Built:
+    """The stages of a feed-forward network with the parameters of a layer."""
+    is_gated, shape = "w3" in place.core.params[layer], place.states(hidden_width)
+    hidden, activated, linear, gated = (f"{layer}.{name}" for name in ("hidden", "activated", "linear", "gated"))
+    yield Node(hidden, "linear", (place.x,), shape, layer, {"names": ("w1", "b1")})
+    activation = {"activation": place.core.config.activation, "is_gated": is_gated}
+    yield Node(activated, "activate", (hidden,), shape, options=activation)
+    if is_gated:
+        yield Node(linear, "linear", (place.x,), shape, layer, {"names": ("w3", "b3")})
+        yield Node(gated, "multiply", (activated, linear), shape)
+    inner = gated if is_gated else activated
+    yield Node(f"{layer}.output", "linear", (inner,), place.states(place.width()), layer, {"names": ("w2", "b2")})
+
+
+def _build_mixture(place: Place, mixture: ExpertConfig) -> Built:
+    layer, config, shape = place.step.layer, place.core.config, place.states(place.width())
+    router, shared = f"{layer}.router", f"{layer.removesuffix('.ffn')}.shared"
+    logits = {"names": ("router", "router_bias")}
+    yield Node(router, "linear", (place.x,), place.states(mixture.count), layer, logits)
+    choice, ranks = f"{layer}.chosen", place.states(mixture.chosen)
+    yield Node(choice, "choose", (router,), ranks, layer, {"mixture": mixture})
+    yield Node(f"{layer}.gates", "gates", (router, choice), ranks, layer, {"mixture": mixture})
+    reads, output = (place.x, f"{layer}.gates", f"{layer}.chosen"), f"{layer}.output"
+    options = {"activation": config.activation, "limit": config.ffn_limit, "offset": float(config.ffn_limit > 0)}
+    yield Node(f"{layer}.experts" if mixture.shared else output, "experts", reads, shape, layer, options)
+    if mixture.shared:
+        yield from build_network(place, shared, mixture.shared)
+        gate = f"{layer}.shared_gate"
+        has_gate = "shared_gate" in place.core.params[layer]
+        if has_gate:
+            yield Node(gate, "linear", (place.x,), place.states(1), layer, {"names": ("shared_gate", "")})
+        both = (f"{layer}.experts", f"{shared}.output")
+        yield Node(output, "add shared", (*both, *[gate] * has_gate), shape, "", {"mixture": mixture})

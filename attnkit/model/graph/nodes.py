@@ -1,0 +1,160 @@
+"""Nodes of a graph: what they state, what their values are computed with, and what they are built from."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.model import transformer
+from attnkit.model.config import Config, Step
+from attnkit.model.context import Model
+from attnkit.model.dtypes import Array, rounded
+
+COLUMNS = 1 << 12  # of a weight that are converted at a time
+NARROW = ("float16", "bfloat16")
+
+
+class Node(NamedTuple):
+    """One intermediate of a model: a site, its kind, the sites it reads, and its options.
+
+    shape  of the site
+    layer  the layer whose parameters it reads, "" for none
+    """
+
+    site: str
+    kind: str
+    inputs: tuple[str, ...]
+    shape: tuple[int, ...]
+    layer: str = ""
+    options: Mapping[str, Any] = {}
+
+    def change(self, **options: Any) -> "Node":
+        """The node with some of its options changed."""
+        return self._replace(options={**self.options, **options})
+
+
+class Kind(NamedTuple):
+    """What the nodes of one kind have in common.
+
+    value  (scope, arrays of the sites that a node reads) -> the array of its site
+    """
+
+    value: Callable[..., Array]
+
+
+@dataclass
+class Inputs:
+    """What a model reads.
+
+    ids      (B, T) of the first stack; target: those of the decoder of an encoder-decoder model
+    mask     (B, T) True = a token, no padding; target_mask likewise
+    types    (B, T) segments
+    image    (B, C, height, width), the pixels that the first node reads
+    """
+
+    ids: Array | None = None
+    target: Array | None = None
+    mask: Array | None = None
+    target_mask: Array | None = None
+    types: Array | None = None
+    image: Array | None = None
+
+    def of(self, stack: str, config: Config) -> tuple[Array | None, Array | None]:
+        """The ids and the mask of a stack."""
+        is_target = stack == "decoder" and config.encoder is not None
+        return (self.target, self.target_mask) if is_target else (self.ids, self.mask)
+
+
+class Scope(NamedTuple):
+    """What the value of a node is computed with beside the arrays that it reads."""
+
+    core: Model
+    inputs: Inputs
+    node: Node
+    precision: str
+
+    def option(self, name: str, default: Any = None) -> Any:
+        return self.node.options.get(name, default)
+
+    @property
+    def config(self) -> Config:
+        config: Config = self.option("config", self.core.config)
+        return config
+
+    def has(self, name: str) -> bool:
+        """Whether a parameter exists, and no slip leaves it out."""
+        return name in self.core.params.get(self.node.layer, {}) and name not in self.option("missing", ())
+
+    def parameter(self, name: str) -> Array | None:
+        """A parameter of the layer in the precision of the computation, or None."""
+        return self.convert(self.core.params[self.node.layer][name]) if self.has(name) else None
+
+    def convert(self, array: Array) -> Array:
+        """A parameter in the precision of the computation, rounded if a slip says so."""
+        narrow = self.precision if self.precision in NARROW else ""
+        if form := self.option("rounds_parameters") or self.option("rounds_inputs") or narrow:
+            array = rounded(array, form)
+        return array.astype(working_dtype(self.precision), copy=False)
+
+    def linear(self, x: Array, weight: str, bias: str) -> Array:
+        """x W + b, some columns of W at a time, which are converted to the precision."""
+        stored = self.core.params[self.node.layer][weight] if self.has(weight) else None
+        y = x
+        if stored is not None and stored.ndim == 1:
+            y = x * self.convert(stored)
+        elif stored is not None:
+            stored = stored.T if self.option("transposed") else stored
+            y = np.empty((*x.shape[:-1], stored.shape[1]), x.dtype)
+            for start in range(0, stored.shape[1], COLUMNS):
+                part = slice(start, start + COLUMNS)
+                y[..., part] = x @ self.convert(stored[:, part])
+        shift = self.parameter(bias)
+        return y if shift is None else y + shift
+
+
+def as_wide(array: Array, precision: str) -> Array:
+    """An array as it is computed with: float64, or float32 for 32 bits and less."""
+    return array if array.dtype.kind in "iub" else array.astype(working_dtype(precision), copy=False)
+
+
+def working_dtype(precision: str) -> Any:
+    return np.float64 if precision == "float64" else np.float32
+
+
+Built = Iterator[Node]
+
+
+class Place(NamedTuple):
+    """Where a step stands: what it reads, and the sizes of what passes through."""
+
+    core: Model
+    inputs: Inputs
+    step: Step
+    x: str
+    memory: str
+    batch: int
+    tokens: int
+
+    def states(self, width: int) -> tuple[int, int, int]:
+        return self.batch, self.tokens, width
+
+    def width(self) -> int:
+        return self.core.config.result_width(self.step.layer)
+
+    def positions(self) -> Array:
+        """The positions of the tokens: (T,), or (B, T) of a padded batch."""
+        _, mask = self.inputs.of(self.step.layer.partition(".")[0], self.core.config)
+        if mask is None or mask.all():
+            return np.arange(self.tokens)
+        return transformer.token_positions(mask)
+
+
+def stack_sizes(core: Model, inputs: Inputs, stack: str) -> tuple[int, int]:
+    """The number of texts and tokens of a stack, or of images and patches."""
+    ids, _ = inputs.of(stack, core.config)
+    if ids is not None:
+        return ids.shape[0], ids.shape[1]
+    cut, image = core.config.patches, np.asarray(inputs.image)
+    assert cut is not None
+    return len(image), cut.tokens(*image.shape[-2:])
