@@ -60,6 +60,7 @@ class Implementation(Mapping[str, Array]):
     findings  what had to be found by value, by site
     problems  sites whose arrays have no layout of the model's, with both shapes
     parts     sites of some of the tokens, and which
+    wholes    those sites with the other tokens as expected
     ranks     by mixture of experts, where the chosen expert of each rank stands: they may be in any order
     orders    the orders of the columns of heads that were found in earlier layers, by the last part of the site
     """
@@ -70,6 +71,7 @@ class Implementation(Mapping[str, Array]):
     findings: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     parts: dict[str, slice] = field(default_factory=dict)
+    wholes: dict[str, Array] = field(default_factory=dict)
     ranks: dict[str, Array] = field(default_factory=dict)
     orders: dict[str, Array] = field(default_factory=dict)
     _arrays: dict[str, Array] = field(default_factory=dict)
@@ -84,6 +86,8 @@ class Implementation(Mapping[str, Array]):
         return sum(1 for _ in self)
 
     def __getitem__(self, site: str) -> Array:
+        if site in self.wholes:
+            return self.wholes[site]
         if site not in self._arrays:
             fitted = self._fit(site, None)
             if fitted.array is None:
@@ -124,6 +128,7 @@ class Implementation(Mapping[str, Array]):
         self.parts[site] = slice(1) if is_first else slice(-1, None)
         whole = expected.copy()
         whole[:, self.parts[site]] = array.reshape(expected[:, -1:].shape)
+        self.wholes[site] = whole
         return whole
 
     def dtype(self, site: str) -> str:

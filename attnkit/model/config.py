@@ -38,7 +38,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
-from attnkit.model.convolution import Convolution
+from attnkit.model.convolution import Convolution, count_windows
 from attnkit.model.dense_attention import LatentConfig
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.norms import QueryKeyNorm
@@ -176,6 +176,14 @@ class ConvolutionLayer(NamedTuple):
         """
         return self.inputs // self.options.groups * self.size
 
+    def frames(self, count: int) -> int:
+        """How many frames it makes of some.
+
+        >>> ConvolutionLayer(1, 4, 10, Convolution((5,))).frames(80)
+        15
+        """
+        return count_windows(count, self.size, self.options)
+
 
 POSITION_CONVOLUTION = "position_conv"  # the part whose result is added to its input
 
@@ -211,6 +219,20 @@ class SoundConfig(NamedTuple):
         30.0
         """
         return 2 * self.positions * self.spectrogram.hop if self.spectrogram else 0
+
+    def frames_after(self, part: str, frames: int) -> int:
+        """The frames that a convolution makes of those, or samples, that the first one reads; of "" the last one.
+
+        >>> one = ConvolutionLayer(1, 4, 10, Convolution((5,)))
+        >>> sound = SoundConfig(None, 0, {"conv1": one, "conv2": one})
+        >>> [sound.frames_after(part, 80) for part in ("conv1", "")]
+        [15, 2]
+        """
+        for name, cut in self.convolutions.items():
+            frames = cut.frames(frames)
+            if name == part:
+                break
+        return frames
 
     def frames_before(self, part: str, states: int) -> int:
         """The windows of a convolution of which the encoder makes so many states, or the samples before the first.

@@ -167,6 +167,17 @@ def find_windows(x: Array, weight: Array, options: Convolution) -> Windows:
     return windows
 
 
+def count_windows(frames: int, size: int, options: Convolution) -> int:
+    """How many windows of some frames an input of one dimension has.
+
+    >>> count_windows(10, 3, Convolution((2,), (1,))), count_windows(10, 3, Convolution((2,)))
+    (5, 4)
+    """
+    windows = Windows((size,), options.stride, options.dilation, (0,), (0,), options.groups)
+    before, after = find_zeros(options.padding, windows, (frames,))
+    return windows._replace(before=before, after=after).counts((frames,))[0]
+
+
 def by(sizes: Sequence[int]) -> str:
     """Sizes as text.
 

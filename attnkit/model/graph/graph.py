@@ -15,6 +15,7 @@ import numpy as np
 from attnkit.model.config import layer_steps
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, quiet, rounded
+from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import NARROW, Inputs, Kind, Node, Scope, as_wide
 
@@ -101,15 +102,15 @@ class Graph:
 
     @property
     def roots(self) -> dict[str, Array]:
-        """The arrays that no node computes: token ids, or the pixels of an image, by site.
+        """The arrays that no node computes by site: token ids, the pixels of an image, or a sound.
 
-        Pixels of another shape than the model's processor makes of the picture count as given.
+        What a node computes is none of them, unless it is given in another shape than the node makes it.
         """
-        pixels = self.inputs.image
-        if pixels is not None and "pixels" in self.nodes and pixels.shape == self.nodes["pixels"].shape:
-            pixels = None
-        named = {"ids": self.inputs.ids, "decoder.ids": self.inputs.target, "pixels": pixels}
-        return {site: array for site, array in named.items() if array is not None}
+        inputs = self.inputs
+        named = {"ids": inputs.ids, "decoder.ids": inputs.target, "pixels": inputs.image, "sound": inputs.sound}
+        named[sound_site(self.core.config)] = inputs.features
+        made = {site: node.shape for site, node in self.nodes.items() if site in named}
+        return {site: one for site, one in named.items() if one is not None and one.shape != made.get(site)}
 
     def cone(self, site: str, known: Mapping[str, Array]) -> list[Node]:
         """The nodes between a site and the known sites that it is computed from."""

@@ -3,6 +3,7 @@
 import numpy as np
 
 from attnkit.model import pooling
+from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.attention import cap
@@ -36,6 +37,17 @@ def _same(scope: Scope, x: Array) -> Array:
     return x[:, None, :]
 
 
+def _probe(scope: Scope, x: Array) -> Array:
+    """The learned query of each text or image: (B, T, D) -> (B, 1, D)."""
+    return np.broadcast_to(scope.convert(scope.core.params[scope.node.layer]["probe"]), (len(x), 1, x.shape[-1]))
+
+
+def _state(scope: Scope, x: Array) -> Array:
+    """The state of one token of each text: (B, T, D) -> (B, D)."""
+    state: Array = x[np.arange(len(x)), scope.option("at")]
+    return state
+
+
 KINDS = {
     "pool": Kind(
         value=_pool,
@@ -49,7 +61,26 @@ KINDS = {
     "logits": Kind(
         value=_logits,
     ),
+    "probe": Kind(
+        value=_probe,
+    ),
+    "state": Kind(
+        value=_state,
+    ),
 }
+
+
+def vector_places(config: Config, inputs: Inputs, which: str, batch: int) -> Array:
+    """The token of each text whose state is its vector, by a value of `vector_pooling`: (B,).
+
+    A text without an end token ends with its first one, as in transformers.
+    """
+    ids, mask = inputs.ids, inputs.mask
+    if which not in ("end", "largest") or ids is None:
+        return np.full(batch, -1 if which == "last" else 0)
+    marks = ids == config.special.eos[0] if which == "end" else ids if mask is None else np.where(mask, ids, -1)
+    places: Array = marks.argmax(axis=-1)
+    return places
 
 
 def build_head(core: Model, inputs: Inputs, x: str) -> Built:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from attnkit.model.graph import attention, embeddings, head, linear, networks
+from attnkit.model.graph import attention, convolutions, embeddings, head, linear, networks
 from attnkit.model.graph.nodes import Built, Kind, Place
 
 KINDS: Mapping[str, Kind] = {
@@ -11,6 +11,7 @@ KINDS: Mapping[str, Kind] = {
     **attention.KINDS,
     **networks.KINDS,
     **head.KINDS,
+    **convolutions.KINDS,
 }
 
 # operation of a step -> its nodes, the last of which is its result
@@ -21,4 +22,5 @@ BUILDERS: Mapping[str, Callable[[Place], Built]] = {
     "linear": linear.build_linear,
     "attend": attention.build_attention,
     "ffn": networks.build_ffn,
+    "conv": convolutions.build_convolution,
 }

@@ -1,19 +1,23 @@
-"""The graph of a whole model: its nodes from token ids or pixels to logits, in the order of its plan.
+"""The graph of a whole model: its nodes from token ids, pixels or sounds to logits, in the order of its plan.
 
 The names of sites are those of traces, and some that traces lack: `embed.words`, `embed.types`, `positions.rows`,
 `q_projected`, `k_projected`, `v_projected`, `joined`, `embed.patches`, `q_latent_projected`, `kv_latent_projected`,
-`ffn.experts`, `ffn.shared_gate`, `shared.hidden` to `shared.output`, `head.pooled` and `head.hidden`. The batch is the
-first axis of every array.
+`ffn.experts`, `ffn.shared_gate`, `shared.hidden` to `shared.output`, `head.pooled`, `head.hidden`, `vector.probe`,
+`vector.state` and `vector`. The batch is the first axis of every array.
 """
 
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from attnkit.errors import UsageError
-from attnkit.model.config import Config
+from attnkit.model.config import Config, Step
 from attnkit.model.context import Model
+from attnkit.model.graph.convolutions import build_sound, sound_site
 from attnkit.model.graph.graph import Graph
-from attnkit.model.graph.head import build_head
+from attnkit.model.graph.head import build_head, vector_places
 from attnkit.model.graph.kinds import BUILDERS
 from attnkit.model.graph.nodes import Built, Inputs, Node, Place, stack_sizes
 from attnkit.model.recurrent_config import RecurrentConfig
@@ -24,36 +28,68 @@ def model_graph(core: Model, inputs: Inputs) -> Graph:
     config = core.config
     if isinstance(config, RecurrentConfig):
         raise UsageError(f"{config.family} models are recurrent; stages are those of Transformers")
-    if config.sound:
-        raise UsageError(f"a {config.family} model of sounds has no list of stages", "--model")
-    if not (config.patches or any(config.stack(stack).vocab for stack in config.stacks)):
+    if not (config.patches or config.sound or any(config.stack(stack).vocab for stack in config.stacks)):
         raise UsageError(f"this {config.family} model has no embeddings, and takes no text")
     return Graph(core, inputs, {node.site: node for node in _build(core, inputs)})
 
 
 def _build(core: Model, inputs: Inputs) -> Built:
     config, memory = core.config, ""
+    yield from build_sound(core, inputs)
     for stack in config.stacks:
-        if inputs.of(stack, config)[0] is None and inputs.image is None:
+        if not inputs.has(stack, config):
             return  # the decoder of an encoder-decoder model without targets
-        batch, tokens = stack_sizes(core, inputs, stack)
-        x = saved = f"{stack}.ids" if stack == "decoder" and config.encoder else ("pixels" if config.patches else "ids")
-        for step in config.plan(stack):
-            if step.reads_saved:
-                x, saved = saved, x
-            before = x
-            saved = x if step.saves_residual else saved
-            place = Place(core, inputs, step, x, memory, batch, tokens)
-            nodes = list(BUILDERS[step.op](place))
-            yield from nodes
-            x = nodes[-1].site
-            if step.adds_residual:
-                added = saved if step.adds_residual == "saved" else before
-                options = {} if step.scale == 1 else {"factor": step.scale}
-                yield Node(f"{step.layer}.residual", "add", (x, added), place.states(config.width), options=options)
-                x = f"{step.layer}.residual"
-        memory = x
+        sizes = stack_sizes(core, inputs, stack)
+        memory = yield from _build_steps(core, inputs, config.plan(stack), root_site(config, stack), memory, sizes)
+    if config.vector_width:
+        yield from _build_vector(core, inputs, memory)
     yield from build_head(core, inputs, memory)
+
+
+def root_site(config: Config, stack: str) -> str:
+    """The site that the first step of a stack reads."""
+    if stack == "decoder" and config.encoder:
+        return "decoder.ids"
+    return "pixels" if config.patches else sound_site(config) if config.sound else "ids"
+
+
+def _build_steps(
+    core: Model, inputs: Inputs, steps: Sequence[Step], x: str, memory: str, sizes: tuple[int, int]
+) -> Generator[Node, None, str]:
+    """The nodes of some steps, and the site of the last."""
+    saved, width = x, core.config.width
+    for step in steps:
+        if step.reads_saved:
+            x, saved = saved, x
+        before = x
+        saved = x if step.saves_residual else saved
+        place = Place(core, inputs, step, x, memory, *sizes)
+        nodes = list(BUILDERS[step.op](place))
+        yield from nodes
+        x = nodes[-1].site
+        if step.adds_residual:
+            added = saved if step.adds_residual == "saved" else before
+            options = {} if step.scale == 1 else {"factor": step.scale}
+            yield Node(f"{step.layer}.residual", "add", (x, added), place.states(width), options=options)
+            x = f"{step.layer}.residual"
+    return x
+
+
+def _build_vector(core: Model, inputs: Inputs, states: str) -> Built:
+    """The nodes of the vector of a whole text or image."""
+    config = core.config
+    batch, _ = stack_sizes(core, inputs, config.stacks[-1])
+    shape = (batch, config.width)
+    if config.has_probe:
+        yield Node("vector.probe", "probe", (states,), (batch, 1, config.width), "vector")
+        steps = config.plan("vector")
+        states = yield from _build_steps(core, inputs, steps, "vector.probe", states, (batch, 1))
+        yield Node("vector", "state", (states,), shape, options={"at": np.zeros(batch, np.int64)})
+        return
+    at = vector_places(config, inputs, config.vector_pooling, batch)
+    yield Node("vector.state", "state", (states,), shape, options={"at": at})
+    options = {"names": ("w", "b")}
+    yield Node("vector", "linear", ("vector.state",), (batch, config.vector_width), "vector", options)
 
 
 def with_positions(config: Config, **changes: Any) -> Config:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.model import transformer
-from attnkit.model.config import Config, Step
+from attnkit.model.config import Config, SoundConfig, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, rounded
 
@@ -51,6 +51,10 @@ class Inputs:
     mask     (B, T) True = a token, no padding; target_mask likewise
     types    (B, T) segments
     image    (B, C, height, width), the pixels that the first node reads
+    features (B, F, M) the spectrograms, or (B, T) the samples that the first convolution reads; the mask of sounds is
+             that of the states that convolutions make of them
+    sound    (B, T) the sounds that features are made of
+    standardizes  whether these are then brought to mean 0 and variance 1
     """
 
     ids: Array | None = None
@@ -59,11 +63,28 @@ class Inputs:
     target_mask: Array | None = None
     types: Array | None = None
     image: Array | None = None
+    features: Array | None = None
+    sound: Array | None = None
+    standardizes: bool = True
 
     def of(self, stack: str, config: Config) -> tuple[Array | None, Array | None]:
         """The ids and the mask of a stack."""
         is_target = stack == "decoder" and config.encoder is not None
         return (self.target, self.target_mask) if is_target else (self.ids, self.mask)
+
+    def has(self, stack: str, config: Config) -> bool:
+        """Whether there is anything that a stack reads."""
+        is_heard = config.sound is not None and stack == "encoder"
+        given = (self.features, self.sound) if is_heard else (self.of(stack, config)[0], self.image)
+        return any(one is not None for one in given)
+
+    def heard_shape(self, sound: SoundConfig) -> tuple[int, ...]:
+        """The shape of the spectrograms (B, F, M) or samples (B, T) that the first convolution reads."""
+        given = self.features if self.sound is None else self.sound
+        assert given is not None
+        if self.sound is None or sound.spectrogram is None:
+            return given.shape
+        return len(given), sound.samples // sound.spectrogram.hop, sound.spectrogram.mels
 
 
 class Scope(NamedTuple):
@@ -145,14 +166,17 @@ class Place(NamedTuple):
     def positions(self) -> Array:
         """The positions of the tokens: (T,), or (B, T) of a padded batch."""
         _, mask = self.inputs.of(self.step.layer.partition(".")[0], self.core.config)
-        if mask is None or mask.all():
+        if mask is None or mask.all() or self.core.config.text_length:
             return np.arange(self.tokens)
         return transformer.token_positions(mask)
 
 
 def stack_sizes(core: Model, inputs: Inputs, stack: str) -> tuple[int, int]:
-    """The number of texts and tokens of a stack, or of images and patches."""
+    """The number of texts and tokens of a stack, of images and patches, or of sounds and states."""
     ids, _ = inputs.of(stack, core.config)
+    if (sound := core.config.sound) and stack == "encoder":
+        batch, frames, *_ = inputs.heard_shape(sound)
+        return batch, sound.frames_after("", frames)
     if ids is not None:
         return ids.shape[0], ids.shape[1]
     cut, image = core.config.patches, np.asarray(inputs.image)

@@ -1,0 +1,101 @@
+"""The nodes of convolutions, and of what the first one reads: the samples or the spectrogram of a sound."""
+
+from typing import Any
+
+import numpy as np
+
+from attnkit.model.config import POSITION_CONVOLUTION, Config, ConvolutionLayer
+from attnkit.model.context import Model
+from attnkit.model.convolution import convolve
+from attnkit.model.dtypes import Array
+from attnkit.model.graph.linear import scale_and_shift, standardize
+from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Place, Scope
+from attnkit.model.spectrogram import log_mel, pad_sound
+from attnkit.model.transformer import find_kernel
+
+VARIANCE = 1e-7  # added to the variance of the samples of a sound
+
+
+def _spectrogram(scope: Scope, sound: Array) -> Array:
+    """The spectrograms of sounds, cut or with silence to the length that a model reads: (B, T) -> (B, F, M)."""
+    heard = scope.config.sound
+    assert heard is not None and heard.spectrogram is not None
+    each = [log_mel(pad_sound(one, heard.samples), heard.spectrogram)["output"] for one in sound]
+    return np.stack(each)
+
+
+def _samples(scope: Scope, sound: Array) -> Array:
+    """Samples with mean 0 and variance 1 in each sound, or as they are: (B, T) -> (B, T)."""
+    return standardize(scope, sound, "layer", scope.option("eps")) if scope.option("standardizes") else sound
+
+
+def _convolve(scope: Scope, x: Array) -> Array:
+    """The windows of frames times a kernel: (B, F, C), or samples (B, T) -> (B, F', D)."""
+    cut: ConvolutionLayer = scope.option("cut")
+    params = {name: one for name in "wgb" if (one := scope.parameter(name)) is not None}
+    return convolve(as_frames(scope, x), find_kernel(params, cut, x.dtype), params.get("b"), cut.options)["output"]
+
+
+def as_frames(scope: Scope, x: Array) -> Array:
+    """What a convolution reads with an axis of channels, and with zeros in place of padding: (B, F, C)."""
+    real = scope.option("real")
+    frames = x[..., None] if scope.option("cut").reads_samples else x
+    return frames if real is None else np.where(real[..., None], frames, np.zeros((), frames.dtype))
+
+
+def _norm_channels(scope: Scope, x: Array) -> Array:
+    """Each channel over all frames to mean 0 and variance 1: (B, F, D) -> (B, F, D)."""
+    if scope.option("skips"):
+        return x
+    y = np.swapaxes(standardize(scope, np.swapaxes(x, -1, -2), "layer", scope.option("eps")), -1, -2)
+    return scale_and_shift(scope, y, *map(scope.parameter, scope.option("names")))
+
+
+KINDS = {
+    "spectrogram": Kind(
+        value=_spectrogram,
+    ),
+    "samples": Kind(
+        value=_samples,
+    ),
+    "convolve": Kind(
+        value=_convolve,
+    ),
+    "norm of channels": Kind(
+        value=_norm_channels,
+    ),
+}
+
+
+def sound_site(config: Config) -> str:
+    """The site that the first convolution of a model reads."""
+    return "spectrogram" if config.sound and config.sound.spectrogram else "samples"
+
+
+def build_sound(core: Model, inputs: Inputs) -> Built:
+    """What a model reads of a sound, if the sound is given."""
+    config = core.config
+    if inputs.sound is not None and config.sound:
+        options = {} if config.sound.spectrogram else {"standardizes": inputs.standardizes, "eps": VARIANCE}
+        site = sound_site(config)
+        yield Node(site, site, ("sound",), inputs.heard_shape(config.sound), options=options)
+
+
+def build_convolution(place: Place) -> Built:
+    layer, config, inputs = place.step.layer, place.core.config, place.inputs
+    sound, cut = config.sound, config.convolution(layer)
+    assert sound is not None
+    part, is_of_positions = layer.rpartition(".")[2], layer.endswith(f".{POSITION_CONVOLUTION}")
+    frames = place.tokens if is_of_positions else sound.frames_after(part, inputs.heard_shape(sound)[1])
+    shape = (place.batch, frames, cut.filters)
+    options: dict[str, Any] = {"cut": cut, "names": ("w", "b")}
+    if is_of_positions and inputs.mask is not None and not inputs.mask.all():
+        options["real"] = inputs.mask
+    convolved = f"{layer}.convolved"
+    yield Node(convolved, "convolve", (place.x,), shape, layer, options)
+    if cut.norm:
+        kind = "norm of channels" if cut.norm == "channel" else "norm"
+        norm = {"kind": "layer", "eps": 1e-5, "names": ("gamma", "beta")}
+        yield Node(f"{layer}.normalized", kind, (convolved,), shape, layer, norm)
+        convolved = f"{layer}.normalized"
+    yield Node(layer, "activate", (convolved,), shape, options={"activation": cut.activation, "is_gated": False})

@@ -1,0 +1,125 @@
+"""The graph of a model of sounds, and of the vector of a text or image, computes what transformers does.
+
+What the numbers are, and how they were made: tests/references/make_sounds.py, make_waves.py and make_vision.py.
+"""
+
+import numpy as np
+import pytest
+
+from attnkit import model
+from attnkit.checkpoints import open_checkpoint
+from attnkit.inputs import layers
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs
+from tests.drawing import assert_near, drawn_models, keep_folders
+from tests.places import arrays
+
+EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
+SOUNDS, WAVES = drawn_models("sounds"), drawn_models("waves")
+TOWERS = [f"{name}:{tower}" for name in ("clip", "clip-old", "siglip") for tower in ("text", "vision")]
+
+
+@pytest.fixture(scope="module")
+def open_model(tmp_path_factory):
+    folders = {kind: keep_folders(tmp_path_factory.mktemp, kind) for kind in ("sounds", "waves", "vision")}
+
+    def read(name):
+        kind = "sounds" if name in SOUNDS else "waves" if name in WAVES else "vision"
+        place, _, tower = name.partition(":")
+        return layers.complete_model(open_checkpoint(f"{folders[kind](place)}{f':{tower}' if tower else ''}"))
+
+    return read
+
+
+def evaluate_all(core, inputs):
+    """The values of all sites, whose shapes are stated."""
+    graph, memo = model_graph(core, inputs), {}
+    for site, node in graph.nodes.items():
+        assert graph.evaluate(site, graph.roots, memo=memo).shape == node.shape, site
+    return graph, memo
+
+
+def run_model(core, inputs):
+    """Every intermediate of the model's own pass in float64, by name."""
+    saved, memory = {}, None
+
+    def hook(name):
+        return lambda array: saved.__setitem__(name, array) or array
+
+    for stack, x in zip(core.config.stacks, (inputs.features, inputs.target), strict=False):
+        context = model.Context(hook=hook, dtype="float64", memory=memory)
+        memory = model.run(core, core.config.plan(stack), x, context)
+    model.head_logits(core, memory, hook)
+    return saved
+
+
+@pytest.mark.parametrize("name", [*SOUNDS, *WAVES])
+def test_the_graph_of_a_sound_has_every_intermediate_of_the_model(open_model, name):
+    core, rng = open_model(name), np.random.default_rng(0)
+    sound = core.config.sound
+    if sound.spectrogram:
+        features = rng.normal(size=(2, 2 * sound.positions, sound.spectrogram.mels))
+        inputs = Inputs(features=features, target=rng.integers(3, 90, (2, 6)))
+    else:
+        inputs = Inputs(features=rng.normal(size=(2, 4000)))
+    graph, values = evaluate_all(core, inputs)
+    saved = run_model(core, inputs)
+    assert {*saved} <= {*graph.nodes}
+    for site, expected in saved.items():
+        assert np.array_equal(np.isfinite(values[site]), np.isfinite(expected)), site
+        finite = np.isfinite(expected)
+        assert_near(values[site][finite], expected[finite], 1e-12)
+
+
+@pytest.mark.parametrize("name", SOUNDS)
+def test_the_graph_begins_with_a_sound_of_which_it_makes_the_spectrogram(open_model, name):
+    core, frozen = open_model(name), lambda key: arrays("sounds")[f"{name}/{key}"]
+    graph, values = evaluate_all(core, Inputs(sound=frozen("samples")[None], target=frozen("ids")))
+    assert graph.cone("spectrogram", graph.roots) == [graph.nodes["spectrogram"]]
+    assert_near(values["spectrogram"], frozen("features").swapaxes(1, 2), SINGLE)
+    assert_near(values["logits"], frozen("logits.f64"), 20 * SINGLE)  # of a spectrogram in float32
+    given = model_graph(core, Inputs(features=frozen("features").swapaxes(1, 2), target=frozen("ids")))
+    assert_near(given.evaluate("encoder.norm", given.roots), frozen("memory.f64"), EXACT)
+    assert_near(given.evaluate("logits", given.roots), frozen("logits.f64"), EXACT)
+
+
+@pytest.mark.parametrize("name", WAVES)
+def test_the_graph_begins_with_a_sound_whose_samples_it_standardizes(open_model, name):
+    core, samples = open_model(name), arrays("waves")["samples"][None] / np.float64(32768)
+    graph, values = evaluate_all(core, Inputs(sound=samples))
+    assert graph.inputs.sound is samples and set(graph.roots) == {"sound"}
+    assert_near(values["samples"][0], arrays("waves")["values"], SINGLE)
+    plain = model_graph(core, Inputs(sound=samples, standardizes=False))
+    assert np.array_equal(plain.evaluate("samples", plain.roots), samples)
+    given = model_graph(core, Inputs(features=arrays("waves")["values"][None].astype(np.float64)))
+    assert_near(given.evaluate("logits", given.roots)[0], arrays("waves")[f"{name}/logits.f64"], EXACT)
+
+
+def test_a_sound_of_a_padded_batch_is_that_sound_alone(open_model):
+    """With a norm of each frame; one of each channel is over the padding too, as in transformers."""
+    core, rng = open_model("layer"), np.random.default_rng(0)
+    sounds = [rng.normal(size=length) for length in (4000, 2500)]
+    padded = np.stack([np.pad(one, (0, 4000 - len(one))) for one in sounds])
+    counts = [core.config.sound.frames_after("", len(one)) for one in sounds]
+    mask = np.arange(counts[0]) < np.array(counts)[:, None]
+    _, together = evaluate_all(core, Inputs(features=padded, mask=mask))
+    for at, one in enumerate(sounds):
+        _, alone = evaluate_all(core, Inputs(features=one[None]))
+        for site in ("encoder.feature_norm", "encoder.position_conv", "encoder.1.self.heads", "encoder.norm", "logits"):
+            expected = alone[site][0]
+            assert_near(together[site][at][..., : expected.shape[-2], :], expected, 1e-12)
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_the_vector_of_a_text_or_image_is_a_node(open_model, name):
+    core, (place, _, tower) = open_model(name), name.partition(":")
+
+    def frozen(key):
+        return arrays("vision")[f"{place}/{key}"]
+
+    if tower == "vision":
+        inputs = Inputs(image=frozen("pixels").astype(np.float64))
+    else:
+        inputs = Inputs(ids=frozen("ids"), mask=None if core.config.text_length else frozen("ids.mask").astype(bool))
+    _, values = evaluate_all(core, inputs)
+    assert_near(values["vector"], frozen(f"{tower}.vectors.f64"), EXACT)
