@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import graphlib
 import os
 import re
@@ -60,9 +61,20 @@ MODEL_IMPORTS |= {"inspect", "itertools", "typing"}
 CORES = {"threads.py": {"contextlib", "ctypes", "os", "threading"}, "products.py": {"contextlib"}}
 
 
+@functools.cache
+def parse(path):
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imported_nodes(path):
+    """The import statements of a file, wherever in it."""
+    return [node for node in ast.walk(parse(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path):
     """The modules a file imports, `attnkit.x` for its own."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in imported_nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -80,15 +92,20 @@ def room(path):
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_arrows_point_one_way(path):
-    for name in imports(path):
-        if not name.startswith("attnkit"):
-            continue
-        target = name.split(".")[1] if "." in name else "__init__"
-        if target.startswith("__version__"):
-            target = "__init__"
-        assert target in ARROWS[room(path)] | {room(path)}, f"{path.name} imports {name}"
+def target_of(name):
+    """The room of an imported module of the package."""
+    target = name.split(".")[1] if "." in name else "__init__"
+    return "__init__" if target.startswith("__version__") else target
+
+
+def test_arrows_point_one_way():
+    own = [(path, name) for path in FILES for name in imports(path) if name.startswith("attnkit")]
+    against = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path, name in own
+        if target_of(name) not in ARROWS[room(path)] | {room(path)}
+    ]
+    assert against == []
 
 
 def test_the_drawing_on_the_page_of_the_architecture_has_the_rooms_in_this_order():
@@ -100,9 +117,9 @@ def test_the_drawing_on_the_page_of_the_architecture_has_the_rooms_in_this_order
     assert places == sorted(places, reverse=True)
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "commands").glob("[a-z]*.py")), ids=lambda path: path.name)
-def test_no_command_imports_a_command(path):
-    assert not [name for name in imports(path) if name.startswith("attnkit.commands")]
+def test_no_command_imports_a_command():
+    for path in sorted((PACKAGE / "commands").glob("[a-z]*.py")):
+        assert not [name for name in imports(path) if name.startswith("attnkit.commands")], path.name
 
 
 def module_name(path):
@@ -115,44 +132,43 @@ MODULES = {module_name(path): path for path in FILES}
 
 def imported_modules(path):
     """The modules of the package that a file imports, wherever in the file, for type checkers alone too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in imported_nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             parts = [f"{node.module}.{alias.name}" for alias in node.names]
             names = [part if part in MODULES else node.module for part in parts]
-        else:
-            continue
         yield from (name for name in names if name in MODULES)
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
-def test_a_test_imports_what_there_is(path):
+def test_a_test_imports_what_there_is():
     """Pytest leaves a file out whose imports fail, as of an extra that is not installed."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("attnkit"):
-            assert node.module in MODULES, f"{path.name} imports {node.module}"
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for node in imported_nodes(path):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("attnkit"):
+                assert node.module in MODULES, f"{path.relative_to(TESTS)} imports {node.module}"
 
 
-@pytest.mark.parametrize("name", sorted({room(path) for path in FILES}))
-def test_no_modules_of_a_room_import_one_another_in_a_circle(name):
-    modules = {module: path for module, path in MODULES.items() if room(path) == name}
-    graph = {module: set(imported_modules(path)) & {*modules} for module, path in modules.items()}
+def test_no_modules_of_a_room_import_one_another_in_a_circle():
+    graph = {
+        module: {one for one in imported_modules(path) if room(MODULES[one]) == room(path)}
+        for module, path in MODULES.items()
+    }
     assert [*graphlib.TopologicalSorter(graph).static_order()]  # CycleError names a circle
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "model").rglob("*.py")), ids=lambda path: path.name)
-def test_the_core_is_pure(path):
-    outside = {name.split(".")[0] for name in imports(path)} - {"attnkit"}
-    assert outside <= MODEL_IMPORTS | CORES.get(path.name, set())
-    own = {name for name in imports(path) if name.startswith("attnkit")}
-    assert all(name.startswith(("attnkit.model", "attnkit.errors")) for name in own)
+def test_the_core_is_pure():
+    for path in sorted((PACKAGE / "model").rglob("*.py")):
+        outside = {name.split(".")[0] for name in imports(path)} - {"attnkit"}
+        assert outside <= MODEL_IMPORTS | CORES.get(path.name, set()), path.name
+        own = {name for name in imports(path) if name.startswith("attnkit")}
+        assert all(name.startswith(("attnkit.model", "attnkit.errors")) for name in own), path.name
 
 
 def test_a_public_name_has_one_meaning():
     rooms = collections.defaultdict(set)
     for path in FILES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parse(path).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 rooms[node.name].add({"backends": "model"}.get(room(path), room(path)))  # a formula for other arrays
     assert {name: where for name, where in rooms.items() if (len(where) > 1) != (name in SHARED)} == {}
@@ -234,12 +250,13 @@ def without_spaces(text):
     return "".join(text.split())
 
 
-@pytest.mark.parametrize("name", commands.TOOLS)
-def test_every_flag_is_in_the_help_of_its_tool(name, capfd):
-    assert main.main([name, "--help"]) == 0
-    shown, tool = capfd.readouterr().out, commands.find_tool(name)
-    assert all(f" {flag_name(one)} " in shown for one in tool.options)
-    assert [one for one, flag in tool.options.items() if without_spaces(flag.help) not in without_spaces(shown)] == []
+def test_every_flag_is_in_the_help_of_its_tool(capfd):
+    for name in commands.TOOLS:
+        assert main.main([name, "--help"]) == 0
+        shown, options = capfd.readouterr().out, commands.find_tool(name).options
+        assert [one for one in options if f" {flag_name(one)} " not in shown] == [], name
+        hidden = [one for one, flag in options.items() if without_spaces(flag.help) not in without_spaces(shown)]
+        assert hidden == [], name
 
 
 def test_every_flag_of_a_page_is_a_flag_of_a_tool():
