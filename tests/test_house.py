@@ -165,6 +165,11 @@ def test_the_core_is_pure():
         assert all(name.startswith(("attnkit.model", "attnkit.errors")) for name in own), path.name
 
 
+def test_no_module_reads_pickles_by_pythons_own_reader():
+    readers = {"pickle", "_pickle", "pickletools", "shelve", "marshal"}
+    assert [str(path.relative_to(PACKAGE)) for path in FILES if readers & {*imports(path)}] == []
+
+
 def test_a_public_name_has_one_meaning():
     rooms = collections.defaultdict(set)
     for path in FILES:

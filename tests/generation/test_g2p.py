@@ -30,9 +30,10 @@ def g2p(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_500_words_have_the_phonemes_of_the_packages_own_code(g2p):
+def test_100_words_have_the_phonemes_of_the_packages_own_code(g2p):
     """One thread: products of one row on several cost more than they gain, where other tests run beside this one."""
     assert len(WORDS) == 500
+    words = [*WORDS][::5]
     command = [
         sys.executable,
         "-m",
@@ -48,10 +49,10 @@ def test_500_words_have_the_phonemes_of_the_packages_own_code(g2p):
         "-q",  # no warning of characters that the package lacks too
     ]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    lines = "\n".join(WORDS)
+    lines = "\n".join(words)
     done = subprocess.run(command, input=lines, env=environment, capture_output=True, text=True, encoding="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
-    assert dict(zip(WORDS, done.stdout.split("\n")[:-1], strict=True)) == WORDS
+    assert done.stdout.split("\n")[:-1] == [WORDS[word] for word in words]
 
 
 def test_one_beam_is_greedy(g2p):
