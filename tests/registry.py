@@ -175,14 +175,14 @@ TOKENS, PADDED = 7, 5  # of the first text of a batch, and of the second without
 def make_batch(config: model.Config, tokens: int = TOKENS, padded: int = PADDED) -> Batch:
     """Two texts, images or sounds, the same in every call.
 
-    The second text has padding: on the left for a decoder alone, else on the right.
+    The second text has padding: on the left for a decoder alone, else on the right; none if attention reads padding.
     """
     rng = np.random.default_rng(0)
     if config.patches:
         cut = config.patches
         size = (cut.channels, cut.height, cut.width)
         return Batch(pixels=rng.normal(size=(2, *size)).astype(np.float32))
-    batch = Batch(mask=_padded(tokens, padded, is_left=config.encoder is None))
+    batch = Batch() if config.text_length else Batch(mask=_padded(tokens, padded, is_left=config.encoder is None))
     if config.sound:
         read = config.sound
         shape = (2 * read.positions, read.spectrogram.mels) if read.spectrogram else (read.frames_before("", tokens),)

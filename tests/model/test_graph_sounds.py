@@ -6,7 +6,6 @@ What the numbers are, and how they were made: tests/references/make_sounds.py, m
 import numpy as np
 import pytest
 
-from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
 from attnkit.model.graph.models import model_graph
@@ -37,38 +36,6 @@ def evaluate_all(core, inputs):
     for site, node in graph.nodes.items():
         assert graph.evaluate(site, graph.roots, memo=memo).shape == node.shape, site
     return graph, memo
-
-
-def run_model(core, inputs):
-    """Every intermediate of the model's own pass in float64, by name."""
-    saved, memory = {}, None
-
-    def hook(name):
-        return lambda array: saved.__setitem__(name, array) or array
-
-    for stack, x in zip(core.config.stacks, (inputs.features, inputs.target), strict=False):
-        context = model.Context(hook=hook, dtype="float64", memory=memory)
-        memory = model.run(core, core.config.plan(stack), x, context)
-    model.head_logits(core, memory, hook)
-    return saved
-
-
-@pytest.mark.parametrize("name", [*SOUNDS, *WAVES])
-def test_the_graph_of_a_sound_has_every_intermediate_of_the_model(open_model, name):
-    core, rng = open_model(name), np.random.default_rng(0)
-    sound = core.config.sound
-    if sound.spectrogram:
-        features = rng.normal(size=(2, 2 * sound.positions, sound.spectrogram.mels))
-        inputs = Inputs(features=features, target=rng.integers(3, 90, (2, 6)))
-    else:
-        inputs = Inputs(features=rng.normal(size=(2, 4000)))
-    graph, values = evaluate_all(core, inputs)
-    saved = run_model(core, inputs)
-    assert {*saved} <= {*graph.nodes}
-    for site, expected in saved.items():
-        assert np.array_equal(np.isfinite(values[site]), np.isfinite(expected)), site
-        finite = np.isfinite(expected)
-        assert_near(values[site][finite], expected[finite], 1e-12)
 
 
 @pytest.mark.parametrize("name", SOUNDS)
