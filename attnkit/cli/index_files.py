@@ -29,11 +29,14 @@ def word_vectors(checkpoint: "Checkpoint", layer: str | None = None) -> Record:
     layer  an embedding layer of the model; None: that of the first stack
 
     They are the stored table itself, which may be mapped, where the model neither scales it nor adds segments.
-    DataError for a model of images; UsageError for another layer.
+    DataError for a model of images or sounds; UsageError for another layer.
     """
     config = checkpoint.config
-    if config.patches:
-        raise DataError(f"a {config.family} model embeds images, and has no vectors of words", checkpoint.folder)
+    if config.patches or (config.sound and layer is None):
+        what, hint = "images" if config.patches else "sounds", ""
+        if config.sound and config.decoder:
+            hint = f"; {checkpoint.folder}:decoder.embed has those of its texts"
+        raise DataError(f"a {config.family} model embeds {what}, and has no vectors of words{hint}", checkpoint.folder)
     layer = layers.find_layer(checkpoint, layer, "embed")
     params = checkpoint.params[layer]
     x = params["table"]
@@ -77,12 +80,15 @@ class WordIndex(Record):
 
 
 def find_model(path: str) -> tuple[str, str | None]:
-    """The model and the layer of DIR or DIR:LAYER, or ("", None); DIR is a folder or a GGUF file."""
+    """The model and the layer of DIR or DIR:LAYER, or ("", None); DIR is a folder, a GGUF file or a tower."""
     if os.path.isdir(path) or is_gguf(path):
         return path, None
-    model, _, layer = path.rpartition(":")
-    is_layer = not os.path.exists(path) and (os.path.isdir(model) or is_gguf(model))
-    return (model, layer or None) if is_layer else ("", None)
+    model, _, part = path.rpartition(":")
+    if os.path.exists(path) or not (os.path.isdir(model) or is_gguf(model)):
+        return "", None
+    from attnkit.checkpoints.checkpoint import is_tower
+
+    return (path, None) if is_tower(path) else (model, part or None)
 
 
 def load_words(folder: str, layer: str | None) -> WordIndex:

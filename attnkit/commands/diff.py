@@ -11,12 +11,11 @@ import typer
 
 from attnkit.cli import figures, options, views
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.operands import load_operand
+from attnkit.cli.operands import is_model_path, load_operand
 from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews, Stage, make_item, named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, DifferentError, UsageError, counted, flag_name
 from attnkit.formats import Source
-from attnkit.formats.gguf import is_gguf
 from attnkit.inputs.operands import cast_x, select_tensor
 from attnkit.interpret.comparison import (
     LEFT,
@@ -77,15 +76,13 @@ def read_pairs(stage: Stage, upstream: Records | None) -> Records:
 
 
 def are_models(stage: Stage) -> bool:
-    """Whether the operands are the folders of two models, or GGUF files."""
+    """Whether the operands are two models: folders, towers of folders, or GGUF files."""
     paths = stage.operands
-    if stage.parameters["model_"] is not None or len(paths) != 2:
-        return False
-    if not all(os.path.isdir(path) or is_gguf(path) for path in paths):
+    if stage.parameters["model_"] is not None or len(paths) != 2 or not all(map(is_model_path, paths)):
         return False
     from attnkit.checkpoints.checkpoint import is_model
 
-    return all(is_gguf(path) or is_model(path) for path in paths)
+    return all(is_model(path) for path in paths if os.path.isdir(path))
 
 
 def open_models(stage: Stage) -> ModelPair:

@@ -142,12 +142,27 @@ def test_words_of_a_model():
         (FRENCH, "decoder.embed", f"{FRENCH}:decoder.embed"),
         ("tests/references/models/bert", None, "tests/references/models/bert"),  # segments are added
         ("tests/references/models/lstm", None, "tests/references/models/lstm"),
+        ("tests/transcripts/inputs/clip", None, "tests/transcripts/inputs/clip:text"),
+        ("tests/transcripts/inputs/whisper", "decoder.embed", "tests/transcripts/inputs/whisper:decoder.embed"),
     ],
 )
 def test_the_rows_of_a_model_are_what_embed_gives(model, layer, index):
     record = attnkit.embed(ids=np.array([5, 8]), model=model, layer=layer)
     result = attnkit.near(record, index=index, top=1, metric="euclidean")
     assert result["x"].tolist() == [[0], [0]] and result["rows"].tolist() == [[5], [8]]
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("whisper", "a whisper model embeds sounds, and has no vectors of words; .*whisper:decoder.embed has those"),
+        ("wav2vec2", "a wav2vec2 model embeds sounds, and has no vectors of words$"),
+        ("clip:vision", "a clip_vision_model model embeds images, and has no vectors of words$"),
+    ],
+)
+def test_models_without_words(model, problem):
+    with pytest.raises(DataError, match=problem):
+        attnkit.near(np.ones(4), index=f"tests/transcripts/inputs/{model}")
 
 
 def test_rows_of_zeros_are_a_warning():

@@ -9,11 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import attnkit
-from attnkit import commands, formats
+from attnkit import commands, formats, model
+from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import parser
-from attnkit.errors import UsageError
+from attnkit.errors import AttnkitWarning, UsageError
+from attnkit.inputs import layers
+from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.records import Record
-from tests.places import DATA, MODELS, REFERENCES
+from tests.places import DATA, MODELS, REFERENCES, ROOT
 
 TOLERANCE = 1e-6  # of a finite difference
 
@@ -364,6 +367,23 @@ def test_slopes_of_encode_for_every_family(family):
     names = {f"{stack}.0.ffn.hidden", f"{stack}.0.ffn.w2", f"{stack}.0.self.residual", f"{len(before) + 1}.encode.x"}
     assert names <= {*result}
     assert ("0.input.x" in result) == (family in HIDDEN) and ("1.encode.image" in result) == (family == "vit")
+
+
+def test_the_gradient_of_a_spectrogram_is_a_slope():
+    whisper, inputs = ROOT / "tests" / "transcripts" / "inputs" / "whisper", ROOT / "tests" / "transcripts" / "inputs"
+    line = f"encode --model {whisper} --audio {inputs / 'tone.wav'} --dtype float64"
+    with pytest.warns(AttnkitWarning, match="gradients of the sum of its elements"):
+        result = grad(line)
+    gradient = result["1.encode.spectrogram"]
+    assert result.axes_of("1.encode.spectrogram") == ("frame", "mel")
+    core, sound = layers.core_model(open_checkpoint(str(whisper))), formats.load(str(inputs / "tone.wav"))
+    features = model_spectrogram(sound, core.config.sound, core.config.sound.spectrogram).astype(np.float64)
+    direction = np.random.default_rng(0).standard_normal(features.shape) * 1e-5
+    sides = [
+        model.run(core, core.config.plan("encoder"), features + sign * direction, model.Context(dtype="float64")).sum()
+        for sign in (1, -1)
+    ]
+    np.testing.assert_allclose((gradient * direction).sum(), (sides[0] - sides[1]) / 2, rtol=1e-6)
 
 
 def test_vectors_of_modules_have_no_gradient():

@@ -16,7 +16,7 @@ from attnkit.checkpoints import Checkpoint, open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.interpret.weights_comparison import WeightChange, WeightsReport, compare_checkpoints, measure_change
 from tests.gguf_models import convert, load_tiny
-from tests.places import MODELS
+from tests.places import MODELS, ROOT
 from tests.process import run
 
 Tensors = dict[str, np.ndarray]
@@ -168,6 +168,12 @@ def test_the_process(tmp_path: Path) -> None:
     assert run("diff", same, other, "--heatmap").code == run("diff", same, other, "--all").code == 2
     assert run("diff", same, other, "--only", "head.w").code == 2
     assert run("diff", same, str(tmp_path / "none")).code == 4
+
+
+def test_towers_are_models() -> None:
+    text, vision = (f"{ROOT}/tests/transcripts/inputs/clip:{tower}" for tower in ("text", "vision"))
+    assert run("diff", text, text) == (0, b"the same (37 parameters)\n", "")  # 16 of each layer, 5 others
+    assert run("diff", text, vision).code == 1
 
 
 def test_a_folder_and_its_gguf_file(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from attnkit.model.config import Step
 from attnkit.model.dtypes import is_float
 from attnkit.model.embedding import embed_backward
 from attnkit.model.feedforward import feed_forward_vjp
+from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.intermediates import SQUARE, STEPS, step_names
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
@@ -60,7 +61,7 @@ from attnkit.records import Labels, Record, Tensor
 MANY = 1 << 22  # scores from which on the gradients of scores and weights are not kept
 NORM_STEPS, FFN_STEPS = step_names("layernorm"), step_names("ffn")
 KERNEL_AXES = ("filter", "channel", "row", "column")
-IMAGE_AXES = ("channel", "row", "column")
+INPUT_AXES = {"image": ("channel", "row", "column"), "spectrogram": ("frame", "mel"), "samples": ("sample",)}
 
 
 def undo_embed(call: StageCall, outer: Outer, into: StageGradients) -> None:
@@ -75,7 +76,7 @@ def undo_embed(call: StageCall, outer: Outer, into: StageGradients) -> None:
             inputs, base = text_inputs.model_inputs(values["model_"], model.parse_layer_name(layer)[0], source)
             dx = undo_step(call, Step("embed", layer), inputs, dx, base, into)
             if values["image"] is not None:
-                into.tensors["image"] = Tensor(dx, IMAGE_AXES)
+                into.tensors["image"] = Tensor(dx, INPUT_AXES["image"])
     elif "table" in call.result:  # one-hot vectors are constants
         table = call.result["table"]
         total = outer.pop("table", np.zeros((), table.dtype))
@@ -491,7 +492,8 @@ def undo_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: 
     if is_float(inputs.dtype) and isinstance(call.item, Record):
         into.add_input("x", dx)
     elif is_float(inputs.dtype):
-        into.tensors["image"] = Tensor(dx, IMAGE_AXES)
+        name = "image" if core.config.patches else sound_site(core.config)
+        into.tensors[name] = Tensor(dx, INPUT_AXES[name])
     into.traced = describe_trace(collected, base.labels.get("token"))
 
 
