@@ -4,13 +4,13 @@ The name of a model is that of its folder in tests/references/models, or of its 
 sources are in front of it, as in ties/gpt2 or gguf/llama.
 """
 
-import atexit
 import functools
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -26,6 +26,10 @@ from tests.places import DATA, MODELS, REFERENCES, ROOT, arrays
 DRAWN = ("decoders", "vision", "sounds", "waves", "translators", "embedders", "ties")  # tables of tests/references
 PREFIXED = ("waves", "ties")  # those with names that other models have too
 FOLDERS = tuple(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
+# of them, those that continue a text, and those that translate one, with outputs of transformers
+CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
+          "mistral", "qwen2")  # fmt: skip
+TRANSLATORS = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native")
 TOWERS = tuple(f"{name}:{tower}" for name, one in drawn_models("vision").items() if "logit_scale" in one["shapes"]
                for tower in ("text", "vision"))  # fmt: skip
 RECURRENT = tuple(dict.fromkeys(key.partition("/")[0] for key in arrays("recurrent_models")))
@@ -46,11 +50,17 @@ class Source(NamedTuple):
     name: str
 
 
-def write_recurrent(name: str, folder: Path) -> Path:
-    """Write the folder of a recurrent model of tests/references/recurrent_models.npz."""
+def drawn_names(kind: str) -> dict[str, str]:
+    """The names here of the drawn models of a table, and their names there."""
+    return {f"{kind}/{name}" if kind in PREFIXED else name: name for name in drawn_models(kind)}
+
+
+def write_recurrent(name: str, folder: Path, **changes: Any) -> Path:
+    """Write the folder of a model of tests/references/recurrent_models.npz, with keys of config.json changed."""
     members = {key.removeprefix(f"{name}/"): one for key, one in arrays("recurrent_models").items()
                if key.startswith(f"{name}/")}  # fmt: skip
-    (folder / "config.json").write_text(str(members["config"]))
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(json.loads(str(members["config"])) | changes))
     weights = {key.removeprefix("weights/"): one for key, one in members.items() if key.startswith("weights/")}
     safetensors.numpy.save_file(weights, folder / "model.safetensors")
     return folder
@@ -69,8 +79,8 @@ def _list_models() -> Iterator[tuple[str, Source]]:
         yield name, Source(lambda name, _: OTHERS[name], name)
     for kind in DRAWN:
         write = functools.partial(write_model, kind=kind)
-        for name in drawn_models(kind):
-            yield f"{kind}/{name}" if kind in PREFIXED else name, Source(write, name)
+        for name, own in drawn_names(kind).items():
+            yield name, Source(write, own)
     for name in VARIANTS:
         yield name, Source(write_variant, name)
     for name in TOWERS:
@@ -85,18 +95,16 @@ REGISTRY: Mapping[str, Source] = dict(_list_models())
 
 
 @functools.cache
-def _temporary() -> Path:
-    """A folder for the files of this process."""
-    folder = tempfile.TemporaryDirectory(prefix="attnkit-registry-")
-    atexit.register(folder.cleanup)
-    return Path(folder.name)
+def _temporary() -> tempfile.TemporaryDirectory:
+    """A folder for the files of this process, which is removed at its end."""
+    return tempfile.TemporaryDirectory(prefix="attnkit-models-")
 
 
 @functools.cache
 def place_of(name: str) -> str:
     """The folder or the file of a model, written once in a process if its weights are drawn."""
     place, own = REGISTRY[name]
-    folder = _temporary() / name.replace("/", "-").replace(":", "-")
+    folder = Path(_temporary().name) / name.replace("/", "-").replace(":", "-")
     folder.mkdir()
     return str(place(own, folder))
 

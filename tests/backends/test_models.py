@@ -1,6 +1,5 @@
 """Every reference model by JAX is what it is by NumPy: states, logits, intermediates, tokens, caches and streams."""
 
-import json
 from functools import cache
 
 import numpy as np
@@ -11,21 +10,17 @@ pytest.importorskip("jax")
 from attnkit import model
 from attnkit.backends.jax import formulas
 from attnkit.backends.jax.engine import JaxEngine
-from attnkit.checkpoints import open_checkpoint
-from attnkit.checkpoints.publishing import assemble_checkpoint
-from attnkit.inputs import layers
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import parse_layer_name
-from tests.places import MODELS
+from tests import registry
+from tests.registry import CAUSAL, TRANSLATORS
 
-CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
-          "mistral", "qwen2")  # fmt: skip
 ENCODERS = ("bert", "bert-mlm", "bert-old", "bert-sequence", "bert-token", "bert-question", "albert", "albert-groups",
             "camembert", "deberta-v2", "deberta-v3", "distilbert", "electra", "electra-discriminator", "modernbert",
             "modernbert-biased", "mpnet", "roberta", "xlm-roberta", "vit")  # fmt: skip
-ARCHIVE = np.load(MODELS.parent / "recurrent_models.npz")
-RECURRENT = (*dict.fromkeys(name.partition("/")[0] for name in ARCHIVE), "lstm-classifier")
-SEQ2SEQ = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native", "transformer", "transformer-prenorm")
+ARCHIVED = {name: f"recurrent/{name}" for name in registry.RECURRENT}
+RECURRENT = (*ARCHIVED, "lstm-classifier")
+SEQ2SEQ = (*TRANSLATORS, "transformer", "transformer-prenorm")
 # models all of whose layers compute the same: the first and what is around the layers shows it
 SAME = (set(CAUSAL) | set(ENCODERS) | set(SEQ2SEQ)) - {"gpt2-scaled", "albert-groups", "mistral", "modernbert", "t5"}
 LIMITS = {"float32": 1e-5, "float64": 1e-9}
@@ -39,11 +34,7 @@ def engine():
 
 @cache
 def core(name):
-    if f"{name}/config" not in ARCHIVE:
-        return layers.core_model(open_checkpoint(str(MODELS / name)))
-    prefix = f"{name}/weights/"
-    tensors = {key.removeprefix(prefix): ARCHIVE[key] for key in ARCHIVE if key.startswith(prefix)}
-    return layers.core_model(assemble_checkpoint(json.loads(str(ARCHIVE[f"{name}/config"])), tensors))
+    return registry.load_core(ARCHIVED.get(name, name))
 
 
 def both(name, one=None):

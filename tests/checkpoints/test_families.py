@@ -15,8 +15,7 @@ from attnkit.help import read_page
 from attnkit.model.config import PatchConfig, SpecialTokens
 from tests.drawing import drawn_models
 from tests.places import MODELS
-
-FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
+from tests.registry import FOLDERS
 
 
 def opened(name):

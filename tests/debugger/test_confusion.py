@@ -3,10 +3,7 @@
 The models are tiny and random; torch and transformers computed the dumps, each with one mistake.
 """
 
-import functools
 import json
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +12,9 @@ from PIL import Image
 from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger.compare import Request, compare_with_model
 from attnkit.debugger.dumps import open_dump
-from tests.drawing import VARIANTS, drawn_models, write_model, write_variant
-from tests.places import REFERENCES, ROOT, folder
-
-TEMPORARY = tempfile.TemporaryDirectory(prefix="attnkit-slips-")  # of the drawn models
+from tests.drawing import VARIANTS, drawn_models
+from tests.places import REFERENCES, ROOT
+from tests.registry import place_of
 
 STORED = (
     "albert", "bert", "distilbert", "electra", "gpt2", "llama-yarn", "llama", "marian", "mistral", "modernbert",
@@ -251,17 +247,6 @@ NAMED = {
 }
 
 
-@functools.cache
-def model_of(family):
-    """The folder of a model: a stored one, or one whose weights are drawn."""
-    if family in (*STORED, "vit"):
-        return folder(family)
-    place = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=TEMPORARY.name))
-    if family in VARIANTS:
-        return str(write_variant(family, place))
-    return str(write_model(family, place, kind="decoders" if family in drawn_models() else "vision"))
-
-
 # dump of a drawn model -> its family, the site that the slip is found at, and the causes
 DRAWN = {
     "clip-class-token-last": ("clip", "encoder.positions", {"the class token is last, not first"}),
@@ -364,7 +349,7 @@ DRAWN = {
 def judge(name, why=True):
     dump = open_dump(str(REFERENCES / "slips" / f"{name}.npz"))
     families = [one for one in (*STORED, *VARIANTS, *drawn_models()) if name.startswith(f"{one}-")]
-    return compare_with_model(open_checkpoint(model_of(max(families, key=len))), dump, Request(why=why))
+    return compare_with_model(open_checkpoint(place_of(max(families, key=len))), dump, Request(why=why))
 
 
 def first_difference(report):
@@ -385,7 +370,7 @@ def test_a_slip_of_a_torch_model_is_named(name):
 def test_a_slip_of_experts_latents_or_images_is_named(name):
     family, site, causes = DRAWN[name]
     is_wide, tower = family.endswith("-wide"), ":vision" * (family in ("clip", "siglip"))
-    checkpoint = open_checkpoint(f"{model_of(family.removesuffix('-wide'))}{tower}")
+    checkpoint = open_checkpoint(f"{place_of(family.removesuffix('-wide'))}{tower}")
     is_pictured = checkpoint.config.patches and not is_wide
     report = compare_with_model(
         checkpoint,

@@ -7,26 +7,16 @@ import numpy as np
 import pytest
 
 from attnkit import checkpoints
-from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.debugger.names import TensorSource, locate_sites, read_map
 from attnkit.errors import DataError
-from tests.drawing import draw_tensors, drawn_models, write_model
-from tests.places import REFERENCES, ROOT, folder
+from tests.drawing import write_model
+from tests.places import REFERENCES, ROOT
+from tests.registry import open_model
 
 NAMES = json.loads((REFERENCES / "names.json").read_text())
 # sites that no module reads or returns: attention computes them in one function
 WITHIN = re.compile(r"\.(q|k|v|scores|scaled|capped|masked|heads)$")
 GROUPED = ("albert-groups",)  # whose groups of layers only its configuration states
-
-
-DRAWN = drawn_models("translators")
-
-
-def open_model(name):
-    if name not in DRAWN:
-        return checkpoints.open_checkpoint(folder(name))
-    raw = DRAWN[name]["config"]
-    return assemble_checkpoint(raw, draw_tensors(raw["model_type"], DRAWN[name]["shapes"]))
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])

@@ -22,12 +22,10 @@ from attnkit.inputs.detokenizer import Detokenizer, fill_masks
 from attnkit.records import Record
 from tests import process
 from tests.places import MODELS, folder, frozen
+from tests.registry import CAUSAL, TRANSLATORS
 
-CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
-          "mistral", "qwen2")  # fmt: skip
-SEQ2SEQ = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native")
 SEARCHES = {"beam4.lp1": (4, "average:1", 1), "beam3.lp06": (3, "average:0.6", 1), "beam3.best3": (3, "average:1", 3)}
-PENALIZED = [name for name in (*CAUSAL, *SEQ2SEQ) if name != "marian-native"]  # whose reference has no such run
+PENALIZED = [name for name in (*CAUSAL, *TRANSLATORS) if name != "marian-native"]  # whose reference has no such run
 SEARCHED = [*itertools.product(PENALIZED, SEARCHES), ("marian-native", "beam4.lp1"), ("marian-native", "beam3.lp06")]
 NEW = 14  # tokens that the references generated at most
 
@@ -39,7 +37,7 @@ def generated(name, key, **options):
 
 def expected(name, key):
     """The tokens that the reference generated, a row each, without its prompt and without what fills a row."""
-    start = 1 if name in SEQ2SEQ else frozen(name)["ids"].shape[1]
+    start = 1 if name in TRANSLATORS else frozen(name)["ids"].shape[1]
     return [row[start:][row[start:] >= 0].tolist() for row in frozen(name)[key]]
 
 
@@ -51,7 +49,7 @@ def run(*arguments, input=b"", status=0):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
+@pytest.mark.parametrize("name", [*CAUSAL, *TRANSLATORS])
 def test_the_likeliest_tokens(name, dtype):
     assert [generated(name, "ids", dtype=dtype)["ids"][0].tolist()] == expected(name, "greedy")
 
@@ -87,7 +85,7 @@ def padded(name):
 @pytest.mark.parametrize("search", ["greedy", "beam4.lp1"])
 def test_a_padded_batch(name, search):
     record, side = padded(name)
-    start = 1 if name in SEQ2SEQ else record["ids"].shape[1]
+    start = 1 if name in TRANSLATORS else record["ids"].shape[1]
     options = {"beam": 4, "length_penalty": "average:1"} if search != "greedy" else {}
     ours = attnkit.decode(record, model=folder(name), max_tokens=NEW, dtype="float64", **options)
     for row, theirs in zip(ours["ids"].tolist(), frozen(name)[f"{side}.{search}"], strict=True):
@@ -97,9 +95,9 @@ def test_a_padded_batch(name, search):
         np.testing.assert_allclose(ours["scores"], frozen(name)[f"{side}.{search}.scores"], rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
+@pytest.mark.parametrize("name", [*CAUSAL, *TRANSLATORS])
 def test_padding_changes_nothing(name):
-    given, sides = frozen(name), ("batch",) if name in SEQ2SEQ else ("left", "batch")
+    given, sides = frozen(name), ("batch",) if name in TRANSLATORS else ("left", "batch")
     alone = []
     for row, real in zip(given["batch_ids"], given["batch_mask"].astype(bool), strict=True):
         one = attnkit.decode(Record({"ids": row[real]}), model=folder(name), max_tokens=NEW)
@@ -115,7 +113,7 @@ def test_padding_changes_nothing(name):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
+@pytest.mark.parametrize("name", [*CAUSAL, *TRANSLATORS])
 def test_the_cache_changes_nothing(name, dtype):
     core = layers.core_model(open_checkpoint(folder(name)))
     prompt, memory = frozen(name)["ids"], None
@@ -145,7 +143,7 @@ def test_a_cache_in_a_file_goes_on_where_it_ended(name, tmp_path):
     record, file = Record({"ids": frozen(name)["ids"][0]}), str(tmp_path / "cache.npz")
     options = {"model": folder(name), "dtype": "float64"}
     whole = attnkit.decode(record, max_tokens=9, **options)["ids"].tolist()
-    if name in SEQ2SEQ:
+    if name in TRANSLATORS:
         first = attnkit.decode(record, max_tokens=4, cache_out=file, **options)["ids"].tolist()
         rest = attnkit.decode(None, max_tokens=9 - len(first), cache_in=file, **options)["ids"].tolist()
     else:  # a prompt read in two parts as well

@@ -9,12 +9,10 @@ from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
 from tests.places import MODELS, frozen
+from tests.registry import CAUSAL, TRANSLATORS
 
 DTYPES = {"f32": "float32", "f64": "float64"}
-CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
-          "mistral", "qwen2")  # fmt: skip
 LONG = ("llama3", "llama-linear", "llama-dynamic", "llama-yarn", "mistral", "qwen2")  # with a reference of a long text
-SEQ2SEQ = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native")
 # families whose reference computes parts in float32 always
 INSIDE_FLOAT32 = ("t5", "mt5", "llama", "mistral", "qwen2", "vit", "modernbert", "deberta")
 
@@ -147,7 +145,7 @@ def test_bert_with_segments_and_pooler(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("name", TRANSLATORS)
 def test_encoder_decoder_models(name, dtype):
     given = frozen(name)
     config = core(name).config
@@ -162,7 +160,7 @@ def test_encoder_decoder_models(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("name", TRANSLATORS)
 def test_padded_batches_of_encoder_decoder_models(name, dtype):
     given = frozen(name)
     mask, positions = padding(given["batch_mask"])

@@ -17,6 +17,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret import model_summary
 from tests.places import MODELS, REFERENCES
+from tests.registry import write_recurrent
 
 ARCHIVE = np.load(REFERENCES / "recurrent_models.npz")
 CASES = list(dict.fromkeys(name.partition("/")[0] for name in ARCHIVE if not name.startswith("lstm/")))
@@ -28,21 +29,10 @@ def members(case: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): ARCHIVE[name] for name in ARCHIVE if name.startswith(prefix)}
 
 
-def write_model(folder: Path, arrays: dict[str, np.ndarray], **changes: Any) -> Path:
-    """Write the folder of a case, without a tokenizer."""
-    config = json.loads(str(arrays["config"])) | changes
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file({k.removeprefix("weights/"): v for k, v in arrays.items() if k.startswith("weights/")},
-              folder / "model.safetensors")  # fmt: skip
-    return folder
-
-
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, dict[str, np.ndarray]]:
     """A model and what it is to compute."""
-    arrays = members(request.param)
-    return open_checkpoint(str(write_model(tmp_path / "model", arrays))), arrays
+    return open_checkpoint(str(write_recurrent(request.param, tmp_path / "model"))), members(request.param)
 
 
 def batch(arrays: dict[str, np.ndarray]) -> Any:
@@ -132,7 +122,7 @@ def test_an_alignment_can_be_replaced(tmp_path: Path) -> None:
     """Attention that sees the first token alone makes the context its state."""
     for name in ("bahdanau", "luong", "general"):
         arrays = members(name)
-        model = open_checkpoint(str(write_model(tmp_path / name, arrays)))
+        model = open_checkpoint(str(write_recurrent(name, tmp_path / name)))
         memory = attnkit.encode(attnkit.Record({"ids": arrays["ids"][0]}), model=model)
         weights, trace = np.zeros((1, 5, 6)), str(tmp_path / f"{name}.npz")
         weights[..., 0] = 1
@@ -143,7 +133,7 @@ def test_an_alignment_can_be_replaced(tmp_path: Path) -> None:
 
 
 def test_a_gate_can_be_read_and_not_replaced(tmp_path: Path) -> None:
-    model = open_checkpoint(str(write_model(tmp_path / "model", members("bahdanau"))))
+    model = open_checkpoint(str(write_recurrent("bahdanau", tmp_path / "model")))
     patch = {"encoder.0.rnn.reset_gate": np.zeros((2, 10))}
     with pytest.raises(UsageError, match="can be read, not replaced"):
         attnkit.encode(attnkit.Record({"ids": np.array([3, 4])}), model=model, patch=patch)
@@ -151,7 +141,7 @@ def test_a_gate_can_be_read_and_not_replaced(tmp_path: Path) -> None:
 
 def test_a_language_model_has_the_states_and_logits_of_torch(tmp_path: Path) -> None:
     arrays, trace = members("lstm"), str(tmp_path / "trace.npz")
-    model = open_checkpoint(str(write_model(tmp_path / "model", arrays)))
+    model = open_checkpoint(str(write_recurrent("lstm", tmp_path / "model")))
     scored = attnkit.decode(model=model, ids=arrays["ids"][0], max_tokens=0, emit="logits", trace=trace)
     assert_allclose(scored["x"], arrays["logits"][0], rtol=0, atol=1e-12)
     run = formats.load(trace)
@@ -258,12 +248,12 @@ WRONG = {
 @pytest.mark.parametrize("problem", WRONG)
 def test_a_config_that_its_weights_contradict_is_one_error(problem: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
-        open_checkpoint(str(write_model(tmp_path / "model", members("bahdanau"), **WRONG[problem])))
+        open_checkpoint(str(write_recurrent("bahdanau", tmp_path / "model", **WRONG[problem])))
     assert error.value.problem == problem
 
 
 def test_a_memory_without_the_states_of_its_encoder_is_refused(tmp_path: Path) -> None:
-    model = open_checkpoint(str(write_model(tmp_path / "model", members("bahdanau"))))
+    model = open_checkpoint(str(write_recurrent("bahdanau", tmp_path / "model")))
     memory = attnkit.encode(attnkit.Record({"ids": np.array([3, 4])}), model=model)
     with pytest.raises(DataError, match="no memory_state, which the decoder begins with"):
         attnkit.decode(memory.select(["memory"]), model=model, emit="ids")

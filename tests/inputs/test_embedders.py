@@ -10,8 +10,8 @@ from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
 from attnkit.records import Record
-from tests.drawing import draw_tensors, write_model
-from tests.places import REFERENCES, arrays
+from tests.drawing import write_model
+from tests.places import arrays
 
 
 def write_modules(folder, pooling, dense=()):
@@ -39,12 +39,7 @@ def write_modules(folder, pooling, dense=()):
 
 
 def write_gemma(folder):
-    one = json.loads((REFERENCES / "embedders.json").read_text())["embeddinggemma"]
-    (folder / "config.json").write_text(json.dumps(one["config"]))
-    tensors = draw_tensors("gemma3_text", one["shapes"])
-    exact = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-    safetensors.numpy.save_file(exact, folder / "model.safetensors")
-    return str(folder)
+    return str(write_model("embeddinggemma", folder, np.float64, "embedders"))
 
 
 def test_embedding_gemma_attends_to_both_sides(tmp_path):

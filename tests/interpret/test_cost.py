@@ -10,10 +10,10 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import UsageError
 from attnkit.interpret import cost
 from attnkit.model import Config, StackConfig
-from tests.drawing import drawn_models, write_model
+from tests.drawing import write_model
 from tests.places import MODELS, ROOT, STORY
+from tests.registry import FOLDERS, TOWERS, drawn_names, place_of
 
-FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
 LONG = 420  # tokens, whose scores are computed in tiles
 CASES = ((7, 0, 1, False), (13, 0, 2, False), (12, 0, 2, True), (LONG, 0, 1, False), (5, 1, 1, False), (6, 9, 2, False),
          (LONG, 4, 1, False))  # fmt: skip
@@ -40,11 +40,8 @@ def list_cases(folder):
 def measured(tmp_path_factory):
     """Cases, and what each of them really multiplies."""
     kinds = ("decoders", "translators", "vision", "sounds", "waves")
-    names = [(name, kind) for kind in kinds for name in drawn_models(kind)]
-    drawn = {name: str(write_model(name, tmp_path_factory.mktemp(name), kind=kind)) for name, kind in names}
-    towers = [name for name, one in drawn_models("vision").items() if "logit_scale" in one["shapes"]]
-    drawn |= {f"{name}:{tower}": f"{drawn[name]}:{tower}" for name in towers for tower in ("text", "vision")}
-    folders = [STORY, *(str(MODELS / name) for name in FOLDERS), *drawn.values()]
+    drawn = [name for kind in kinds for name in drawn_names(kind)]
+    folders = [STORY, *map(place_of, (*FOLDERS, *drawn, *TOWERS))]
     cases = [case for folder in folders for case in list_cases(folder)]
     cases += [[str(MODELS / name), 9, -1, 2, False] for name in TRAINED]
     file = tmp_path_factory.mktemp("counting") / "cases.json"

@@ -17,6 +17,7 @@ from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.records import Record
 from tests.places import DATA, MODELS, REFERENCES, ROOT
+from tests.registry import FOLDERS
 
 TOLERANCE = 1e-6  # of a finite difference
 
@@ -338,7 +339,7 @@ def test_slopes_of_the_layers_of_models(family):
 
 
 RECURRENT = {"lstm", "lstm-classifier", "seq2seq", "seq2seq-luong"}  # which have other layers
-FAMILIES = sorted({folder.name for folder in MODELS.iterdir() if folder.is_dir()} - RECURRENT)
+FAMILIES = sorted({*FOLDERS} - RECURRENT)
 HIDDEN = ("transformer", "transformer-prenorm")  # models without embeddings
 
 

@@ -22,8 +22,8 @@ from attnkit.records import Record
 from tests.drawing import draw_tensors, drawn_models, write_model
 from tests.places import MODELS, REFERENCES
 from tests.process import bash, run
+from tests.registry import FOLDERS
 
-FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
 ENV = {"NO_COLOR": "1", "COLUMNS": "80"}
 SAID = {
     "bert": ["family model_type bert", "after residuals (post-norm)", "1e-12", "segments type_vocab_size 2 kinds"],

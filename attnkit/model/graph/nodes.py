@@ -83,7 +83,7 @@ class Inputs:
         given = self.features if self.sound is None else self.sound
         assert given is not None
         if self.sound is None or sound.spectrogram is None:
-            return given.shape
+            return tuple(given.shape)
         return len(given), sound.samples // sound.spectrogram.hop, sound.spectrogram.mels
 
 
