@@ -1,7 +1,7 @@
 """All models of the tests: where their files come from, how they are opened, and small inputs that they read.
 
-The name of a model is that of its folder in tests/references/models, or of its row in a table of drawn models; other
-sources are in front of it, as in ties/gpt2 or gguf/llama.
+The name of a model is that of its folder in tests/references/models, or of its row in a table of drawn models. Names
+from other sources begin with the source, as in ties/gpt2 and gguf/llama.
 """
 
 import functools
@@ -110,12 +110,12 @@ def place_of(name: str) -> str:
 
 
 def open_model(name: str) -> Checkpoint:
-    """The model of a name, opened anew."""
+    """Open a model of the registry."""
     return open_checkpoint(place_of(name))
 
 
 def load_core(name: str) -> model.Model:
-    """The configuration and the parameters of a model."""
+    """Open a model as its configuration and parameters."""
     return layers.core_model(open_model(name))
 
 

@@ -42,7 +42,7 @@ class Example(NamedTuple):
     generates: bool = False
 
     def arguments(self, folder: Path) -> Mapping[str, str]:
-        """What stands for the words in braces; the text is written into a folder."""
+        """Values of the placeholders of a command; the text is written into a folder."""
         (folder / "text.txt").write_text(self.text)
         whole = shlex.quote(place_of(self.model))
         return {
