@@ -21,7 +21,6 @@ GENERATION_KEYS = (
 USUAL_TASK = "transcribe"
 KERNEL = 3  # frames of a window of the convolutions
 FIELDS = bart.FIELDS | {"encoder vocabulary": "", "sound": "max_source_positions", "mel filters": "num_mel_bins"}
-HAS_OWN_MODULES = False  # known: of a sound
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

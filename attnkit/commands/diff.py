@@ -176,7 +176,12 @@ def open_value(stage: Stage, value: Any) -> "Dump":
 
 
 def compare_port(
-    port: Port, checkpoint: "Checkpoint | None", ids: Record | None, image: Array | None, request: "Request"
+    port: Port,
+    checkpoint: "Checkpoint | None",
+    ids: Record | None,
+    image: Array | None,
+    audio: Record | None,
+    request: "Request",
 ) -> Record:
     """Compare a dump with a model, with another dump, or with both."""
     from attnkit.debugger.compare import compare_dumps, compare_with_model
@@ -190,8 +195,9 @@ def compare_port(
     expected = None
     if port.text is not None or ids is not None:
         source = ModelInput(port.text, ids=ids)
-        expected = model_inputs(checkpoint, checkpoint.config.stacks[0], source)[0]
-    return compare_with_model(checkpoint, port.mine, request, expected, port.reference, image)
+        stack = checkpoint.config.stacks[-1 if checkpoint.config.sound else 0]  # a sound has no tokens
+        expected = model_inputs(checkpoint, stack, source)[0]
+    return compare_with_model(checkpoint, port.mine, request, expected, port.reference, image, audio)
 
 
 def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
@@ -402,7 +408,7 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
     sections={
         "Comparison": "rtol atol all_ heatmap",
         "Two models on a text": "text scan",
-        "An implementation and a model": "model_ ids image why map_ match",
+        "An implementation and a model": "model_ ids image audio why map_ match",
         "Figures": "numbers no_numbers range cmap",
     },
     rules=Constraints(
@@ -412,6 +418,7 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
             ("why", "model"),
             ("match", "model"),
             ("image", "model"),
+            ("audio", "model"),
         ],
     ),
     extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map of A − B for every tensor that differs")]}
@@ -440,6 +447,7 @@ def diff(
         options.file("ids", "token ids (T) of --text, or (T) or (B, T) that MINE should have, instead of a text"),
     ] = None,
     image: options.Image = None,
+    audio: options.Audio = None,
     why: Annotated[bool, typer.Option(help="look for the cause of each difference that a stage adds")] = False,
     map_: Annotated[
         str | None,
@@ -499,7 +507,7 @@ def diff(
     if isinstance(pair, Port):
         from attnkit.debugger.compare import Request
 
-        return compare_port(pair, model_, ids, image, Request(map_, match, why, all_))
+        return compare_port(pair, model_, ids, image, audio, Request(map_, match, why, all_))
     if not isinstance(pair, Pair):
         raise UsageError(f"takes a Pair of records, not {type(pair).__name__}")
     return compare_records(pair, rtol, atol, all_)

@@ -8,13 +8,16 @@ from functools import cached_property
 import numpy as np
 
 from attnkit.checkpoints import Checkpoint
+from attnkit.checkpoints.config_reader import read_preprocessor
 from attnkit.debugger import layouts, matching
 from attnkit.debugger.dumps import Dump
 from attnkit.debugger.graphs import debugged_graph
 from attnkit.debugger.model_inputs import (
     LAST_PARTS,
     channels_first,
+    find_features,
     find_image,
+    frames_first,
     is_model_input,
     read_model_inputs,
 )
@@ -23,16 +26,20 @@ from attnkit.debugger.names import Located, TensorSource, locate_sites, read_map
 from attnkit.debugger.pictures import PictureInput
 from attnkit.debugger.processed_weights import NOTE, is_processed, keep_unchanged
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
+from attnkit.debugger.sounds import SoundInput
 from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, order_problems
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs import layers
 from attnkit.inputs.image_processor import read_processor
+from attnkit.inputs.sound_inputs import RATE, find_samples, normalizes_samples
+from attnkit.model.config import SoundConfig
 from attnkit.model.dtypes import FLOATS
 from attnkit.model.embedding import check_ids
+from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.graph import Graph
 from attnkit.model.graph.nodes import Inputs
 from attnkit.model.kernels.incremental_decoder import keeps_cache
-from attnkit.records import Array, join_names
+from attnkit.records import Array, Record, join_names
 
 KEPT = 1 << 26  # bytes of arrays that are held at a time
 
@@ -163,6 +170,8 @@ class Implementation(Mapping[str, Array]):
             return layouts.Fitted(
                 array if same else None, problem="" if same else f"shape {array.shape}, expected {shape}"
             )
+        if site in ("spectrogram", "samples") and (heard := self.graph.core.config.sound):
+            array = frames_first(array, heard)
         if site.endswith(".patches") and array.ndim == 4:  # the rows and columns of the patches
             array = array if array.shape[-1] == shape[-1] else np.moveaxis(array, 1, -1)
             array = array.reshape(len(array), -1, shape[-1])
@@ -191,12 +200,14 @@ def compare_with_model(
     ids: Array | None = None,
     reference: Dump | None = None,
     image: Array | None = None,
+    audio: Record | None = None,
 ) -> VerdictReport:
-    """Compare a dump with what a model computes from the same token ids, or of the same image.
+    """Compare a dump with what a model computes from the same token ids, or of the same image or sound.
 
     ids        (T,) or (B, T), which those of the dump should be; None: those of the dump
     reference  another dump, whose arrays count in place of those that attnkit computes
     image      the picture of the pixels of the dump, (height, width, 3) uint8, or these pixels, (C, height, width)
+    audio      the sound that the model hears, a record with x (T,)
 
     DataError if the dump has no token ids and none are given, or no name of a stage.
     """
@@ -209,7 +220,13 @@ def compare_with_model(
     picture = None
     if image is not None:
         located, picture = locate_pixels(mine, located), make_picture(checkpoint, image)
-    inputs, difference = read_model_inputs(core, mine, located, ids, picture)
+    sound = None
+    if checkpoint.config.sound:
+        located = locate_features(mine, located, sound_site(checkpoint.config))
+        sound = None if audio is None else make_sound(checkpoint, checkpoint.config.sound, audio)
+    elif audio is not None:
+        raise UsageError(f"this {core.config.family} model reads no sounds", "--audio")
+    inputs, difference = read_model_inputs(core, mine, located, ids, picture, sound)
     graph = debugged_graph(core, inputs, picture)
     if request.match:
         located = match_others(located, mine, graph)
@@ -251,6 +268,23 @@ def make_picture(checkpoint: Checkpoint, image: Array) -> PictureInput:
     if cut is None:
         raise UsageError(f"this {checkpoint.config.family} model reads no images", "--image")
     return PictureInput(image, read_processor(checkpoint.place, (cut.height, cut.width)))
+
+
+def make_sound(checkpoint: Checkpoint, sound: SoundConfig, audio: Record) -> SoundInput:
+    """A sound as a model hears it."""
+    settings = read_preprocessor(checkpoint.place)
+    rate = sound.spectrogram.rate if sound.spectrogram else settings.get_int("sampling_rate", RATE)
+    samples = find_samples(audio, rate, "--audio")
+    least = sound.frames_before("", 1) if sound.spectrogram is None else sound.spectrogram.hop
+    if samples.ndim != 1 or len(samples) < least:
+        raise DataError(f"x {samples.shape} (expected the samples of a sound, {least} or more)", "--audio")
+    return SoundInput(as_floats(samples), normalizes_samples(settings))
+
+
+def locate_features(mine: Dump, located: Located, site: str) -> Located:
+    """The sites of a dump, with the spectrogram or samples that the model reads."""
+    name = find_features(mine)
+    return replace(located, sources={site: TensorSource(name), **located.sources}) if name else located
 
 
 def locate_pixels(mine: Dump, located: Located) -> Located:
@@ -325,9 +359,10 @@ def mark_kind(row: StageRow, own: Implementation, dtypes: Counter[str], early: C
 
 
 def count_tokens(inputs: Inputs) -> int:
-    if inputs.ids is None:
+    ids, mask = (inputs.ids, inputs.mask) if inputs.features is None else (inputs.target, inputs.target_mask)
+    if ids is None:
         return 0
-    return int(inputs.ids.size if inputs.mask is None else inputs.mask.sum())
+    return int(ids.size if mask is None else mask.sum())
 
 
 def match_others(located: Located, mine: Dump, graph: Graph) -> Located:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from attnkit.debugger import pictures
+from attnkit.debugger import pictures, sounds
 from attnkit.debugger.mistaken_kinds import MISTAKEN_KINDS
 from attnkit.debugger.pictures import PictureInput, pixel_node
 from attnkit.model.context import Model
@@ -18,4 +18,5 @@ def debugged_graph(core: Model, inputs: Inputs, picture: PictureInput | None = N
     """
     graph = model_graph(core, inputs)
     before = {} if picture is None else {"pixels": pixel_node(picture)}
-    return replace(graph, nodes={**before, **graph.nodes}, kinds={**graph.kinds, **MISTAKEN_KINDS, **pictures.KINDS})
+    kinds = {**graph.kinds, **MISTAKEN_KINDS, **pictures.KINDS, **sounds.KINDS}
+    return replace(graph, nodes={**before, **graph.nodes}, kinds=kinds)

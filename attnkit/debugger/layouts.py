@@ -5,6 +5,7 @@ its shape, the values decide. What had to be found by value is a finding.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations, permutations
 from typing import NamedTuple
@@ -20,6 +21,7 @@ TOKENS = ("token", "query", "key", "source")
 PADDED = (*TOKENS, "vocab")  # axes that may be longer than those of the site, with padding
 NEARER = 0.1  # another layout is taken if its distance is this part of that of the usual one
 CHUNK = 256  # columns compared with all others at a time
+HEARD = re.compile(r"^spectrogram$|\.(?:position_)?conv\d*(?:\.(?:convolved|normalized))?$")  # sites of frames
 MIXED = "columns in another order"
 PROJECTIONS = 32  # numbers that stand for a column
 
@@ -57,9 +59,12 @@ def site_axes(site: str, rank: int) -> tuple[str, ...]:
 
     >>> site_axes("decoder.0.self.weights", 4), site_axes("ids", 2)
     (('batch', 'head', 'query', 'key'), ('batch', 'token'))
+    >>> site_axes("encoder.conv1.convolved", 3)
+    ('batch', 'frame', 'channel')
     """
     axes = ("batch", "token") if site.endswith("ids") else intermediate_axes(site, rank)
     axes = ("batch", "channel", "height", "width") if site == "pixels" else axes
+    axes = ("batch", "frame", "channel") if HEARD.search(site) else axes
     return axes if len(axes) == rank else tuple(f"axis {at}" for at in range(rank))
 
 

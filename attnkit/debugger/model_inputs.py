@@ -1,4 +1,4 @@
-"""What a model reads, as a dump has it: token ids, padding masks, segments, an image.
+"""What a model reads, as a dump has it: token ids, padding masks, segments, an image, what it hears.
 
 All of it is checked here: a stage computes with these as they are.
 """
@@ -6,6 +6,7 @@ All of it is checked here: a stage computes with these as they are.
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from attnkit import model
 from attnkit.debugger.dumps import Dump
 from attnkit.debugger.names import Located
 from attnkit.debugger.pictures import PictureInput, prepare_pixels
+from attnkit.debugger.sounds import SoundInput
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.model import transformer
+from attnkit.model.config import SoundConfig
 from attnkit.model.embedding import check_ids
 from attnkit.model.graph.nodes import Inputs
 from attnkit.records import Array
@@ -26,16 +29,22 @@ MASK, TARGET_MASK = ("mask", "attention_mask"), ("decoder_attention_mask",)
 TYPES = ("types", "token_type_ids")
 POSITIONS = ("position_ids", "cache_position")
 IMAGE = ("pixel_values", "pixels", "input")
-OTHERS = (MASK, TARGET_MASK, TYPES, POSITIONS, IMAGE)
+FEATURES = ("input_features", "input_values", "spectrogram", "samples")
+OTHERS = (MASK, TARGET_MASK, TYPES, POSITIONS, IMAGE, FEATURES)
 
 
 def read_model_inputs(
-    core: model.Model, mine: Dump, located: Located, ids: Array | None, picture: PictureInput | None = None
+    core: model.Model,
+    mine: Dump,
+    located: Located,
+    ids: Array | None,
+    picture: PictureInput | None = None,
+    sound: SoundInput | None = None,
 ) -> tuple[Inputs, str]:
     """What the model reads, as the dump has it, and how its token ids differ.
 
     ids      (T,) or (B, T), which those of the dump should be; None: those of the dump
-    picture  that the pixels of the dump should be made of; None: they are not compared
+    picture  that the pixels of the dump should be made of, and the sound what it hears; None: they are not compared
 
     DataError names the tensor that the model cannot read.
     """
@@ -43,6 +52,8 @@ def read_model_inputs(
         return Inputs(image=_read_image(core, mine, picture)), ""
     first, last = core.config.stacks[0], core.config.stacks[-1]
     expected = None if ids is None else np.atleast_2d(ids)
+    if core.config.sound is not None:
+        return _read_heard(core, mine, located, expected, sound)
     own = _read_ids(core, mine, _find_ids(mine, located, "ids"), first)
     source = expected if own is None else own
     if source is None:
@@ -151,6 +162,85 @@ def _read_image(core: model.Model, mine: Dump, picture: PictureInput | None) -> 
     return channels_first(mine[name], cut.channels).astype(np.float64)
 
 
+def find_features(mine: Dump) -> str | None:
+    """The tensor of the spectrograms or samples that the model reads."""
+    return next((name for name in mine if name.rpartition(".")[2] in FEATURES), None)
+
+
+def _read_heard(
+    core: model.Model, mine: Dump, located: Located, expected: Array | None, sound: SoundInput | None
+) -> tuple[Inputs, str]:
+    """What a model of sounds reads, and how the token ids of its decoder differ."""
+    features = _read_features(core, mine, sound)
+    inputs = Inputs(
+        features=features,
+        sound=None if sound is None else sound.samples[None],
+        standardizes=sound is None or sound.standardizes,
+    )
+    if core.config.decoder is None:
+        return replace(inputs, mask=_read_heard_mask(core, mine, features)), ""
+    target = _read_ids(core, mine, _find_ids(mine, located, "decoder.ids"), "decoder")
+    mask = None if target is None else _read_mask(mine, TARGET_MASK, target)
+    has_both = target is not None and expected is not None
+    difference = compare_ids(target, expected, mask) if has_both else ""
+    target = expected if target is None else target
+    if target is not None:
+        _check_whole_pass(mine, target, "decoder_")
+        if len(target) != inputs.heard_shape(core.config.sound)[0]:
+            raise DataError(f"{len(target)} texts of the decoder (expected one for each sound)", mine.name)
+    return replace(inputs, target=target, target_mask=mask), difference
+
+
+def _read_features(core: model.Model, mine: Dump, sound: SoundInput | None) -> Array | None:
+    """The spectrograms (B, F, M) or samples (B, T) of the dump; None for those that a given sound makes."""
+    name, heard = find_features(mine), core.config.sound
+    assert heard is not None
+    if name is None:
+        if sound is None:
+            given = "input_features" if heard.spectrogram else "input_values"
+            raise DataError(f"no {given} in it, which the model reads; --audio FILE gives the sound", mine.name)
+        return None
+    array = frames_first(mine[name], heard)
+    least, most = heard.frames_before("", 1), 2 * heard.positions
+    channels = heard.spectrogram.mels if heard.spectrogram else 0
+    right = array.ndim == 2 + bool(channels) and array.size and array.shape[2:] == (channels,) * bool(channels)
+    is_right = right and array.shape[1] >= least and (not most or array.shape[1] <= most)
+    if not is_right and sound is not None:
+        return None  # those of the sound, with which it is compared
+    if not is_right:
+        wanted = f"(sounds, {channels}, frames)" if channels else "(sounds, samples)"
+        limit = f", {least} or more" if not most else f", at most {most} frames"
+        raise DataError(f"tensor {name!r}: shape {mine.shape(name)} (expected {wanted}{limit})", mine.name)
+    return array.astype(np.float64)
+
+
+def frames_first(features: Array, sound: SoundConfig) -> Array:
+    """Spectrograms (B, F, M) also where their mels are first, and samples (B, T).
+
+    >>> from attnkit.model.spectrogram import Spectrogram
+    >>> frames_first(np.ones((80, 6)), SoundConfig(Spectrogram(), 3, {})).shape
+    (1, 6, 80)
+    """
+    if sound.spectrogram is None:
+        return features[None] if features.ndim == 1 else features
+    batch = features[None] if features.ndim == 2 else features
+    has_mels_first = batch.ndim == 3 and batch.shape[1] == sound.spectrogram.mels
+    return np.swapaxes(batch, 1, 2) if has_mels_first else batch
+
+
+def _read_heard_mask(core: model.Model, mine: Dump, features: Array | None) -> Array | None:
+    """The states (B, T) that are made of no padding, of a mask of samples, whose padding is at their end."""
+    sound = core.config.sound
+    if features is None or sound is None:
+        return None
+    mask = _read_mask(mine, MASK, features)
+    if mask is None:
+        return None
+    counts = [sound.frames_after("", int(length)) for length in mask.sum(axis=-1)]
+    states: Array = np.arange(sound.frames_after("", features.shape[1])) < np.array(counts)[:, None]
+    return states
+
+
 def channels_first(images: Array, channels: int) -> Array:
     """Images (B, C, height, width), also where their channels are last.
 
@@ -161,9 +251,10 @@ def channels_first(images: Array, channels: int) -> Array:
     return np.moveaxis(images, -1, 1) if is_last else images
 
 
-def _check_whole_pass(mine: Dump, ids: Array) -> None:
+def _check_whole_pass(mine: Dump, ids: Array, side: str = "") -> None:
     """Raise DataError for a pass whose earlier keys and values are in a cache."""
-    positions, mask = (None if (name := _find(mine, names)) is None else mine[name] for names in (POSITIONS, MASK))
+    names = ([f"{side}{name}" for name in some] for some in (POSITIONS, MASK))
+    positions, mask = (None if (name := _find(mine, some)) is None else mine[name] for some in names)
     begins = 0 if positions is None else float(positions.astype(np.float64).ravel()[:1].sum())
     is_longer = mask is not None and mask.ndim > 0 and mask.shape[-1] > ids.shape[-1]
     if is_longer or (begins > 2 and ids.shape[-1] == 1):

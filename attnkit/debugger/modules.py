@@ -17,6 +17,7 @@ from attnkit import model
 from attnkit.checkpoints.checkpoint import CONFIG, Family, fact_of, find_family, import_family
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import TensorSpec, expand_layers
+from attnkit.model.dtypes import Array
 from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs, Node
 
@@ -71,7 +72,16 @@ def build_stages(config: model.Config, specs: Specs) -> Mapping[str, Node]:
     cut, ids = config.patches, np.zeros((1, 1), np.int64)
     image = np.zeros((1, cut.channels, cut.height, cut.width), np.float32) if cut else None
     core = model.Model(config, {layer: dict.fromkeys(params, ids) for layer, params in specs.items()})
-    return model_graph(core, Inputs(ids=None if cut else ids, target=ids, image=image)).nodes
+    inputs = Inputs(ids=None if cut else ids, target=ids, image=image, features=_smallest_features(config))
+    return model_graph(core, inputs).nodes
+
+
+def _smallest_features(config: model.Config) -> Array | None:
+    """What a model of sounds reads of the shortest one, or None."""
+    if (sound := config.sound) is None:
+        return None
+    frames, channels = sound.frames_before("", 1), [sound.spectrogram.mels] if sound.spectrogram else []
+    return np.zeros((1, frames, *channels), np.float32)
 
 
 def find_modules(config: model.Config, specs: Specs, raw: Mapping[str, object]) -> Modules:
@@ -164,6 +174,8 @@ class _Finder:
                 held = Held(site, None if share.is_whole else (start, stop, total))
                 for published in (one for stored in spec.names for one in renamed(self.family, stored)):
                     path, _, kind = published.rpartition(".")
+                    if ".parametrizations." in published:  # a module of torch, which returns the weight of another
+                        continue
                     is_weight = kind in ("weight", "gamma") and not name.startswith("b")
                     tables |= {path} if name == "table" else set()
                     if path and not (layer == "head" and is_weight and path in tables):
@@ -184,12 +196,9 @@ class _Finder:
             leaf.outputs |= {str(at): [Held(site)] for at, site in enumerate(choice, start=1)}
             mixed = next(site for site, one in self.stages.items() if one.kind == "experts" and choice[0] in one.inputs)
             call_of(modules, sibling(path, "experts"), call).outputs = {key: [Held(mixed)] for key in MAIN}
-        activation = stage if stage.kind == "pooler" else self._next_stage(stage)
-        if activation is stage or (activation and activation.kind == "activate"):
-            for name in ACTIVATIONS:
-                module = call_of(modules, sibling(path, name), call)
-                module.outputs = {key: [Held(activation.site)] for key in MAIN}
-                module.inputs = dict.fromkeys(READ, stage.site) if activation is not stage else {}
+        if trims_windows(stage):
+            call_of(modules, sibling(path, "padding"), call).outputs = {key: [entry.held] for key in MAIN}
+        self._add_activations(modules, entry, call)
         if stage.kind == "words" and self.config.positions.kind == "sinusoidal":
             rows = [Held(f"{entry.held.site.partition('.')[0]}.positions.rows")]
             call_of(modules, sibling(path, "embed_positions"), 0).outputs = dict.fromkeys(MAIN, rows)
@@ -202,6 +211,18 @@ class _Finder:
                     rotated = [Held(f"{entry.layer}.{letter}")]
                     call_of(modules, sibling(path, "rope"), number).outputs = dict.fromkeys(MAIN, rotated)
 
+    def _add_activations(self, modules: Modules, entry: ModuleParameter, call: int) -> None:
+        """The modules beside one that apply its activation, a further call for each convolution beside it."""
+        stage = self.stages[entry.held.site]
+        activation = stage if stage.kind == "pooler" else self._next_stage(stage)
+        if not (activation is stage or (activation and activation.kind == "activate")):
+            return
+        for name in ACTIVATIONS:
+            path = sibling(entry.path, name)
+            module = call_of(modules, path, len(modules.get(path, ())) if stage.kind == "convolve" else call)
+            module.outputs = {key: [Held(activation.site)] for key in MAIN}
+            module.inputs = dict.fromkeys(READ, stage.site) if activation is not stage else {}
+
     def _next_stage(self, stage: Node) -> Node | None:
         """The stage after another, if that one is all it reads."""
         following = next(iter(self.names[self.order[stage.site] + 1 :]), "")
@@ -213,6 +234,8 @@ class _Finder:
         is_scaled = options.get("factor", 1) != 1 and not fact_of(self.family, "SCALES_STATES", False)
         if entry.held.site == "logits" and (is_scaled or options["softcap"]):
             return True
+        if trims_windows(self.stages[entry.held.site]) and options["cut"].size % 2 == 0:
+            return True  # a module beside it cuts off the last window
         if entry.layer != "head" or "b" not in self.specs["head"]:
             return not self._hold(entry.held.site)
         biases = {one.path for one in self.entries if one.layer == "head" and not one.is_weight}
@@ -269,6 +292,11 @@ class _Finder:
             known.add(name)
             last += 1
         return self.names[last]
+
+
+def trims_windows(stage: Node) -> bool:
+    """Whether a stage is a convolution that makes as many windows as it reads frames."""
+    return "cut" in stage.options and isinstance(stage.options["cut"].options.padding, str)
 
 
 def _names_of(stage: Node) -> tuple[str, ...]:

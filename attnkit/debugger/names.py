@@ -309,6 +309,7 @@ OTHER_TENSORS = {
     r"mask": "a mask",
     r"rotary|position_embeddings\.[01]$": "the angles of a rotation",
     r"relative|rel_embeddings|pos_\w+_proj|position_bias|encoder\.LayerNorm": "relative positions",
+    r"\.parametrizations\.": "the weight of a module",
     r"position_ids|position_embeddings|\bw?pe\b|cache_position|positions": "positions",
     r"token_type": "segments",
 }
@@ -421,6 +422,7 @@ WHOLE_KEYS = {
     r"pooler_output": "pooler",
     r"input_ids": "{ids}",
     r"decoder_input_ids": "decoder.ids",
+    r"extract_features": "encoder.feature_norm",
     r"(?:(encoder|decoder)_)?last_hidden_state": "{last}",
     r"(?:(encoder|decoder)_)?hidden_states[._](?P<number>\d{1,4})": "{state}",
     r"(?:(encoder|decoder)_)?attentions[._](?P<number>\d{1,4})": "{stack}.{number}.self.weights",

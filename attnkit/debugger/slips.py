@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
+from attnkit.debugger.sounds import SPECTROGRAMS
 from attnkit.inputs.image_processor import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.config import POSITION_CONVOLUTION, ConvolutionLayer
 from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.graph.embeddings import FILTERS
 from attnkit.model.graph.graph import Graph, SubLayer
+from attnkit.model.graph.head import vector_places
 from attnkit.model.graph.models import with_positions
 from attnkit.model.graph.nodes import Node
 from attnkit.model.positions import alibi_slopes
@@ -362,6 +365,102 @@ def slip_grid(graph: Graph, stage: Node) -> Iterator[Change]:
             yield f"the positions are resized by the filter {name}", stage.change(filter=name)
 
 
+def slip_spectrogram(graph: Graph, stage: Node) -> Iterator[Change]:
+    """Slips of what becomes of a sound before the first convolution."""
+    for words, mistake in SPECTROGRAMS.items():
+        yield words, stage._replace(kind="mistaken spectrogram").change(mistake=mistake)
+    heard = graph.core.config.sound
+    assert heard is not None and heard.spectrogram is not None
+    for mels in MELS:
+        if mels != heard.spectrogram.mels:
+            words = f"the spectrogram has {mels} mel filters instead of {heard.spectrogram.mels}"
+            yield words, stage._replace(kind="mistaken spectrogram").change(mistake={"numbers": {"mels": mels}})
+
+
+def slip_samples(graph: Graph, stage: Node) -> Iterator[Change]:
+    """Slips of the samples that the first convolution reads."""
+    if not stage.options["standardizes"]:
+        yield "the samples are brought to mean 0 and variance 1", stage.change(standardizes=True)
+        return
+    yield "the samples are not brought to mean 0 and variance 1", stage.change(standardizes=False)
+    yield "the samples are divided by the deviation with n − 1, not with n", stage.change(ddof=1)
+
+
+def slip_convolve(graph: Graph, stage: Node) -> Iterator[Change]:
+    """Slips of a convolution: its kernel, its windows, and the zeros around its input."""
+    cut: ConvolutionLayer = stage.options["cut"]
+    kernels = {**TURNED, **(BY_FRAMES if cut.window > cut.size else {}), **(LENGTHS if cut.is_scaled else {})}
+    for words, kernel in kernels.items():
+        yield words, stage._replace(kind="mistaken kernel").change(kernel=kernel)
+    if cut.is_scaled:
+        yield "the weight normalization of the convolution is missing", stage.change(cut=cut._replace(is_scaled=False))
+    if "b" in graph.core.params[stage.layer]:
+        yield "the bias of the convolution is missing", stage.change(missing=("b",))
+    for words, changes in _slip_windows(cut):
+        yield words, stage.change(cut=cut._replace(options=cut.options._replace(**changes)))
+    if stage.options.get("real") is not None:
+        yield "the padding is not set to 0 before the convolution of positions", stage.change(real=None)
+
+
+def _slip_windows(cut: ConvolutionLayer) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Sentences, and how the windows of a convolution move instead."""
+    stride, padding, more = cut.options.stride[0], cut.options.padding, cut.size - 1
+    for other in sorted({1, 2, stride + 1} - {stride}):
+        yield f"the stride of the convolution is {other} instead of {stride}", {"stride": (other,)}
+    if isinstance(padding, str):
+        if cut.size % 2 == 0:
+            yield "the first window of the convolution is cut off, not the last", {"padding": "same"}
+            yield "no window of the even kernel of the convolution is cut off", {"padding": (cut.size // 2,)}
+    elif not any(padding):
+        yield "there are zeros around the input of the convolution", {"padding": (cut.size // 2,)}
+        return
+    else:
+        same = "the zeros around the input of the convolution are those of TensorFlow's same padding"
+        yield from [(same, {"padding": "same"})] * (stride > 1)
+    yield "there are no zeros around the input of the convolution", {"padding": (0,)}
+    yield "the zeros of the convolution are all before its input (causal)", {"padding": (more, 0)}
+    yield "the zeros of the convolution are all after its input", {"padding": (0, more)}
+
+
+MELS = (40, 64, 80, 128)  # of published spectrograms
+# sentence -> the kernel instead, by its name in KERNELS: of any convolution, of several channels, and with lengths
+TURNED = {"the kernel of the convolution is turned around": "turned"}
+BY_FRAMES = {"the weights of the convolution are read frame by frame, not channel by channel": "by frames"}
+LENGTHS = {
+    "the weight normalization of the convolution is over each filter, not over each place of the kernel": (
+        "lengths of filters"
+    ),
+    "the weights of the convolution are not divided by their norm (weight normalization)": "not divided",
+    "the weights of the convolution are not multiplied by their length g (weight normalization)": "not multiplied",
+}
+
+
+def slip_channel_norm(graph: Graph, stage: Node) -> Iterator[Change]:
+    """Slips of a norm of each channel over all frames."""
+    yield "the norm is missing", stage.change(skips=True)
+    yield "the norm is of each frame (layer norm), not of each channel over all frames", stage._replace(kind="norm")
+    together = "the norm is over all channels and frames (one group), not of each channel"
+    yield together, stage.change(together=True)
+    yield N_MINUS_1, stage.change(ddof=1)
+    yield "eps of the norm is added to the standard deviation, not to the variance", stage.change(eps_outside=True)
+    yield from _slip_weights(graph.core.params[stage.layer], stage)
+
+
+def slip_state(graph: Graph, stage: Node) -> Iterator[Change]:
+    """Slips of the token whose state is the vector of a text or image."""
+    config, inputs = graph.core.config, graph.inputs
+    if stage.site == "vector.state":
+        batch, tokens, _ = graph.nodes[stage.inputs[0]].shape
+        for which, words in STATES.items():
+            at = vector_places(config, inputs, which, batch)
+            if not np.array_equal(at % tokens, stage.options["at"] % tokens):
+                yield f"the vector is the state of {words}", stage.change(at=at)
+    yield from _skip_norm(graph, stage)
+
+
+STATES = {"cls": "the first token", "last": "the last token, padding or not", "largest": "the token of the largest id"}
+
+
 def slip_types(graph: Graph, stage: Node) -> Iterator[Change]:
     yield "the embeddings of segments are missing", stage.change(absent=True)
     yield "all tokens are of the first segment", stage.change(all_first=True)
@@ -421,12 +520,13 @@ def slip_rows(graph: Graph, stage: Node) -> Iterator[Change]:
     if config.patches is not None:
         yield from slip_grid(graph, stage)
         return
+    rows = 0 if positions.kind == "sinusoidal" else len(graph.core.params[stage.layer]["table"])
     for shift in dict.fromkeys((1, 2, -1, -2, -positions.first)):
         if shift:
             moved = with_positions(config, first=positions.first + shift, size=positions.size and positions.size + 9)
             if positions.kind == "sinusoidal":
                 yield f"positions are shifted by {shift:+}", stage.change(where=where + shift)
-            elif positions.first + shift >= 0 and positions.first + shift + where.max(initial=0) < positions.size:
+            elif positions.first + shift >= 0 and positions.first + shift + where.max(initial=0) < rows:
                 first = f" (they begin at {positions.first + shift} instead of {positions.first})"
                 yield f"positions are shifted by {shift:+}{first}", stage.change(config=moved)
     if where.ndim == 2:
@@ -445,7 +545,8 @@ def slip_add(graph: Graph, stage: Node) -> Iterator[Change]:
     if stage.options.get("factor", 1.0) != 1:
         yield "the multiplier of the residual branch is missing", stage.change(factor=1.0)
     yield NO_RESIDUAL, stage._replace(inputs=(first,))
-    yield RESIDUAL_ALONE, stage._replace(inputs=(second,))
+    is_of_positions = stage.site.endswith(f".{POSITION_CONVOLUTION}.residual")
+    yield "the positions are missing" if is_of_positions else RESIDUAL_ALONE, stage._replace(inputs=(second,))
     if not graph.core.config.norm_first:
         yield RESIDUAL_AFTER, stage._replace(inputs=(first,))
     yield RESIDUAL_TWICE, stage._replace(inputs=(first, second, second))
@@ -481,6 +582,9 @@ def slip_norm(graph: Graph, stage: Node) -> Iterator[Change]:
     yield from _slip_weights(params, stage)
     yield from _neighbours(graph, stage)
     yield from _other_norms(graph, stage)
+    if stage.site.endswith(".normalized"):
+        words = "the norm is of each channel over all frames, not of each frame (layer norm)"
+        yield words, stage._replace(kind="norm of channels")
     before = graph.nodes[stage.inputs[0]]
     if before.kind == "add" and before.site.endswith(".residual") and not graph.core.config.norm_first:
         yield RESIDUAL_AFTER, stage._replace(inputs=before.inputs[:1])
@@ -1059,6 +1163,11 @@ SLIPS: dict[str, Callable[[Graph, Node], Iterator[Change]]] = {
     "pixels": slip_pixels,
     "patches": slip_patches,
     "tokens": slip_tokens,
+    "spectrogram": slip_spectrogram,
+    "samples": slip_samples,
+    "convolve": slip_convolve,
+    "norm of channels": slip_channel_norm,
+    "state": slip_state,
     "scale": slip_scale,
     "rows": slip_rows,
     "add": slip_add,
@@ -1119,6 +1228,13 @@ def number_norm(graph: Graph, stage: Node) -> Iterator[NumberRow]:
     yield f"eps of the norm is {{}} instead of {eps:g}", option, eps, (1e-9, 1.0), *EPSILONS
 
 
+def number_samples(graph: Graph, stage: Node) -> Iterator[NumberRow]:
+    if stage.options["standardizes"]:
+        eps = stage.options["eps"]
+        words = f"{{}} is added to the variance of the samples instead of {eps:g}"
+        yield words, "eps", eps, (1e-12, 1.0), *EPSILONS
+
+
 def number_heads(graph: Graph, stage: Node) -> Iterator[NumberRow]:
     rope = stage.options.get("rope")
     if rope is None or not stage.options["times"]:
@@ -1152,6 +1268,8 @@ NUMBERS: dict[str, Callable[[Graph, Node], Iterator[NumberRow]]] = {
     "latent keys": number_heads,
     "logits": number_logits,
     "norm": number_norm,
+    "norm of channels": number_norm,
     "norm of heads": number_norm,
+    "samples": number_samples,
     "scale": number_factor,
 }

@@ -223,7 +223,8 @@ class Judge:
             read = self.graph.evaluate(stage.inputs[0], known, changes, memo=memo)
             scale = np.maximum(scale, largest_of_rows(self.select(site, read)))
         norm = stage.options.get("norm")  # of heads
-        if "layer" in (norm.kind if norm else "", stage.options.get("kind")) and "norm" in stage.kind:
+        is_of_rows = stage.kind in ("norm", "norm of heads")
+        if is_of_rows and "layer" in (norm.kind if norm else "", stage.options.get("kind")):
             arrays = [self.graph.evaluate(one, known, changes, memo=memo) for one in stage.inputs]
             read = sum(arrays[1:], arrays[0])
             read = view_heads(read, stage.options["heads"]) if read.ndim < expected.ndim else read
@@ -381,7 +382,7 @@ class Judge:
             largest_of_rows(self.select(row.site, measured.expected)), 1e-300
         )
         rough = measured.floor * np.maximum(scale, 1)[:, None]
-        if row.site != "pixels" and excess(own, tried, 4 * rough) > 1:
+        if row.site not in ("pixels", "spectrogram") and excess(own, tried, 4 * rough) > 1:
             return 0
         floor = self.measure(row.site, known, {}, slip.stages, nudges=True).floor
         if excess(own, tried, floor) > 1:

@@ -3,7 +3,8 @@
 The models are those of tests/references/models and the drawn ones of tests/references/decoders.json, run by
 transformers with eager attention, whose function is replaced by one that names every intermediate and can go wrong. A
 case is a family, a slip and a dtype; its dump is an .npz of module inputs and outputs by path. With --judge every case
-is judged, and the table of confusion is printed and written. decoder_slips.py has the slips of decoders of today.
+is judged, and the table of confusion is printed and written. decoder_slips.py has the slips of decoders of today,
+expert_slips.py those of experts, image_slips.py and sound_slips.py those of models of images and of sounds.
 
     PYTHONPATH=. python tests/references/make_slips.py --judge [FAMILY …]
 
@@ -47,7 +48,9 @@ from attnkit.debugger.modules import renamed
 from attnkit.debugger.names import TensorSource, locate_sites
 from attnkit.debugger.report import VerdictReport
 from attnkit.inputs import layers as model_layers
+from attnkit.records import Record
 from tests.drawing import VARIANTS, drawn_models, keep_folders, write_variant
+from tests.sound_files import make_syllables
 
 HERE = pathlib.Path(__file__).parent
 FAMILIES = (
@@ -57,7 +60,7 @@ FAMILIES = (
 PICTURE = HERE / "models" / "vit.png"
 TOWERS = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}  # of images, of models with a tower of texts
 WIDE = {"dinov2-wide": "dinov2"}  # models that read a wider image than their own, whose positions are resized
-DRAWN = ("decoders", "vision")  # kinds of models whose weights are drawn by their names
+DRAWN = ("decoders", "vision", "sounds", "waves")  # kinds of models whose weights are drawn by their names
 
 
 @functools.cache
@@ -106,9 +109,13 @@ class Port:
         self.paths = {path for path, _ in self.model.named_modules()}
         rng = np.random.default_rng(3)
         self.picture: np.ndarray | None = None
+        self.sound: np.ndarray | None = None
         self.types = self.target = None
         if self.config.patches:
             self.read_picture(family)
+            return
+        if self.config.sound:
+            self.hear(padded)
             return
         rows, tokens = 1 + padded, 9 if stored else 21  # more than the windows and original contexts of drawn models
         vocab = self.config.stack(self.config.stacks[0]).vocab
@@ -141,6 +148,24 @@ class Port:
             values = torch.tensor(processor_of(place)(Image.fromarray(picture), return_tensors="np")["pixel_values"])
         self.arguments: dict[str, Any] = {"pixel_values": values.to(self.dtype)}
 
+    def hear(self, padded: bool) -> None:
+        """Take what the extractor of a model makes of a sound, or of two, as what the model reads."""
+        samples = [make_syllables(seconds, 3) for seconds in ((0.25, 0.15) if padded else (0.25,))]
+        self.sound = None if padded else samples[0]
+        read: dict[str, Any] = {"sampling_rate": 16000, "return_tensors": "pt", "padding": True}
+        if self.config.sound.spectrogram:
+            mels = self.config.sound.spectrogram.mels
+            read["padding"] = "max_length"
+            extractor = transformers.WhisperFeatureExtractor(feature_size=mels, chunk_length=1)
+            ids = np.random.default_rng(3).integers(5, self.config.decoder.vocab, (len(samples), 7))
+            self.arguments = {"decoder_input_ids": torch.tensor(ids)}
+        else:
+            extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=padded)
+            self.arguments = {}
+        made = extractor(samples, **read)
+        given = {name: one.to(self.dtype) if one.is_floating_point() else one for name, one in made.items()}
+        self.arguments = {**given, **self.arguments}
+
     def path(self, layer: str, parameter: str) -> str:
         """The path of the module that holds a parameter."""
         names = renamed(self.config.family, self.checkpoint.params.specs[layer][parameter].names[0])
@@ -159,8 +184,8 @@ class Port:
         return [one for one in self.config.attention_rules if one.endswith(f".{kind}")]
 
     def has_taps(self) -> bool:
-        """Whether its attention is a function of the module that can be replaced."""
-        return hasattr(self.modeling, "eager_attention_forward")
+        """Whether its attention is a function of the module that can be replaced, which scales scores, not queries."""
+        return hasattr(self.modeling, "eager_attention_forward") and self.config.family != "whisper"
 
     def has_rope(self) -> bool:
         return any(rules.rotation for rules in self.config.attention_rules.values())
@@ -1003,7 +1028,8 @@ def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def judge(port: Port, path: str) -> VerdictReport:
-    return compare_with_model(port.checkpoint, open_dump(path), Request(why=True), image=port.picture)
+    audio = None if port.sound is None else Record({"x": port.sound})
+    return compare_with_model(port.checkpoint, open_dump(path), Request(why=True), image=port.picture, audio=audio)
 
 
 def judge_cases(families: Iterable[str], dtypes: Sequence[torch.dtype], only: str, keep: str) -> list[dict[str, Any]]:
@@ -1135,6 +1161,18 @@ FROZEN_PARTS = {
     ),
     "decoder.0": (("deepseek_v2", "latent rotation in the other layout"),),
     "encoder.2": (("dinov2", "no LayerScale 1"),),
+    ("spectrogram", "encoder.conv"): (
+        ("whisper", "HTK mels"), ("whisper", "natural logarithm"), ("whisper", "same padding of TensorFlow"),
+        ("whisper-english", "activation gelu-tanh of a convolution"),
+    ),
+    ("decoder.2.self", "decoder.2.norm1"): (("whisper", "queries scaled twice"),),
+    ("encoder.norm", "encoder.1.ffn.r", "decoder.2", "decoder.norm", "logits"): (("whisper", "clean"),),
+    ("samples", "encoder.conv1"): (("group", "samples not normalized"), ("group", "norm of frames")),
+    ("encoder.conv1", "encoder.conv2"): (("short", "stride 1"),),
+    ("encoder.projection", "encoder.position_conv"): (
+        ("group", "first window cut off"), ("hubert", "weight norm of filters"), ("layer", "padding before positions"),
+    ),
+    ("encoder", "logits"): (("layer", "clean"), ("hubert", "clean")),
 }  # fmt: skip
 
 
@@ -1243,6 +1281,11 @@ if __name__ == "__main__":
     importlib.import_module("warnings").simplefilter("ignore")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    for cases in ("decoder_slips", "expert_slips", "image_slips"):  # which add their cases to those of this module
+    for cases in (
+        "decoder_slips",
+        "expert_slips",
+        "image_slips",
+        "sound_slips",
+    ):  # which add their cases to those of this module
         importlib.import_module(cases)
     importlib.import_module("make_slips").main()

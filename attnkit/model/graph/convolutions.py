@@ -47,7 +47,9 @@ def _norm_channels(scope: Scope, x: Array) -> Array:
     """Each channel over all frames to mean 0 and variance 1: (B, F, D) -> (B, F, D)."""
     if scope.option("skips"):
         return x
-    y = np.swapaxes(standardize(scope, np.swapaxes(x, -1, -2), "layer", scope.option("eps")), -1, -2)
+    rows = np.swapaxes(x, -1, -2)
+    rows = rows.reshape(len(x), -1) if scope.option("together") else rows
+    y = standardize(scope, rows, "layer", scope.option("eps")).reshape(len(x), x.shape[-1], -1).swapaxes(-1, -2)
     return scale_and_shift(scope, y, *map(scope.parameter, scope.option("names")))
 
 
@@ -78,7 +80,7 @@ def build_sound(core: Model, inputs: Inputs) -> Built:
     if inputs.sound is not None and config.sound:
         options = {} if config.sound.spectrogram else {"standardizes": inputs.standardizes, "eps": VARIANCE}
         site = sound_site(config)
-        yield Node(site, site, ("sound",), inputs.heard_shape(config.sound), options=options)
+        yield Node(site, site, ("sound",), inputs.made_shape(config.sound), options=options)
 
 
 def build_convolution(place: Place) -> Built:

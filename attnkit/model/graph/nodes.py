@@ -80,11 +80,14 @@ class Inputs:
 
     def heard_shape(self, sound: SoundConfig) -> tuple[int, ...]:
         """The shape of the spectrograms (B, F, M) or samples (B, T) that the first convolution reads."""
-        given = self.features if self.sound is None else self.sound
-        assert given is not None
-        if self.sound is None or sound.spectrogram is None:
-            return tuple(given.shape)
-        return len(given), sound.samples // sound.spectrogram.hop, sound.spectrogram.mels
+        return self.made_shape(sound) if self.features is None else tuple(self.features.shape)
+
+    def made_shape(self, sound: SoundConfig) -> tuple[int, ...]:
+        """The shape of the features that are made of the sounds."""
+        assert self.sound is not None
+        if sound.spectrogram is None:
+            return tuple(self.sound.shape)
+        return len(self.sound), sound.samples // sound.spectrogram.hop, sound.spectrogram.mels
 
 
 class Scope(NamedTuple):
