@@ -15,11 +15,9 @@ FIELDS = USUAL | {
 }  # fmt: skip
 TOKENIZER = "Wav2Vec2CTCTokenizer"
 RENAMED_MODULES = ((r"\.parametrizations\.weight\.original1$", ".weight"), (r"\.weight_v$", ".weight"))
-SMALLEST = {"conv_dim": [2, 2], "conv_kernel": [2, 2], "conv_stride": [2, 2], "num_conv_pos_embedding_groups": 1,
+SMALLEST = {"conv_dim": [2] * 7, "conv_kernel": [2] * 7, "conv_stride": [2] * 7, "num_conv_pos_embedding_groups": 1,
             "num_conv_pos_embeddings": 2}  # fmt: skip
-DEEP = {f"conv_{name}": [2] * 7 for name in ("dim", "kernel", "stride")}  # as published models are
-FORMS = (DEEP, DEEP | {"feat_extract_norm": "layer", "conv_bias": True}, DEEP | {"do_stable_layer_norm": True},
-         DEEP | {"feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True})  # fmt: skip
+FORMS = ({"feat_extract_norm": "layer", "conv_bias": True}, {"do_stable_layer_norm": True})
 TRAINING_KEYS = (  # of masks, of quantization and its loss, and of heads that no text comes from
     "apply_spec_augment mask_channel mask_time mask_feature num_codevector contrastive num_negatives codevector "
     "proj_codevector diversity ctc_ feat_proj_dropout feat_quantizer_dropout final_dropout feat_extract_dropout "

@@ -171,7 +171,8 @@ def _read_heard(
     core: model.Model, mine: Dump, located: Located, expected: Array | None, sound: SoundInput | None
 ) -> tuple[Inputs, str]:
     """What a model of sounds reads, and how the token ids of its decoder differ."""
-    features = _read_features(core, mine, sound)
+    features, heard = _read_features(core, mine, sound), core.config.sound
+    assert heard is not None
     inputs = Inputs(
         features=features,
         sound=None if sound is None else sound.samples[None],
@@ -181,12 +182,11 @@ def _read_heard(
         return replace(inputs, mask=_read_heard_mask(core, mine, features)), ""
     target = _read_ids(core, mine, _find_ids(mine, located, "decoder.ids"), "decoder")
     mask = None if target is None else _read_mask(mine, TARGET_MASK, target)
-    has_both = target is not None and expected is not None
-    difference = compare_ids(target, expected, mask) if has_both else ""
+    difference = compare_ids(target, expected, mask) if target is not None and expected is not None else ""
     target = expected if target is None else target
     if target is not None:
         _check_whole_pass(mine, target, "decoder_")
-        if len(target) != inputs.heard_shape(core.config.sound)[0]:
+        if len(target) != inputs.heard_shape(heard)[0]:
             raise DataError(f"{len(target)} texts of the decoder (expected one for each sound)", mine.name)
     return replace(inputs, target=target, target_mask=mask), difference
 

@@ -243,8 +243,9 @@ def _find_family(names: Sequence[str]) -> KnownModel:
     depths: dict[str, int] = {}
     for name, first in firsts.items():
         numbers = [int(number) + 1 for number in FIRST_NUMBER.findall(name)[:1] + CALL.findall(name)]
-        if FIRST_NUMBER.search(name) and first in claims and claims[first][0].rank <= CONTAINER:
-            stack = claims[first][0].site.partition(".")[0]
+        is_named = FIRST_NUMBER.search(name) and first in claims and claims[first][0].rank <= CONTAINER
+        if is_named and (layer := OF_LAYER.match(claims[first][0].site)):
+            stack = layer[1]
             depths[stack] = min(max(depths.get(stack, 1), *numbers), FEW)
     return _sketch(best.config.family, best.form, depths)
 
@@ -262,6 +263,7 @@ def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int
     return len(names), len(results), -len(sites), -len(known.specs)
 
 
+OF_LAYER = re.compile(r"(\w+)\.\d+\.")  # a site of a numbered layer, not of a convolution
 FIRST_NUMBER = re.compile(r"(?<![\w#])[0-9]{1,4}(?!\w)")
 
 

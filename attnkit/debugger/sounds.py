@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.model.config import ConvolutionLayer
-from attnkit.model.convolution import convolve
+from attnkit.model.convolution import convolve, scale_places
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.convolutions import as_frames
 from attnkit.model.graph.nodes import Kind, Scope
@@ -147,23 +147,20 @@ def _mistaken_kernel(scope: Scope, x: Array) -> Array:
 
 def _stored(params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
     """The kernel as it is stored: (D, C, K)."""
-    return params["w"].T.reshape(cut.filters, -1, cut.size)
-
-
-def _lengths(params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
-    """The lengths of a kernel, 1 without any: (K,)."""
-    return params["g"] if cut.is_scaled else np.ones(cut.size, params["w"].dtype)
+    kernel: Array = params["w"].T.reshape(cut.filters, -1, cut.size)
+    return kernel
 
 
 def _whole(params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
     """The kernel that is right."""
     kernel = _stored(params, cut)
-    return kernel * (_lengths(params, cut) / np.sqrt(np.square(kernel).sum(axis=(0, 1)))) if cut.is_scaled else kernel
+    return scale_places(kernel, params["g"]) if cut.is_scaled else kernel
 
 
 def _by_filter(params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
     kernel = _stored(params, cut)
-    return _lengths(params, cut) * kernel / np.sqrt(np.square(kernel).sum(axis=(1, 2), keepdims=True))
+    divided: Array = params["g"] * kernel / np.sqrt(np.square(kernel).sum(axis=(1, 2), keepdims=True))
+    return divided
 
 
 def _by_frames(params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
@@ -176,7 +173,7 @@ KERNELS: dict[str, Callable[[Mapping[str, Array], ConvolutionLayer], Array]] = {
     "turned": lambda params, cut: np.ascontiguousarray(_whole(params, cut)[..., ::-1]),
     "by frames": _by_frames,
     "lengths of filters": _by_filter,
-    "not divided": lambda params, cut: _stored(params, cut) * _lengths(params, cut),
+    "not divided": lambda params, cut: _stored(params, cut) * params["g"],
     "not multiplied": lambda params, cut: _whole({**params, "g": np.ones_like(params["g"])}, cut),
 }
 

@@ -140,6 +140,21 @@ def scale_places(kernel: Array, lengths: Array) -> Array:
     return scaled
 
 
+def scale_places_backward(grad_output: Array, kernel: Array, lengths: Array) -> tuple[Array, Array]:
+    """Gradients before `scale_places`, of the kernel and the lengths: (E, C, K) -> (E, C, K), (K,).
+
+    With v the weights of a place, n = |v| and u = v / n: dg = dw · u, and dv = g (dw - u (dw · u)) / n.
+
+    >>> kernel, lengths = np.array([[[3.0]], [[4.0]]]), np.array([10.0])
+    >>> [one.ravel().round(6).tolist() for one in scale_places_backward(np.array([[[1.0]], [[0.0]]]), kernel, lengths)]
+    [[1.28, -0.96], [0.6]]
+    """
+    norms = np.sqrt((kernel * kernel).sum(axis=(0, 1)))
+    units = kernel / norms
+    dlengths: Array = (grad_output * units).sum(axis=(0, 1))
+    return (grad_output - units * dlengths) * (lengths / norms), dlengths
+
+
 def find_windows(x: Array, weight: Array, options: Convolution) -> Windows:
     """The windows of an input; DataError where x and the weight do not match."""
     over = weight.ndim - 2

@@ -19,6 +19,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import model_samples
 from attnkit.interpret.model_summary import shell_pipeline
+from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.records import Record
 from tests.drawing import assert_near, draw_tensors, drawn_models, keep_folders, write_model
 from tests.places import REFERENCES, arrays
@@ -117,6 +118,42 @@ def test_a_mistake_changes_the_states_by_more_than_rounding(folder, trap):
     assert np.abs(states - expected).max() > 1e-5 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("name", TABLE)
+def test_gradients_are_those_of_torch(folder, name):
+    gradients = arrays("wave_gradients")
+    core = layers.core_model(open_checkpoint(folder(name)))
+    _, recorded = run_model(core, {"encoder": StackInputs(gradients["samples"])})
+    found = model_backward(core, recorded, gradients[f"{name}/weights"])
+    assert_near(found.inputs["encoder"], gradients[f"{name}/samples"], EXACT)
+    specs = open_checkpoint(folder(name)).params.specs
+    compared = 0
+    for layer, params in specs.items():
+        for parameter, spec in params.items():
+            if f"{name}/{spec.names[0]}" in gradients:
+                expected = gradients[f"{name}/{spec.names[0]}"]
+                mine = found.params[layer][parameter]
+                assert_near(mine.T.reshape(expected.shape), expected, EXACT)
+                compared += 1
+    assert compared == 8
+
+
+@pytest.mark.parametrize("name", ["group", "layer"])
+def test_gradients_of_a_pipeline_agree_with_finite_differences(folder, name):
+    record = attnkit.grad(
+        f"encode --model {folder(name)} | softmax", Record({"x": frozen("values")[:1200]}), check=True, of="x[1,3]"
+    )
+    assert record["check"][2] < 1e-6
+    for given in ("encoder.conv1.gamma", "encoder.conv1.normalized", "encoder.position_conv.g", "0.input.x"):
+        assert record[given].any(), given
+
+
+def test_the_gradient_of_the_samples_of_a_file(folder, tmp_path):
+    (tmp_path / "a.wav").write_bytes(pack_wav(frozen("samples").tobytes()))
+    record = attnkit.grad(f"encode --model {folder('group')} --audio {tmp_path / 'a.wav'} | softmax", of="x[1,3]")
+    assert record.axes_of("1.encode.samples") == ("sample",)
+    assert record["1.encode.samples"].shape == frozen("samples").shape and record["1.encode.samples"].any()
+
+
 def test_the_scale_is_of_places_not_of_filters():
     kernel = np.random.default_rng(0).standard_normal((4, 2, 3))
     scaled = model.convolution.scale_places(kernel, np.array([1.0, 2.0, 3.0]))
@@ -210,7 +247,6 @@ def test_what_is_refused(folder, tool, options, kind, problem):
         ("decode --model {model} --audio {sound} --batch", 2, "--audio: cannot be combined with --batch"),
         ("decode --model {model} --audio {sound} --score hi", 2, "--score: needs a model that generates text"),
         ("train --from {model} {text} -o {new}", 2, "--from: a wav2vec2 model of sounds is not trained"),
-        ("grad 'encode --model {model} --audio {sound} | softmax'", 2, "the gradients of encoder."),
     ],
 )
 def test_lines_that_are_refused(folder, tmp_path, line, code, problem):

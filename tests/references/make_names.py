@@ -31,8 +31,11 @@ HERE = pathlib.Path(__file__).parent
 MODELS = ("albert", "albert-groups", "bert-mlm", "bert-question", "bert-sequence", "camembert", "deberta-v2",
           "deberta-v3", "distilbert", "electra", "electra-discriminator", "gpt2", "llama", "marian", "mistral",
           "modernbert", "mpnet", "openai-gpt", "qwen2", "roberta", "t5", "t5-gated", "vit", "xlm-roberta")  # fmt: skip
-DRAWN = ("bart", "m2m_100", "mbart")  # of translators.json
-TEXTS, TOKENS, TARGETS = 2, 7, 5
+DRAWN = {  # the names of the registry, and the kind of each
+    "bart": "translators", "m2m_100": "translators", "mbart": "translators", "whisper": "sounds",
+    "waves/group": "waves", "waves/layer": "waves", "waves/hubert": "waves",
+}  # fmt: skip
+TEXTS, TOKENS, TARGETS, SAMPLES = 2, 7, 5, 4000
 CLOSE = 1e-5  # relative to the largest number; some families compute norms in float32
 
 
@@ -74,6 +77,14 @@ def draw(config):
     if config.model_type == "vit":
         image = rng.standard_normal((TEXTS, config.num_channels, config.image_size, config.image_size))
         return {"pixel_values": torch.tensor(image)}, Inputs(image=image)
+    if config.model_type in ("wav2vec2", "hubert"):
+        samples = rng.standard_normal((TEXTS, SAMPLES))
+        return {"input_values": torch.tensor(samples)}, Inputs(features=samples)
+    if config.model_type == "whisper":
+        features = rng.standard_normal((TEXTS, config.num_mel_bins, 2 * config.max_source_positions))
+        target = rng.integers(5, config.vocab_size, (TEXTS, TARGETS))
+        tensors = {"input_features": torch.tensor(features), "decoder_input_ids": torch.tensor(target)}
+        return tensors, Inputs(features=features.swapaxes(1, 2), target=target)
     ids = rng.integers(5, config.vocab_size, (TEXTS, TOKENS))
     tensors, inputs = {"input_ids": torch.tensor(ids)}, Inputs(ids=ids)
     if config.is_encoder_decoder:
@@ -99,12 +110,15 @@ def layouts(array):
     if array.ndim == 4:
         yield array.swapaxes(1, 2)
         yield array.swapaxes(1, 2).reshape(array.shape[0], array.shape[2], -1)
+    if array.ndim == 3:
+        yield array.swapaxes(1, 2)  # the channels of a convolution
     if array.ndim == 3 and array.shape[1] == 1:
         yield array[:, 0]
     if array.ndim == 3 and (side := round(array.shape[1] ** 0.5)) ** 2 == array.shape[1]:  # of patches
         yield array.swapaxes(1, 2).reshape(array.shape[0], -1, side, side)
     if array.ndim == 2:
         yield array[None]
+        yield array[:, None]  # the channel of samples
         yield np.repeat(array[None], TEXTS, axis=0)
 
 
@@ -154,7 +168,7 @@ def main(names):
         with tempfile.TemporaryDirectory() as place:
             folder = HERE / "models" / name
             if name in DRAWN:
-                folder = write_model(name, pathlib.Path(place), np.float64, "translators")
+                folder = write_model(name.rpartition("/")[2], pathlib.Path(place), np.float64, DRAWN[name])
             frozen[name] = freeze_names(folder)
     models = []
     for name in (*MODELS, *DRAWN):

@@ -13,6 +13,9 @@ which draws them by name, so no file holds them. Members of the .npz begin with 
     features    (F, C) after the convolutions and their norm, in float64
     hidden.N    (F, D) states in float64: 0 = before the first layer, N = after layer N
     states, logits  (F, D), (F, V) in float64 (.f64) and float32 (.f32)
+
+and wave_gradients.npz, for each model the gradients of Σ logits × weights, in float64: weights (F, V), samples (T,),
+and those of the parameters GRADIENTS by their published names.
 """
 
 import json
@@ -88,6 +91,35 @@ def compute(folder: pathlib.Path, values: np.ndarray, dtype: str) -> dict[str, n
     return {key: one.numpy() for key, one in found.items()}
 
 
+GRADIENTS = (
+    "feature_extractor.conv_layers.0.conv.weight", "feature_extractor.conv_layers.0.layer_norm.weight",
+    "feature_extractor.conv_layers.0.layer_norm.bias", "feature_extractor.conv_layers.1.conv.weight",
+    "feature_projection.layer_norm.weight", "encoder.pos_conv_embed.conv.parametrizations.weight.original0",
+    "encoder.pos_conv_embed.conv.parametrizations.weight.original1", "encoder.pos_conv_embed.conv.bias",
+)  # fmt: skip
+
+
+def write_gradients() -> None:
+    """The gradients of the samples and of some parameters of each model."""
+    arrays, rng = {}, np.random.default_rng(5)
+    samples = rng.standard_normal(800)
+    for name, options in MODELS.items():
+        with tempfile.TemporaryDirectory() as place:
+            folder = pathlib.Path(place)
+            _, shapes = save(options, folder)
+            write_weights(folder, "wav2vec2", shapes, np.float64)
+            load = transformers.AutoModelForCTC.from_pretrained
+            model = load(folder, attn_implementation="eager", dtype=torch.float64).eval()
+        given = torch.tensor(samples, requires_grad=True)
+        logits = model(given[None]).logits[0]
+        weights = rng.standard_normal(logits.shape)
+        (logits * torch.tensor(weights)).sum().backward()
+        known = dict(model.base_model.named_parameters())
+        gradients = {key: known[key].grad for key in GRADIENTS} | {"samples": given.grad}
+        arrays |= {f"{name}/{key}": one.numpy() for key, one in gradients.items()} | {f"{name}/weights": weights}
+    np.savez_compressed(HERE / "wave_gradients.npz", samples=samples, **arrays)
+
+
 def write_tokenizer(folder: pathlib.Path) -> transformers.Wav2Vec2CTCTokenizer:
     """Write vocab.json and tokenizer_config.json, as transformers saves them."""
     (folder / "vocab.json").write_text(json.dumps({label: at for at, label in enumerate(LABELS)}))
@@ -135,4 +167,5 @@ def write_example() -> None:
 
 if __name__ == "__main__":
     main()
+    write_gradients()
     write_example()

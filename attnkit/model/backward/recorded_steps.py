@@ -22,7 +22,7 @@ from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_projection
 from attnkit.model.config import Config, PatchConfig, Step, parse_layer_name
 from attnkit.model.context import Context, Model
-from attnkit.model.convolution import convolve_backward
+from attnkit.model.convolution import convolve, convolve_backward, scale_places_backward
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array, working
 from attnkit.model.embedding import embed_backward
@@ -31,7 +31,7 @@ from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.kernels.products import PLAIN
 from attnkit.model.linear import as_rows, scaled, sum_to_shape
-from attnkit.model.norms import layer_norm_vjp, rms_norm_vjp
+from attnkit.model.norms import channel_norm_vjp, layer_norm_vjp, rms_norm_vjp
 from attnkit.model.patch_embedding import extract_patches, extract_patches_backward, interpolate_positions_backward
 from attnkit.model.positions import add_positions_backward, t5_bias_backward
 from attnkit.model.transformer import (
@@ -40,7 +40,6 @@ from attnkit.model.transformer import (
     attention_arguments,
     attention_source,
     changed_grid,
-    convolve_frames,
     find_kernel,
     layer_experts,
     position_buckets,
@@ -286,16 +285,29 @@ def _linear_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
 def _conv_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, params, cut = step.layer, model.params[step.layer], model.config.convolution(step.layer)
-    if cut.reads_samples or cut.is_scaled or cut.norm:
-        raise UsageError(f"the gradients of {layer} of a {model.config.family} model are not computed", "--model")
-    inner = convolve_frames(model, layer, x, context)
+    frames = x.astype(context.dtype or x.dtype, copy=False)
+    frames = frames[..., None] if cut.reads_samples else frames
+    kernel = find_kernel(params, cut, working(frames))
+    convolved = convolve(frames, kernel, params.get("b"), cut.options)["output"]
+    inner = convolved = apply_hook(context.hook, f"{layer}.convolved", convolved)
+    if cut.norm:
+        norm_vjp = channel_norm_vjp if cut.norm == "channel" else layer_norm_vjp
+        inner, undo_norm = norm_vjp(convolved, params.get("gamma"), params.get("beta"))
+        inner = apply_hook(context.hook, f"{layer}.normalized", inner)
 
     def undo(dy: Array, reverse: Reverse) -> Array:
-        dy = activation_backward(cut.activation, apply_hook(reverse.hook, layer, dy), inner)
+        dy, gradients = activation_backward(cut.activation, apply_hook(reverse.hook, layer, dy), inner), {}
+        if cut.norm:
+            dy, dgamma, dbeta = undo_norm(apply_hook(reverse.hook, f"{layer}.normalized", dy))
+            gradients = {"gamma": dgamma, "beta": dbeta}
         dy = apply_hook(reverse.hook, f"{layer}.convolved", dy)
-        dx, dw, db = convolve_backward(dy, x, find_kernel(params, cut, working(x)), cut.options)
-        reverse.add(layer, {"w": dw.reshape(len(dw), -1).T} | ({"b": db} if "b" in params else {}))
-        return dx
+        dx, dw, gradients["b"] = convolve_backward(dy, frames, kernel, cut.options)
+        if cut.is_scaled:
+            stored = params["w"].T.reshape(kernel.shape).astype(np.float64)
+            dw, gradients["g"] = (one.astype(dy.dtype) for one in scale_places_backward(dw, stored, params["g"]))
+        gradients["w"] = dw.reshape(len(dw), -1).T
+        reverse.add(layer, {name: one for name, one in gradients.items() if name in params})
+        return dx[..., 0] if cut.reads_samples else dx
 
     return apply_hook(context.hook, layer, apply_activation(cut.activation, inner)), undo
 
