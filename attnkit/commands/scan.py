@@ -501,6 +501,8 @@ def ablated_values(base: SweepBase, names: Sequence[str], means: Mapping[str, Ar
 def check_model(config: "model.Config") -> None:
     if isinstance(config, model.RecurrentConfig):
         raise UsageError(f"this {config.family} model is recurrent (expected a Transformer)", "--model")
+    if config.sound:
+        raise UsageError(f"this {config.family} model reads a sound (expected a model of texts)", "--model")
     if not config.head or config.classes or config.task or not all(config.stack(name).vocab for name in config.stacks):
         raise UsageError(f"this {config.family} model has no head that gives words", "--model")
 

@@ -14,7 +14,7 @@ from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.model.dtypes import quiet
 from attnkit.model.norms import layer_norm, rms_norm
 from attnkit.records import Array, Record, Tensor, join_names, row_labels
-from attnkit.tokenizers import PADDING
+from attnkit.tokenizers import PADDING, Tokens
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -71,7 +71,7 @@ def find_stack(checkpoint: "Checkpoint") -> str:
             f"this {config.family} model is recurrent: the states of its layers are not added up", "--model"
         )
     stack = config.stacks[-1]
-    if not config.head or config.classes or not config.stack(stack).vocab:
+    if not config.head or config.classes or not (config.stack(stack).vocab or config.frame_labels):
         raise UsageError(f"this {config.family} model has no head that gives words", "--model")
     return stack
 
@@ -176,7 +176,8 @@ def compare_logits(record: Record, logits: Array, places: Sequence[int] | None) 
 def find_words(checkpoint: "Checkpoint") -> Detokenizer:
     """A detokenizer of a model, with its tokenizer if it has one."""
     config = checkpoint.config
-    side, size = "target" if config.encoder and config.decoder else "source", config.stack(config.stacks[-1]).vocab
+    side = "target" if config.encoder and config.decoder else "source"
+    size = config.stack(config.stacks[-1]).vocab or config.frame_labels
     try:
         return Detokenizer(text_inputs.tokenizer_of(checkpoint, side), size)
     except AttnkitError:
@@ -194,14 +195,15 @@ def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
         if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or int(text) >= size:
             raise UsageError(f"{text!r}: the model has no tokenizer (expected an id from 0 to {size - 1})", flag)
         return int(text)
-    tokens = text_inputs.encode_texts([text], tokenizer, None)[0]
+    is_label = checkpoint.config.frame_labels > 0  # which a text is not read as
+    tokens = Tokens([], []) if is_label else text_inputs.encode_texts([text], tokenizer, None)[0]
     languages = tokenizer.languages.ids.values() if tokenizer.languages else ()
     special = {*tokenizer.special.values(), *languages}
     ids = [id for id in tokens.ids or [] if id not in special]
     spellings = [text, *(mark + text.removeprefix(" ") for mark in "Ġ▁" if text.startswith(" "))]
     known = [tokenizer.vocabulary.index(one) for one in spellings if one in tokenizer.vocabulary]
     if len(ids) != 1 and not known:
-        is_unknown = not ids and text_inputs.count_unknown([tokens], tokenizer)
+        is_unknown = is_label or (not ids and text_inputs.count_unknown([tokens], tokenizer))
         pieces = join_names([repr(word) for word in find_words(checkpoint).token_strings(ids)])
         number = f"{counted(len(ids), 'token')}: {pieces} (expected one)"
         raise UsageError(f"{text!r} is {'not in the vocabulary' if is_unknown else number}", flag)
@@ -302,6 +304,10 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
             width = params["w"].shape[1]
             parts = {name: part @ params["w"] for name, part in parts.items()}
             parts |= {f"{step.layer}.b": params["b"].astype(np.float64)} if "b" in params else {}
+        elif step.op == "conv":
+            width = core.config.result_width(step.layer)
+            convolved = {step.layer: read_token(record, step.layer, at, (width,))}
+            parts = {**parts, **convolved} if step.adds_residual else convolved
         elif step.op in ("embed", "posenc"):
             width = width or params["table"].shape[1]
             before = read_token(record, state, at, (width,)) if state else 0

@@ -114,7 +114,7 @@ def channel_norm_vjp(
     def pullback(grad_output: Array) -> NormGradients:
         inner = grad_output if gamma is None else grad_output * gamma
         dx = np.swapaxes(undo(np.ascontiguousarray(np.swapaxes(inner, -1, -2)))[0], -1, -2)
-        totals = (sum_rows(as_rows(grad_output * normalized)), sum_rows(as_rows(grad_output)))
+        totals = np.stack([sum_rows(as_rows(one)) for one in (grad_output * normalized, grad_output)])
         return NormGradients(np.ascontiguousarray(dx), *_fit_parameters(totals, (gamma, beta), dx.dtype))
 
     return np.ascontiguousarray(y if beta is None else y + beta), pullback

@@ -154,6 +154,23 @@ def test_the_gradient_of_the_samples_of_a_file(folder, tmp_path):
     assert record["1.encode.samples"].shape == frozen("samples").shape and record["1.encode.samples"].any()
 
 
+@pytest.mark.parametrize("name", ["group", "layer"])
+def test_the_lens_reads_the_labels_of_frames(folder, name, tmp_path):
+    """The last layer has the labels of the model; the parts add up to their logit."""
+    place, run = folder(name), tmp_path / "run.npz"
+    attnkit.encode(model=place, audio=sound(), trace=str(run))
+    logits = attnkit.decode(model=place, audio=sound(), emit="logits")["x"]
+    record = attnkit.lens(str(run), model=place, top=1)
+    assert record["ids"][-1, :, 0].tolist() == logits.argmax(axis=-1).tolist()
+    assert record.labels["ids"][-1][0] in LABELS["files"]["vocab.json"]
+    parts = attnkit.lens(str(run), model=place, direct="E", by="head", position=4)
+    column = LABELS["files"]["vocab.json"]["E"]
+    assert abs(parts["x"].sum() - logits[4, column]) < 1e-5 and abs(parts["x"][-1]) < 1e-5
+    assert parts.labels["part"][0] == "encoder.conv7" and "encoder.position_conv" in parts.labels["part"]
+    with pytest.raises(UsageError, match="--direct: 'EE' is not in the vocabulary"):
+        attnkit.lens(str(run), model=place, direct="EE")
+
+
 def test_the_scale_is_of_places_not_of_filters():
     kernel = np.random.default_rng(0).standard_normal((4, 2, 3))
     scaled = model.convolution.scale_places(kernel, np.array([1.0, 2.0, 3.0]))
@@ -246,6 +263,7 @@ def test_what_is_refused(folder, tool, options, kind, problem):
         ("encode --model {model} hello", 2, "a wav2vec2 model takes --audio FILE"),
         ("decode --model {model} --audio {sound} --batch", 2, "--audio: cannot be combined with --batch"),
         ("decode --model {model} --audio {sound} --score hi", 2, "--score: needs a model that generates text"),
+        ("scan --model {model} a --against b --score c --patch '*.residual'", 2, "reads a sound (expected a model of"),
         ("train --from {model} {text} -o {new}", 2, "--from: a wav2vec2 model of sounds is not trained"),
     ],
 )
