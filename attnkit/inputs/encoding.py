@@ -9,6 +9,7 @@ from attnkit.checkpoints.sentence_modules import Dense, Pooling, SentenceModules
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers, padding, patches, text_inputs
 from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.pooling import find_marked_tokens
 from attnkit.records import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
@@ -298,8 +299,6 @@ def until_end(config: model.Config, base: Record, real: Array, order: Array | No
     """The tokens up to the one whose state is the vector of a text: real (..., T) -> (..., T).
 
     order  in which the tokens of a batch are
-
-    A text without an end token ends with its first one, as in transformers.
     """
     if config.vector_pooling == "last" and order is not None:
         last: Array = np.arange(order.shape[-1]) <= order.argmax(axis=-1)[..., None]
@@ -309,8 +308,8 @@ def until_end(config: model.Config, base: Record, real: Array, order: Array | No
     if "ids" not in base:
         raise DataError("the record has no ids, by which the end of a text is found")
     ids = base["ids"] if order is None else np.take_along_axis(base["ids"], order, axis=-1)
-    marks = ids == config.special.eos[0] if config.vector_pooling == "end" else np.where(real, ids, -1)
-    until: Array = np.arange(ids.shape[-1]) <= marks.argmax(axis=-1)[..., None]
+    end = config.special.eos[0] if config.vector_pooling == "end" else None
+    until: Array = np.arange(ids.shape[-1]) <= find_marked_tokens(ids, real, end)[..., None]
     return until
 
 

@@ -102,7 +102,7 @@ def channel_norm_vjp(
     x (..., L, C), gamma (C,), beta (C,) -> y (..., L, C), (..., L, C) -> x (..., L, C), gamma, beta (C,)
 
     >>> x, dy = np.array([[1.0], [1.0], [5.0], [5.0]]), np.array([[4.0], [0.0], [0.0], [0.0]])
-    >>> y, pullback = channel_norm_vjp(x, np.ones(1), eps=1e-12)
+    >>> y, pullback = channel_norm_vjp(x, np.ones(1), np.zeros(1), eps=1e-12)
     >>> dx, dgamma, dbeta = pullback(dy)
     >>> dx.ravel().round(4) + 0, dgamma.round(4), dbeta.round(4)  # as layer_norm_vjp of the channel
     (array([ 1., -1.,  0.,  0.]), array([-4.]), array([4.]))

@@ -11,7 +11,7 @@ from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import FIXED, LANES, PLAIN, Products
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, scaled
-from attnkit.model.pooling import concat_pool, first_token, last_token, mean_pool, patch_pool
+from attnkit.model.pooling import first_token, pool_classified
 from attnkit.model.sampling import logits
 from attnkit.model.transformer import normalize, run
 
@@ -61,12 +61,8 @@ def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None, products: 
     pooling = model.config.pooling
     if pooling == "pooler":
         return pool_first(model, x, hook, products)[..., None, :]
-    if pooling == "first":
-        return first_token(x)[..., None, :]
-    if pooling == "patches" and model.config.patches:
-        return patch_pool(x, model.config.patches.before)[..., None, :]
-    pool = {"mean": mean_pool, "last": last_token}.get(pooling, concat_pool)
-    return pool(x, real_places(x, mask))[..., None, :]
+    before = model.config.patches.before if model.config.patches else 0
+    return pool_classified(x, real_places(x, mask), pooling, before)[..., None, :]
 
 
 def real_places(x: Array, mask: Array | None) -> Array:

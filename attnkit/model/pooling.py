@@ -122,6 +122,36 @@ def concat_pool_backward(grad_output: Array, x: Array, real: Array) -> Array:
     return gradient
 
 
+def pool_classified(x: Array, real: Array, kind: str, before: int = 0) -> Array:
+    """The vector that a classifier of whole texts or images reads, by a value of `Config.pooling` but "pooler".
+
+    x (..., T, D), real (..., T), before: number of tokens before the patches of an image -> (..., P)
+
+    >>> pool_classified(np.array([[1.0], [3.0]]), np.array([True, True]), "mean")
+    array([2.])
+    """
+    if kind == "first":
+        return first_token(x)
+    if kind == "patches":
+        return patch_pool(x, before)
+    return {"mean": mean_pool, "last": last_token}.get(kind, concat_pool)(x, real)
+
+
+def find_marked_tokens(ids: Array, real: Array | None, end: int | None) -> Array:
+    """The first token of each text that is an end token, or the one with the largest id: (..., T) -> (...).
+
+    end   the id of an end token; None: the largest id of real (..., T) tokens counts. Without an end token it is the
+          first token, as in transformers.
+
+    >>> ids = np.array([[3, 9, 5, 9]])
+    >>> find_marked_tokens(ids, None, 5).tolist(), find_marked_tokens(ids, None, None).tolist()
+    ([2], [1])
+    """
+    marks = ids == end if end is not None else ids if real is None else np.where(real, ids, -1)
+    places: Array = marks.argmax(axis=-1)
+    return places
+
+
 def require_last_tokens(x: Array, real: Array) -> None:
     """Raise DataError for a text without tokens, x (..., T, D), real (..., T)."""
     if not real.any(axis=-1).all():

@@ -2,25 +2,20 @@
 
 import numpy as np
 
-from attnkit.model import pooling
 from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.attention import cap
 from attnkit.model.graph.linear import norm_node
 from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Scope, stack_sizes
+from attnkit.model.pooling import find_marked_tokens, pool_classified
 
 
 def _pool(scope: Scope, x: Array) -> Array:
     """The vector that a head of whole texts reads: (B, T, D) -> (B, 1, P)."""
-    kind, real = scope.option("kind"), scope.option("real")
-    if kind == "first":
-        return x[:, :1]
-    if kind == "patches" and scope.config.patches:
-        return pooling.patch_pool(x, scope.config.patches.before)[:, None, :]
+    real, cut = scope.option("real"), scope.config.patches
     real = np.ones(x.shape[:-1], bool) if real is None else real
-    pools = {"mean": pooling.mean_pool, "last": pooling.last_token}
-    return pools.get(kind, pooling.concat_pool)(x, real)[:, None, :]
+    return pool_classified(x, real, scope.option("kind"), cut.before if cut else 0)[:, None, :]
 
 
 def _pooler(scope: Scope, x: Array) -> Array:
@@ -71,16 +66,10 @@ KINDS = {
 
 
 def vector_places(config: Config, inputs: Inputs, which: str, batch: int) -> Array:
-    """The token of each text whose state is its vector, by a value of `vector_pooling`: (B,).
-
-    A text without an end token ends with its first one, as in transformers.
-    """
-    ids, mask = inputs.ids, inputs.mask
-    if which not in ("end", "largest") or ids is None:
+    """The token of each text whose state is its vector, by a value of `vector_pooling`: (B,)."""
+    if which not in ("end", "largest") or inputs.ids is None:
         return np.full(batch, -1 if which == "last" else 0)
-    marks = ids == config.special.eos[0] if which == "end" else ids if mask is None else np.where(mask, ids, -1)
-    places: Array = marks.argmax(axis=-1)
-    return places
+    return find_marked_tokens(inputs.ids, inputs.mask, config.special.eos[0] if which == "end" else None)
 
 
 def build_head(core: Model, inputs: Inputs, x: str) -> Built:
