@@ -643,6 +643,7 @@ def diff(
     model: Checkpoint | Path | None = None,
     ids: TensorLike | None = None,
     image: TensorLike | None = None,
+    audio: TensorLike | None = None,
     why: bool = False,
     map: str | None = None,
     match: bool = False,

@@ -482,8 +482,9 @@ def diff(
     With --model DIR the reference is computed: `diff --model DIR "a text" MINE` compares MINE, the dump of another
     implementation, with the model in every stage that MINE has, each computed from MINE's own inputs, and --why names
     the slip that explains a difference. For a model of images, --image FILE is the picture that the pixels of MINE
-    should be made of; without it they are taken as they are. MINE is a file or a folder with the names of Hugging
-    Face's modules, of TransformerLens, of llama.cpp or of a trace (`attnkit help porting`).
+    should be made of; without it they are taken as they are. For one of sounds, --audio FILE is the sound that its
+    spectrogram or samples should be made of, and a text is the decoder's. MINE is a file or a folder with the names of
+    Hugging Face's modules, of TransformerLens, of llama.cpp or of a trace (`attnkit help porting`).
 
     \b
     Example:

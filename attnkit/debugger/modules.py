@@ -36,6 +36,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "rows": ("table",),
     "norm": ("gamma",),
     "pooler": ("w",),
+    "probe": ("probe",),
 }
 UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}
 
@@ -269,7 +270,9 @@ class _Finder:
         if of_stacks and (embeds or len(numbers - {None}) > 1):
             module.stacks = tuple(dict.fromkeys(site.partition(".")[0] for site in inside))
         module.outputs = {key: self._hold(last) for key in MAIN}
-        weights = [name for name in within if name.endswith(".weights")]
+        weights = [  # but of a probe, of which torch returns the mean over the heads
+            name for name in within if name.endswith(".weights") and not name.startswith("vector.")
+        ]
         if len(weights) == 1 and not module.stacks:
             module.outputs[str(fact_of(self.family, "WEIGHTS_OUTPUT", 1))] = [Held(weights[0])]
         if first.kind not in ("rows", "types", "patches") and first.inputs[0] != "head.pooled":
