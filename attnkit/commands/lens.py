@@ -167,7 +167,8 @@ def lens(
     The input is a trace of the model, or a text of several words, which the model reads now. The state of each layer is
     normalized by the norm after the last layer, where the model has one (a post-norm model has normalized it already),
     and the head applied: the row of the last layer is what the model predicts, bit for bit (with --position, to
-    rounding). An encoder needs a head of words, as a masked language model has.
+    rounding). An encoder needs a head of words, as a masked language model has, or of the labels of the frames of a
+    sound.
 
     --direct says how much each part adds to the logit of a word at a position: the embedding, positions, each layer's
     attention (or its heads and bias) and feed-forward network, the shift of norms, the bias of the head. Norms scale

@@ -27,7 +27,7 @@ from attnkit.records import Array
 LAST_PARTS = {"ids": ("ids", "input_ids"), "decoder.ids": ("decoder_input_ids",)}
 MASK, TARGET_MASK = ("mask", "attention_mask"), ("decoder_attention_mask",)
 TYPES = ("types", "token_type_ids")
-POSITIONS = ("position_ids", "cache_position")
+POSITIONS = ("position_ids", "decoder_position_ids", "cache_position")
 IMAGE = ("pixel_values", "pixels", "input")
 FEATURES = ("input_features", "input_values", "spectrogram", "samples")
 OTHERS = (MASK, TARGET_MASK, TYPES, POSITIONS, IMAGE, FEATURES)
@@ -185,7 +185,7 @@ def _read_heard(
     difference = compare_ids(target, expected, mask) if target is not None and expected is not None else ""
     target = expected if target is None else target
     if target is not None:
-        _check_whole_pass(mine, target, "decoder_")
+        _check_whole_pass(mine, target, TARGET_MASK)
         if len(target) != inputs.heard_shape(heard)[0]:
             raise DataError(f"{len(target)} texts of the decoder (expected one for each sound)", mine.name)
     return replace(inputs, target=target, target_mask=mask), difference
@@ -203,11 +203,10 @@ def _read_features(core: model.Model, mine: Dump, sound: SoundInput | None) -> A
     array = frames_first(mine[name], heard)
     least, most = heard.frames_before("", 1), 2 * heard.positions
     channels = heard.spectrogram.mels if heard.spectrogram else 0
-    right = array.ndim == 2 + bool(channels) and array.size and array.shape[2:] == (channels,) * bool(channels)
-    is_right = right and array.shape[1] >= least and (not most or array.shape[1] <= most)
-    if not is_right and sound is not None:
-        return None  # those of the sound, with which it is compared
-    if not is_right:
+    has_axes = array.ndim == 2 + bool(channels) and array.size and array.shape[2:] == (channels,) * bool(channels)
+    if not has_axes or array.shape[1] < least or (most and array.shape[1] > most):
+        if sound is not None:
+            return None  # those of the sound, which it is compared with
         wanted = f"(sounds, {channels}, frames)" if channels else "(sounds, samples)"
         limit = f", {least} or more" if not most else f", at most {most} frames"
         raise DataError(f"tensor {name!r}: shape {mine.shape(name)} (expected {wanted}{limit})", mine.name)
@@ -251,9 +250,9 @@ def channels_first(images: Array, channels: int) -> Array:
     return np.moveaxis(images, -1, 1) if is_last else images
 
 
-def _check_whole_pass(mine: Dump, ids: Array, side: str = "") -> None:
+def _check_whole_pass(mine: Dump, ids: Array, names_of_mask: Sequence[str] = MASK) -> None:
     """Raise DataError for a pass whose earlier keys and values are in a cache."""
-    names = ([f"{side}{name}" for name in some] for some in (POSITIONS, MASK))
+    names = (POSITIONS, names_of_mask)
     positions, mask = (None if (name := _find(mine, some)) is None else mine[name] for some in names)
     begins = 0 if positions is None else float(positions.astype(np.float64).ravel()[:1].sum())
     is_longer = mask is not None and mask.ndim > 0 and mask.shape[-1] > ids.shape[-1]

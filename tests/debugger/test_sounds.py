@@ -157,6 +157,10 @@ def test_what_is_no_dump_of_a_sound_is_refused(folder, tmp_path):
     wrong = Dump("mine", {"input_features": array_entry(np.ones((1, 16, 101)))}, True)
     with pytest.raises(DataError, match=r"shape \(1, 16, 101\) \(expected \(sounds, 16, frames\).*at most 100 frames"):
         compare_with_model(checkpoint, wrong, Request())
+    cached = {"input_features": np.ones((1, 16, 100)), "decoder_input_ids": np.array([[7]]), "cache_position": [5]}
+    with pytest.raises(DataError, match="a pass over new tokens with a KV cache"):
+        arrays = {name: array_entry(np.asarray(array)) for name, array in cached.items()}
+        compare_with_model(checkpoint, Dump("mine", arrays, True), Request())
     with pytest.raises(UsageError, match="this gpt2 model reads no sounds"):
         dump = Dump("mine", {"input_ids": array_entry(np.ones((1, 3), int))}, True)
         compare_with_model(open_checkpoint(stored("gpt2")), dump, Request(), audio=Record({"x": SOUND}))
