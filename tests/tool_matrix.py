@@ -92,7 +92,7 @@ KINDS: Mapping[str, tuple[Example, ...]] = {
         Example("inputs/clip", PICTURE, LABELS, "vision", text=""),
     ),
     "Whisper": (Example("inputs/whisper", SOUND, word="t", layer="decoder.0.cross", generates=True),),
-    "wav2vec 2.0": (Example("inputs/wav2vec2", SOUND),),
+    "wav2vec 2.0": (Example("inputs/wav2vec2", SOUND, word="E"),),
     "lstm": (Example("lstm", SENTENCE, word=" the", site="decoder.0.rnn.state"),),
     "seq2seq": (
         Example(
@@ -160,9 +160,10 @@ NOTHING: Mapping[str, Mapping[str, str]] = {
         ("decode --score", "decode --attribute", "decode --grad", "score", "cost --generate",
          "decode --grad --engine jax"), "encoder, image, towers, wav2vec 2.0"
     ),
-    "Its head gives classes, letters of frames or vectors, not words.": dict.fromkeys(
-        ("lens", "lens --direct", "scan --patch", "scan --ablate", "explore --model"), "image, towers, wav2vec 2.0"
-    ),
+    "Its head gives classes, letters of frames or vectors, not words.": {
+        **dict.fromkeys(("lens", "lens --direct", "explore --model"), "image, towers"),
+        **dict.fromkeys(("scan --patch", "scan --ablate"), "image, towers, wav2vec 2.0"),
+    },
     "Its head is not linear, so that the parts of a state do not add up to a logit.": {"lens --direct": "encoder"},
     "The states of recurrent layers are not sums of parts.": {"lens --direct": "lstm, seq2seq"},
     "It reads no text; `decode --score` scores the text of a sound.": {
@@ -175,8 +176,8 @@ NOTHING: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 # reasons why a tool does not compute what the model has -> tools -> kinds
 REFUSED: Mapping[str, Mapping[str, str]] = {
-    "Dumps of models of sounds and of recurrent models are not compared with the model.": dict.fromkeys(
-        ("diff --model", "diff --model --why"), "Whisper, wav2vec 2.0, lstm, seq2seq"
+    "Dumps of recurrent models are not compared with the model.": dict.fromkeys(
+        ("diff --model", "diff --model --why"), "lstm, seq2seq"
     ),
     "The lens does not read states of recurrent layers.": {"lens": "lstm, seq2seq", "explore --model": "seq2seq"},
     "`scan` does not run recurrent layers.": {"scan --patch": "lstm, seq2seq"},
@@ -185,7 +186,6 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         "diff DIR DIR --text": "both, seq2seq",
     },
     "Vectors have no gradients; those of states are computed with `--pool none`.": {"grad": "towers"},
-    "The convolutions of samples have no gradients.": {"grad": "wav2vec 2.0"},
     "The losses of sounds, and of pairs of images and texts, are not computed.": {
         "train --from": "towers, Whisper, wav2vec 2.0",
     },
