@@ -306,15 +306,25 @@ def read_trace_or_text(stage: Stage, upstream: Records | None, keep: str) -> Rec
     return read_records(stage, upstream, needs_no_input=False)
 
 
+def is_text_alone(stage: Stage) -> bool:
+    """Whether the only operand is a text of several words, and no file."""
+    return (
+        len(stage.operands) == 1
+        and bool(re.search(r"\s", stage.operands[0].strip()))
+        and not is_input(stage.operands[0])
+    )
+
+
 def trace_of_text(stage: Stage, keep: str) -> Record | None:
     """The trace of the operand if it is a text, as `encode` records it, or None."""
     model = stage.files.values.get("model_")
-    texts = [one for one in stage.operands if re.search(r"\s", one.strip()) and not is_input(one)]
-    if not isinstance(model, str) or len(stage.operands) != 1 or not texts:
+    if not isinstance(model, str) or not is_text_alone(stage):
         return None
     from attnkit.cli import pipeline
 
-    encoded = pipeline.parse_stage(["encode", "--model", model, "--keep", keep, "--", *texts]).open_stream(None)
+    encoded = pipeline.parse_stage(["encode", "--model", model, "--keep", keep, "--", *stage.operands]).open_stream(
+        None
+    )
     (record,) = encoded.items
     return record if isinstance(record, Record) else None
 

@@ -151,7 +151,7 @@ def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | No
     from attnkit.model.kernels.threads import run_parallel
 
     core, texts = encoded.core, encoding.split_batch(encoded) if encoded.pool != "none" else []
-    if not texts or core.engine or isinstance(core.config, model.RecurrentConfig):
+    if not texts or core.engine or core.config.carries_states:
         return None
     vectors: dict[int, tuple[Array, str]] = {}
 

@@ -12,7 +12,7 @@ import typer
 
 from attnkit import callbacks, display, model
 from attnkit.cli import figures, options, views
-from attnkit.cli.text_input import trace_of_text
+from attnkit.cli.text_input import is_text_alone, trace_of_text
 from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, make_item, named_files, read_records, tool
 from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
@@ -187,6 +187,11 @@ COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *WEIGHT_COLUMNS)))
 
 
 def read_traces(stage: Stage, upstream: Records | None) -> Records:
+    folder = stage.files.values.get("model_")
+    if isinstance(folder, str) and is_text_alone(stage):
+        from attnkit.checkpoints import open_checkpoint
+
+        find_attention_layers(open_checkpoint(folder))
     if stage.operands and (trace := trace_of_text(stage, "*.self.weights")) is not None:
         stage.parameters["model_"] = None  # the history of the trace names it
         return Records(None, iter([trace]))
@@ -303,6 +308,10 @@ def describe_weights(checkpoint: "Checkpoint") -> Record:
     """
     config = checkpoint.config
     layers = find_attention_layers(checkpoint)
+    if config.latent:
+        raise UsageError(
+            f"heads of a {config.family} model read latent vectors, whose norms no weights state", "--model"
+        )
     labels = [f"{name}:{head}" for name in layers for head in range(head_count(config, name))]
     composition = {mode: np.full((len(labels), len(labels)), np.nan, np.float32) for mode in MODES}
     copying: list[Array] = []
@@ -324,12 +333,9 @@ FORMULA = "Σ λ / Σ |λ| of W_E W_V W_O W_U, and the largest |W_OV W| / (|W_OV
 def find_attention_layers(checkpoint: "Checkpoint") -> list[str]:
     config = checkpoint.config
     layers = [name for name in checkpoint.layers() if name.endswith(".self")]
-    if isinstance(config, model.RecurrentConfig) or not layers:
-        raise UsageError(f"this {config.family} model has no heads of self-attention", "--model")
-    if config.latent:
-        raise UsageError(
-            f"heads of a {config.family} model read latent vectors, whose norms no weights state", "--model"
-        )
+    if not layers:
+        hint = "; decode --trace FILE keeps the weights of a decoder that attends" * (config.encoder is not None)
+        raise UsageError(f"this {config.family} model has no heads of self-attention{hint}", "--model")
     return layers
 
 

@@ -1,9 +1,8 @@
 """attnkit rnn: recurrent layers."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from attnkit import callbacks, model
@@ -57,7 +56,9 @@ def run_layer_of_model(
     names = requested_names(keep, stack.cell, steps, layer)
     record = padding.with_padding_mask(record)
     x, arrays = check_input(record["x"], config, layer), dict[str, Array]()
-    context = layers.context_from(record, **memory_fields(memory, config, x), hook=find_intermediates(arrays, names))
+    context = layers.context_from(
+        record, **source_states.memory_fields(memory, config, x), hook=find_intermediates(arrays, names)
+    )
     y = model.run(layers.core_model(checkpoint), [model.Step("rnn", layer)], x, context)
     tensors = {short_name(name, config): Tensor(one, intermediate_axes(name, one.ndim)) for name, one in arrays.items()}
     is_attentive = model.parse_layer_name(layer)[1] is None
@@ -106,39 +107,6 @@ def check_input(x: Array, config: model.RecurrentConfig, layer: str) -> Array:
     if x.ndim not in (2, 3) or x.shape[-1] != width:
         raise DataError(f"x {x.shape}: expected (T, {width}) or (B, T, {width}) for {layer}")
     return x.astype(model.output_dtype(x), copy=False)
-
-
-def memory_fields(memory: AttendedTensor | None, config: model.RecurrentConfig, x: Array) -> dict[str, Any]:
-    """The fields of a context for a memory, its mask and its encoder's last states."""
-    if memory is None:
-        return {}
-    states, rows = memory["x"], len(x) if x.ndim == 3 else 1
-    if states.ndim != x.ndim or states.shape[-1] != config.memory_width or (x.ndim == 3 and len(states) != rows):
-        width = config.memory_width
-        raise DataError(f"{states.shape} for x {x.shape}: expected the same batch, and width {width}", "--memory")
-    arrays = {name: memory.companions[name] for name in memory.companions}
-    last = source_states.read_states(arrays, config, rows, states.dtype.name)
-    mask = None if memory.mask is None else memory.mask["x"]
-    return {"memory": states, "memory_mask": mask, "source_states": None if last is None else stack_rows(last)}
-
-
-def stack_rows(rows: Sequence[tuple[model.State, ...]]) -> tuple[model.State, ...]:
-    """Join the states of the rows of a batch.
-
-    >>> one = model.State(np.zeros((1, 4)))
-    >>> [state.hidden.shape for state in stack_rows([(one, one), (one, one)])]
-    [(2, 4), (2, 4)]
-    """
-
-    def join(parts: Sequence[Array | None]) -> Array | None:
-        arrays = [part for part in parts if part is not None]
-        return np.concatenate(arrays) if arrays else None
-
-    joined = []
-    for states in zip(*rows, strict=True):
-        hidden = np.concatenate([state.hidden for state in states])
-        joined.append(model.State(hidden, join([state.cell for state in states])))
-    return tuple(joined)
 
 
 def short_name(name: str, config: model.RecurrentConfig) -> str:

@@ -159,6 +159,7 @@ class SweepBase(NamedTuple):
     names    of the intermediates of each step, in order: the last one is its result
     states   the intermediates that match a pattern, by name
     cache    the keys and values of all tokens; None if they cannot be used again
+    last     the last states of recurrent layers
     """
 
     inputs: list[Array]
@@ -166,6 +167,7 @@ class SweepBase(NamedTuple):
     names: list[list[str]]
     states: dict[str, Array]
     cache: model.KVCache | None
+    last: Mapping[str, model.State]
 
 
 class Scored(NamedTuple):
@@ -186,24 +188,30 @@ class Scored(NamedTuple):
 
     @property
     def is_causal(self) -> bool:
-        return self.core.config.stack(self.core.config.stacks[0]).causal
+        config = self.core.config
+        return config.stack(config.stacks[0]).causal or (config.carries_states and config.encoder is None)
 
     @property
     def is_cached(self) -> bool:
         """Whether tokens before a patched one keep their keys and values."""
-        return self.is_causal and model.cacheable(self.core.config)
+        return self.is_causal and model.cacheable(self.core.config) and not self.core.config.carries_states
 
-    def score(self, x: Array, start: int = 0) -> Array:
-        """Score hidden states from a position on, (B, T, D) -> (B,)."""
-        rows = self.decode(x)[:, -1] if self.target is not None else np.ascontiguousarray(x[:, self.place - start])
+    def score(self, x: Array, last: Mapping[str, model.State], start: int = 0) -> Array:
+        """Score hidden states from a position on, (B, T, D) -> (B,).
+
+        last  the last states of recurrent layers, of each text
+        """
+        rows = (
+            self.decode(x, last)[:, -1] if self.target is not None else np.ascontiguousarray(x[:, self.place - start])
+        )
         words = model.head_logits(model.Model(self.core.config, self.head), rows)
         score: Array = words[:, 0] - words[:, 1] if words.shape[1] > 1 else words[:, 0]
         return score
 
-    def decode(self, memory: Array) -> Array:
+    def decode(self, memory: Array, last: Mapping[str, model.State]) -> Array:
         """Decode the tokens that begin the target: memory (B, S, D) -> (B, T, D)."""
         ids = np.tile(self.target or (), (len(memory), 1))
-        context = layers.new_context(memory=memory, dtype=self.dtype)
+        context = layers.new_context(memory=memory, dtype=self.dtype, source_states=[*last.values()] or None)
         return model.run(self.core, self.core.config.plan("decoder"), ids, context)
 
 
@@ -244,7 +252,7 @@ class PrefixCache(model.KVCache):
 
 def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
     """Run a model on one text, ids (T,); keep the intermediates that match patterns."""
-    record = SweepBase([], [], [], {}, model.KVCache() if scored.is_cached else None)
+    record = SweepBase([], [], [], {}, model.KVCache() if scored.is_cached else None, {})
 
     def save(name: str, array: Array) -> Array:
         record.states[name] = array[0]
@@ -263,7 +271,7 @@ def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
         record.names.append([])
         y = model.run(scored.core, [step], x, context, saved=saved)
         x, saved = y, x if step.changes_saved else saved
-    return record._replace(inputs=[*record.inputs, x], saved=[*record.saved, saved])
+    return record._replace(inputs=[*record.inputs, x], saved=[*record.saved, saved], last=context.final_states)
 
 
 def sweep(scored: Scored, base: SweepBase, patches: Sequence[Patch], values: Mapping[str, Array]) -> Array:
@@ -288,9 +296,10 @@ def run_patches(scored: Scored, base: SweepBase, patches: Sequence[Patch], value
     cache = None if base.cache is None else PrefixCache(base.cache, start)
     context = layers.new_context(cache=cache, dtype=scored.dtype)
     x = saved = np.empty((0, 0, 0))
+    last: dict[str, model.State] = {}
     for number in range(patches[0].step, len(scored.steps)):
         step = scored.steps[number]
-        rows, rows_saved = [], []
+        rows, rows_saved, context.final_states = [], [], {}
         if len(x):
             rows = [model.run(scored.core, [step], x, context, saved=saved)]
             rows_saved = [x if step.changes_saved else saved]
@@ -298,8 +307,28 @@ def run_patches(scored: Scored, base: SweepBase, patches: Sequence[Patch], value
             new = [*group]
             rows.append(apply_patches(scored, base, new, values, context))
             rows_saved.append(np.repeat(base.saved[number + 1][:, start:], len(new), axis=0))
+        last = join_states(last | context.final_states, base.last, len(x), sum(map(len, rows)))
         x, saved = np.concatenate(rows), np.concatenate(rows_saved)
-    return scored.score(x, start)
+    return scored.score(x, last, start)
+
+
+def join_states(
+    states: Mapping[str, model.State], base: Mapping[str, model.State], old: int, rows: int
+) -> dict[str, model.State]:
+    """The last states of recurrent layers: of the old rows of a sweep, then of new ones, which are those of the base.
+
+    A patch changes what a layer hands on, and none of the states within it.
+    """
+
+    def join(part: Array, same: Array) -> Array:
+        return np.concatenate([part[:old], np.repeat(same, rows - old, axis=0)])
+
+    joined = {}
+    for layer, one in base.items():
+        hidden, cell = states.get(layer, one)
+        whole = None if cell is None or one.cell is None else join(cell, one.cell)
+        joined[layer] = model.State(join(hidden, one.hidden), whole)
+    return joined
 
 
 def apply_patches(
@@ -451,7 +480,10 @@ def scan_patches(scored: Scored, clean: TokenizedText, corrupted: TokenizedText,
     pattern = options.patch or ""
     source, base = (run_text(scored, text.ids, [pattern]) for text in (clean, corrupted))
     names = match_names(base, pattern)
-    scores = {"clean": scored.score(source.inputs[-1]), "corrupted": scored.score(base.inputs[-1])}
+    scores = {
+        "clean": scored.score(source.inputs[-1], source.last),
+        "corrupted": scored.score(base.inputs[-1], base.last),
+    }
     difference = scores["clean"] - scores["corrupted"]
     if not np.all(np.abs(difference) > 0):
         raise DataError(
@@ -469,11 +501,14 @@ def scan_patches(scored: Scored, clean: TokenizedText, corrupted: TokenizedText,
 
 def scan_heads(scored: Scored, text: TokenizedText, options: ScanOptions) -> Record:
     """How much the score changes with each head set to 0, or to its mean."""
-    pattern = f"{scored.core.config.stacks[0]}.*.self{HEADS}"
+    config = scored.core.config
+    pattern = f"{config.stacks[0]}.*.self{HEADS}"
+    if not any(layer.endswith(".self") for layer in config.attention_rules):
+        raise UsageError(f"this {config.family} model has no heads of self-attention", "--ablate")
     base = run_text(scored, text.ids, [pattern])
     names = match_names(base, pattern)
     patches, shape = list_patches(scored, base, names, True, options.by_position)
-    score = scored.score(base.inputs[-1])
+    score = scored.score(base.inputs[-1], base.last)
     ablated = sweep(scored, base, patches, ablated_values(base, names, options.means)).reshape(shape)
     axes, labels = map_labels(options._replace(by_head=True), name_layers(names, pattern), text.tokens)
     tensors = {
@@ -499,8 +534,6 @@ def ablated_values(base: SweepBase, names: Sequence[str], means: Mapping[str, Ar
 
 
 def check_model(config: "model.Config") -> None:
-    if isinstance(config, model.RecurrentConfig):
-        raise UsageError(f"this {config.family} model is recurrent (expected a Transformer)", "--model")
     if config.sound:
         raise UsageError(f"this {config.family} model reads a sound (expected a model of texts)", "--model")
     if not config.head or config.classes or config.task or not all(config.stack(name).vocab for name in config.stacks):

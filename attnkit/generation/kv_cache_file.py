@@ -8,6 +8,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import DataError, UsageError
 from attnkit.model import Array, Config, KVCache
+from attnkit.model.recurrent_config import as_recurrent
 from attnkit.records import Labels, Record, Tensor
 
 CACHE_AXES = {"self": ("batch", "head", "key", "head_dim"), "cross": ("batch", "head", "source", "head_dim")}
@@ -50,8 +51,8 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
         raise DataError("no cache: it has no ids", "--cache-in")
     ids = model.check_ids(tensors["ids"], config.stack("decoder").vocab)
     words = [int(word) for word in ids.reshape(-1)]
-    if isinstance(config, model.RecurrentConfig):
-        return read_state_cache(tensors, config, ids, dtype, more), words
+    if config.carries_states:
+        return read_state_cache(tensors, as_recurrent(config), ids, dtype, more), words
     lengths = {tensors[name].shape[-2] for name in tensors if name.endswith(".self.key") and tensors[name].ndim == 4}
     if not lengths:
         raise DataError("no cache: it has no keys", "--cache-in")

@@ -147,9 +147,9 @@ def recurrent_layers(checkpoint: "Checkpoint") -> list[str]:
 
 def require_recurrent(checkpoint: "Checkpoint") -> "model.RecurrentConfig":
     """Configuration of a recurrent model; UsageError for another model."""
-    if not isinstance(checkpoint.config, model.RecurrentConfig):
-        raise UsageError(f"a {checkpoint.config.family} model has no recurrent layers", "--model")
-    return checkpoint.config
+    from attnkit.model import recurrent_config
+
+    return recurrent_config.as_recurrent(checkpoint.config, "--model")
 
 
 def core_model(checkpoint: "Checkpoint") -> "Model":

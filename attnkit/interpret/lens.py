@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
-EMBEDDING = "embedding"  # the label of the state before layer 0
 TOLERANCE = 1e-3  # of the logits of a trace, beside those of its last state: more is another model
 
 
@@ -36,8 +35,8 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
     of this model, UsageError for a model without a head of words.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
-    layer_states = read_trace_states(record, state_names(checkpoint.config, stack), checkpoint)
-    places = None if position is None else text_positions(record, layer_states[EMBEDDING].shape, position)
+    layer_states = read_trace_states(record, checkpoint.config.head_states(stack), checkpoint)
+    places = None if position is None else text_positions(record, next(iter(layer_states.values())).shape, position)
     ids, shares = [], []
     for states in layer_states.values():
         logits = state_logits(core, stack, take_places(states, places))
@@ -66,34 +65,13 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
 
 def find_stack(checkpoint: "Checkpoint") -> str:
     config = checkpoint.config
-    if isinstance(config, model.RecurrentConfig):
-        raise UsageError(
-            f"this {config.family} model is recurrent: the states of its layers are not added up", "--model"
-        )
     stack = config.stacks[-1]
     if not config.head or config.classes or not (config.stack(stack).vocab or config.frame_labels):
         raise UsageError(f"this {config.family} model has no head that gives words", "--model")
+    if len(config.head_states(stack)) < 2:
+        widths = f"no state of its layers is as wide as what its head reads, {config.width}"
+        raise UsageError(f"this {config.family} model is recurrent, and {widths}", "--model")
     return stack
-
-
-def state_names(config: "model.Config", stack: str) -> dict[str, str]:
-    """The names of the states between the layers of a stack in a trace, by layer.
-
-    >>> small = model.StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
-    >>> state_names(model.Config("gpt2", 2, decoder=small, norm_first=True), "decoder")
-    {'embedding': 'decoder.embed', 'decoder.0': 'decoder.0.ffn.residual'}
-    """
-    names = {}
-    for step in config.plan(stack):
-        number = model.parse_layer_name(step.layer)[1]
-        if step.layer != f"{stack}.norm":
-            names[EMBEDDING if number is None else f"{stack}.{number}"] = result_name(step)
-    return names
-
-
-def result_name(step: "model.Step") -> str:
-    """The name of the result of a step in a trace, which may be a residual sum."""
-    return f"{step.layer}.residual" if step.adds_residual else step.layer
 
 
 def read_trace_states(record: Record, names: Mapping[str, str], checkpoint: "Checkpoint") -> dict[str, Array]:
@@ -228,13 +206,16 @@ def attribute_logit(
     is needed.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
+    if core.config.carries_states:
+        problem = f"this {core.config.family} model is recurrent: the states of its layers are not added up"
+        raise UsageError(problem, "--direct")
     if core.config.logit_softcap:
         raise UsageError(f"the logits of this {core.config.family} model are capped: parts do not add up", "--direct")
     if core.config.transform:
         problem = f"the head of this {core.config.family} model is not linear: parts do not add up to its logits"
         raise UsageError(problem, "--direct")
     ids = [find_word(checkpoint, word, flag) for word, flag in zip(words, ("--direct", "--minus"), strict=False)]
-    last = [*read_trace_states(record, state_names(core.config, stack), checkpoint).values()][-1]
+    last = [*read_trace_states(record, core.config.head_states(stack), checkpoint).values()][-1]
     places = text_positions(record, last.shape, -1 if position is None else position)
     logits = state_logits(core, stack, last)
     compare_logits(record, logits, None)
@@ -313,7 +294,7 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
             before = read_token(record, state, at, (width,)) if state else 0
             parts[step.layer] = read_token(record, step.layer, at, (width,)) - before
         if not step.changes_saved:
-            state = result_name(step)
+            state = step.trace_name
     return parts
 
 

@@ -16,6 +16,7 @@ from attnkit.errors import counted, flag_name, format_bytes
 from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
 from attnkit.model.config import POSITION_CONVOLUTION, SoundConfig
 from attnkit.model.experts import ExpertConfig
+from attnkit.model.recurrent_config import as_recurrent
 from attnkit.records import Record, Tensor, join_names
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
     """The facts of a model in order."""
     config = checkpoint.config
     rows = {"family": config.family, **file_facts(checkpoint)}
-    rows |= recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)
+    rows |= recurrent_facts(as_recurrent(config)) if config.carries_states else transformer_facts(checkpoint)
     rows |= {
         "vector": VECTORS.get(getattr(config, "vector_pooling", ""), ""),
         "vector width": str(getattr(config, "vector_width", 0) or ""),

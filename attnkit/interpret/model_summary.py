@@ -262,7 +262,7 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
     words = ["attnkit", step.op, "--model", folder]
     if step.op not in ("embed", "posenc") or stack != config.stacks[0]:
         words += ["--layer", step.layer]
-    words += ["--memory", MEMORY] if needs_memory(config, step) else []
+    words += ["--memory", MEMORY] if config.needs_memory(step) else []
     after = ["--add-after", ":residual"] if step.op == "layernorm" and step.adds_residual else None
     words += after or RESIDUALS.get(step.adds_residual, [])
     words += ["--keep", "residual"] if step.saves_residual else []
@@ -271,16 +271,3 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
     if operand and config.classes and step.layer == "decoder.embed" and config.encoder:
         operand = f" --ids {SHIFTED}"
     return shlex.join(words) + operand
-
-
-def needs_memory(config: Config, step: Step) -> bool:
-    """Whether a step reads the memory, or begins with the states of its encoder.
-
-    >>> needs_memory(Config("t5", 2), Step("attend", "decoder.0.cross"))
-    True
-    """
-    stack, number, part = model.parse_layer_name(step.layer)
-    if not isinstance(config, model.RecurrentConfig):
-        return part == "cross"
-    begins = config.encoder is not None and config.decoding.bridge != "none"
-    return part == "cross" or (stack == "decoder" and part == "rnn" and (number is None or begins))

@@ -630,9 +630,49 @@ class Config:
         return not is_shared and (self.decoder is None or parse_layer_name(layer)[0] == "encoder")
 
     @property
+    def carries_states(self) -> bool:
+        """Whether its layers carry states from token to token, in place of keys and values."""
+        return False
+
+    @property
+    def source_states(self) -> "SourceStates | None":
+        """The last states of the encoder that a decoder begins with; None: it begins with none."""
+        return None
+
+    def needs_memory(self, step: "Step") -> bool:
+        """Whether a step reads the memory, or begins with the states of its encoder.
+
+        >>> Config("t5", 2).needs_memory(Step("attend", "decoder.0.cross"))
+        True
+        """
+        return parse_layer_name(step.layer)[2] == "cross"
+
+    def head_states(self, stack: str) -> dict[str, str]:
+        """The sites of the states of a stack that its head can read, by layer; `embedding` is before layer 0.
+
+        >>> small = StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
+        >>> Config("gpt2", 2, decoder=small, norm_first=True).head_states("decoder")
+        {'embedding': 'decoder.embed', 'decoder.0': 'decoder.0.ffn.residual'}
+        """
+        names = {}
+        for step in self.plan(stack):
+            number = parse_layer_name(step.layer)[1]
+            if step.layer != f"{stack}.norm":
+                names["embedding" if number is None else f"{stack}.{number}"] = step.trace_name
+        return names
+
+    @property
     def is_head_pooled(self) -> bool:
         """Whether the head reads one vector of the whole text or image, not each token."""
         return bool(self.classes) and self.task in ("", "sequence")
+
+
+class SourceStates(NamedTuple):
+    """The last states of an encoder: how many layers, how wide, and of how many parts: hidden, and of an LSTM cell."""
+
+    layers: int
+    width: int
+    parts: int
 
 
 class Step(NamedTuple):
@@ -644,6 +684,7 @@ class Step(NamedTuple):
     saves_residual  whether its input is saved for the residual after a later step
     reads_saved     whether it reads what a step before it saved, and the result before it is saved in its place
     scale           factor on its result before a residual is added
+    result          the site of its result in the graph; "": the last of its nodes
     """
 
     op: str
@@ -652,6 +693,13 @@ class Step(NamedTuple):
     saves_residual: bool = False
     reads_saved: bool = False
     scale: float = 1.0
+    result: str = ""
+
+    @property
+    def trace_name(self) -> str:
+        """The name of its result in a trace, which may be a residual sum."""
+        sums = {"concat": f"{self.layer}.concat", "": self.result or self.layer}
+        return sums.get(self.adds_residual, f"{self.layer}.residual")
 
     @property
     def changes_saved(self) -> bool:

@@ -253,6 +253,15 @@ def recurrent_cell(name: str) -> Cell:
     return CELLS[name]
 
 
+def gate_name(gate: str) -> str:
+    """Name of a gate among intermediates.
+
+    >>> gate_name("reset"), gate_name("candidate")
+    ('reset_gate', 'candidate')
+    """
+    return gate if gate == "candidate" else f"{gate}_gate"
+
+
 def multiply_hidden(hidden: Array, parameters: Parameters, blocks: slice | None = None) -> Array:
     """U h + b of some blocks of the hidden weight U [all]; without a bias U h.
 

@@ -15,7 +15,8 @@ head             w (R, N), b
 from dataclasses import dataclass, field
 from typing import cast
 
-from attnkit.model.config import Config, StackConfig, Step, parse_layer_name
+from attnkit.errors import UsageError
+from attnkit.model.config import Config, SourceStates, StackConfig, Step, parse_layer_name
 from attnkit.model.recurrent_cells import CELLS
 
 DIRECTIONS = ("", "_reverse")
@@ -86,6 +87,40 @@ class RecurrentConfig(Config):
     """One recurrent model; `width` is that of what its head reads."""
 
     decoding: DecoderConfig = field(default_factory=DecoderConfig)
+
+    @property
+    def carries_states(self) -> bool:
+        """True: there are no keys of self-attention."""
+        return True
+
+    @property
+    def source_states(self) -> SourceStates | None:
+        """The last states of the encoder, if there is a bridge."""
+        if self.encoder is None or self.decoding.bridge == "none":
+            return None
+        stack = self.recurrent_stack("encoder")
+        return SourceStates(stack.layers, self.memory_width, 1 + stack.has_cell_state)
+
+    def needs_memory(self, step: Step) -> bool:
+        """Whether a step attends to the memory, or begins with the states of its encoder."""
+        stack, number, part = parse_layer_name(step.layer)
+        begins = stack == "decoder" and part == "rnn" and (number is None or self.source_states is not None)
+        return part == "cross" or begins
+
+    def head_states(self, stack: str) -> dict[str, str]:
+        """The sites of the states of a stack that are as wide as what its head reads, which is the last.
+
+        >>> decoder = RecurrentStack(2, 1, 4, 1, 4, vocab=9, embedding=4, widths=(6, 4))
+        >>> RecurrentConfig("lstm", 4, decoder=decoder).head_states("decoder")
+        {'embedding': 'decoder.embed', 'decoder.1': 'decoder.1.rnn.state'}
+        """
+        chosen = self.recurrent_stack(stack)
+        sites = {"embedding": (f"{stack}.embed", chosen.embedding)}
+        for number in range(chosen.layers):
+            sites[f"{stack}.{number}"] = f"{stack}.{number}.rnn.state", chosen.output_width(number)
+        if stack == "decoder" and self.decoding.readout_width:
+            sites["readout"] = "decoder.readout.output", self.decoding.readout_width
+        return {name: site for name, (site, width) in sites.items() if width == self.width}
 
     def recurrent_stack(self, name: str) -> RecurrentStack:
         """The encoder or the decoder; UsageError if the model has none."""
@@ -158,7 +193,8 @@ class RecurrentConfig(Config):
         """
         chosen, decoding = self.recurrent_stack(stack), self.decoding
         steps = [Step("embed", f"{stack}.embed")]
-        layers = [Step("rnn", f"{stack}.{number}.rnn") for number in range(chosen.layers)]
+        names = [f"{stack}.{number}.rnn" for number in range(chosen.layers)]
+        layers = [Step("rnn", name, result=f"{name}.state") for name in names]
         if stack == "encoder" or decoding.score == "none":
             return [*steps, *layers, *self._readout(stack)]
         if decoding.is_sequential:
@@ -213,3 +249,10 @@ class RecurrentConfig(Config):
     def _readout(self, stack: str) -> list[Step]:
         has_readout = stack == "decoder" and self.decoding.readout_width > 0
         return [Step("ffn", "decoder.readout")] * has_readout
+
+
+def as_recurrent(config: Config, flag: str = "") -> RecurrentConfig:
+    """The configuration of a recurrent model; UsageError for another model."""
+    if not isinstance(config, RecurrentConfig):
+        raise UsageError(f"a {config.family} model has no recurrent layers", flag)
+    return config

@@ -27,6 +27,7 @@ from attnkit.model.recurrent_cells import (
     Functions,
     Parameters,
     State,
+    gate_name,
     multiply_input,
     prepare_state,
 )
@@ -35,7 +36,6 @@ from attnkit.model.recurrent_model import (
     cached_state,
     config_of,
     first_state,
-    gate_name,
     keep_state,
     order_tokens,
     require_same,

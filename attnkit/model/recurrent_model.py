@@ -13,8 +13,8 @@ from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kv_cache import StateCache
 from attnkit.model.recurrent import LayerRun, RecurrentLayer, Trace, run_layer
-from attnkit.model.recurrent_cells import Parameters, State, map_state
-from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, RecurrentStack
+from attnkit.model.recurrent_cells import Parameters, State, gate_name, map_state
+from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, RecurrentStack, as_recurrent
 
 
 def recur(model: Model, layer: str, x: Array, context: Context) -> Array:
@@ -79,9 +79,7 @@ def run_recurrent_layer(
 
 def config_of(model: Model) -> RecurrentConfig:
     """Configuration of a recurrent model; UsageError for another model."""
-    if not isinstance(model.config, RecurrentConfig):
-        raise UsageError(f"a {model.config.family} model has no recurrent layers")
-    return model.config
+    return as_recurrent(model.config)
 
 
 def stack_of(model: Model, layer: str) -> RecurrentStack:
@@ -205,12 +203,3 @@ def name_gates(trace: Trace) -> dict[str, Array]:
     """Gates (B, T, H) of a direction by name, such as reset_gate, and `cell`."""
     gates = {gate_name(gate): values for gate, values in trace.gates.items() if gate != "product"}
     return gates if trace.cell is None else gates | {"cell": trace.cell}
-
-
-def gate_name(gate: str) -> str:
-    """Name of a gate among intermediates.
-
-    >>> gate_name("reset"), gate_name("candidate")
-    ('reset_gate', 'candidate')
-    """
-    return gate if gate == "candidate" else f"{gate}_gate"

@@ -12,7 +12,7 @@ from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError, flag_name
 from attnkit.model.config import Config
 from attnkit.model.recurrent_cells import CELLS
-from attnkit.model.recurrent_config import RecurrentConfig, RecurrentStack
+from attnkit.model.recurrent_config import RecurrentStack, as_recurrent
 from attnkit.training.recipe import Recipe
 
 FAMILIES = ("gpt2", "llama", "marian", "transformer", "bert", "t5", "seq2seq", "lstm", "vit")  # of new models
@@ -144,12 +144,14 @@ def stated_sizes(path: str) -> Values:
     stack = config.stack(config.stacks[-1])
     sizes: Values = dict.fromkeys(("heads", *CHOICES, *SIDES))
     sizes |= {"family": raw["model_type"], "layers": stack.layers, "dim": config.width, "hidden": stack.hidden}
-    if not isinstance(stack, RecurrentStack) or not isinstance(config, RecurrentConfig):
+    if not config.carries_states:
         sides = {"size": config.patches.height, "patch": config.patches.patch_height} if config.patches else {}
         return sizes | {"heads": stack.heads} | sides
-    has_encoder = config.encoder is not None and config.recurrent_stack("encoder").is_bidirectional
-    choices = (stack.cell, config.decoding.score, config.decoding.input_feeding, has_encoder)
-    return sizes | {"dim": stack.embedding, "hidden": stack.widths[0]} | dict(zip(CHOICES, choices, strict=True))
+    recurrent = as_recurrent(config)
+    last, first = (recurrent.recurrent_stack(name) for name in (config.stacks[-1], config.stacks[0]))
+    decoding, is_bidirectional = recurrent.decoding, config.encoder is not None and first.is_bidirectional
+    choices = (last.cell, decoding.score, decoding.input_feeding, is_bidirectional)
+    return sizes | {"dim": last.embedding, "hidden": last.widths[0]} | dict(zip(CHOICES, choices, strict=True))
 
 
 def _draw_normal(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:

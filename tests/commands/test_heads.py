@@ -23,6 +23,27 @@ def records():
     return [attnkit.encode(text, model=STORY, keep="*.self.weights") for text in TEXTS]
 
 
+@pytest.mark.parametrize(("model", "hint"), [("lstm", ""), ("seq2seq", "a decoder that attends")])
+def test_a_recurrent_model_has_no_heads_of_self_attention(model, hint, tmp_path):
+    folder = str(ROOT / "references" / "models" / model)
+    for arguments in ([], ["je suis un chat"]):
+        ran = process.run("heads", "--model", folder, *arguments)
+        assert ran.code == 2 and f"this {model} model has no heads of self-attention" in ran.err and hint in ran.err
+
+
+def test_the_alignments_of_a_recurrent_decoder_are_a_head(tmp_path):
+    folder, file = str(ROOT / "references" / "models" / "seq2seq"), str(tmp_path / "run.npz")
+    memory = attnkit.encode("je suis un chat", model=folder)
+    attnkit.decode(memory, model=folder, score="I am a cat", trace=file)
+    record = formats.load(file)
+    table = attnkit.heads(record)
+    assert table.labels["head"] == ["decoder.cross:0"]
+    weights = record["decoder.cross.weights"][0]
+    entropy = -(weights * np.log(weights)).sum(axis=-1).mean()
+    assert table["x"][0, table.labels["score"].index("entropy")] == pytest.approx(entropy)
+    assert table["x"][0, table.labels["score"].index("largest")] == weights.max()
+
+
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_weights_say_what_transformer_lens_says(model):
     """Copying and composition scores of GPT-2, and of Llama, whose queries share keys and values."""

@@ -51,6 +51,40 @@ def word(folder, id):
     return next(one for one in words[id:] if one and find_word(checkpoint, one, "") == words.index(one))
 
 
+RECURRENT = {  # the states that are as wide as what the head reads
+    "lstm": {"embedding": "decoder.embed", "decoder.2": "decoder.2.rnn.state"},
+    "seq2seq-luong": {
+        "decoder.0": "decoder.0.rnn.state", "decoder.1": "decoder.1.rnn.state", "readout": "decoder.readout.output",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", RECURRENT)
+def test_the_head_of_a_recurrent_model_reads_its_states_of_one_width(model, tmp_path):
+    folder, ids = str(MODELS / model), np.array([3, 5, 7])
+    memory = attnkit.encode(ids=[3, 4], model=folder) if model != "lstm" else None
+    attnkit.decode(memory, model=folder, ids=ids, max_tokens=0, emit="logits", trace=str(tmp_path / "run.npz"))
+    record = attnkit.formats.load(str(tmp_path / "run.npz"))
+    x, states = attnkit.lens(record, model=folder, top=9), RECURRENT[model]
+    assert x.labels["layer"] == [*states]
+    head = open_checkpoint(folder).params["head"]
+    for row, site in enumerate(states.values()):
+        logits = record[site] @ head["w"] + head["b"]
+        np.testing.assert_array_equal(x["ids"][row][:, 0], logits.argmax(axis=-1))
+    shares = attnkit.model.candidates(attnkit.model.probabilities(record["logits"]), 9)[1]
+    np.testing.assert_array_equal(x["x"][-1], shares)
+
+
+def test_parts_and_widths_that_a_recurrent_model_lacks_are_one_error(tmp_path):
+    lstm, seq2seq = (str(MODELS / name) for name in ("lstm", "seq2seq"))
+    attnkit.encode(ids=[3, 4], model=lstm, trace=str(tmp_path / "run.npz"))
+    record = attnkit.formats.load(str(tmp_path / "run.npz"))
+    with pytest.raises(UsageError, match=r"recurrent: the states of its layers are not added up"):
+        attnkit.lens(record, model=lstm, direct="je")
+    with pytest.raises(UsageError, match=r"no state of its layers is as wide as what its head reads, 7"):
+        attnkit.lens(record, model=seq2seq)
+
+
 @pytest.mark.parametrize("model", [*DECODERS, *MASKED, *TRANSLATORS])
 def test_the_last_layer_predicts_what_the_model_predicts_bit_for_bit(trace, model):
     record, folder = trace(model)

@@ -85,6 +85,42 @@ def test_every_cell_is_one_run_with_one_patch(pattern, heads, positions, dtype, 
         assert abs(logits[bear] - logits[robot] - made[name]) < TOLERANCE[dtype]
 
 
+RECURRENT_CLEAN, RECURRENT_CORRUPTED = "je suis un petit chat", "je suis je petit noir"
+
+
+@pytest.mark.parametrize("name", ["lstm", "seq2seq"])
+def test_a_cell_of_a_recurrent_model_is_one_run_with_one_patch(name):
+    """A patched state is what the layer hands on: the states within it, and the last ones, remain."""
+    folder = str(MODELS / name)
+    stack, score = ("decoder", "je") if name == "lstm" else ("encoder", "I")
+    made = attnkit.scan(
+        RECURRENT_CLEAN, against=RECURRENT_CORRUPTED, model=folder, score=score, patch=f"{stack}.*.rnn.state",
+        positions=True, dtype="float64",
+    )  # fmt: skip
+    clean = attnkit.encode(RECURRENT_CLEAN, model=folder, keep="*", dtype="float64")
+    assert made["x"].shape == (1 if name == "seq2seq" else 3, len(clean["ids"]))
+    for layer, position in np.ndindex(made["x"].shape):
+        state = f"{stack}.{layer}.rnn.state"
+        options = {"patch": {f"{state}[{position}]": clean[state]}, "dtype": "float64"}
+        if name == "lstm":
+            logits = final_logits(RECURRENT_CORRUPTED, model=folder, **options)
+            expected = logits[word(folder, "je", " je")]
+        else:
+            memory = attnkit.encode(RECURRENT_CORRUPTED, model=folder, **options)
+            logits = attnkit.decode(memory, model=folder, max_tokens=1, top=11, emit="logits", dtype="float64")["x"]
+            expected = logits[-1][int(attnkit.embed("I", model=folder, layer="decoder.embed")["ids"][1])]
+        assert abs(expected - made["patched"][layer, position]) < 1e-10
+    assert len({*made["patched"].ravel().round(9)}) > 3
+
+
+def test_what_a_recurrent_model_lacks_is_one_error():
+    folder = str(MODELS / "lstm")
+    with pytest.raises(UsageError, match="has no heads of self-attention"):
+        attnkit.scan(RECURRENT_CLEAN, model=folder, score="je", ablate="heads")
+    with pytest.raises(UsageError, match="can be read, not replaced"):
+        attnkit.scan(RECURRENT_CLEAN, against=RECURRENT_CORRUPTED, model=folder, score="je", patch="*.forget_gate")
+
+
 def test_a_text_patched_with_itself_is_the_text():
     made = scan(against=CORRUPTED, patch="decoder.*.self.residual", positions=True)
     np.testing.assert_allclose(made["x"][:, :4], 0, atol=1e-6)  # equal tokens have equal states

@@ -1,5 +1,6 @@
 """Gradients of pipelines: by hand, as slopes over random options, and as torch.autograd computes them, frozen."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -351,6 +352,37 @@ def test_slopes_of_encode_of_recurrent_models(family):
     )
     assert result["check"][2] < TOLERANCE
     assert {"1.encode.x", "2.ffn.w1"} <= {*result}
+
+
+LAYERS = {
+    "lstm": ["decoder.0.rnn", "decoder.1.rnn", "decoder.2.rnn"],
+    "seq2seq": ["encoder.0.rnn"],
+    "seq2seq-luong": ["encoder.0.rnn", "encoder.1.rnn"],
+}
+
+
+@pytest.mark.parametrize("family", LAYERS)
+def test_the_layers_of_a_recurrent_model_have_the_gradients_of_its_whole(family):
+    np.save("words.npy", np.array([[3, 4, 5], [6, 3, 8]]))
+    source, after = f"--model {MODELS / family} --ids words.npy", "ffn --hidden 3 --activation gelu --seed 4"
+    layers = [f"rnn --model {MODELS / family} --layer {layer}" for layer in LAYERS[family]]
+    pieces, whole = grad(f"embed {source}", *layers, after, check=True), grad(f"encode {source}", after)
+    assert pieces["check"][2] < TOLERANCE
+    names = [name for name in whole if re.match(r"(en|de)coder\.(embed\.table|\d\.rnn\.(input|hidden))", name)]
+    assert len(names) >= 5
+    for name in names:
+        np.testing.assert_allclose(pieces[name], whole[name], rtol=1e-9, atol=1e-12)
+
+
+def test_a_decoder_that_attends_has_the_slopes_of_its_memory():
+    np.save("words.npy", np.array([3, 4, 5]))
+    for family in ("seq2seq", "seq2seq-luong"):
+        formats.save(attnkit.encode(ids=[6, 3, 8, 2], model=str(MODELS / family)), "memory.npz")
+        embed = f"embed --model {MODELS / family} --layer decoder.embed --ids words.npy"
+        stage = f"rnn --model {MODELS / family} --layer decoder.rnn --memory memory.npz"
+        result = grad(embed, stage, "ffn --hidden 3 --activation gelu --seed 4", check=True)
+        assert result["check"][2] < TOLERANCE
+        assert result["2.rnn.memory"].any() and result["decoder.0.rnn.hidden"].any()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

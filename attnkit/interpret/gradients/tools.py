@@ -10,8 +10,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import UsageError
-from attnkit.inputs import convolution_stage, encoding, intermediates, layers, softmax_stage, text_inputs
+from attnkit.inputs import (
+    convolution_stage,
+    encoding,
+    intermediates,
+    layers,
+    padding,
+    softmax_stage,
+    source_states,
+    text_inputs,
+)
 from attnkit.inputs.attention_inputs import PreparedAttention, prepare_attention, weigh_values
 from attnkit.inputs.convolution_stage import find_convolution, undo_convolution
 from attnkit.inputs.encoding import Encoding
@@ -449,7 +457,8 @@ def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:
         return
     values, x = call.values, call.before["x"]
     if values["model_"] is not None:
-        raise UsageError("the gradients of a pipeline take rnn with --params or --hidden", "--model")
+        undo_layer(call, outer.pop("x"), into)
+        return
     cell, texts = values["cell"], find_texts(call.before, values["lengths"])
     weights = call.apply(find_recurrent_weights, x)
     state_in = values["state_in"]
@@ -460,6 +469,18 @@ def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     dx, gradients = stack_backward(cell, grad, texts.x, weights.layers, runs, lengths=texts.lengths)
     into.add_input("x", dx if texts.is_batch else dx[0])
     into.add_weights(weights.by_name([one.parameters for one in gradients]))
+
+
+def undo_layer(call: StageCall, dy: Array, into: StageGradients) -> None:
+    """Undo rnn of a model: x, its weights and the memory; the states of its encoder are constants."""
+    checkpoint, memory = call.values["model_"], call.values["memory"]
+    layer = layers.find_layer(checkpoint, call.values["layer"], "rnn")
+    record, config = padding.with_padding_mask(call.before), layers.require_recurrent(checkpoint)
+    context = layers.context_from(record, **source_states.memory_fields(memory, config, record["x"]))
+    undo = STEP_VJPS["rnn"](layers.core_model(checkpoint), Step("rnn", layer), record["x"], context)[1]
+    into.add_input("x", undo(dy, into.layers))
+    if into.layers.memory is not None:
+        into.add_operand("memory", into.layers.memory)
 
 
 def undo_encode(call: StageCall, outer: Outer, into: StageGradients) -> None:

@@ -7,7 +7,7 @@ another option or input.
 import functools
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, quiet, rounded
 from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.nodes import NARROW, Inputs, Kind, Node, Scope, as_wide
+from attnkit.model.graph.nodes import NARROW, Apply, Inputs, Kind, Node, Scope, as_wide
 
 
 class Arrays(Protocol):
@@ -166,7 +166,7 @@ class Graph:
     @quiet
     def apply(self, node: Node, arrays: Sequence[Array], precision: str = "float64") -> Array:
         """Compute one node from the arrays of the sites it reads."""
-        scope = Scope(self.core, self.inputs, node, precision)
+        scope = Scope(self.core, self.inputs, node, precision, lambda core: self._apply_within(core, precision))
         if form := node.options.get("rounds_inputs"):
             arrays = [rounded(array, form).astype(array.dtype) for array in arrays]
         result = self.kinds[node.kind].value(scope, *arrays)
@@ -174,3 +174,8 @@ class Graph:
         if form and result.dtype.kind == "f":
             result = rounded(result, form).astype(np.float64 if precision == "float64" else np.float32)
         return result
+
+    def _apply_within(self, core: Model, precision: str) -> Apply:
+        """What computes nodes of a loop, with the parameters of a model."""
+        inner = replace(self, core=core)
+        return lambda node, arrays: inner.apply(node, arrays, precision)

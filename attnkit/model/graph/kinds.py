@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from attnkit.model.graph import attention, convolutions, embeddings, head, linear, networks
+from attnkit.model.graph import attention, convolutions, embeddings, head, linear, networks, recurrence
 from attnkit.model.graph.nodes import Built, Kind, Place
 
 KINDS: Mapping[str, Kind] = {
@@ -12,15 +12,23 @@ KINDS: Mapping[str, Kind] = {
     **networks.KINDS,
     **head.KINDS,
     **convolutions.KINDS,
+    **recurrence.KINDS,
 }
 
-# operation of a step -> its nodes, the last of which is its result
+
+def _build_attend(place: Place) -> Built:
+    has_projections = place.core.config.score == "scaled-dot"
+    return (attention.build_attention if has_projections else recurrence.build_attend)(place)
+
+
+# operation of a step -> its nodes, the last of which is its result unless the step names another
 BUILDERS: Mapping[str, Callable[[Place], Built]] = {
     "embed": embeddings.build_embeddings,
     "posenc": embeddings.build_positions,
     "layernorm": linear.build_norm,
     "linear": linear.build_linear,
-    "attend": attention.build_attention,
+    "attend": _build_attend,
     "ffn": networks.build_ffn,
     "conv": convolutions.build_convolution,
+    "rnn": recurrence.build_recurrence,
 }

@@ -3,7 +3,7 @@
 The names of sites are those of traces, and some that traces lack: `embed.words`, `embed.types`, `positions.rows`,
 `q_projected`, `k_projected`, `v_projected`, `joined`, `embed.patches`, `q_latent_projected`, `kv_latent_projected`,
 `ffn.experts`, `ffn.shared_gate`, `shared.hidden` to `shared.output`, `head.pooled`, `head.hidden`, `vector.probe`,
-`vector.state` and `vector`. The batch is the first axis of every array.
+`vector.state`, `vector`, and those at the head of recurrence.py. The batch is the first axis of every array.
 """
 
 from collections.abc import Generator, Sequence
@@ -20,14 +20,11 @@ from attnkit.model.graph.graph import Graph
 from attnkit.model.graph.head import build_head, vector_places
 from attnkit.model.graph.kinds import BUILDERS
 from attnkit.model.graph.nodes import Built, Inputs, Node, Place, stack_sizes
-from attnkit.model.recurrent_config import RecurrentConfig
 
 
 def model_graph(core: Model, inputs: Inputs) -> Graph:
     """The graph of a model; UsageError for one that has none."""
     config = core.config
-    if isinstance(config, RecurrentConfig):
-        raise UsageError(f"{config.family} models are recurrent; stages are those of Transformers")
     if not (config.patches or config.sound or any(config.stack(stack).vocab for stack in config.stacks)):
         raise UsageError(f"this {config.family} model has no embeddings, and takes no text")
     return Graph(core, inputs, {node.site: node for node in _build(core, inputs)})
@@ -57,7 +54,7 @@ def _build_steps(
     core: Model, inputs: Inputs, steps: Sequence[Step], x: str, memory: str, sizes: tuple[int, int]
 ) -> Generator[Node, None, str]:
     """The nodes of some steps, and the site of the last."""
-    saved, width = x, core.config.width
+    saved, width, widths = x, core.config.width, dict[str, int]()
     for step in steps:
         if step.reads_saved:
             x, saved = saved, x
@@ -66,8 +63,12 @@ def _build_steps(
         place = Place(core, inputs, step, x, memory, *sizes)
         nodes = list(BUILDERS[step.op](place))
         yield from nodes
-        x = nodes[-1].site
-        if step.adds_residual:
+        widths |= {node.site: node.shape[-1] for node in nodes}
+        x = step.result or nodes[-1].site
+        if step.adds_residual == "concat":
+            yield Node(f"{step.layer}.concat", "concat", (x, before), place.states(widths[x] + widths[before]))
+            x = f"{step.layer}.concat"
+        elif step.adds_residual:
             added = saved if step.adds_residual == "saved" else before
             options = {} if step.scale == 1 else {"factor": step.scale}
             yield Node(f"{step.layer}.residual", "add", (x, added), place.states(width), options=options)

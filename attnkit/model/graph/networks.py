@@ -112,7 +112,7 @@ def build_ffn(place: Place) -> Built:
     if mixture := config.mixture(layer):
         yield from _build_mixture(place, mixture)
     else:
-        yield from build_network(place, layer, config.stack(layer.partition(".")[0]).hidden)
+        yield from build_network(place, layer, config.parameter_shape(layer, "w1")[1])
 
 
 def build_network(place: Place, layer: str, hidden_width: int) -> Built:

@@ -1,6 +1,6 @@
 """Nodes of a graph: what they state, what their values are computed with, and what they are built from."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,13 +90,25 @@ class Inputs:
         return len(self.sound), sound.samples // sound.spectrogram.hop, sound.spectrogram.mels
 
 
+Apply = Callable[[Node, Sequence[Array]], Array]  # a node and the arrays it reads -> the array of its site
+
+
+def no_nodes(core: Model) -> Apply:
+    """What computes other nodes where there is no graph: nothing."""
+    raise NotImplementedError("a node alone computes no other nodes")
+
+
 class Scope(NamedTuple):
-    """What the value of a node is computed with beside the arrays that it reads."""
+    """What the value of a node is computed with beside the arrays that it reads.
+
+    within  (the model, with its parameters as they should be) -> what computes other nodes, as those of a loop
+    """
 
     core: Model
     inputs: Inputs
     node: Node
     precision: str
+    within: Callable[[Model], Apply] = no_nodes
 
     def option(self, name: str, default: Any = None) -> Any:
         return self.node.options.get(name, default)

@@ -22,7 +22,6 @@ from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.linear import scaled
 from attnkit.model.output_head import head_logits
-from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.rotary import has_same_rotation, rotate
 from attnkit.model.transformer import head_options, layer_experts, relative_positions, run
 
@@ -65,7 +64,7 @@ class CachedDecoder:
     def _can_use_fast_step(self, tokens: Array, context: Context) -> bool:
         """Whether this is one token of a Transformer, in float32 and without hooks."""
         is_plain = context.hook is no_hook and context.mask is None and context.memory_mask is None
-        is_compiled = is_plain and not isinstance(self.model.config, RecurrentConfig)
+        is_compiled = is_plain and not self.model.config.carries_states
         return tokens.shape[1] == 1 and context.past > 0 and is_compiled and context.dtype in (None, "float32")
 
     def _fast_step(self, tokens: Array, context: Context) -> Array:
@@ -88,7 +87,7 @@ class CachedDecoder:
 
 def new_cache(config: Config) -> KVCache:
     """Empty cache of a model: of keys and values, or of recurrent states."""
-    return StateCache() if isinstance(config, RecurrentConfig) else KVCache()
+    return StateCache() if config.carries_states else KVCache()
 
 
 def cacheable(config: Config) -> bool:

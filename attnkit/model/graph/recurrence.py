@@ -1,0 +1,509 @@
+"""The nodes of recurrent layers: gates, states, and attention inside a recurrence.
+
+A state is a loop: one node that computes it for all tokens, from what the layer reads and a first state. Its body are
+nodes of one token: the gates, and the states that follow from them. A gate is a node of the graph, too: all tokens at
+once, from the states before each. So a gate depends on a state, and no state on a gate of the graph.
+
+STACK.N.rnn.state and cell   loops, (B, T, P) and (B, T, H), both directions side by side
+STACK.N.rnn.previous and previous_cell   the states that each token begins with
+STACK.N.rnn.last_state and last_cell     those after the last token of each text, (B, P)
+decoder.0.rnn.input          the embedding beside what attention found, or beside the readout of the token before
+decoder.rnn                  what a decoder that attends inside its recurrence computes; 0 at padding
+
+Options of a loop: `body`, the nodes of one token; `carried`, what a token reads of the one before; `whole`, the inputs
+that are not read token by token; `directions`, 0 forward and 1 reverse; `real` (B, T), the tokens that are no padding;
+`blanks`, whether the states of padding are 0. Slips alone set `carries`, `continues`, `first`, `forward`, `padded`,
+`returns`, `sides` and `turned`, and of a gate `hidden_bias`, `input_bias`, `shift`, `swaps` and `transposed`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.config import find_attention_rules, parse_layer_name
+from attnkit.model.dtypes import Array
+from attnkit.model.graph.networks import build_network
+from attnkit.model.graph.nodes import Apply, Built, Kind, Node, Place, Scope, stack_sizes
+from attnkit.model.intermediates import STEPS
+from attnkit.model.recurrent import reverse_texts
+from attnkit.model.recurrent_cells import CELLS, gate_name
+from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, as_recurrent
+
+Arrays = Mapping[str, Array]
+
+
+class Carried(NamedTuple):
+    """What a token of a loop reads of the token before.
+
+    read   the site by which the nodes of the body read it
+    site   the site of the body whose value it is
+    first  the site of its value before the first token, "" for zeros
+    """
+
+    read: str
+    site: str
+    first: str = ""
+
+
+def _loop(scope: Scope, *arrays: Array) -> Array:
+    """A state of every token (B, T, W), computed token by token by the nodes of a body.
+
+    The inputs are read token by token, but for those that the option `whole` names. The real tokens of a text are read
+    in their order, or in reverse; what follows from padding is 0 if the option `blanks` says so.
+    """
+    given, body = dict(zip(scope.node.inputs, arrays, strict=True)), scope.option("body")
+    layers = {node.layer: scope.core.params.get(node.layer, {}) for node in body}
+    params = {layer: {name: scope.convert(one) for name, one in held.items()} for layer, held in layers.items()}
+    apply = scope.within(scope.core._replace(params=params))
+    halves = []
+    for direction in scope.option("directions"):
+        nodes = [node.change(directions=(direction,)) for node in body]
+        halves.append(_run_texts(scope, given, nodes, apply, direction))
+    return _beside(scope, halves)
+
+
+def _beside(scope: Scope, halves: Sequence[Array]) -> Array:
+    """The directions beside one another; by a slip the reverse one first."""
+    return np.concatenate(halves[::-1] if scope.option("sides") else halves, axis=-1)
+
+
+def _run_texts(scope: Scope, given: Arrays, body: Sequence[Node], apply: Apply, direction: int) -> Array:
+    """One direction of a loop: all texts at once, or by a slip each from the last state of the one before."""
+    texts = len(next(iter(given.values())))
+    first = {one.read: _first_state(scope, given, one, body) for one in scope.option("carried")}
+    if not scope.option("continues"):
+        return _run_tokens(scope, given, body, apply, direction, first, slice(None))[0]
+    rows, state = [], {name: array[:1] for name, array in first.items()}
+    for at in range(texts):
+        text = {name: array[at : at + 1] for name, array in given.items()}
+        row, state = _run_tokens(scope, text, body, apply, direction, state, slice(at, at + 1))
+        rows.append(row)
+    return np.concatenate(rows)
+
+
+def _first_state(scope: Scope, given: Arrays, one: Carried, body: Sequence[Node]) -> Array:
+    """What the first token reads, (B, 1, W)."""
+    if one.first and scope.option("first") != "zeros":
+        return given[one.first][:, None]
+    width = next(node.shape[-1] for node in body if node.site == one.site) // len(scope.option("directions"))
+    like = next(iter(given.values()))
+    return np.zeros((len(like), 1, width), like.dtype)
+
+
+def _run_tokens(
+    scope: Scope, given: Arrays, body: Sequence[Node], apply: Apply, direction: int, first: Arrays, texts: slice
+) -> tuple[Array, dict[str, Array]]:
+    """The site of a loop for every token, and what the last of them leaves."""
+    whole, real, state, found = scope.option("whole"), scope.option("real"), {**first}, list[Array]()
+    tokens = next(array.shape[1] for name, array in given.items() if name not in whole)
+    is_real = None if real is None or direction in scope.option("padded", ()) else real[texts]
+    order = range(tokens)[:: _step(scope, direction)]
+    for t in order:
+        values = {name: array if name in whole else array[:, t : t + 1] for name, array in given.items()} | state
+        for node in body:
+            values[node.site] = apply(node, [values[one] for one in node.inputs])
+        found.append(values[scope.option("returns", scope.node.site)])
+        keeps = True if is_real is None else is_real[:, t, None, None]
+        for one in scope.option("carried") if scope.option("carries", True) else ():
+            state[one.read] = np.where(keeps, values[one.site], state[one.read])
+    stacked = np.concatenate(found, axis=1)[:, np.argsort(order)]
+    if direction and scope.option("turned"):
+        stacked = reverse_texts(stacked, None if real is None else real[texts].sum(axis=1))
+    return _blank(scope, stacked, texts), state
+
+
+def _step(scope: Scope, direction: int) -> int:
+    """1 if a direction reads the tokens in their order, −1 if in reverse."""
+    return -1 if direction and not scope.option("forward") else 1
+
+
+def _blank(scope: Scope, x: Array, texts: slice = slice(None)) -> Array:
+    """The array with 0 at padding."""
+    real = scope.option("real")
+    is_read = scope.option("padded")  # by a slip
+    return x if real is None or is_read or not scope.option("blanks") else np.where(real[texts][..., None], x, 0)
+
+
+def _previous(scope: Scope, x: Array, *first: Array) -> Array:
+    """What each token reads of the real token before it: (B, T, W), and (B, W) for the first -> (B, T, W)."""
+    halves, directions = [], scope.option("directions")
+    for direction, half in zip(directions, np.split(x, len(directions), axis=-1), strict=True):
+        step, is_real = _step(scope, direction), _real(scope, x, direction)
+        begin = first[0] if first and scope.option("first") != "zeros" else np.zeros_like(half[:, 0])
+        if scope.option("continues"):
+            begin = np.concatenate([begin[:1], _at(half, _last_places(is_real, step))[:-1]])
+        rows = np.concatenate([begin[:, None], half[:, ::step]], axis=1)  # before all tokens, and after each
+        after = np.where(is_real[:, ::step], np.arange(1, half.shape[1] + 1), 0)
+        before = np.maximum.accumulate(np.pad(after, ((0, 0), (1, 0)))[:, :-1], axis=1) * scope.option("carries", True)
+        halves.append(np.take_along_axis(rows, before[..., None], axis=1)[:, ::step])
+    return np.concatenate(halves, axis=-1)
+
+
+def _real(scope: Scope, x: Array, direction: int) -> Array:
+    """Which tokens a direction reads (B, T); by a slip padding, too."""
+    real = scope.option("real")
+    return np.ones(x.shape[:2], bool) if real is None or direction in scope.option("padded", ()) else real
+
+
+def _last(scope: Scope, x: Array) -> Array:
+    """The state after the last token of each text, of a reverse direction after the first: (B, T, W) -> (B, W)."""
+    directions = scope.option("directions")
+    halves = zip(directions, np.split(x, len(directions), axis=-1), strict=True)
+    places = ((half, _last_places(_real(scope, x, direction), _step(scope, direction))) for direction, half in halves)
+    return _beside(scope, [_at(half, place) for half, place in places])
+
+
+def _last_places(is_real: Array, step: int) -> Array:
+    """Where the last real token of each text is, or the first: (B, T) -> (B,)."""
+    places = is_real[:, ::-step].argmax(axis=1)
+    last: Array = places if step < 0 else is_real.shape[1] - 1 - places
+    return last
+
+
+def _at(x: Array, places: Array) -> Array:
+    """One token of each text: (B, T, W), (B,) -> (B, W)."""
+    rows: Array = x[np.arange(len(x)), places]
+    return rows
+
+
+def _gate(scope: Scope, x: Array, before: Array, *reset: Array) -> Array:
+    """A gate of every token, from its input and the state before it: (B, T, D), (B, T, P) -> (B, T, H).
+
+    reset  a gate by which the candidate of a GRU multiplies that state, or its product, as the option `reset` says
+    """
+    directions, by = scope.option("directions"), reset[0] if reset else before
+    states, resets = ([one] if len(directions) == 1 else np.split(one, 2, axis=-1) for one in (before, by))
+    sums = [
+        _sum_products(scope, DIRECTIONS[1 - direction if scope.option("swaps") else direction], x, state, by)
+        for direction, state, by in zip(directions, states, resets, strict=True)
+    ]
+    return _blank(scope, ACTIVATIONS[scope.option("activation")](np.concatenate(sums, axis=-1)))
+
+
+def _sum_products(scope: Scope, suffix: str, x: Array, state: Array, reset: Array) -> Array:
+    """W x + b + U h + c of one block of rows of the weights."""
+    way, params = scope.option("reset", ""), scope.core.params[scope.node.layer]
+    biases = {
+        name: scope.option(name, 1.0) * _block(scope, name + suffix)
+        for name in ("input_bias", "hidden_bias")
+        if name + suffix in params
+    }
+    wide, hidden = (_block(scope, f"{name}{suffix}") for name in ("input", "hidden"))
+    product = (state * reset if way == "before" else state) @ (hidden if scope.option("transposed") else hidden.T)
+    own, bias = x @ wide.T + scope.option("shift", 0.0) + biases.get("input_bias", 0.0), biases.get("hidden_bias", 0.0)
+    if way == "beside":
+        beside: Array = own + product * reset + bias
+        return beside
+    sums: Array = own + ((product + bias) * reset if way == "after" else product + bias)
+    return sums
+
+
+def _block(scope: Scope, name: str) -> Array:
+    """The rows of a gate in a weight or bias."""
+    array = scope.core.params[scope.node.layer][name]
+    rows = len(array) // CELLS[scope.option("cell")].blocks
+    start = rows * scope.option("block")
+    return scope.convert(array[start : start + rows])
+
+
+def _cell_state(scope: Scope, input_gate: Array, forget: Array, candidate: Array, before: Array) -> Array:
+    """c′ = f c + i g of an LSTM."""
+    forget = 1 - input_gate if scope.option("coupled") else forget
+    gates = [
+        np.ones_like(gate) if scope.option("ungated") == at else gate for at, gate in enumerate((input_gate, forget))
+    ]
+    new: Array = gates[1] * before + gates[0] * candidate
+    return new
+
+
+def _hidden_state(scope: Scope, gate: Array, x: Array, *before: Array) -> Array:
+    """h′ = o tanh(c′) of an LSTM, or (1 − z) n + z h of a GRU."""
+    if not before:
+        activated: Array = ACTIVATIONS[scope.option("activation")](x)
+        return activated if scope.option("ungated") else gate * activated
+    kept: Array = 1 - gate if scope.option("exchanged") else gate
+    new: Array = (1 - kept) * x + kept * before[0]
+    return new
+
+
+def _align(scope: Scope, q: Array, k: Array) -> Array:
+    """Scores of queries and keys: (B, T, A), (B, S, A) -> (B, 1, T, S)."""
+    if scope.option("score") == "additive":
+        va = scope.parameter("va")
+        assert va is not None
+        terms = q[:, :, None] + k[:, None]
+        scores: Array = (terms if scope.option("linear") else np.tanh(terms)) @ va.reshape(-1)
+        return scores[:, None]
+    return (q @ k.swapaxes(-1, -2))[:, None]
+
+
+def _concat(scope: Scope, *arrays: Array) -> Array:
+    """The arrays beside one another; by a slip with zeros in place of some, or in another order."""
+    parts = [np.zeros_like(one) if at in scope.option("zeros", ()) else one for at, one in enumerate(arrays)]
+    return np.concatenate([parts[at] for at in scope.option("order", range(len(parts)))], axis=-1)
+
+
+def _real_tokens(scope: Scope, x: Array) -> Array:
+    return _blank(scope, x)
+
+
+KINDS = {
+    "loop": Kind(
+        value=_loop,
+    ),
+    "previous state": Kind(
+        value=_previous,
+    ),
+    "last state": Kind(
+        value=_last,
+    ),
+    "gate": Kind(
+        value=_gate,
+    ),
+    "cell state": Kind(
+        value=_cell_state,
+    ),
+    "hidden state": Kind(
+        value=_hidden_state,
+    ),
+    "alignment": Kind(
+        value=_align,
+    ),
+    "concat": Kind(
+        value=_concat,
+    ),
+    "real tokens": Kind(
+        value=_real_tokens,
+    ),
+}
+
+
+class Recurrence(NamedTuple):
+    """What the nodes of the layers of a stack have in common.
+
+    real  (B, T) which tokens are no padding; None: all
+    """
+
+    place: Place
+    config: RecurrentConfig
+    stack: str
+    real: Array | None
+
+    @property
+    def cell(self) -> str:
+        return self.config.recurrent_stack(self.stack).cell
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The options of nodes that are computed of all tokens."""
+        directions = (0, 1) if self.config.recurrent_stack(self.stack).is_bidirectional else (0,)
+        return {"directions": directions, "real": self.real}
+
+    def shape(self, number: int) -> tuple[int, int, int]:
+        """The shape of the states of a layer."""
+        return self.place.states(self.config.recurrent_stack(self.stack).output_width(number))
+
+    def carried(self, number: int) -> list[Carried]:
+        """The states that a layer carries from token to token."""
+        layer, has_cell = f"{self.stack}.{number}.rnn", CELLS[self.cell].has_cell_state
+        bridge = self.config.decoding.bridge if self.stack == "decoder" else "none"
+        firsts = {
+            "none": ("", ""),
+            "identity": (f"encoder.{number}.rnn.last_state", f"encoder.{number}.rnn.last_cell"),
+            "tanh": (f"decoder.{number}.bridge", f"decoder.{number}.bridge_cell"),
+        }[bridge]
+        hidden = Carried(f"{layer}.previous", f"{layer}.state", firsts[0])
+        return [hidden, *[Carried(f"{layer}.previous_cell", f"{layer}.cell", firsts[1])] * has_cell]
+
+    def body(self, number: int, x: str) -> list[Node]:
+        """The nodes that compute the states of a layer after a token from its input and the states before."""
+        layer, kind, shape = f"{self.stack}.{number}.rnn", CELLS[self.cell], self.shape(number)
+        before, state = f"{layer}.previous", f"{layer}.state"
+        common = {"directions": self.shared["directions"], "cell": self.cell}
+        if not kind.gates:
+            options = {**common, "block": 0, "activation": self.cell}
+            return [Node(state, "gate", (x, before), shape, layer, options)]
+        names, nodes = {gate: f"{layer}.{gate_name(gate)}" for gate in kind.gates}, list[Node]()
+        for block, gate in enumerate(kind.gates):
+            options = {**common, "block": block, "activation": "tanh" if gate == "candidate" else "sigmoid"}
+            resets = gate == "candidate" and "reset" in names
+            options |= {"reset": "after" if self.cell == "gru" else "before"} if resets else {}
+            reads = (x, before, *[names.get("reset", "")] * resets)
+            nodes.append(Node(names[gate], "gate", reads, shape, layer, options))
+        if not kind.has_cell_state:
+            return [*nodes, Node(state, "hidden state", (names["update"], names["candidate"], before), shape)]
+        parts = (names["input"], names["forget"], names["candidate"], f"{layer}.previous_cell")
+        cell = Node(f"{layer}.cell", "cell state", parts, shape)
+        return [
+            *nodes,
+            cell,
+            Node(state, "hidden state", (names["output"], cell.site), shape, "", {"activation": "tanh"}),
+        ]
+
+    def loops(
+        self, number: int, body: Sequence[Node], carried: Sequence[Carried], reads: str, whole: Sequence[str] = ()
+    ) -> Built:
+        """The loops of the states of a layer.
+
+        reads  what the body reads of each token; whole: what it reads of all
+        """
+        firsts = dict.fromkeys(one.first for one in carried if one.first)
+        options = {"body": tuple(body), "carried": tuple(carried), "whole": (*whole, *firsts), **self.shared}
+        layer = f"{self.stack}.{number}.rnn"
+        for one in self.carried(number)[::-1]:
+            yield Node(one.site, "loop", (reads, *whole, *firsts), self.shape(number), layer, options)
+
+    def shifts(self, carried: Sequence[Carried], width: int) -> Built:
+        """What each token reads of the one before."""
+        for one in carried:
+            reads = (one.site, *[one.first] * bool(one.first))
+            yield Node(one.read, "previous state", reads, self.place.states(width), options=self.shared)
+
+    def bridges(self, number: int) -> Built:
+        """The first states of a layer of a decoder, from the last ones of the encoder."""
+        if self.stack != "decoder" or self.config.decoding.bridge != "tanh":
+            return
+        batch, _, width = self.shape(number)
+        for one in self.carried(number):
+            source = f"encoder.{number}.rnn.last_{one.site.rpartition('.')[2]}"
+            layer, sums = one.first, f"{one.first}.hidden"
+            yield Node(sums, "linear", (source,), (batch, width), layer, {"names": ("w1", "b1")})
+            yield Node(layer, "activate", (sums,), (batch, width), "", {"activation": "tanh", "is_gated": False})
+
+
+def build_recurrence(place: Place) -> Built:
+    """The nodes of a recurrent layer, or of all layers of a decoder that attends inside its recurrence."""
+    config, (stack, number, _) = as_recurrent(place.core.config), parse_layer_name(place.step.layer)
+    mask = place.inputs.of(stack, config)[1]
+    owner = Recurrence(place, config, stack, None if mask is None or mask.all() else mask.astype(bool))
+    return in_order([*(_build_attentive(owner) if number is None else _build_layer(owner, number))])
+
+
+def in_order(nodes: Sequence[Node]) -> Built:
+    """Nodes in the order of computation: each after those that it reads, else as they are."""
+    waiting, found = {node.site: node for node in nodes}, set[str]()
+
+    def visit(node: Node) -> Built:
+        if node.site not in found:
+            found.add(node.site)
+            for one in node.inputs:
+                yield from visit(waiting[one]) if one in waiting else ()
+            yield node
+
+    for node in nodes:
+        yield from visit(node)
+
+
+def _build_layer(owner: Recurrence, number: int) -> Built:
+    place, shape = owner.place, owner.shape(number)
+    carried, body = owner.carried(number), owner.body(number, place.x)
+    yield from owner.bridges(number)
+    for node in owner.loops(number, body, carried, place.x):
+        yield node.change(blanks=True)
+    yield from owner.shifts(carried, shape[-1])
+    yield from (node.change(**owner.shared, blanks=True) for node in body if not is_state(node.site))
+    for one in carried:
+        layer, _, state = one.site.rpartition(".")
+        yield Node(f"{layer}.last_{state}", "last state", (one.site,), (shape[0], shape[-1]), "", owner.shared)
+
+
+def is_state(site: str) -> bool:
+    """Whether a site is a state of a recurrent layer.
+
+    >>> is_state("encoder.0.rnn.cell"), is_state("encoder.0.rnn.reset_gate")
+    (True, False)
+    """
+    return site.endswith((".rnn.state", ".rnn.cell"))
+
+
+CROSS, READOUT = "decoder.cross", "decoder.readout"
+
+
+def _build_attentive(owner: Recurrence) -> Built:
+    """The nodes of a decoder whose input of a token depends on what attention found before.
+
+    The states of its first layer are loops over the nodes of all layers, of attention, and of the readout that is fed.
+    """
+    place, config, decoding = owner.place, owner.config, owner.config.decoding
+    numbers = range(config.recurrent_stack("decoder").layers)
+    last, entry, both = f"decoder.{numbers[-1]}.rnn", "decoder.0.rnn.input", "decoder.rnn.concat"
+    fed = Carried(f"{READOUT}.previous", f"{READOUT}.output")
+    asked, found = f"{last}.previous" if decoding.asks_before else f"{last}.state", f"{CROSS}.output"
+    attention = [*build_alignment(place, asked)]
+    fixed = [node for node in attention if node.inputs == (place.memory,)]  # the same for all tokens
+    beside = (place.x, found if decoding.asks_before else fed.read)
+    body = [node for node in attention if node not in fixed]
+    body.append(Node(entry, "concat", beside, place.states(config.input_width("decoder", 0))))
+    for number in numbers:
+        body += owner.body(number, f"decoder.{number - 1}.rnn.state" if number else entry)
+    reads = (asked, place.x, found) if decoding.asks_before else (found, asked)
+    joined = Node(both, "concat", reads, place.states(config.readout_input_width))
+    carried, result = [one for number in numbers for one in owner.carried(number)], f"{last}.state"
+    if decoding.input_feeding:
+        inner = place._replace(step=place.step._replace(layer=READOUT), x=both)
+        body += [joined, *build_network(inner, READOUT, decoding.readout_width)]
+        carried.append(fed)
+        yield from owner.shifts([fed], decoding.readout_width)
+        result = fed.site
+    elif decoding.readout_width:
+        yield joined
+        result = both
+    yield from fixed
+    shared = (place.memory, *(node.site for node in fixed))
+    whole = [site for site in shared if any(site in node.inputs for node in body)]
+    yield from owner.loops(0, [*in_order(body)], carried, place.x, whole)
+    for number in numbers:
+        yield from owner.bridges(number)
+        yield from owner.shifts(owner.carried(number), owner.shape(number)[-1])
+        below = f"decoder.{number - 1}.rnn.state"
+        yield from owner.loops(number, owner.body(number, below), owner.carried(number), below) if number else ()
+    yield from (node for node in body if not is_state(node.site))
+    shape = place.states(config.result_width("decoder.rnn"))
+    yield Node("decoder.rnn", "real tokens", (result,), shape, "", {**owner.shared, "blanks": True})
+
+
+def build_attend(place: Place) -> Built:
+    """The nodes of attention to the memory, of a decoder whose layers run over all tokens before it."""
+    layer, memory = place.step.layer, stack_sizes(place.core, place.inputs, "encoder")[1]
+    for letter, read, tokens, width in (
+        ("q", place.x, place.tokens, _width_of(place, "decoder")),
+        ("k", place.memory, memory, _width_of(place, "encoder")),
+    ):
+        yield Node(f"{layer}.{letter}", "heads", (read,), (place.batch, 1, tokens, width), "", {"heads": 1})
+    yield from build_alignment(place, place.x)
+
+
+def _width_of(place: Place, stack: str) -> int:
+    return as_recurrent(place.core.config).recurrent_stack(stack).output_width(-1)
+
+
+def build_alignment(place: Place, query: str) -> Built:
+    """The nodes of attention of a state, by its site, to the memory."""
+    config, inputs, memory = as_recurrent(place.core.config), place.inputs, place.memory
+    rules, keys, width = (
+        find_attention_rules(config, CROSS),
+        stack_sizes(place.core, inputs, "encoder")[1],
+        config.memory_width,
+    )
+    padding = inputs.of("encoder", config)[1]
+    padding = None if padding is None or padding.all() else padding
+    q, k, v, *steps, output = (f"{CROSS}.{name}" for name in ("q_projected", "k_projected", "v", *STEPS[3:], "output"))
+    scores, scaled, capped, masked, weights, heads = steps
+    score, inner = config.decoding.score, config.decoding.score_width or _width_of(place, "decoder")
+    left, right = {"additive": (q, k), "general": (query, k)}.get(score, (query, memory))
+    if score == "additive":
+        yield Node(q, "linear", (query,), place.states(inner), CROSS, {"names": ("wa", "")})
+    if right == k:
+        names = {"names": ("ua", "")} if score == "additive" else {"names": ("w", ""), "transposed": True}
+        yield Node(k, "linear", (memory,), (place.batch, keys, inner), CROSS, names)
+    yield Node(v, "heads", (memory,), (place.batch, 1, keys, width), "", {"heads": 1})
+    square = (place.batch, 1, place.tokens, keys)
+    yield Node(scores, "alignment", (left, right), square, CROSS, {"score": score})
+    yield Node(scaled, "scale", (scores,), square, "", {"factor": rules.factor, "rules": rules})
+    yield Node(capped, "cap", (scaled,), square, "", {"softcap": rules.softcap})
+    yield Node(masked, "mask", (capped,), square, CROSS, {"rules": rules, "padding": padding})
+    yield Node(weights, "softmax", (masked,), square, CROSS)
+    yield Node(heads, "mix", (weights, v), (place.batch, 1, place.tokens, width), "", {})
+    yield Node(output, "join", (heads,), place.states(width))
