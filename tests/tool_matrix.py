@@ -62,7 +62,6 @@ class Example(NamedTuple):
 SOUND = f"--audio {shlex.quote(str(INPUTS / 'tone.wav'))}"
 PICTURE = f"--image {shlex.quote(str(ROOT / 'tests' / 'references' / 'models' / 'vit.png'))}"
 LABELS = f"{PICTURE} --labels 'a cat,a dog'"
-SENTENCE = "'the cat sat on the mat'"
 KINDS: Mapping[str, tuple[Example, ...]] = {
     "decoder": (
         Example(
@@ -93,14 +92,25 @@ KINDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "Whisper": (Example("inputs/whisper", SOUND, word="t", layer="decoder.0.cross", generates=True),),
     "wav2vec 2.0": (Example("inputs/wav2vec2", SOUND, word="E"),),
-    "lstm": (Example("lstm", SENTENCE, word=" the", site="decoder.0.rnn.state"),),
+    "lstm": (
+        Example(
+            "lstm",
+            "'je suis un chat'",
+            against="'je suis un petit'",
+            word="noir",
+            site="decoder.0.rnn.state",
+            text="je suis un chat\nje suis petit\n",
+        ),
+    ),
     "seq2seq": (
         Example(
             "seq2seq",
-            SENTENCE,
+            "'je suis un chat'",
+            against="'je suis un petit'",
+            word="I",
             site="encoder.0.rnn.state",
             layer="decoder.cross",
-            text="the cat\tthe mat\nthe mat\tthe cat\n",
+            text="je suis\tI am\nun chat\ta cat\n",
             generates=True,
         ),
     ),
@@ -166,6 +176,10 @@ NOTHING: Mapping[str, Mapping[str, str]] = {
     },
     "Its head is not linear, so that the parts of a state do not add up to a logit.": {"lens --direct": "encoder"},
     "The states of recurrent layers are not sums of parts.": {"lens --direct": "lstm, seq2seq"},
+    "No state of its layers is as wide as what its head reads; in another seq2seq the lens reads those that are.": {
+        "lens": "seq2seq",
+        "explore --model": "seq2seq",
+    },
     "It reads no text; `decode --score` scores the text of a sound.": {
         "score": "Whisper",
         "diff DIR DIR --text": "image, Whisper, wav2vec 2.0",
@@ -176,11 +190,6 @@ NOTHING: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 # reasons why a tool does not compute what the model has -> tools -> kinds
 REFUSED: Mapping[str, Mapping[str, str]] = {
-    "Dumps of recurrent models are not compared with the model.": dict.fromkeys(
-        ("diff --model", "diff --model --why"), "lstm, seq2seq"
-    ),
-    "The lens does not read states of recurrent layers.": {"lens": "lstm, seq2seq", "explore --model": "seq2seq"},
-    "`scan` does not run recurrent layers.": {"scan --patch": "lstm, seq2seq"},
     "`scan` reads texts, not sounds.": {"scan --patch": "Whisper", "scan --ablate": "Whisper"},
     "Two models are compared on a text if they have an encoder or a decoder alone.": {
         "diff DIR DIR --text": "both, seq2seq",

@@ -27,6 +27,7 @@ from attnkit.debugger.pictures import PictureInput
 from attnkit.debugger.processed_weights import NOTE, is_processed, keep_unchanged
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
 from attnkit.debugger.sounds import SoundInput
+from attnkit.debugger.token_calls import gather_tokens
 from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, order_problems
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs import layers
@@ -170,6 +171,11 @@ class Implementation(Mapping[str, Array]):
             return layouts.Fitted(
                 array if same else None, problem="" if same else f"shape {array.shape}, expected {shape}"
             )
+        columns = source.columns
+        if columns and stage.kind in ("loop", "previous state", "last state", "activate"):  # of layers, not of numbers
+            array, columns = layouts.cut_layers(array, columns), None
+            if array.ndim > len(shape) and len(array):  # of each token: before the first, or after the last
+                array = array[0 if ".input" in source.name else -1]
         if site in ("spectrogram", "samples") and (heard := self.graph.core.config.sound):
             array = frames_first(array, heard)
         if site.endswith(".patches") and array.ndim == 4:  # the rows and columns of the patches
@@ -180,7 +186,7 @@ class Implementation(Mapping[str, Array]):
         axes = layouts.site_axes(site, len(shape))
         heads = self.graph.nodes[site].options.get("heads", 0) if site.endswith("_projected") else 0
         layer, _, part = site.rpartition(".")
-        fitted = layouts.to_layout(array, shape, axes, source.columns, expected, heads, self.orders.get(part))
+        fitted = layouts.to_layout(array, shape, axes, columns, expected, heads, self.orders.get(part))
         if fitted.order is not None:
             self.orders[part] = fitted.order
         if fitted.array is not None and part in ("chosen", "gates") and layer in self.ranks:
@@ -211,8 +217,9 @@ def compare_with_model(
 
     DataError if the dump has no token ids and none are given, or no name of a stage.
     """
-    core = layers.complete_model(checkpoint)
-    chosen = None
+    core, chosen = layers.complete_model(checkpoint), None
+    if layers.recurrent_layers(checkpoint):
+        mine = gather_tokens(mine)
     if request.map_file is not None:
         sites = [*build_stages(checkpoint.config, checkpoint.params.specs), *LAST_PARTS]
         chosen = read_map(request.map_file, [*mine], sites)

@@ -64,6 +64,7 @@ def site_axes(site: str, rank: int) -> tuple[str, ...]:
     """
     axes = ("batch", "token") if site.endswith("ids") else intermediate_axes(site, rank)
     axes = ("batch", "channel", "height", "width") if site == "pixels" else axes
+    axes = ("batch", "model") if re.search(r"\.(last_\w+|bridge(_cell)?(\.hidden)?)$", site) else axes
     axes = ("batch", "frame", "channel") if HEARD.search(site) else axes
     return axes if len(axes) == rank else tuple(f"axis {at}" for at in range(rank))
 
@@ -285,6 +286,23 @@ def cut_columns(array: Array, columns: Columns) -> Iterator[Reading]:
     yield Reading(
         parts.reshape(*array.shape[:-1], -1), "columns fused per head" + " of the keys" * (queries > 1), False
     )
+
+
+def cut_layers(states: Array, columns: Columns) -> Array:
+    """The states of one layer, both directions side by side: (..., L, B, H) or (..., L, H) -> (..., B, W).
+
+    columns  the first, the end and the count of the directions of all layers, which are an axis
+
+    >>> cut_layers(np.arange(8.0).reshape(4, 1, 2), (2, 4, 4)).tolist()
+    [[4.0, 5.0, 6.0, 7.0]]
+    """
+    first, end, count = columns
+    if states.ndim == 2 or (states.ndim == 3 and states.shape[-3] != count):
+        states = states[..., None, :]
+    if states.ndim < 3 or states.shape[-3] != count:
+        return states
+    part = np.moveaxis(states[..., first:end, :, :], -3, -2)
+    return part.reshape(*part.shape[:-2], -1)
 
 
 def find_permutation(mine: Array, expected: Array) -> Array | None:

@@ -15,7 +15,7 @@ from attnkit.debugger.dumps import Dump
 from attnkit.debugger.names import Located
 from attnkit.debugger.pictures import PictureInput, prepare_pixels
 from attnkit.debugger.sounds import SoundInput
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.model import transformer
 from attnkit.model.config import SoundConfig
@@ -26,11 +26,12 @@ from attnkit.records import Array
 # the sites of token ids -> the last part of the names that dumps give them
 LAST_PARTS = {"ids": ("ids", "input_ids"), "decoder.ids": ("decoder_input_ids",)}
 MASK, TARGET_MASK = ("mask", "attention_mask"), ("decoder_attention_mask",)
+LENGTHS, TARGET_LENGTHS = ("lengths",), ("decoder_lengths", "target_lengths")
 TYPES = ("types", "token_type_ids")
 POSITIONS = ("position_ids", "decoder_position_ids", "cache_position")
 IMAGE = ("pixel_values", "pixels", "input")
 FEATURES = ("input_features", "input_values", "spectrogram", "samples")
-OTHERS = (MASK, TARGET_MASK, TYPES, POSITIONS, IMAGE, FEATURES)
+OTHERS = (MASK, TARGET_MASK, LENGTHS, TARGET_LENGTHS, TYPES, POSITIONS, IMAGE, FEATURES)
 
 
 def read_model_inputs(
@@ -61,12 +62,12 @@ def read_model_inputs(
     if not source.size:
         raise DataError("no token ids to compare it for", mine.name)
     _check_whole_pass(mine, source)
-    mask = _read_mask(mine, MASK, source)
+    mask = _read_mask(mine, MASK, source, LENGTHS)
     difference = compare_ids(own, expected, mask) if expected is not None and own is not None else ""
     target = _read_ids(core, mine, _find_ids(mine, located, "decoder.ids"), last) if core.config.encoder else None
     if target is not None and len(target) != len(source):
         raise DataError(f"{len(target)} texts of the decoder (expected {len(source)}, as of the encoder)", mine.name)
-    target_mask = None if target is None else _read_mask(mine, TARGET_MASK, target)
+    target_mask = None if target is None else _read_mask(mine, TARGET_MASK, target, TARGET_LENGTHS)
     return Inputs(source, target, mask, target_mask, _read_types(core, mine, source)), difference
 
 
@@ -111,9 +112,14 @@ def _read_ids(core: model.Model, mine: Dump, name: str | None, stack: str) -> Ar
     return ids
 
 
-def _read_mask(mine: Dump, names: Sequence[str], ids: Array) -> Array | None:
-    """The padding mask of token ids (B, T), True = a token, or None; one of queries and keys (T, T) is not read."""
+def _read_mask(mine: Dump, names: Sequence[str], ids: Array, counts: Sequence[str] = ()) -> Array | None:
+    """The padding mask of token ids (B, T), True = a token, or None; one of queries and keys (T, T) is not read.
+
+    counts  the names of the lengths of texts, which stand for a mask
+    """
     name, tokens = _find(mine, names), ids.shape[-1]
+    if name is None and (lengths := _find(mine, counts)) is not None:
+        return _read_lengths(mine, lengths, ids)
     if name is None or (mine.shape(name) == (tokens, tokens) and len(ids) != tokens):
         return None
     array = mine[name]
@@ -125,6 +131,18 @@ def _read_mask(mine: Dump, names: Sequence[str], ids: Array) -> Array | None:
             raise DataError("numbers other than 1 for a token and 0 for padding")
         if not mask.any(axis=-1).all():
             raise DataError("a text of padding alone")
+    return mask
+
+
+def _read_lengths(mine: Dump, name: str, ids: Array) -> Array:
+    """The padding mask of token ids (B, T) by the length of each text, (B,)."""
+    with _named(mine, name):
+        if mine.shape(name) != ids.shape[:1]:
+            raise DataError(f"shape {mine.shape(name)} (expected one length for each of {counted(len(ids), 'text')})")
+        lengths = check_ids(mine[name], ids.shape[1] + 1, "length")
+        if lengths.min() < 1:
+            raise DataError("a text of padding alone")
+    mask: Array = np.arange(ids.shape[1]) < lengths[:, None]
     return mask
 
 

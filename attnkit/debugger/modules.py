@@ -7,7 +7,7 @@ after that one which need no parameters and nothing from outside.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +36,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "rows": ("table",),
     "norm": ("gamma",),
     "pooler": ("w",),
+    "loop": ("input",),
+    "alignment": ("va",),
     "probe": ("probe",),
 }
 UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}
@@ -53,6 +55,7 @@ class Module:
     """One call of a module.
 
     outputs, inputs  key -> what the tensor holds; the key is "" for the only one, else its number or name
+    states           key of an input -> the states of recurrent layers that it holds
     is_leaf          whether it has a parameter of its own
     stacks           the stacks that a module of the whole model contains, () for one within a layer
     inside           the sites that a module of modules computes, in their order
@@ -60,6 +63,7 @@ class Module:
 
     outputs: dict[str, list[Held]] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
+    states: dict[str, list[Held]] = field(default_factory=dict)
     is_leaf: bool = True
     stacks: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
@@ -139,6 +143,8 @@ class _Finder:
         for entry in self.entries:
             if entry.is_weight:
                 self._add_leaf(modules, entry)
+        for path in {entry.path: None for entry in self.entries if self.stages[entry.held.site].kind == "loop"}:
+            modules[path] = [self._describe_recurrent([*self.calls[path]])]
         for path, calls in self._group_by_container().items():
             if path not in modules:
                 modules[path] = [self._describe_container(sites) for sites in calls]
@@ -146,6 +152,29 @@ class _Finder:
         if "logits" in self.stages:
             whole.outputs |= {key: self._hold("logits") for key in MAIN}
         return {**{path: [inner] for path in prefixes}, **modules, "": [whole]}
+
+    def _describe_recurrent(self, layers: Sequence[str]) -> Module:
+        """A torch.nn.RNN, GRU or LSTM of some layers, which returns its last states beside those of all tokens.
+
+        The layers and directions of states (L, B, H) are one axis. Of a module that is called for each token, the last
+        states are those of the token.
+        """
+        first, last = (self.stages[f"{layer}.state"] for layer in (layers[0], layers[-1]))
+        each, of_token = len(last.options["directions"]), f"{last.layer}.last_state" not in self.stages
+        module = Module({key: [Held(last.site)] for key in MAIN}, dict.fromkeys(READ, first.inputs[0]))
+        if of_token:
+            module.inputs = dict.fromkeys(READ, f"{first.layer}.input")
+        names = [name for name in ("state", "cell") if f"{last.layer}.{name}" in self.stages]
+        for at, name in enumerate(names):
+            key = f"1.{at}" if len(names) > 1 else "1"
+            before = "previous" if name == "state" else f"previous_{name}"
+            for number, layer in enumerate(layers):
+                columns = (number * each, (number + 1) * each, len(layers) * each)
+                site = f"{layer}.{name}" if of_token else f"{layer}.last_{name}"
+                module.outputs.setdefault(key, []).append(Held(site, columns))
+                begins = [f"{layer}.{before}"] if of_token else self.stages[f"{layer}.{before}"].inputs[1:]
+                module.states.setdefault(key, []).extend(Held(one, columns) for one in begins)
+        return module
 
     def _call_number(self, entry: ModuleParameter, calls: Mapping[str, int]) -> int:
         """The call that computes a layer: a new one, or that of another norm of the same input, in a parallel block."""
@@ -190,7 +219,7 @@ class _Finder:
             for key in () if self._is_unfinished(entry) else MAIN:
                 is_scaled = stage.kind == "words" and fact_of(self.family, "SCALES_EMBEDDINGS", False)
                 leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
-            if stage.kind not in ("rows", "types", "patches") and stage.options.get("factor", 1.0) == 1:
+            if stage.kind not in ("rows", "types", "patches", "alignment") and stage.options.get("factor", 1.0) == 1:
                 leaf.inputs = dict.fromkeys(READ, stage.inputs[0])
         if entry.held.site.endswith(".router"):  # whose module returns the choice too
             choice = [f"{stage.layer}.{name}" for name in ("gates", "chosen")]
@@ -207,7 +236,8 @@ class _Finder:
             for name in DROPOUTS:
                 weights = entry.held.site.replace("q_projected", "weights")
                 call_of(modules, sibling(path, name), call).inputs = dict.fromkeys(READ, weights)
-            if self.config.attention_rules[entry.layer].rotation:  # of queries, then of keys, as in MLX
+            rules = self.config.attention_rules.get(entry.layer)
+            if rules and rules.rotation:  # of queries, then of keys, as in MLX
                 for number, letter in enumerate("qk"):
                     rotated = [Held(f"{entry.layer}.{letter}")]
                     call_of(modules, sibling(path, "rope"), number).outputs = dict.fromkeys(MAIN, rotated)
@@ -289,7 +319,7 @@ class _Finder:
         known |= {*self.stages[inside[0]].inputs} if operation == "norm" or inside[0].endswith(".router") else set()
         for name in self.names[last + 1 :]:
             is_other = name.partition(".")[0] != inside[-1].partition(".")[0]
-            is_other |= self.stages[name].kind == "norm"  # one without parameters
+            is_other |= self.stages[name].kind in ("norm", "previous state")  # a norm without parameters
             if is_other or name in self.computed or not {*self.stages[name].inputs} <= known:
                 break
             known.add(name)

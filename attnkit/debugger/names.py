@@ -93,6 +93,11 @@ class KnownModel:
         _fuse_projections(modules, self)
         return modules
 
+    def cuts_latents(self, layer: str) -> bool:
+        """Whether a layer projects latents, not queries, keys and values."""
+        rules = self.config.attention_rules.get(layer)
+        return rules is not None and rules.latent is not None
+
     def cut_heads(self, layer: str) -> list[Held]:
         """Queries, keys and values that are columns of one tensor, or []."""
         rules = self.config.attention_rules[layer]
@@ -405,7 +410,7 @@ def _claim_part(name: str, part: NamePart, module: Module, known: KnownModel) ->
         held = module.outputs.get(part.key, [])
         rank = LEAF if module.is_leaf else CONTAINER
     else:
-        held = [Held(module.inputs[part.key])] if part.key in module.inputs else []
+        held = [Held(module.inputs[part.key])] if part.key in module.inputs else module.states.get(part.key, [])
         rank = INPUT if module.is_leaf else OUTER_INPUT
     if held or not module.stacks:
         return [Claim(one.site, TensorSource(name, one.columns), rank) for one in held]
@@ -462,8 +467,7 @@ def _hidden_states(stack: str, known: KnownModel) -> list[str]:
         number = model.parse_layer_name(step.layer)[1]
         if number is None and step.layer.endswith(".norm"):
             break
-        site = f"{step.layer}.residual" if step.adds_residual else step.layer
-        states = [*states[: 0 if number is None else number + 1], site]
+        states = [*states[: 0 if number is None else number + 1], step.trace_name]
     has_norm = config.stack(stack).final_norm and fact_of(config.family, "RETURNS_LAST_NORM", True)
     return [*states[:-1], f"{stack}.norm"] if has_norm else states
 
@@ -554,7 +558,7 @@ def _fuse_projections(modules: Modules, known: KnownModel) -> None:
             continue
         if stage.kind == "norm":
             module.outputs["1"], module.inputs = [Held(stage.inputs[0])], {}
-        elif site.endswith(".q_projected") and not known.config.attention_rules[stage.layer].latent:
+        elif site.endswith(".q_projected") and not known.cuts_latents(stage.layer):
             layer, parts = stage.layer, known.cut_heads(stage.layer)
             modules[f"{parent}.qkv_proj"] = [Module({"": parts, "0": parts}, module.inputs)]
             joined, rotated = [Held(f"{layer}.joined")], {"0": [Held(f"{layer}.q")], "1": [Held(f"{layer}.k")]}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
+from attnkit.debugger import recurrent_slips
 from attnkit.debugger.sounds import SPECTROGRAMS
 from attnkit.inputs.image_processor import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from attnkit.model.activations import ACTIVATIONS
@@ -78,7 +79,7 @@ def find_slips(graph: Graph, cone: Sequence[Node], dtype: str, named: Collection
     """
     found: dict[str, dict[str, Node]] = {}
     for stage in cone:
-        changes = [*SLIPS[stage.kind](graph, stage)] if stage.kind in SLIPS else []
+        changes = [*SLIPS.get(stage.kind, _no_changes)(graph, stage)]
         changes += block_slips(graph, stage)
         if dtype in ("float32", "float64"):
             changes += rounding_slips(graph, stage)
@@ -677,7 +678,7 @@ def slip_linear(graph: Graph, stage: Node) -> Iterator[Change]:
     if weight in params and params[weight].ndim == 1:
         yield "the factors of the features (LayerScale) are missing", stage.change(missing=(weight,))
     elif weight in params and params[weight].shape[0] == params[weight].shape[1]:
-        yield f"the weight {weight} is transposed", stage.change(transposed=True)
+        yield f"the weight {weight} is transposed", stage.change(transposed=not stage.options.get("transposed"))
     yield from _neighbours(graph, stage)
     if weight in ("w1", "w3") and "w3" in params:
         other = {"w1": ("w3", "b3"), "w3": ("w1", "b1")}[weight]
@@ -685,6 +686,7 @@ def slip_linear(graph: Graph, stage: Node) -> Iterator[Change]:
         for cut, words in CUT.items():
             yield words, stage._replace(kind="cut gate").change(cut=cut, place=int(weight == "w3"))
     yield from _skip_norm(graph, stage)
+    yield from recurrent_slips.slip_query(graph, stage)
     for instead in ("wq", "wk", "wv") if weight in ("wq", "wk", "wv") else ():
         if instead != weight and params[instead].shape == params[weight].shape:
             exchanged = stage.change(names=(instead, f"b{instead[1:]}"))
@@ -1090,7 +1092,7 @@ def slip_shared(graph: Graph, stage: Node) -> Iterator[Change]:
 
 
 def slip_softmax(graph: Graph, stage: Node) -> Iterator[Change]:
-    if "sinks" in graph.core.params[stage.layer]:
+    if "sinks" in graph.core.params.get(stage.layer, {}):
         yield "the sinks are missing", stage.change(missing=("sinks",))
     yield OVER_QUERIES, stage.change(axis=-2)
     yield "softmax is over the heads, not the keys", stage.change(axis=-3)
@@ -1111,10 +1113,11 @@ def slip_activate(graph: Graph, stage: Node) -> Iterator[Change]:
 
 
 def _slip_activation(stage: Node) -> Iterator[Change]:
+    where = next((f", in the {part}" for part in ("bridge", "readout") if f".{part}" in stage.site), "")
     for name in ACTIVATIONS:
         if name != stage.options["activation"]:
             words = NO_ACTIVATION if name == "identity" else f"the activation is {name}"
-            yield f"{words} (expected {stage.options['activation']})", stage.change(activation=name)
+            yield f"{words} (expected {stage.options['activation']}{where})", stage.change(activation=name)
 
 
 def slip_multiply(graph: Graph, stage: Node) -> Iterator[Change]:
@@ -1124,6 +1127,27 @@ def slip_multiply(graph: Graph, stage: Node) -> Iterator[Change]:
     for cut, words in CUT.items():
         changed = stage._replace(kind="cut gate", inputs=(first, first.replace(".activated", ".hidden"), second))
         yield words + AS_READ, changed.change(cut=cut, place=1)
+
+
+def slip_gate(graph: Graph, stage: Node) -> Iterator[Change]:
+    yield from recurrent_slips.slip_gate(graph, stage)
+    yield from _neighbours(graph, stage)
+
+
+def slip_loop(graph: Graph, stage: Node) -> Iterator[Change]:
+    """Slips of a loop: of what it carries, and those of the nodes of its body, all of one name at once."""
+    yield from recurrent_slips.slip_recurrence(graph, stage)
+    found: dict[str, dict[str, Node]] = {}
+    for node in stage.options["body"]:
+        for name, changed in SLIPS.get(node.kind, _no_changes)(graph, node):
+            found.setdefault(name, {})[node.site] = changed
+    once = {frozenset((site, id(node)) for site, node in nodes.items()): name for name, nodes in [*found.items()][::-1]}
+    for name in sorted(once.values(), key=[*found].index):
+        nodes = found[name]
+        changed = stage.change(body=tuple(nodes.get(node.site, node) for node in stage.options["body"]))
+        own = {*stage.inputs, *(node.site for node in stage.options["body"])}
+        reads = {site: None for node in nodes.values() for site in node.inputs if site not in own}
+        yield name, recurrent_slips.read_whole(changed, [one for one in reads if graph.nodes[one].kind == "loop"])
 
 
 def slip_pool(graph: Graph, stage: Node) -> Iterator[Change]:
@@ -1189,6 +1213,9 @@ SLIPS: dict[str, Callable[[Graph, Node], Iterator[Change]]] = {
     "gates": slip_route,
     "experts": slip_experts,
     "add shared": slip_shared,
+    **recurrent_slips.SLIPS,
+    "gate": slip_gate,
+    "loop": slip_loop,
     "pool": slip_pool,
     "logits": slip_logits,
 }

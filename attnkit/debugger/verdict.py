@@ -177,6 +177,8 @@ class Judge:
         base: dict[str, Array] = {}
         measured = self.measure(site, known, base)
         mine = self.mine.fit(site, measured.expected)  # of the same inputs, so that only this stage can differ
+        if site in self.mine.parts:
+            measured = self.measure(site, known, base)
         if mine is None:
             row = StageRow(site, "shape", note=self.mine.problems[site])
             return self.explain_shape(row, known) if why else row

@@ -27,7 +27,7 @@ from tests.fuzz import files
 from tests.fuzz.runner import INTEGERS, Door, check_command
 from tests.places import REFERENCES, folder
 
-MODELS = ("gpt2", "llama", "bert", "t5", "marian", "modernbert", "deberta-v2", "vit")
+MODELS = ("gpt2", "llama", "bert", "t5", "marian", "modernbert", "deberta-v2", "vit", "lstm", "seq2seq")
 SMALL = ("gpt2", "bert")
 DUMPS = REFERENCES / "dumps"
 READ = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "decoder_input_ids", "decoder_attention_mask")
@@ -55,6 +55,7 @@ def whole_dump(family: str) -> Mapping[str, Array]:
         image = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
         graph, arrays = model_graph(core, Inputs(image=image)), {"pixel_values": image}
     else:
+        ids, target = (one % core.config.stack(core.config.stacks[0]).vocab for one in (ids, target))
         graph = model_graph(core, Inputs(ids=ids, target=target, mask=mask.astype(bool)))
         arrays = {"input_ids": ids, "attention_mask": mask}
         arrays |= {"decoder_input_ids": target} if core.config.encoder else {}
