@@ -141,18 +141,18 @@ def scale_places(kernel: Array, lengths: Array) -> Array:
 
 
 def scale_places_backward(grad_output: Array, kernel: Array, lengths: Array) -> tuple[Array, Array]:
-    """Gradients before `scale_places`, of the kernel and the lengths: (E, C, K) -> (E, C, K), (K,).
+    """Gradients of a kernel and of its lengths from that of the scaled kernel.
 
-    With v the weights of a place, n = |v| and u = v / n: dg = dw · u, and dv = g (dw - u (dw · u)) / n.
+    grad_output (E, C, K), kernel (E, C, K), lengths (K,) -> (E, C, K), (K,)
 
-    >>> kernel, lengths = np.array([[[3.0]], [[4.0]]]), np.array([10.0])
-    >>> [one.ravel().round(6).tolist() for one in scale_places_backward(np.array([[[1.0]], [[0.0]]]), kernel, lengths)]
+    >>> dy, kernel = np.array([[[1.0]], [[0.0]]]), np.array([[[3.0]], [[4.0]]])
+    >>> [part.round(4).ravel().tolist() for part in scale_places_backward(dy, kernel, np.array([10.0]))]
     [[1.28, -0.96], [0.6]]
     """
-    norms = np.sqrt((kernel * kernel).sum(axis=(0, 1)))
-    units = kernel / norms
-    dlengths: Array = (grad_output * units).sum(axis=(0, 1))
-    return (grad_output - units * dlengths) * (lengths / norms), dlengths
+    size = np.sqrt((kernel * kernel).sum(axis=(0, 1)))
+    unit = kernel / size
+    along = (unit * grad_output).sum(axis=(0, 1))
+    return (grad_output - unit * along) * (lengths / size), along
 
 
 def find_windows(x: Array, weight: Array, options: Convolution) -> Windows:

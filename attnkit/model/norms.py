@@ -23,7 +23,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text, check_gradient, fit
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.linear import as_rows, sum_rows, sum_to_shape
+from attnkit.model.linear import sum_to_shape
 
 BLOCK = 1 << 16  # elements in a block of rows
 LARGE = 1 << 18  # number of elements from which two cores are faster than one
@@ -97,27 +97,24 @@ def channel_norm(x: Array, gamma: Array | None = None, beta: Array | None = None
 def channel_norm_vjp(
     x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5
 ) -> tuple[Array, Pullback]:
-    """Channel norm, and the function from its gradient to the others.
+    """`channel_norm`, and the function from its gradient to the others.
 
-    x (..., L, C), gamma (C,), beta (C,) -> y (..., L, C), (..., L, C) -> x (..., L, C), gamma, beta (C,)
+    x (..., L, C), gamma (C,), beta (C,) -> (..., L, C), and (..., L, C) -> x (..., L, C), gamma, beta (C,)
 
     >>> x, dy = np.array([[1.0], [1.0], [5.0], [5.0]]), np.array([[4.0], [0.0], [0.0], [0.0]])
-    >>> y, pullback = channel_norm_vjp(x, np.ones(1), np.zeros(1), eps=1e-12)
-    >>> dx, dgamma, dbeta = pullback(dy)
-    >>> dx.ravel().round(4) + 0, dgamma.round(4), dbeta.round(4)  # as layer_norm_vjp of the channel
-    (array([ 1., -1.,  0.,  0.]), array([-4.]), array([4.]))
+    >>> gradients = channel_norm_vjp(x, np.ones(1), eps=1e-12)[1](dy)  # as layer_norm_vjp, down a column
+    >>> (gradients.x.round(4) + 0).ravel().tolist(), gradients.gamma.round(4).tolist()
+    ([1.0, -1.0, 0.0, 0.0], [-4.0])
     """
-    rows, undo = layer_norm_vjp(np.swapaxes(x, -1, -2), eps=eps)
-    normalized = np.swapaxes(rows, -1, -2)
-    y = normalized if gamma is None else normalized * gamma
+    normalized, pullback = layer_norm_vjp(np.swapaxes(x, -1, -2), eps=eps)
 
-    def pullback(grad_output: Array) -> NormGradients:
-        inner = grad_output if gamma is None else grad_output * gamma
-        dx = np.swapaxes(undo(np.ascontiguousarray(np.swapaxes(inner, -1, -2)))[0], -1, -2)
-        totals = np.stack([sum_rows(as_rows(one)) for one in (grad_output * normalized, grad_output)])
-        return NormGradients(np.ascontiguousarray(dx), *_fit_parameters(totals, (gamma, beta), dx.dtype))
+    def undo(grad_output: Array) -> NormGradients:
+        dy = grad_output if gamma is None else grad_output * gamma
+        dx = np.swapaxes(pullback(np.swapaxes(dy, -1, -2)).x, -1, -2)
+        totals = np.stack([grad_output * np.swapaxes(normalized, -1, -2), grad_output])
+        return NormGradients(dx, *_fit_parameters(totals, (gamma, beta), dx.dtype))
 
-    return np.ascontiguousarray(y if beta is None else y + beta), pullback
+    return channel_norm(x, gamma, beta, eps=eps), undo
 
 
 def layer_norm_vjp(

@@ -11,7 +11,7 @@ from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import FIXED, LANES, PLAIN, Products
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, scaled
-from attnkit.model.pooling import first_token, pool_classified
+from attnkit.model.pooling import HEAD_POOLINGS, first_token
 from attnkit.model.sampling import logits
 from attnkit.model.transformer import normalize, run
 
@@ -58,11 +58,11 @@ def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None, products: 
 
     x (..., T, D), mask (..., 1, T) -> (..., 1, P)
     """
-    pooling = model.config.pooling
-    if pooling == "pooler":
+    config = model.config
+    if config.pooling == "pooler":
         return pool_first(model, x, hook, products)[..., None, :]
-    before = model.config.patches.before if model.config.patches else 0
-    return pool_classified(x, real_places(x, mask), pooling, before)[..., None, :]
+    before = config.patches.before if config.patches else 0
+    return HEAD_POOLINGS[config.pooling].pool(x, real_places(x, mask), before)[..., None, :]
 
 
 def real_places(x: Array, mask: Array | None) -> Array:

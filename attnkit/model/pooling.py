@@ -1,6 +1,7 @@
 """Pooling: one vector of the hidden states of a text."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -120,21 +121,6 @@ def concat_pool_backward(grad_output: Array, x: Array, real: Array) -> Array:
         where = np.broadcast_to(where, part.shape)
         np.put_along_axis(gradient, where, np.take_along_axis(gradient, where, axis=-2) + part, axis=-2)
     return gradient
-
-
-def pool_classified(x: Array, real: Array, kind: str, before: int = 0) -> Array:
-    """The vector that a classifier of whole texts or images reads, by a value of `Config.pooling` but "pooler".
-
-    x (..., T, D), real (..., T), before: number of tokens before the patches of an image -> (..., P)
-
-    >>> pool_classified(np.array([[1.0], [3.0]]), np.array([True, True]), "mean")
-    array([2.])
-    """
-    if kind == "first":
-        return first_token(x)
-    if kind == "patches":
-        return patch_pool(x, before)
-    return {"mean": mean_pool, "last": last_token}.get(kind, concat_pool)(x, real)
 
 
 def find_marked_tokens(ids: Array, real: Array | None, end: int | None) -> Array:
@@ -261,6 +247,38 @@ POOLINGS: dict[str, Callable[[Array, Array], Array]] = {
     "mean-sqrt": mean_sqrt_pool,
     "weighted-mean": weighted_mean_pool,
     "last": last_token,
+}
+
+
+class HeadPooling(NamedTuple):
+    """The vector that a head reads, of x (..., T, D), and its adjoint.
+
+    pool      (x, real tokens (..., T), number of tokens before the patches) -> (..., P)
+    backward  (gradient of the vector, x, real tokens, number of tokens before the patches) -> (..., T, D)
+    """
+
+    pool: Callable[[Array, Array, int], Array]
+    backward: Callable[[Array, Array, Array, int], Array]
+
+
+# Config.pooling -> the vector that the head reads; "pooler" is a layer
+HEAD_POOLINGS = {
+    "first": HeadPooling(
+        lambda x, real, before: first_token(x), lambda dy, x, real, before: first_token_backward(dy, x.shape)
+    ),
+    "patches": HeadPooling(
+        lambda x, real, before: patch_pool(x, before),
+        lambda dy, x, real, before: patch_pool_backward(dy, x.shape, before),
+    ),
+    "mean": HeadPooling(
+        lambda x, real, before: mean_pool(x, real), lambda dy, x, real, before: mean_pool_backward(dy, real)
+    ),
+    "last": HeadPooling(
+        lambda x, real, before: last_token(x, real), lambda dy, x, real, before: last_token_backward(dy, real)
+    ),
+    "concat": HeadPooling(
+        lambda x, real, before: concat_pool(x, real), lambda dy, x, real, before: concat_pool_backward(dy, x, real)
+    ),
 }
 
 

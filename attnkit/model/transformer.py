@@ -18,16 +18,17 @@ from attnkit.model.config import (
     AttentionRules,
     Config,
     ConvolutionLayer,
+    PatchConfig,
     StackConfig,
     Step,
     layer_steps,
     parse_layer_name,
 )
 from attnkit.model.context import Context, Model, Params
-from attnkit.model.convolution import convolve, scale_places
+from attnkit.model.convolution import convolve, scale_places, scale_places_backward
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, rounded, working
-from attnkit.model.embedding import embed
+from attnkit.model.embedding import embed, embed_backward
 from attnkit.model.experts import Experts, mix_experts
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.head_views import merge_heads
@@ -35,7 +36,13 @@ from attnkit.model.hooks import apply_hook, scoped
 from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
 from attnkit.model.linear import add, linear, scaled
 from attnkit.model.norms import Normalized, channel_norm, layer_norm, rms_norm
-from attnkit.model.patch_embedding import add_register_rows, extract_patches, interpolate_positions
+from attnkit.model.patch_embedding import (
+    add_register_rows,
+    extract_patches,
+    extract_patches_backward,
+    interpolate_positions,
+    interpolate_positions_backward,
+)
 from attnkit.model.positions import (
     add_positions,
     alibi_slopes,
@@ -147,6 +154,17 @@ def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> 
     return np.concatenate([*first, rows], axis=-2), grid
 
 
+def cut_patches_backward(dpatches: Array, shape: tuple[int, ...], cut: PatchConfig) -> Array:
+    """Gradient of an image from that of its patches; 0 where it has none.
+
+    dpatches (..., P, C * patch_height * patch_width) -> shape (..., C, height, width)
+    """
+    gradient = np.zeros(shape, dpatches.dtype)
+    covered = cut.covered(gradient)
+    covered[...] = extract_patches_backward(dpatches, covered.shape, cut.patch_height, cut.patch_width)
+    return gradient
+
+
 def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Array:
     """Add absolute positions to x, if the model has any.
 
@@ -192,6 +210,22 @@ def position_encoding(
         check_size(model.config, where, layer)
     table = add_register_rows(table, cut.registers) if cut else table
     return lambda part: learned_positions(part + positions.first, table)
+
+
+def position_encoding_backward(
+    model: Model, layer: str, gradient: Array, where: Array, grid: tuple[int, int] | None
+) -> Array | None:
+    """Gradient of the table of a model from that of `position_encoding`; None for sinusoids.
+
+    gradient (T, D) or (B, T, D) at positions where (T,) or (B, T) -> (P, D)
+    """
+    positions, cut, grids = model.config.positions, model.config.patches, changed_grid(model.config, grid)
+    if positions.kind != "learned":
+        return None
+    size = gradient.shape[-2] if cut else len(model.params[layer]["table"])
+    table = embed_backward(gradient, where + positions.first, size, "position")
+    table = np.delete(table, np.s_[1 : 1 + cut.registers], axis=0) if cut else table
+    return interpolate_positions_backward(table, *grids, antialias=cut.antialias) if cut and grids else table
 
 
 def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int, int, int] | None:
@@ -346,14 +380,25 @@ def alibi(config: Config, rules: AttentionRules, keys: int, mask: Array | None, 
 
 def disentangled_positions(model: Model, layer: str, queries: int, context: Context) -> RelativePositions:
     """Distances between the tokens of a stack, and projections of one layer."""
-    name, number, _ = parse_layer_name(layer)
     positions, params = model.config.positions, model.params
     keys = np.arange(context.past + queries)
     index = distance_rows(keys[context.past :], keys, positions.buckets, positions.max_distance)
-    own = params[layer if positions.shares_projections else f"{name}.{number}.relative"]
+    table, own = (params[relative_layer(model.config, layer, name)] for name in ("table", "wk"))
     used = [f"{kind}{'k' if term == 'c2p' else 'q'}" for term in positions.terms for kind in "wb"]
     projections = {key: own[key] for key in used if key in own}
-    return RelativePositions(index, **params[f"{name}.relative"], eps=model.config.eps, **projections)
+    return RelativePositions(index, **table, eps=model.config.eps, **projections)
+
+
+def relative_layer(config: Config, layer: str, name: str) -> str:
+    """The layer that holds a parameter of the disentangled positions of a layer of attention.
+
+    >>> [relative_layer(Config("", 2), "encoder.1.self", name) for name in ("table", "wk")]
+    ['encoder.relative', 'encoder.1.relative']
+    """
+    stack, number, _ = parse_layer_name(layer)
+    if name in ("table", "gamma", "beta"):
+        return f"{stack}.relative"
+    return layer if config.positions.shares_projections else f"{stack}.{number}.relative"
 
 
 def position_buckets(config: Config, name: str, past: int, queries: int) -> Array:
@@ -368,18 +413,19 @@ def _over_heads(mask: Array | None) -> Array | None:
 
 
 def _conv(model: Model, layer: str, x: Array, context: Context) -> Array:
-    inner = convolve_frames(model, layer, x, context)
-    return apply_hook(context.hook, layer, apply_activation(model.config.convolution(layer).activation, inner))
+    cut, inner = model.config.convolution(layer), convolve_frames(model, layer, x, context)
+    if cut.norm:
+        inner = apply_hook(context.hook, f"{layer}.normalized", normalize_channels(inner, model.params[layer], cut))
+    return apply_hook(context.hook, layer, apply_activation(cut.activation, inner))
 
 
 def convolve_frames(model: Model, layer: str, x: Array, context: Context) -> Array:
-    """The convolution of a layer before its activation: x (..., F, C), or samples (..., F) -> (..., F', D)."""
+    """The convolution of a layer before its norm: x (..., F, C), or samples (..., F) -> (..., F', D)."""
     cut, params = model.config.convolution(layer), model.params[layer]
     frames = x.astype(context.dtype or x.dtype, copy=False)
     frames = frames[..., None] if cut.reads_samples else frames
     y = convolve(frames, find_kernel(params, cut, working(frames)), params.get("b"), cut.options)["output"]
-    y = apply_hook(context.hook, f"{layer}.convolved", y)
-    return apply_hook(context.hook, f"{layer}.normalized", normalize_channels(y, params, cut)) if cut.norm else y
+    return apply_hook(context.hook, f"{layer}.convolved", y)
 
 
 def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer, dtype: DType) -> Array:
@@ -389,6 +435,15 @@ def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer, dtype: DType
     """
     kernel: Array = params["w"].T.reshape(cut.filters, -1, cut.size)
     return scale_places(kernel.astype(np.float64), params["g"]).astype(dtype) if cut.is_scaled else kernel
+
+
+def find_kernel_backward(gradient: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> dict[str, Array]:
+    """Gradients of the parameters from that of `find_kernel`: (D, C, K) -> {"w": (C * K, D), "g": (K,)}."""
+    lengths = {}
+    if cut.is_scaled:
+        kernel = params["w"].T.reshape(cut.filters, -1, cut.size)
+        gradient, lengths["g"] = scale_places_backward(gradient, kernel, params["g"])
+    return {"w": gradient.reshape(len(gradient), -1).T, **lengths}
 
 
 def normalize_channels(x: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
@@ -417,7 +472,16 @@ def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
 def layer_experts(model: Model, layer: str) -> Experts:
     """The router and the networks of a layer that is a mixture of experts."""
     name, params = layer.removesuffix(".ffn"), model.params
-    return Experts(params[layer], lambda number: params[f"{name}.expert.{number}"], params.get(f"{name}.shared"))
+    return Experts(params[layer], lambda number: params[expert_layer(layer, number)], params.get(f"{name}.shared"))
+
+
+def expert_layer(layer: str, number: int) -> str:
+    """The layer that holds the parameters of an expert.
+
+    >>> expert_layer("decoder.0.ffn", 3)
+    'decoder.0.expert.3'
+    """
+    return f"{layer.removesuffix('.ffn')}.expert.{number}"
 
 
 def _rnn(model: Model, layer: str, x: Array, context: Context) -> Array:

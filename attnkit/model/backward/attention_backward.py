@@ -373,15 +373,20 @@ def _undo_norm(
     heads = grad_output.shape[-3]
     projected = linear(cast(x, grad_output.dtype), params.get(f"w{letter}"), params.get(f"b{letter}"))
     if options.norm is None or letter == "v":
-        return _undo_clip(grad_output, view_heads(projected, heads), options.clip), {}
+        return undo_clip(grad_output, view_heads(projected, heads), options.clip), {}
     names = (f"gamma_{letter}", f"beta_{letter}")
     y, pullback = normalize_heads_vjp(projected, params.get(names[0]), params.get(names[1]), heads, options.norm)
-    gradient = apply_hook(hook, f"{letter}_normed", _undo_clip(grad_output, y, options.clip))
+    gradient = apply_hook(hook, f"{letter}_normed", undo_clip(grad_output, y, options.clip))
     dx, *parts = pullback(gradient)
     return view_heads(dx, heads), {name: part for name, part in zip(names, parts, strict=True) if part is not None}
 
 
-def _undo_clip(grad_output: Array, x: Array, clip: float) -> Array:
+def undo_clip(grad_output: Array, x: Array, clip: float) -> Array:
+    """Gradient of x from that of x clipped to -clip … clip; 0: it is not clipped.
+
+    >>> undo_clip(np.array([5.0, 7.0]), np.array([1.0, 3.0]), 2.0).tolist()
+    [5.0, 0.0]
+    """
     return np.where(np.abs(x) <= clip, grad_output, 0) if clip else grad_output
 
 

@@ -22,7 +22,7 @@ from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_projection
 from attnkit.model.config import Config, PatchConfig, Step, parse_layer_name
 from attnkit.model.context import Context, Model
-from attnkit.model.convolution import convolve, convolve_backward, scale_places_backward
+from attnkit.model.convolution import convolve_backward
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array, working
 from attnkit.model.embedding import embed_backward
@@ -32,17 +32,22 @@ from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.kernels.products import PLAIN
 from attnkit.model.linear import as_rows, scaled, sum_to_shape
 from attnkit.model.norms import channel_norm_vjp, layer_norm_vjp, rms_norm_vjp
-from attnkit.model.patch_embedding import extract_patches, extract_patches_backward, interpolate_positions_backward
+from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.positions import add_positions_backward, t5_bias_backward
 from attnkit.model.transformer import (
     absolute_positions,
     apply_step,
     attention_arguments,
     attention_source,
-    changed_grid,
+    convolve_frames,
+    cut_patches_backward,
+    expert_layer,
     find_kernel,
+    find_kernel_backward,
     layer_experts,
     position_buckets,
+    position_encoding_backward,
+    relative_layer,
     run,
     segments,
 )
@@ -146,16 +151,12 @@ def _embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Ar
     layer, config, params = step.layer, model.config, model.params[step.layer]
 
     def undo_patches(dy: Array, reverse: Reverse, cut: PatchConfig) -> Array:
-        before, height, width = cut.before, cut.patch_height, cut.patch_width
-        patches = extract_patches(cut.covered(x), height, width)
+        before, patches = cut.before, extract_patches(cut.covered(x), cut.patch_height, cut.patch_width)
         dpatches = undo_projection(model, layer, dy[..., before:, :], patches, reverse)
         lead = {"cls": dy[..., 0, :], "registers": dy[..., 1:before, :]}
         gradients = {name: sum_to_shape(part, params[name].shape) for name, part in lead.items() if name in params}
         reverse.add(layer, gradients)
-        gradient = np.zeros(x.shape, dpatches.dtype)
-        covered = cut.covered(gradient)
-        covered[...] = extract_patches_backward(dpatches, covered.shape, height, width)
-        return gradient
+        return cut_patches_backward(dpatches, x.shape, cut)
 
     def undo(dy: Array, reverse: Reverse) -> Array:
         dy = apply_hook(reverse.hook, layer, dy)
@@ -178,18 +179,9 @@ def _positions_vjp(model: Model, step: Step, x: Array, context: Context) -> tupl
         if config.positions.kind not in ("learned", "sinusoidal"):
             return dy
         dy = apply_hook(reverse.hook, layer, dy)
-        if config.positions.kind == "learned":
-            where = absolute_positions(x, context) + config.positions.first
-            grids = changed_grid(config, context.grid)
-            cut = config.patches
-            size = dy.shape[-2] if cut else len(model.params[layer]["table"])
-            encoding = add_positions_backward(dy, (*where.shape, dy.shape[-1]))
-            gradient = embed_backward(encoding, where, size, "position")
-            if cut:
-                gradient = np.delete(gradient, np.s_[1 : 1 + cut.registers], axis=0)
-            if cut and grids:
-                gradient = interpolate_positions_backward(gradient, *grids, antialias=cut.antialias)
-            reverse.add(layer, {"table": gradient})
+        where = absolute_positions(x, context)
+        encoding = add_positions_backward(dy, (*where.shape, dy.shape[-1]))
+        reverse.add(layer, {"table": position_encoding_backward(model, layer, encoding, where, context.grid)})
         return dy
 
     return apply_step(model, step, x, context), undo
@@ -226,12 +218,10 @@ def _attend_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
 def add_relative_gradients(config: Config, layer: str, inputs: Mapping[str, Array], reverse: Reverse) -> None:
     """Add the gradients of disentangled positions, which attention returns, too."""
-    stack, number, _ = parse_layer_name(layer)
-    own = layer if config.positions.shares_projections else f"{stack}.{number}.relative"
     for name, gradient in inputs.items():
         kind, _, parameter = name.partition("relative.")
         if not kind and parameter:
-            reverse.add(f"{stack}.relative" if parameter in ("table", "gamma", "beta") else own, {parameter: gradient})
+            reverse.add(relative_layer(config, layer, parameter), {parameter: gradient})
 
 
 def _ffn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
@@ -269,7 +259,7 @@ def _mixture_vjp(
         gradients = pullback(dy, scoped(reverse.hook, layer))
         reverse.add(layer, gradients.router)
         for number, one in gradients.experts.items():
-            reverse.add(f"{name}.expert.{number}", one)
+            reverse.add(expert_layer(layer, number), one)
         reverse.add(f"{name}.shared", gradients.shared)
         return gradients.x
 
@@ -285,29 +275,21 @@ def _linear_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
 def _conv_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, params, cut = step.layer, model.params[step.layer], model.config.convolution(step.layer)
-    frames = x.astype(context.dtype or x.dtype, copy=False)
-    frames = frames[..., None] if cut.reads_samples else frames
-    kernel = find_kernel(params, cut, working(frames))
-    convolved = convolve(frames, kernel, params.get("b"), cut.options)["output"]
-    inner = convolved = apply_hook(context.hook, f"{layer}.convolved", convolved)
+    inner, undo_norm = convolve_frames(model, layer, x, context), None
     if cut.norm:
-        norm_vjp = channel_norm_vjp if cut.norm == "channel" else layer_norm_vjp
-        inner, undo_norm = norm_vjp(convolved, params.get("gamma"), params.get("beta"))
+        norm = channel_norm_vjp if cut.norm == "channel" else layer_norm_vjp
+        inner, undo_norm = norm(inner, params.get("gamma"), params.get("beta"))
         inner = apply_hook(context.hook, f"{layer}.normalized", inner)
 
     def undo(dy: Array, reverse: Reverse) -> Array:
-        dy, gradients = activation_backward(cut.activation, apply_hook(reverse.hook, layer, dy), inner), {}
-        if cut.norm:
-            dy, dgamma, dbeta = undo_norm(apply_hook(reverse.hook, f"{layer}.normalized", dy))
-            gradients = {"gamma": dgamma, "beta": dbeta}
-        dy = apply_hook(reverse.hook, f"{layer}.convolved", dy)
-        dx, dw, gradients["b"] = convolve_backward(dy, frames, kernel, cut.options)
-        if cut.is_scaled:
-            stored = params["w"].T.reshape(kernel.shape).astype(np.float64)
-            dw, gradients["g"] = (one.astype(dy.dtype) for one in scale_places_backward(dw, stored, params["g"]))
-        gradients["w"] = dw.reshape(len(dw), -1).T
-        reverse.add(layer, {name: one for name, one in gradients.items() if name in params})
-        return dx[..., 0] if cut.reads_samples else dx
+        dy = activation_backward(cut.activation, apply_hook(reverse.hook, layer, dy), inner)
+        if undo_norm:
+            dy, gamma, beta = undo_norm(apply_hook(reverse.hook, f"{layer}.normalized", dy))
+            reverse.add(layer, {"gamma": gamma, "beta": beta})
+        dy, frames = apply_hook(reverse.hook, f"{layer}.convolved", dy), x[..., None] if cut.reads_samples else x
+        dx, dkernel, db = convolve_backward(dy, frames, find_kernel(params, cut, working(x)), cut.options)
+        reverse.add(layer, find_kernel_backward(dkernel, params, cut) | ({"b": db} if "b" in params else {}))
+        return dx.reshape(x.shape)
 
     return apply_hook(context.hook, layer, apply_activation(cut.activation, inner)), undo
 

@@ -17,14 +17,7 @@ from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.threads import single_blas
 from attnkit.model.linear import linear, scaled
 from attnkit.model.output_head import head_logits, pool_first, pool_head, real_places
-from attnkit.model.pooling import (
-    concat_pool_backward,
-    first_token,
-    first_token_backward,
-    last_token_backward,
-    mean_pool_backward,
-    patch_pool_backward,
-)
+from attnkit.model.pooling import HEAD_POOLINGS, first_token, first_token_backward
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,18 +161,11 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, 
 
 def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None) -> Array:
     """Undo the pooling of a head: (..., P), x (..., T, D) -> (..., T, D)."""
-    pooling = model.config.pooling
-    if pooling == "pooler":
+    config = model.config
+    if config.pooling == "pooler":
         return pool_first_backward(model, x, grad_output, reverse)
-    if pooling == "first":
-        return first_token_backward(grad_output, x.shape)
-    if pooling == "patches" and model.config.patches:
-        return patch_pool_backward(grad_output, x.shape, model.config.patches.before)
-    if pooling == "mean":
-        return mean_pool_backward(grad_output, real_places(x, mask))
-    if pooling == "last":
-        return last_token_backward(grad_output, real_places(x, mask))
-    return concat_pool_backward(grad_output, x, real_places(x, mask))
+    before = config.patches.before if config.patches else 0
+    return HEAD_POOLINGS[config.pooling].backward(grad_output, x, real_places(x, mask), before)
 
 
 def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:

@@ -6,18 +6,21 @@ from typing import Any
 import numpy as np
 
 from attnkit.model import masks, transformer
+from attnkit.model.backward.attention_backward import normalize_heads_vjp, sinks_backward, undo_clip
 from attnkit.model.config import AttentionRules
 from attnkit.model.context import Context
 from attnkit.model.dense_attention import LatentConfig, add_sinks
 from attnkit.model.dtypes import Array, rounded
-from attnkit.model.graph.linear import apply_linear, scale_and_shift, standardize
+from attnkit.model.graph.linear import apply_linear, apply_linear_backward, scale_and_shift, standardize
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope, stack_sizes
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.intermediates import STEPS
-from attnkit.model.positions import t5_bias
-from attnkit.model.relative import relative_scores
+from attnkit.model.linear import sum_to_shape
+from attnkit.model.positions import t5_bias, t5_bias_backward
+from attnkit.model.relative import RelativePositions, relative_scores, relative_scores_backward
 from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies, rotate
-from attnkit.model.softmax import log_sum_exp, softmax
+from attnkit.model.scores import dot_backward, product_backward
+from attnkit.model.softmax import log_sum_exp, softmax, softmax_backward
 
 
 def cut_fused(scope: Scope, flat: Sequence[Array]) -> Array:
@@ -48,6 +51,11 @@ def _heads(scope: Scope, x: Array, *fused: Array) -> Array:
     return turn(scope, y)
 
 
+def _undo_heads(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    dy = undo_clip(turn_back(scope, dy), split_heads_of(scope, x), scope.option("clip", 0.0))
+    return [dy if scope.option("splits") == "before" else merge_heads(dy)]
+
+
 def split_heads_of(scope: Scope, x: Array) -> Array:
     """Split the features of each token into heads."""
     count = scope.option("heads")
@@ -67,6 +75,11 @@ def turn(scope: Scope, x: Array) -> Array:
     return np.ascontiguousarray(x)
 
 
+def turn_back(scope: Scope, dy: Array) -> Array:
+    """The gradient of heads (B, H, T, K) from that of the rotated ones: the rotation in the other direction."""
+    return turn(scope._replace(node=scope.node.change(direction=-scope.option("direction", 1))), dy)
+
+
 def turn_once(scope: Scope, x: Array) -> Array:
     """Rotate the first features of a head, or the last, or by a slip the first ones of both halves."""
     width = scope.option("width", x.shape[-1])
@@ -83,7 +96,8 @@ def _angles(scope: Scope, width: int) -> tuple[Array, Array]:
     """Cosines and sines of the rotation of a stage."""
     rope, where = scope.option("rope"), np.asarray(scope.option("where"))
     if (places := scope.option("places")) is not None:
-        return grid_angles(places, width, rope)
+        cos, sin = grid_angles(places, width, rope)
+        return cos, sin * scope.option("direction", 1)
     length = scope.option("length")  # of all texts; None: each has its own
     base = scope.option("base_width", width)
     frequencies, factor = rope_frequencies(base, rope, length) if length else batch_frequencies(base, rope, where)
@@ -116,6 +130,14 @@ def _norm_heads(scope: Scope, x: Array) -> Array:
     return view_heads(scale_and_shift(scope, y, gamma, beta), heads)
 
 
+def _undo_norm_heads(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    names, heads, norm = scope.option("names"), scope.option("heads"), scope.option("norm")
+    gamma, beta = map(scope.parameter, names)
+    dx, *parts = normalize_heads_vjp(x, gamma, beta, heads, norm)[1](dy)
+    scope.add(scope.node.layer, dict(zip(names, parts, strict=True)))
+    return [dx]
+
+
 def _latent_keys(scope: Scope, content: Array, shared: Array) -> Array:
     """Keys of latent attention, whose last features all heads share: (B, T, H*C), (B, T, P) -> (B, H, T, C + P)."""
     own = split_heads_of(scope, content)
@@ -123,8 +145,17 @@ def _latent_keys(scope: Scope, content: Array, shared: Array) -> Array:
     return turn(scope, np.concatenate(both, axis=-1))
 
 
+def _undo_latent_keys(scope: Scope, dy: Array, y: Array, content: Array, shared: Array) -> list[Array]:
+    own, rotary = np.split(turn_back(scope, dy), [y.shape[-1] - shared.shape[-1]], axis=-1)
+    return [merge_heads(own), rotary.sum(axis=-3)]
+
+
 def _scores(scope: Scope, q: Array, k: Array) -> Array:
     return q @ np.swapaxes(repeat_heads(scope, k, q.shape[-3]), -1, -2)
+
+
+def _undo_scores(scope: Scope, dy: Array, y: Array, q: Array, k: Array) -> list[Array]:
+    return [*dot_backward(dy, q, k, {})[:2]]
 
 
 def repeat_heads(scope: Scope, x: Array, heads: int) -> Array:
@@ -139,6 +170,11 @@ def repeat_heads(scope: Scope, x: Array, heads: int) -> Array:
 def cap(scope: Scope, x: Array) -> Array:
     softcap = scope.option("softcap", 0.0)
     return softcap * np.tanh(x / softcap) if softcap else x
+
+
+def cap_backward(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    softcap = scope.option("softcap", 0.0)
+    return [dy * (1 - np.square(y / softcap)) if softcap else dy]
 
 
 def _mask(scope: Scope, x: Array, *pair: Array) -> Array:
@@ -159,6 +195,26 @@ def _mask(scope: Scope, x: Array, *pair: Array) -> Array:
     return masks.mask_block(x, allowed, scope.option("fill", -np.inf))
 
 
+def _undo_mask(scope: Scope, dy: Array, y: Array, x: Array, *pair: Array) -> list[Array]:
+    """Gradients of scores, and of q and k where positions multiply them; those of tables of positions are added."""
+    rules: AttentionRules = scope.option("rules")
+    dy = np.where(np.isneginf(y), 0, dy)
+    if rules.relative == "t5" and not rules.is_cross:
+        layer, queries = f"{rules.stack}.bias", y.shape[-2]
+        size = len(scope.core.params[layer]["table"])
+        buckets = transformer.position_buckets(scope.config, rules.stack, 0, queries)
+        bias = sum_to_shape(dy, y.shape[-3:])
+        scope.add(layer, {"table": t5_bias_backward(bias, buckets, size)})
+    if not pair:
+        return [dy]
+    q, k = pair
+    parts = relative_scores_backward(dy * rules.factor, q, k, _distances(scope, y.shape[-2]))
+    both = [parts.pop(name) for name in "qk"]
+    for name, part in parts.items():
+        scope.add(transformer.relative_layer(scope.config, scope.node.layer, name), {name: part})
+    return [dy, *both]
+
+
 def _relative_bias(scope: Scope, rules: AttentionRules, queries: int, pair: Sequence[Array]) -> Array:
     """What relative positions add to scores: (H, T, S) or (B, H, T, S)."""
     core = scope.core
@@ -171,14 +227,19 @@ def _relative_bias(scope: Scope, rules: AttentionRules, queries: int, pair: Sequ
         buckets = transformer.position_buckets(scope.config, rules.stack, 0, queries)
         return scope.convert(t5_bias(buckets, core.params[f"{rules.stack}.bias"]["table"]))
     q, k = pair
-    relative = transformer.disentangled_positions(core, scope.node.layer, queries, Context())
+    scores: Array = relative_scores(q, k, _distances(scope, queries)) * rules.factor
+    return scores
+
+
+def _distances(scope: Scope, queries: int) -> RelativePositions:
+    """The embeddings of distances of a layer in the precision of the computation."""
+    relative = transformer.disentangled_positions(scope.core, scope.node.layer, queries, Context())
     tables: dict[str, Any] = {
         name: scope.convert(one)
         for name, one in relative._asdict().items()
         if isinstance(one, np.ndarray) and one.dtype.kind == "f"
     }
-    scores: Array = relative_scores(q, k, relative._replace(**tables)) * rules.factor
-    return scores
+    return relative._replace(**tables)
 
 
 def _softmax(scope: Scope, x: Array) -> Array:
@@ -191,8 +252,19 @@ def _softmax(scope: Scope, x: Array) -> Array:
     return result
 
 
+def _undo_softmax(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    if (sinks := scope.parameter("sinks")) is not None:
+        saved = {"heads": y, "lse": add_sinks(log_sum_exp(x), sinks)[1]}
+        scope.add(scope.node.layer, {"sinks": sinks_backward(dy, sinks, saved)})
+    return [softmax_backward(dy, y)]
+
+
 def _mix(scope: Scope, weights: Array, v: Array) -> Array:
     return weights @ repeat_heads(scope, v, weights.shape[-3])
+
+
+def _undo_mix(scope: Scope, dy: Array, y: Array, weights: Array, v: Array) -> list[Array]:
+    return [*product_backward(dy, weights, v)]
 
 
 def _join(scope: Scope, x: Array) -> Array:
@@ -201,36 +273,50 @@ def _join(scope: Scope, x: Array) -> Array:
     return merge_heads(x)
 
 
+def _undo_join(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [view_heads(dy, x.shape[-3])]
+
+
 KINDS = {
     "expand": Kind(
         value=apply_linear,
+        pullback=apply_linear_backward,
     ),
     "norm of heads": Kind(
         value=_norm_heads,
+        pullback=_undo_norm_heads,
     ),
     "heads": Kind(
         value=_heads,
+        pullback=_undo_heads,
     ),
     "latent keys": Kind(
         value=_latent_keys,
+        pullback=_undo_latent_keys,
     ),
     "scores": Kind(
         value=_scores,
+        pullback=_undo_scores,
     ),
     "cap": Kind(
         value=cap,
+        pullback=cap_backward,
     ),
     "mask": Kind(
         value=_mask,
+        pullback=_undo_mask,
     ),
     "softmax": Kind(
         value=_softmax,
+        pullback=_undo_softmax,
     ),
     "mix": Kind(
         value=_mix,
+        pullback=_undo_mix,
     ),
     "join": Kind(
         value=_join,
+        pullback=_undo_join,
     ),
 }
 

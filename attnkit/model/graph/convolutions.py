@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model.config import POSITION_CONVOLUTION, Config, ConvolutionLayer
+from attnkit.model.config import POSITION_CONVOLUTION, Config
 from attnkit.model.context import Model
-from attnkit.model.convolution import convolve
+from attnkit.model.convolution import convolve, convolve_backward
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.linear import scale_and_shift, standardize
 from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Place, Scope
+from attnkit.model.norms import channel_norm_vjp, layer_norm_vjp
 from attnkit.model.spectrogram import log_mel, pad_sound
-from attnkit.model.transformer import find_kernel
+from attnkit.model.transformer import find_kernel, find_kernel_backward
 
 VARIANCE = 1e-7  # added to the variance of the samples of a sound
 
@@ -29,11 +30,26 @@ def _samples(scope: Scope, sound: Array) -> Array:
     return standardize(scope, sound, "layer", scope.option("eps")) if scope.option("standardizes") else sound
 
 
+def _undo_samples(scope: Scope, dy: Array, y: Array, sound: Array) -> list[Array]:
+    return [layer_norm_vjp(sound, eps=scope.option("eps"))[1](dy).x if scope.option("standardizes") else dy]
+
+
 def _convolve(scope: Scope, x: Array) -> Array:
     """The windows of frames times a kernel: (B, F, C), or samples (B, T) -> (B, F', D)."""
-    cut: ConvolutionLayer = scope.option("cut")
-    params = {name: one for name in "wgb" if (one := scope.parameter(name)) is not None}
+    cut, params = scope.option("cut"), _kernel_parameters(scope)
     return convolve(as_frames(scope, x), find_kernel(params, cut, x.dtype), params.get("b"), cut.options)["output"]
+
+
+def _kernel_parameters(scope: Scope) -> dict[str, Array]:
+    return {name: one for name in "wgb" if (one := scope.parameter(name)) is not None}
+
+
+def _undo_convolve(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    cut, params, real = scope.option("cut"), _kernel_parameters(scope), scope.option("real")
+    kernel = find_kernel(params, cut, x.dtype)
+    dx, dkernel, db = convolve_backward(dy, as_frames(scope, x), kernel, cut.options)
+    scope.add(scope.node.layer, find_kernel_backward(dkernel, params, cut) | ({"b": db} if "b" in params else {}))
+    return [(dx if real is None else np.where(real[..., None], dx, 0)).reshape(x.shape)]
 
 
 def as_frames(scope: Scope, x: Array) -> Array:
@@ -53,18 +69,28 @@ def _norm_channels(scope: Scope, x: Array) -> Array:
     return scale_and_shift(scope, y, *map(scope.parameter, scope.option("names")))
 
 
+def _undo_norm_channels(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    gamma, beta = map(scope.parameter, scope.option("names"))
+    dx, *parts = channel_norm_vjp(x, gamma, beta, eps=scope.option("eps"))[1](dy)
+    scope.add(scope.node.layer, dict(zip(scope.option("names"), parts, strict=True)))
+    return [dx]
+
+
 KINDS = {
     "spectrogram": Kind(
         value=_spectrogram,
     ),
     "samples": Kind(
         value=_samples,
+        pullback=_undo_samples,
     ),
     "convolve": Kind(
         value=_convolve,
+        pullback=_undo_convolve,
     ),
     "norm of channels": Kind(
         value=_norm_channels,
+        pullback=_undo_norm_channels,
     ),
 }
 

@@ -7,7 +7,9 @@ import numpy as np
 from attnkit.model import transformer
 from attnkit.model.config import PatchConfig
 from attnkit.model.dtypes import Array
+from attnkit.model.embedding import embed_backward
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
+from attnkit.model.linear import sum_to_shape
 from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
 
 
@@ -18,11 +20,28 @@ def _words(scope: Scope, ids: Array) -> Array:
     return scaled
 
 
+def _undo_words(scope: Scope, dy: Array, y: Array, ids: Array) -> list[None]:
+    size = len(scope.core.params[scope.node.layer]["table"])
+    scope.add(scope.node.layer, {"table": embed_backward(dy, ids, size)})
+    return [None]
+
+
 def _types(scope: Scope, words: Array) -> Array:
-    segments, table = scope.inputs.types, scope.core.params[scope.node.layer]["types"]
+    table = scope.core.params[scope.node.layer]["types"]
+    return scope.convert(np.zeros_like(table) if scope.option("absent") else table)[_segments(scope, words)]
+
+
+def _segments(scope: Scope, words: Array) -> Array:
+    segments = scope.inputs.types
     if segments is None or scope.option("all_first"):
         segments = np.zeros(words.shape[:-1], np.int64)
-    return scope.convert(np.zeros_like(table) if scope.option("absent") else table)[segments]
+    return segments
+
+
+def _undo_types(scope: Scope, dy: Array, y: Array, words: Array) -> list[None]:
+    size = len(scope.core.params[scope.node.layer]["types"])
+    scope.add(scope.node.layer, {"types": embed_backward(dy, _segments(scope, words), size)})
+    return [None]
 
 
 def _patches(scope: Scope, image: Array) -> Array:
@@ -35,6 +54,13 @@ def _patches(scope: Scope, image: Array) -> Array:
     inner = patches.reshape(len(image), rows, columns, cut.channels, cut.patch_height, cut.patch_width)
     order = scope.option("order", (0, 1, 2, 3, 4))  # of rows, columns, channels, and rows and columns of a patch
     return scope.linear(inner.transpose(0, *(1 + at for at in order)).reshape(patches.shape), "w", "b")
+
+
+def _undo_patches(scope: Scope, dy: Array, y: Array, image: Array) -> list[Array]:
+    cut = scope.config.patches
+    assert cut is not None
+    patches = extract_patches(cut.covered(image), cut.patch_height, cut.patch_width)
+    return [transformer.cut_patches_backward(scope.linear_backward(dy, patches, "w", "b"), image.shape, cut)]
 
 
 def _tokens(scope: Scope, patches: Array) -> Array:
@@ -53,6 +79,19 @@ def _tokens(scope: Scope, patches: Array) -> Array:
     return np.concatenate([parts[name] for name in scope.option("order") if name in parts], axis=1)
 
 
+def _undo_tokens(scope: Scope, dy: Array, y: Array, patches: Array) -> list[Array]:
+    params = scope.core.params[scope.node.layer]
+    sizes = {"patches": patches.shape[-2]}
+    sizes |= {name: len(np.atleast_2d(params[name])) for name in ("cls", "registers") if name in params}
+    names = [name for name in scope.option("order") if name in sizes]
+    ends = np.cumsum([sizes[name] for name in names])
+    parts = dict(zip(names, np.split(dy, ends[:-1], axis=-2), strict=True))
+    gradient = parts.pop("patches")
+    rows = {name: part[..., 0, :] if params[name].ndim == 1 else part for name, part in parts.items()}
+    scope.add(scope.node.layer, {name: sum_to_shape(part, params[name].shape) for name, part in rows.items()})
+    return [gradient]
+
+
 def _rows(scope: Scope, x: Array) -> Array:
     """Rows of absolute positions (T, D), or (B, T, D) of a padded batch."""
     core, layer, cut = scope.core, scope.node.layer, scope.config.patches
@@ -65,6 +104,14 @@ def _rows(scope: Scope, x: Array) -> Array:
             grid = None
     rows = scope.convert(transformer.position_encoding(altered, layer, x, where, grid)(where))
     return rows if cut is None else _move_rows(scope, rows, cut)
+
+
+def _undo_rows(scope: Scope, dy: Array, y: Array, x: Array) -> list[None]:
+    image, layer, where = scope.inputs.image, scope.node.layer, scope.option("where")
+    grid = scope.config.patches.grid(*image.shape[-2:]) if scope.config.patches and image is not None else None
+    gradient = transformer.position_encoding_backward(scope.core, layer, dy, where, grid)
+    scope.add(layer, {"table": gradient})
+    return [None]
 
 
 def _move_rows(scope: Scope, rows: Array, cut: PatchConfig) -> Array:
@@ -118,18 +165,23 @@ FILTERS: dict[str, Filter] = {
 KINDS = {
     "words": Kind(
         value=_words,
+        pullback=_undo_words,
     ),
     "types": Kind(
         value=_types,
+        pullback=_undo_types,
     ),
     "patches": Kind(
         value=_patches,
+        pullback=_undo_patches,
     ),
     "tokens": Kind(
         value=_tokens,
+        pullback=_undo_tokens,
     ),
     "rows": Kind(
         value=_rows,
+        pullback=_undo_rows,
     ),
 }
 

@@ -12,12 +12,16 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from attnkit.errors import UsageError
+from attnkit.model.backward.tape import ModelGradients, Reverse
+from attnkit.model.backward.tied import sum_tied
 from attnkit.model.config import layer_steps
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, quiet, rounded
 from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.nodes import NARROW, Apply, Inputs, Kind, Node, Scope, as_wide
+from attnkit.model.graph.nodes import NARROW, Apply, Inputs, Kind, Node, Scope, UndoNodes, as_wide
+from attnkit.model.hooks import Hook, apply_hook, no_hook
 
 
 class Arrays(Protocol):
@@ -64,6 +68,13 @@ class LayerBlock(NamedTuple):
 
     start: str
     parts: tuple[SubLayer, ...]
+
+
+class GraphGradients(NamedTuple):
+    """Gradients of sites, and of parameters by layer and name."""
+
+    sites: dict[str, Array]
+    params: ModelGradients
 
 
 class CycleError(Exception):
@@ -166,7 +177,7 @@ class Graph:
     @quiet
     def apply(self, node: Node, arrays: Sequence[Array], precision: str = "float64") -> Array:
         """Compute one node from the arrays of the sites it reads."""
-        scope = Scope(self.core, self.inputs, node, precision, lambda core: self._apply_within(core, precision))
+        scope = self._scope(node, precision)
         if form := node.options.get("rounds_inputs"):
             arrays = [rounded(array, form).astype(array.dtype) for array in arrays]
         result = self.kinds[node.kind].value(scope, *arrays)
@@ -175,7 +186,59 @@ class Graph:
             result = rounded(result, form).astype(np.float64 if precision == "float64" else np.float32)
         return result
 
-    def _apply_within(self, core: Model, precision: str) -> Apply:
-        """What computes nodes of a loop, with the parameters of a model."""
-        inner = replace(self, core=core)
-        return lambda node, arrays: inner.apply(node, arrays, precision)
+    @quiet
+    def backward(
+        self,
+        gradients: Mapping[str, Array],
+        known: Mapping[str, Array],
+        memo: Mapping[str, Array],
+        precision: str = "float64",
+        hook: Hook = no_hook,
+    ) -> GraphGradients:
+        """The gradients of all sites and parameters that some sites depend on, from the gradients of those sites.
+
+        known, memo  as of `evaluate`: known sites have gradients, but what they are computed from has none
+        hook         receives the gradient of any site, and may replace it
+
+        Tied parameters share one gradient. UsageError where a gradient reaches a kind that has no derivative.
+        """
+        sites, params = self.pull_back(gradients, known, memo, precision, hook)
+        return GraphGradients(sites, sum_tied(params, self.core.params))
+
+    @quiet
+    def pull_back(
+        self,
+        gradients: Mapping[str, Array],
+        known: Mapping[str, Array],
+        memo: Mapping[str, Array],
+        precision: str = "float64",
+        hook: Hook = no_hook,
+    ) -> GraphGradients:
+        """The gradients of `backward`, with one for each of the names of a tied parameter."""
+        found, reverse = dict(gradients), Reverse()
+        for site, node in reversed([*self.nodes.items()]):
+            if site not in found:
+                continue
+            found[site] = apply_hook(hook, site, found[site])
+            if site in known:
+                continue
+            pullback = self.kinds[node.kind].pullback
+            if pullback is None:
+                raise UsageError(f"{site} is {node.kind!r}, which has no derivative")
+            arrays = [as_wide(known[one], precision) if one in known else memo[one] for one in node.inputs]
+            scope = self._scope(node, precision)._replace(add=reverse.add)
+            for one, part in zip(node.inputs, pullback(scope, found[site], memo[site], *arrays), strict=True):
+                if part is not None:
+                    found[one] = found[one] + part if one in found else part
+        return GraphGradients(found, reverse.gradients)
+
+    def _scope(self, node: Node, precision: str) -> Scope:
+        def within(core: Model) -> Apply:
+            inner = replace(self, core=core)
+            return lambda node, arrays: inner.apply(node, arrays, precision)
+
+        def undo_within(core: Model, nodes: Sequence[Node]) -> UndoNodes:
+            inner = replace(self, core=core, nodes={node.site: node for node in nodes})
+            return lambda gradients, known, memo: inner.pull_back(gradients, known, memo, precision)
+
+        return Scope(self.core, self.inputs, node, precision, within, undo_within=undo_within)

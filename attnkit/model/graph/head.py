@@ -5,36 +5,68 @@ import numpy as np
 from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
-from attnkit.model.graph.attention import cap
+from attnkit.model.graph.attention import cap, cap_backward
 from attnkit.model.graph.linear import norm_node
 from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Scope, stack_sizes
-from attnkit.model.pooling import find_marked_tokens, pool_classified
+from attnkit.model.pooling import HEAD_POOLINGS, find_marked_tokens, first_token_backward
 
 
 def _pool(scope: Scope, x: Array) -> Array:
     """The vector that a head of whole texts reads: (B, T, D) -> (B, 1, P)."""
+    return HEAD_POOLINGS[scope.option("kind")].pool(x, *_places(scope, x))[:, None, :]
+
+
+def _places(scope: Scope, x: Array) -> tuple[Array, int]:
+    """Which tokens of x (B, T, D) are real, and the number of those before the patches."""
     real, cut = scope.option("real"), scope.config.patches
-    real = np.ones(x.shape[:-1], bool) if real is None else real
-    return pool_classified(x, real, scope.option("kind"), cut.before if cut else 0)[:, None, :]
+    return np.ones(x.shape[:-1], bool) if real is None else real, cut.before if cut else 0
+
+
+def _undo_pool(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [HEAD_POOLINGS[scope.option("kind")].backward(dy[:, 0], x, *_places(scope, x))]
 
 
 def _pooler(scope: Scope, x: Array) -> Array:
     return np.tanh(scope.linear(x[:, 0], "w", "b"))
 
 
+def _undo_pooler(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [first_token_backward(scope.linear_backward(dy * (1 - y * y), x[:, 0], "w", "b"), x.shape)]
+
+
 def _logits(scope: Scope, x: Array) -> Array:
     """Logits of states (B, T, D), or of one vector of each text."""
-    y = cap(scope, scope.linear(x * np.asarray(scope.option("factor", 1.0), x.dtype), *scope.option("names")))
+    y = cap(scope, scope.linear(_scaled_states(scope, x), *scope.option("names")))
     return y[:, 0] if scope.option("is_pooled") else y
+
+
+def _scaled_states(scope: Scope, x: Array) -> Array:
+    scaled: Array = x * np.asarray(scope.option("factor", 1.0), x.dtype)
+    return scaled
+
+
+def _undo_logits(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    [dy] = cap_backward(scope, dy, y, x)
+    dy = dy[:, None] if scope.option("is_pooled") else dy
+    return [_scaled_states(scope, scope.linear_backward(dy, _scaled_states(scope, x), *scope.option("names")))]
 
 
 def _same(scope: Scope, x: Array) -> Array:
     return x[:, None, :]
 
 
+def _undo_same(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [dy[:, 0]]
+
+
 def _probe(scope: Scope, x: Array) -> Array:
     """The learned query of each text or image: (B, T, D) -> (B, 1, D)."""
     return np.broadcast_to(scope.convert(scope.core.params[scope.node.layer]["probe"]), (len(x), 1, x.shape[-1]))
+
+
+def _undo_probe(scope: Scope, dy: Array, y: Array, x: Array) -> list[None]:
+    scope.add(scope.node.layer, {"probe": dy.sum(axis=(0, 1))})
+    return [None]
 
 
 def _state(scope: Scope, x: Array) -> Array:
@@ -43,24 +75,36 @@ def _state(scope: Scope, x: Array) -> Array:
     return state
 
 
+def _undo_state(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    dx = np.zeros_like(x)
+    dx[np.arange(len(x)), scope.option("at")] = dy
+    return [dx]
+
+
 KINDS = {
     "pool": Kind(
         value=_pool,
+        pullback=_undo_pool,
     ),
     "pooler": Kind(
         value=_pooler,
+        pullback=_undo_pooler,
     ),
     "one row": Kind(
         value=_same,
+        pullback=_undo_same,
     ),
     "logits": Kind(
         value=_logits,
+        pullback=_undo_logits,
     ),
     "probe": Kind(
         value=_probe,
+        pullback=_undo_probe,
     ),
     "state": Kind(
         value=_state,
+        pullback=_undo_state,
     ),
 }
 

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.config import Config
 from attnkit.model.dtypes import Array, rounded
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
+from attnkit.model.linear import sum_to_shape
+from attnkit.model.norms import layer_norm_vjp, rms_norm_vjp
 
 
 def _scale(scope: Scope, x: Array, *others: Array) -> Array:
@@ -13,9 +15,18 @@ def _scale(scope: Scope, x: Array, *others: Array) -> Array:
     return sum(others, x * np.asarray(scope.option("factor", 1.0), x.dtype))
 
 
+def _undo_scale(scope: Scope, dy: Array, y: Array, x: Array, *others: Array) -> list[Array]:
+    first = sum_to_shape(dy, x.shape) * np.asarray(scope.option("factor", 1.0), dy.dtype)
+    return [first, *(sum_to_shape(dy, one.shape) for one in others)]
+
+
 def apply_linear(scope: Scope, x: Array) -> Array:
     weight, bias = scope.option("names")
     return scope.linear(x, weight, bias)
+
+
+def apply_linear_backward(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [scope.linear_backward(dy, x, *scope.option("names"))]
 
 
 def _norm(scope: Scope, x: Array, *others: Array) -> Array:
@@ -25,6 +36,16 @@ def _norm(scope: Scope, x: Array, *others: Array) -> Array:
         return x
     y = standardize(scope, x, scope.option("kind"), scope.option("eps"))
     return scale_and_shift(scope, y, *map(scope.parameter, scope.option("names")))
+
+
+def _undo_norm(scope: Scope, dy: Array, y: Array, x: Array, *others: Array) -> list[Array]:
+    names, kind = scope.option("names"), scope.option("kind")
+    gamma, beta = map(scope.parameter, names)
+    given = (gamma, beta) if kind == "layer" else (gamma,)
+    vjp = layer_norm_vjp if kind == "layer" else rms_norm_vjp
+    dx, *parts = vjp(sum(others, x), *given, eps=scope.option("eps"))[1](dy)
+    scope.add(scope.node.layer, dict(zip(names, parts, strict=True)))
+    return [sum_to_shape(dx, one.shape) for one in (x, *others)]
 
 
 def standardize(scope: Scope, x: Array, kind: str, eps: float) -> Array:
@@ -49,28 +70,42 @@ def _activate(scope: Scope, x: Array) -> Array:
     return ACTIVATIONS[scope.option("activation")](x)
 
 
+def _undo_activate(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [activation_backward(scope.option("activation"), dy, x)]
+
+
 def _multiply(scope: Scope, x: Array, y: Array) -> Array:
     return x * y
+
+
+def _undo_multiply(scope: Scope, dz: Array, z: Array, x: Array, y: Array) -> list[Array]:
+    return [sum_to_shape(dz * y, x.shape), sum_to_shape(dz * x, y.shape)]
 
 
 KINDS = {
     "scale": Kind(
         value=_scale,
+        pullback=_undo_scale,
     ),
     "add": Kind(
         value=_scale,
+        pullback=_undo_scale,
     ),
     "linear": Kind(
         value=apply_linear,
+        pullback=apply_linear_backward,
     ),
     "norm": Kind(
         value=_norm,
+        pullback=_undo_norm,
     ),
     "activate": Kind(
         value=_activate,
+        pullback=_undo_activate,
     ),
     "multiply": Kind(
         value=_multiply,
+        pullback=_undo_multiply,
     ),
 }
 

@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from attnkit.model import transformer
-from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.dtypes import Array
 from attnkit.model.experts import SCORES as EXPERT_SCORES
-from attnkit.model.experts import ExpertConfig, route
+from attnkit.model.experts import ExpertConfig, Routing, route, route_backward
+from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
+from attnkit.model.linear import sum_to_shape
 from attnkit.model.softmax import softmax
 
 
@@ -32,6 +34,10 @@ def _gates(scope: Scope, logits: Array, chosen: Array) -> Array:
     return scaled
 
 
+def _undo_gates(scope: Scope, dy: Array, y: Array, logits: Array, chosen: Array) -> list[Array | None]:
+    return [route_backward(dy, logits, Routing(chosen, y), scope.option("mixture")), None]
+
+
 def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
     """The sum of the chosen experts of each token by their gates: (B, T, D) -> (B, T, D)."""
     experts = transformer.layer_experts(scope.core, scope.node.layer)
@@ -47,6 +53,23 @@ def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
         else:
             y[place] += _feed_forward(scope, x[place], params) * (1 if scope.option("gates") == "none" else gate)
     return y
+
+
+def _undo_experts(scope: Scope, dy: Array, y: Array, x: Array, gates: Array, chosen: Array) -> list[Array | None]:
+    """Gradients of the tokens and of the gates; those of the experts that were chosen are added."""
+    layer = scope.node.layer
+    experts, dx, dgates = transformer.layer_experts(scope.core, layer), np.zeros_like(x), np.zeros_like(gates)
+    options = {"activation": scope.option("activation"), "limit": scope.option("limit")}
+    for number in np.unique(chosen).tolist():
+        params = {name: scope.convert(array) for name, array in experts.expert(number).items()}
+        *tokens, ranks = np.nonzero(chosen == number)
+        place = tuple(tokens)
+        part, undo = feed_forward_vjp(x[place], params, **options)
+        back, gradients = undo(dy[place] * gates[(*place, ranks)][:, None])
+        dgates[(*place, ranks)] = (dy[place] * part).sum(axis=-1)
+        dx[place] += back
+        scope.add(transformer.expert_layer(layer, number), gradients)
+    return [dx, dgates, None]
 
 
 def _feed_forward(scope: Scope, x: Array, params: Mapping[str, Array]) -> Array:
@@ -69,6 +92,15 @@ def _add_shared(scope: Scope, experts: Array, shared: Array, gate: Array | None 
     """The sum of the experts, and what all tokens share by its gate."""
     shared = shared * scope.option("factor", 1.0)
     return experts + (shared if gate is None else shared * ACTIVATIONS[scope.option("gate", "sigmoid")](gate))
+
+
+def _undo_add_shared(
+    scope: Scope, dy: Array, y: Array, experts: Array, shared: Array, gate: Array | None = None
+) -> list[Array]:
+    if gate is None:
+        return [dy, dy]
+    share = sum_to_shape(dy * shared, gate.shape)
+    return [dy, dy * ACTIVATIONS["sigmoid"](gate), activation_backward("sigmoid", share, gate)]
 
 
 def _alternate(gate: Array, up: Array) -> tuple[Array, Array]:
@@ -97,12 +129,15 @@ KINDS = {
     ),
     "gates": Kind(
         value=_gates,
+        pullback=_undo_gates,
     ),
     "experts": Kind(
         value=_experts,
+        pullback=_undo_experts,
     ),
     "add shared": Kind(
         value=_add_shared,
+        pullback=_undo_add_shared,
     ),
 }
 

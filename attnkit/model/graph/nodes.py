@@ -10,6 +10,7 @@ from attnkit.model import transformer
 from attnkit.model.config import Config, SoundConfig, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.linear import linear_backward
 
 COLUMNS = 1 << 12  # of a weight that are converted at a time
 NARROW = ("float16", "bfloat16")
@@ -37,10 +38,14 @@ class Node(NamedTuple):
 class Kind(NamedTuple):
     """What the nodes of one kind have in common.
 
-    value  (scope, arrays of the sites that a node reads) -> the array of its site
+    value     (scope, arrays of the sites that a node reads) -> the array of its site
+    pullback  (scope, gradient of the site, its array, arrays of the sites that a node reads) -> their gradients, None
+              where the site does not depend on one; those of parameters are added to the scope. It is that of a node
+              as models have it, without the options of slips. None: the kind has no derivative
     """
 
     value: Callable[..., Array]
+    pullback: Callable[..., Sequence[Array | None]] | None = None
 
 
 @dataclass
@@ -91,17 +96,22 @@ class Inputs:
 
 
 Apply = Callable[[Node, Sequence[Array]], Array]  # a node and the arrays it reads -> the array of its site
+Arrays = Mapping[str, Array]
+# gradients of sites, the sites that are given, and the values of the others -> gradients of sites and of parameters
+UndoNodes = Callable[[Arrays, Arrays, Arrays], tuple[Arrays, Mapping[str, Arrays]]]
 
 
-def no_nodes(core: Model) -> Apply:
-    """What computes other nodes where there is no graph: nothing."""
+def no_nodes(*given: Any) -> Any:
+    """What computes or undoes other nodes where there is no graph: nothing."""
     raise NotImplementedError("a node alone computes no other nodes")
 
 
 class Scope(NamedTuple):
-    """What the value of a node is computed with beside the arrays that it reads.
+    """What the value of a node, or its pullback, is computed with beside the arrays that it reads.
 
-    within  (the model, with its parameters as they should be) -> what computes other nodes, as those of a loop
+    within       (the model, with its parameters as they should be) -> what computes other nodes, as those of a loop
+    add          (layer, gradients of its parameters by name): where a pullback adds them
+    undo_within  (that model, nodes) -> what undoes other nodes
     """
 
     core: Model
@@ -109,6 +119,8 @@ class Scope(NamedTuple):
     node: Node
     precision: str
     within: Callable[[Model], Apply] = no_nodes
+    add: Callable[[str, Mapping[str, Array | None]], None] = lambda layer, gradients: None
+    undo_within: Callable[[Model, Sequence[Node]], UndoNodes] = no_nodes
 
     def option(self, name: str, default: Any = None) -> Any:
         return self.node.options.get(name, default)
@@ -147,6 +159,14 @@ class Scope(NamedTuple):
                 y[..., part] = x @ self.convert(stored[:, part])
         shift = self.parameter(bias)
         return y if shift is None else y + shift
+
+    def linear_backward(self, dy: Array, x: Array, weight: str, bias: str) -> Array:
+        """The gradient of x from that of x W + b; those of W and b are added."""
+        matrix, is_turned = self.parameter(weight), self.option("transposed", False)
+        matrix = matrix.T if matrix is not None and is_turned else matrix
+        dx, dw, db = linear_backward(dy, x, matrix, self.parameter(bias))
+        self.add(self.node.layer, {weight: dw.T if dw is not None and is_turned else dw, bias: db})
+        return dx
 
 
 def as_wide(array: Array, precision: str) -> Array:

@@ -21,15 +21,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.config import find_attention_rules, parse_layer_name
+from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.networks import build_network
-from attnkit.model.graph.nodes import Apply, Built, Kind, Node, Place, Scope, stack_sizes
+from attnkit.model.graph.nodes import Apply, Built, Kind, Node, Place, Scope, UndoNodes, stack_sizes
 from attnkit.model.intermediates import STEPS
+from attnkit.model.linear import linear_backward
 from attnkit.model.recurrent import reverse_texts
 from attnkit.model.recurrent_cells import CELLS, gate_name
 from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, as_recurrent
+from attnkit.model.scores import additive_scores_backward, dot_backward
 
 Arrays = Mapping[str, Array]
 
@@ -54,14 +57,55 @@ def _loop(scope: Scope, *arrays: Array) -> Array:
     in their order, or in reverse; what follows from padding is 0 if the option `blanks` says so.
     """
     given, body = dict(zip(scope.node.inputs, arrays, strict=True)), scope.option("body")
-    layers = {node.layer: scope.core.params.get(node.layer, {}) for node in body}
-    params = {layer: {name: scope.convert(one) for name, one in held.items()} for layer, held in layers.items()}
-    apply = scope.within(scope.core._replace(params=params))
+    apply = scope.within(_convert_body(scope))
     halves = []
     for direction in scope.option("directions"):
         nodes = [node.change(directions=(direction,)) for node in body]
         halves.append(_run_texts(scope, given, nodes, apply, direction))
     return _beside(scope, halves)
+
+
+def _undo_loop(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Array]:
+    """Gradients of what a loop reads; its tokens are computed again, and undone from the last to the first."""
+    given, directions = dict(zip(scope.node.inputs, arrays, strict=True)), scope.option("directions")
+    core, found = _convert_body(scope), {name: np.zeros_like(array) for name, array in given.items()}
+    for direction, half in zip(directions, np.split(_blank(scope, dy), len(directions), axis=-1), strict=True):
+        nodes = [node.change(directions=(direction,)) for node in scope.option("body")]
+        first = {one.read: _first_state(scope, given, one, nodes) for one in scope.option("carried")}
+        tape: list[tuple[int, Arrays]] = []
+        _run_tokens(scope, given, nodes, scope.within(core), direction, first, slice(None), tape)
+        undo = scope.undo_within(core, nodes)
+        _undo_tokens(scope, half, tape, undo, found)
+    return [found[name] for name in scope.node.inputs]
+
+
+def _undo_tokens(
+    scope: Scope, dy: Array, tape: Sequence[tuple[int, Arrays]], undo: UndoNodes, found: dict[str, Array]
+) -> None:
+    """Add the gradients of what the tokens of one direction of a loop read, and of its parameters."""
+    whole, real, carried = scope.option("whole"), scope.option("real"), scope.option("carried")
+    later = {one.read: np.zeros_like(tape[0][1][one.read]) for one in carried}
+    for t, values in reversed(tape):
+        keeps = True if real is None else real[:, t, None, None]
+        gradients = {one.site: np.where(keeps, later[one.read], 0) for one in carried}
+        gradients[scope.node.site] = gradients[scope.node.site] + dy[:, t : t + 1]
+        sites, params = undo(gradients, {name: values[name] for name in (*found, *later)}, values)
+        for layer, names in params.items():
+            scope.add(layer, names)
+        for name in {*found} & {*sites}:
+            found[name][(slice(None), *[slice(t, t + 1)] * (name not in whole))] += sites[name]
+        passed = {name: np.where(keeps, 0, array) for name, array in later.items()}
+        later = {name: array + sites[name] if name in sites else array for name, array in passed.items()}
+    for one in carried:
+        if one.first:
+            found[one.first] += later[one.read][:, 0]
+
+
+def _convert_body(scope: Scope) -> Model:
+    """The model with the parameters of the body of a loop in the precision of the computation."""
+    layers = {node.layer: scope.core.params.get(node.layer, {}) for node in scope.option("body")}
+    params = {layer: {name: scope.convert(one) for name, one in held.items()} for layer, held in layers.items()}
+    return scope.core._replace(params=params)
 
 
 def _beside(scope: Scope, halves: Sequence[Array]) -> Array:
@@ -93,9 +137,19 @@ def _first_state(scope: Scope, given: Arrays, one: Carried, body: Sequence[Node]
 
 
 def _run_tokens(
-    scope: Scope, given: Arrays, body: Sequence[Node], apply: Apply, direction: int, first: Arrays, texts: slice
+    scope: Scope,
+    given: Arrays,
+    body: Sequence[Node],
+    apply: Apply,
+    direction: int,
+    first: Arrays,
+    texts: slice,
+    tape: list[tuple[int, Arrays]] | None = None,
 ) -> tuple[Array, dict[str, Array]]:
-    """The site of a loop for every token, and what the last of them leaves."""
+    """The site of a loop for every token, and what the last of them leaves.
+
+    tape  receives each token and the values of its nodes
+    """
     whole, real, state, found = scope.option("whole"), scope.option("real"), {**first}, list[Array]()
     tokens = next(array.shape[1] for name, array in given.items() if name not in whole)
     is_real = None if real is None or direction in scope.option("padded", ()) else real[texts]
@@ -105,6 +159,8 @@ def _run_tokens(
         for node in body:
             values[node.site] = apply(node, [values[one] for one in node.inputs])
         found.append(values[scope.option("returns", scope.node.site)])
+        if tape is not None:
+            tape.append((t, values))
         keeps = True if is_real is None else is_real[:, t, None, None]
         for one in scope.option("carried") if scope.option("carries", True) else ():
             state[one.read] = np.where(keeps, values[one.site], state[one.read])
@@ -135,10 +191,28 @@ def _previous(scope: Scope, x: Array, *first: Array) -> Array:
         if scope.option("continues"):
             begin = np.concatenate([begin[:1], _at(half, _last_places(is_real, step))[:-1]])
         rows = np.concatenate([begin[:, None], half[:, ::step]], axis=1)  # before all tokens, and after each
-        after = np.where(is_real[:, ::step], np.arange(1, half.shape[1] + 1), 0)
-        before = np.maximum.accumulate(np.pad(after, ((0, 0), (1, 0)))[:, :-1], axis=1) * scope.option("carries", True)
+        before = _rows_before(is_real[:, ::step]) * scope.option("carries", True)
         halves.append(np.take_along_axis(rows, before[..., None], axis=1)[:, ::step])
     return np.concatenate(halves, axis=-1)
+
+
+def _rows_before(is_real: Array) -> Array:
+    """The number of the last real token before each, from 1; 0: there is none: (B, T) -> (B, T)."""
+    after = np.where(is_real, np.arange(1, is_real.shape[1] + 1), 0)
+    before: Array = np.maximum.accumulate(np.pad(after, ((0, 0), (1, 0)))[:, :-1], axis=1)
+    return before
+
+
+def _undo_previous(scope: Scope, dy: Array, y: Array, x: Array, *first: Array) -> list[Array]:
+    halves, begins, directions = [], [np.zeros_like(one) for one in first], scope.option("directions")
+    for direction, half in zip(directions, np.split(dy, len(directions), axis=-1), strict=True):
+        step = _step(scope, direction)
+        rows = np.zeros((len(half), half.shape[1] + 1, half.shape[2]), half.dtype)
+        before = _rows_before(_real(scope, x, direction)[:, ::step])
+        np.add.at(rows, (np.arange(len(half))[:, None], before), half[:, ::step])
+        halves.append(rows[:, 1:][:, ::step])
+        begins = [one + rows[:, 0] for one in begins]
+    return [np.concatenate(halves, axis=-1), *begins]
 
 
 def _real(scope: Scope, x: Array, direction: int) -> Array:
@@ -153,6 +227,14 @@ def _last(scope: Scope, x: Array) -> Array:
     halves = zip(directions, np.split(x, len(directions), axis=-1), strict=True)
     places = ((half, _last_places(_real(scope, x, direction), _step(scope, direction))) for direction, half in halves)
     return _beside(scope, [_at(half, place) for half, place in places])
+
+
+def _undo_last(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    dx, directions = np.zeros_like(x), scope.option("directions")
+    halves = (np.split(one, len(directions), axis=-1) for one in (dx, dy))
+    for direction, into, half in zip(directions, *halves, strict=True):
+        into[np.arange(len(x)), _last_places(_real(scope, x, direction), _step(scope, direction))] = half
+    return [dx]
 
 
 def _last_places(is_real: Array, step: int) -> Array:
@@ -200,6 +282,40 @@ def _sum_products(scope: Scope, suffix: str, x: Array, state: Array, reset: Arra
     return sums
 
 
+def _undo_gate(scope: Scope, dy: Array, y: Array, x: Array, before: Array, *reset: Array) -> list[Array]:
+    directions, dx = scope.option("directions"), np.zeros_like(x)
+    dy, parts = _blank(scope, dy), list[list[Array]]()
+    halves = (np.split(one, len(directions), axis=-1) for one in (dy, before, *reset))
+    for direction, slope, state, *by in zip(directions, *halves, strict=True):
+        suffix = DIRECTIONS[direction]
+        sums = _sum_products(scope, suffix, x, state, *(by or [state]))
+        slope = activation_backward(scope.option("activation"), slope, sums)
+        dx += _undo_product(scope, slope, x, f"input{suffix}", f"input_bias{suffix}")
+        names = f"hidden{suffix}", f"hidden_bias{suffix}"
+        if scope.option("reset") == "after":
+            product = state @ _block(scope, names[0]).T + (_block(scope, names[1]) if scope.has(names[1]) else 0)
+            parts.append([_undo_product(scope, slope * by[0], state, *names), slope * product])
+        elif by:
+            inner = _undo_product(scope, slope, state * by[0], *names)
+            parts.append([inner * by[0], inner * state])
+        else:
+            parts.append([_undo_product(scope, slope, state, *names)])
+    return [dx, *(np.concatenate(one, axis=-1) for one in zip(*parts, strict=True))]
+
+
+def _undo_product(scope: Scope, dy: Array, x: Array, weight: str, bias: str) -> Array:
+    """The gradient of x from that of its product with the rows of a gate in a weight; those of the rows are added."""
+    has_bias, gradients = scope.has(bias), dict[str, Array]()
+    own = linear_backward(dy, x, _block(scope, weight).T, _block(scope, bias) if has_bias else None)
+    for name, part in ((weight, own.weight), (bias, own.bias)):
+        if part is not None:
+            whole = np.zeros(scope.core.params[scope.node.layer][name].shape, part.dtype)
+            np.split(whole, CELLS[scope.option("cell")].blocks)[scope.option("block")][...] = part.T
+            gradients[name] = whole
+    scope.add(scope.node.layer, gradients)
+    return own.x
+
+
 def _block(scope: Scope, name: str) -> Array:
     """The rows of a gate in a weight or bias."""
     array = scope.core.params[scope.node.layer][name]
@@ -218,6 +334,12 @@ def _cell_state(scope: Scope, input_gate: Array, forget: Array, candidate: Array
     return new
 
 
+def _undo_cell_state(
+    scope: Scope, dy: Array, y: Array, input_gate: Array, forget: Array, candidate: Array, before: Array
+) -> list[Array]:
+    return [dy * candidate, dy * before, dy * input_gate, dy * forget]
+
+
 def _hidden_state(scope: Scope, gate: Array, x: Array, *before: Array) -> Array:
     """h′ = o tanh(c′) of an LSTM, or (1 − z) n + z h of a GRU."""
     if not before:
@@ -226,6 +348,13 @@ def _hidden_state(scope: Scope, gate: Array, x: Array, *before: Array) -> Array:
     kept: Array = 1 - gate if scope.option("exchanged") else gate
     new: Array = (1 - kept) * x + kept * before[0]
     return new
+
+
+def _undo_hidden_state(scope: Scope, dy: Array, y: Array, gate: Array, x: Array, *before: Array) -> list[Array]:
+    if not before:
+        activation = scope.option("activation")
+        return [dy * ACTIVATIONS[activation](x), activation_backward(activation, dy * gate, x)]
+    return [dy * (before[0] - x), dy * (1 - gate), dy * gate]
 
 
 def _align(scope: Scope, q: Array, k: Array) -> Array:
@@ -239,43 +368,68 @@ def _align(scope: Scope, q: Array, k: Array) -> Array:
     return (q @ k.swapaxes(-1, -2))[:, None]
 
 
+def _undo_align(scope: Scope, dy: Array, y: Array, q: Array, k: Array) -> list[Array]:
+    va = scope.parameter("va") if scope.option("score") == "additive" else None
+    params, undo = ({}, dot_backward) if va is None else ({"va": va}, additive_scores_backward)
+    dq, dk, parts = undo(dy, q[:, None], k[:, None], params)
+    scope.add(scope.node.layer, parts)
+    return [dq[:, 0], dk[:, 0]]
+
+
 def _concat(scope: Scope, *arrays: Array) -> Array:
     """The arrays beside one another; by a slip with zeros in place of some, or in another order."""
     parts = [np.zeros_like(one) if at in scope.option("zeros", ()) else one for at, one in enumerate(arrays)]
     return np.concatenate([parts[at] for at in scope.option("order", range(len(parts)))], axis=-1)
 
 
+def _undo_concat(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Array]:
+    return np.split(dy, np.cumsum([one.shape[-1] for one in arrays])[:-1], axis=-1)
+
+
 def _real_tokens(scope: Scope, x: Array) -> Array:
     return _blank(scope, x)
+
+
+def _undo_real_tokens(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [_blank(scope, dy)]
 
 
 KINDS = {
     "loop": Kind(
         value=_loop,
+        pullback=_undo_loop,
     ),
     "previous state": Kind(
         value=_previous,
+        pullback=_undo_previous,
     ),
     "last state": Kind(
         value=_last,
+        pullback=_undo_last,
     ),
     "gate": Kind(
         value=_gate,
+        pullback=_undo_gate,
     ),
     "cell state": Kind(
         value=_cell_state,
+        pullback=_undo_cell_state,
     ),
     "hidden state": Kind(
         value=_hidden_state,
+        pullback=_undo_hidden_state,
     ),
     "alignment": Kind(
         value=_align,
+        pullback=_undo_align,
     ),
     "concat": Kind(
         value=_concat,
+        pullback=_undo_concat,
     ),
     "real tokens": Kind(
         value=_real_tokens,
+        pullback=_undo_real_tokens,
     ),
 }
 
