@@ -32,10 +32,10 @@ head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from attnkit.errors import UsageError
 from attnkit.model.convolution import Convolution, count_windows
@@ -705,6 +705,38 @@ class Step(NamedTuple):
     def changes_saved(self) -> bool:
         """Whether what was before this step is what later residuals add."""
         return self.saves_residual or self.reads_saved
+
+
+Value = TypeVar("Value")
+
+
+def walk_steps(
+    steps: Iterable[Step],
+    x: Value,
+    apply: Callable[[Step, Value], Value],
+    add: Callable[[Step, Value, Value], Value],
+    saved: Value | None = None,
+) -> Value:
+    """Take a value through steps, with their residuals: an array, or anything that a reader of a plan knows of one.
+
+    apply  (step, what it reads) -> its result
+    add    (step, its result, its residual) -> the sum of both, or both side by side
+    saved  what a step before these saved for the residual of one of them [x]
+
+    >>> steps = [Step("layernorm", "norm", saves_residual=True), Step("ffn", "ffn", "saved")]
+    >>> walk_steps(steps, "x", lambda step, x: f"{step.layer}({x})", lambda step, y, x: f"{y} + {x}")
+    'ffn(norm(x)) + x'
+    """
+    saved = x if saved is None else saved
+    for step in steps:
+        if step.reads_saved:
+            x, saved = saved, x
+        saved = x if step.saves_residual else saved
+        if step.adds_residual:
+            x = add(step, apply(step, x), saved if step.adds_residual == "saved" else x)
+        else:
+            x = apply(step, x)
+    return x
 
 
 def find_attention_rules(config: Config, layer: str) -> AttentionRules:

@@ -23,6 +23,7 @@ from attnkit.model.config import (
     Step,
     layer_steps,
     parse_layer_name,
+    walk_steps,
 )
 from attnkit.model.context import Context, Model, Params
 from attnkit.model.convolution import convolve, scale_places, scale_places_backward
@@ -31,6 +32,7 @@ from attnkit.model.dtypes import Array, DType, output_dtype, quiet, rounded, wor
 from attnkit.model.embedding import embed, embed_backward
 from attnkit.model.experts import Experts, mix_experts
 from attnkit.model.feedforward import feed_forward
+from attnkit.model.groups import GROUPS
 from attnkit.model.head_views import merge_heads
 from attnkit.model.hooks import apply_hook, scoped
 from attnkit.model.kernels.products import ARRANGED, PLAIN, Products, row_places
@@ -55,13 +57,12 @@ from attnkit.model.relative import RelativePositions, distance_rows
 from attnkit.model.rotary import batch_frequencies, grid_angles, grid_places, rotary_angles, rotate
 
 Groups = list[tuple[int, int]]
-PACKED = ("embed", "posenc", "layernorm", "linear", "attend", "ffn")  # operators of each row by itself, and attention
 TOGETHER = 1 << 18  # scores of all heads that one call of attention computes, except for a longer text
 
 
 def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
-    """Apply the operator of one step to x, without its residual -> (..., T, D)."""
-    return OPERATORS[step.op](model, step.layer, x, context)
+    """Apply the operation of one step to x, without its residual -> (..., T, D)."""
+    return GROUPS[step.op].kernel(model, step.layer, x, context)
 
 
 def layer_products(model: Model, layer: str, context: Context) -> Products:
@@ -87,23 +88,28 @@ def run(
     """
     if model.engine and apply is apply_step:
         return model.engine.run(model, [*steps], x, context)
-    saved, finite = x if saved is None else saved, bool(np.isfinite(x).all())
-    for step in steps:
+    finite = bool(np.isfinite(x).all())
+
+    def compute(step: Step, x: Array) -> Array:
         context.on_step(step)
-        if step.reads_saved:
-            x, saved = saved, x
-        before = x
-        saved = x if step.saves_residual else saved
-        x = scaled(apply(model, step, x, context), step.scale)
+        y = scaled(apply(model, step, x, context), step.scale)
+        return y if step.adds_residual else check(step, y)
+
+    def add_residual(step: Step, y: Array, residual: Array) -> Array:
         if step.adds_residual == "concat":
-            x = apply_hook(context.hook, f"{step.layer}.concat", np.concatenate([x, before], axis=-1))
-        elif step.adds_residual:
-            x = add(x, saved if step.adds_residual == "saved" else before)
-            x = apply_hook(context.hook, f"{step.layer}.residual", x)
-        if finite and not np.isfinite(x).all():
+            y = apply_hook(context.hook, f"{step.layer}.concat", np.concatenate([y, residual], axis=-1))
+        else:
+            y = apply_hook(context.hook, f"{step.layer}.residual", add(y, residual))
+        return check(step, y)
+
+    def check(step: Step, y: Array) -> Array:
+        nonlocal finite
+        if finite and not np.isfinite(y).all():
             finite = False
             context.on_non_finite(step.layer)
-    return x
+        return y
+
+    return walk_steps(steps, x, compute, add_residual, saved)
 
 
 def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Array:
@@ -267,11 +273,11 @@ def normalize(model: Model, layer: str, x: Array) -> Normalized:
     return norm(x, **params, eps=model.config.eps)
 
 
-def _norm(model: Model, layer: str, x: Array, context: Context) -> Array:
+def apply_norm(model: Model, layer: str, x: Array, context: Context) -> Array:
     return apply_hook(context.hook, layer, normalize(model, layer, x).y)
 
 
-def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
+def attend_to_source(model: Model, layer: str, x: Array, context: Context) -> Array:
     cache, source = context.cache, attention_source(layer, x, context)
     params, options = attention_arguments(model, layer, x.shape[-2], context)
     if cache is not None and layer.endswith(".cross"):
@@ -412,7 +418,7 @@ def _over_heads(mask: Array | None) -> Array | None:
     return mask[:, None] if mask is not None and mask.ndim == 3 else mask
 
 
-def _conv(model: Model, layer: str, x: Array, context: Context) -> Array:
+def apply_convolution(model: Model, layer: str, x: Array, context: Context) -> Array:
     cut, inner = model.config.convolution(layer), convolve_frames(model, layer, x, context)
     if cut.norm:
         inner = apply_hook(context.hook, f"{layer}.normalized", normalize_channels(inner, model.params[layer], cut))
@@ -452,13 +458,13 @@ def normalize_channels(x: Array, params: Mapping[str, Array], cut: ConvolutionLa
     return channel_norm(x, gamma, beta) if cut.norm == "channel" else layer_norm(x, gamma, beta).y
 
 
-def _linear(model: Model, layer: str, x: Array, context: Context) -> Array:
+def project_states(model: Model, layer: str, x: Array, context: Context) -> Array:
     params = model.params[layer]
     y = linear(x, params["w"], params.get("b"), products=layer_products(model, layer, context), can_scale=True)
     return apply_hook(context.hook, layer, y)
 
 
-def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
+def apply_network(model: Model, layer: str, x: Array, context: Context) -> Array:
     params: Mapping[str, Any] = model.params[layer]
     hook = scoped(context.hook, layer)
     products = layer_products(model, layer, context)
@@ -484,25 +490,11 @@ def expert_layer(layer: str, number: int) -> str:
     return f"{layer.removesuffix('.ffn')}.expert.{number}"
 
 
-def _rnn(model: Model, layer: str, x: Array, context: Context) -> Array:
+def apply_recurrence(model: Model, layer: str, x: Array, context: Context) -> Array:
     from attnkit.model import recurrent_decoder, recurrent_model
 
     is_attentive = parse_layer_name(layer)[1] is None
     return (recurrent_decoder.attend_and_recur if is_attentive else recurrent_model.recur)(model, layer, x, context)
-
-
-Operator = Callable[[Model, str, Array, Context], Array]
-
-OPERATORS: dict[str, Operator] = {
-    "embed": embed_tokens,
-    "conv": _conv,
-    "posenc": apply_positions,
-    "layernorm": _norm,
-    "attend": _attend,
-    "ffn": _ffn,
-    "linear": _linear,
-    "rnn": _rnn,
-}
 
 
 def can_pack(model: Model, steps: Sequence[Step]) -> bool:
@@ -510,8 +502,8 @@ def can_pack(model: Model, steps: Sequence[Step]) -> bool:
 
     Every other model computes its texts one by one: decoders, recurrent layers, and images.
     """
-    operators = [step.op for step in steps]
-    return operators[:1] == ["embed"] and {*operators} <= {*PACKED} and model.config.fixes_shapes(steps[0].layer)
+    starts = bool(steps) and steps[0].op == "embed"
+    return starts and all(GROUPS[step.op].is_packed for step in steps) and model.config.fixes_shapes(steps[0].layer)
 
 
 def run_packed(

@@ -41,7 +41,7 @@ from attnkit.interpret.stage_calls import StageCall
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
 from attnkit.model.backward.attention_backward import merge_partial_attention_backward, multi_head_attention_vjp
-from attnkit.model.backward.recorded_steps import STEP_VJPS, add_relative_gradients, run_backward, run_recorded
+from attnkit.model.backward.recorded_steps import add_relative_gradients, run_backward, run_recorded
 from attnkit.model.backward.recurrent_backward import stack_backward
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.whole_models import head_backward, pool_first_backward
@@ -50,6 +50,7 @@ from attnkit.model.dtypes import is_float
 from attnkit.model.embedding import embed_backward
 from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.graph.convolutions import sound_site
+from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.intermediates import SQUARE, STEPS, step_names
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
@@ -101,7 +102,7 @@ def undo_step(call: StageCall, step: Step, x: Array, dy: Array, base: Record, in
     base  the record with the mask, segments and grid of the run
     """
     core, context = layers.core_model(call.values["model_"]), layers.context_from(base)
-    return STEP_VJPS[step.op](core, step, x, context)[1](dy, into.layers)
+    return GROUPS[step.op].vjp(core, step, x, context)[1](dy, into.layers)
 
 
 def undo_posenc(call: StageCall, outer: Outer, into: StageGradients) -> None:
@@ -477,7 +478,7 @@ def undo_layer(call: StageCall, dy: Array, into: StageGradients) -> None:
     layer = layers.find_layer(checkpoint, call.values["layer"], "rnn")
     record, config = padding.with_padding_mask(call.before), layers.require_recurrent(checkpoint)
     context = layers.context_from(record, **source_states.memory_fields(memory, config, record["x"]))
-    undo = STEP_VJPS["rnn"](layers.core_model(checkpoint), Step("rnn", layer), record["x"], context)[1]
+    undo = GROUPS["rnn"].vjp(layers.core_model(checkpoint), Step("rnn", layer), record["x"], context)[1]
     into.add_input("x", undo(dy, into.layers))
     if into.layers.memory is not None:
         into.add_operand("memory", into.layers.memory)

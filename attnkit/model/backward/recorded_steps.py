@@ -28,6 +28,7 @@ from attnkit.model.dtypes import Array, working
 from attnkit.model.embedding import embed_backward
 from attnkit.model.experts import ExpertConfig, mix_experts_vjp
 from attnkit.model.feedforward import feed_forward_vjp
+from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.kernels.products import PLAIN
 from attnkit.model.linear import as_rows, scaled, sum_to_shape
@@ -91,7 +92,7 @@ def run_recorded(
     tape = Tape(context, dropping, dropout_layers(steps) if dropping else frozenset())
 
     def record(model: Model, step: Step, x: Array, context: Context) -> Array:
-        y, undo = STEP_VJPS[step.op](model, step, x, context)
+        y, undo = GROUPS[step.op].vjp(model, step, x, context)
         tape.steps.append(RecordedStep(step, x, undo))
         return dropout(y, **dropping._asdict(), place=step.layer) if dropping and step.layer in tape.dropped else y
 
@@ -147,7 +148,7 @@ def normalize_vjp(model: Model, layer: str, x: Array) -> tuple[Array, Undo]:
     return y, undo
 
 
-def _embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+def embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, config, params = step.layer, model.config, model.params[step.layer]
 
     def undo_patches(dy: Array, reverse: Reverse, cut: PatchConfig) -> Array:
@@ -172,7 +173,7 @@ def _embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Ar
     return apply_step(model, step, x, context), undo
 
 
-def _positions_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+def positions_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, config = step.layer, model.config
 
     def undo(dy: Array, reverse: Reverse) -> Array:
@@ -187,12 +188,12 @@ def _positions_vjp(model: Model, step: Step, x: Array, context: Context) -> tupl
     return apply_step(model, step, x, context), undo
 
 
-def _norm_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+def norm_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     y, undo = normalize_vjp(model, step.layer, x)
     return apply_hook(context.hook, step.layer, y), undo
 
 
-def _attend_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+def attention_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, source = step.layer, attention_source(step.layer, x, context)
     stack, _, part = parse_layer_name(layer)
     params, options = attention_arguments(model, layer, x.shape[-2], context)
@@ -224,7 +225,7 @@ def add_relative_gradients(config: Config, layer: str, inputs: Mapping[str, Arra
             reverse.add(relative_layer(config, layer, parameter), {parameter: gradient})
 
 
-def _ffn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+def network_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, lead = step.layer, x.shape[:-1]
 
     def by_token(hook: Hook) -> Hook:
@@ -266,14 +267,14 @@ def _mixture_vjp(
     return y, undo
 
 
-def _linear_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+def projection_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     def undo(dy: Array, reverse: Reverse) -> Array:
         return undo_projection(model, step.layer, apply_hook(reverse.hook, step.layer, dy), x, reverse)
 
     return apply_step(model, step, x, context), undo
 
 
-def _conv_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+def convolution_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, params, cut = step.layer, model.params[step.layer], model.config.convolution(step.layer)
     inner, undo_norm = convolve_frames(model, layer, x, context), None
     if cut.norm:
@@ -294,21 +295,9 @@ def _conv_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Arr
     return apply_hook(context.hook, layer, apply_activation(cut.activation, inner)), undo
 
 
-def _rnn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+def recurrent_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     from attnkit.model.backward import recurrent_backward, recurrent_decoder
 
     is_attentive = parse_layer_name(step.layer)[1] is None
     vjp = recurrent_decoder.decoder_vjp if is_attentive else recurrent_backward.recurrence_vjp
     return vjp(model, step.layer, x, context)
-
-
-STEP_VJPS: dict[str, Callable[[Model, Step, Array, Context], tuple[Array, Undo]]] = {
-    "embed": _embed_vjp,
-    "posenc": _positions_vjp,
-    "layernorm": _norm_vjp,
-    "attend": _attend_vjp,
-    "ffn": _ffn_vjp,
-    "linear": _linear_vjp,
-    "conv": _conv_vjp,
-    "rnn": _rnn_vjp,
-}

@@ -5,7 +5,7 @@ looks at a model instead of running it fast: comparison with another implementat
 options or inputs, gradients, costs and names.
 
 nodes.py   Node, Kind and what they are computed with; graph.py: the nodes of something, and their values
-kinds.py   KINDS, the table of all kinds, and BUILDERS, the nodes of each step of a model
+kinds.py   KINDS, the table of all kinds
 models.py  the nodes of a whole model, from token ids, pixels or sounds to logits
 embeddings.py linear.py convolutions.py attention.py networks.py recurrence.py head.py   the kinds and nodes of steps
 """

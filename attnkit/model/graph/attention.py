@@ -13,6 +13,7 @@ from attnkit.model.dense_attention import LatentConfig, add_sinks
 from attnkit.model.dtypes import Array, rounded
 from attnkit.model.graph.linear import apply_linear, apply_linear_backward, scale_and_shift, standardize
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope, stack_sizes
+from attnkit.model.graph.recurrence import build_attend
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.intermediates import STEPS
 from attnkit.model.linear import sum_to_shape
@@ -387,6 +388,9 @@ def _build_latents(place: Place, rules: AttentionRules, latent: LatentConfig) ->
 
 def build_attention(place: Place) -> Built:
     core, inputs, layer = place.core, place.inputs, place.step.layer
+    if core.config.score != "scaled-dot":
+        yield from build_attend(place)
+        return
     rules = core.config.attention_rules[layer]
     source = place.memory if rules.is_cross else place.x
     keys = stack_sizes(core, inputs, "encoder")[1] if rules.is_cross else place.tokens

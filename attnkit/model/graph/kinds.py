@@ -1,9 +1,9 @@
-"""All kinds of nodes, and the nodes of each operation of a plan."""
+"""All kinds of nodes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from attnkit.model.graph import attention, convolutions, embeddings, head, linear, networks, recurrence
-from attnkit.model.graph.nodes import Built, Kind, Place
+from attnkit.model.graph.nodes import Kind
 
 KINDS: Mapping[str, Kind] = {
     **embeddings.KINDS,
@@ -13,22 +13,4 @@ KINDS: Mapping[str, Kind] = {
     **head.KINDS,
     **convolutions.KINDS,
     **recurrence.KINDS,
-}
-
-
-def _build_attend(place: Place) -> Built:
-    has_projections = place.core.config.score == "scaled-dot"
-    return (attention.build_attention if has_projections else recurrence.build_attend)(place)
-
-
-# operation of a step -> its nodes, the last of which is its result unless the step names another
-BUILDERS: Mapping[str, Callable[[Place], Built]] = {
-    "embed": embeddings.build_embeddings,
-    "posenc": embeddings.build_positions,
-    "layernorm": linear.build_norm,
-    "linear": linear.build_linear,
-    "attend": _build_attend,
-    "ffn": networks.build_ffn,
-    "conv": convolutions.build_convolution,
-    "rnn": recurrence.build_recurrence,
 }

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import UsageError
-from attnkit.model.config import Config, Step
+from attnkit.model.config import Config, Step, walk_steps
 from attnkit.model.context import Model
 from attnkit.model.graph.convolutions import build_sound, sound_site
 from attnkit.model.graph.graph import Graph
 from attnkit.model.graph.head import build_head, vector_places
-from attnkit.model.graph.kinds import BUILDERS
 from attnkit.model.graph.nodes import Built, Inputs, Node, Place, stack_sizes
+from attnkit.model.groups import GROUPS
 
 
 def model_graph(core: Model, inputs: Inputs) -> Graph:
@@ -54,26 +54,25 @@ def _build_steps(
     core: Model, inputs: Inputs, steps: Sequence[Step], x: str, memory: str, sizes: tuple[int, int]
 ) -> Generator[Node, None, str]:
     """The nodes of some steps, and the site of the last."""
-    saved, width, widths = x, core.config.width, dict[str, int]()
-    for step in steps:
-        if step.reads_saved:
-            x, saved = saved, x
-        before = x
-        saved = x if step.saves_residual else saved
-        place = Place(core, inputs, step, x, memory, *sizes)
-        nodes = list(BUILDERS[step.op](place))
-        yield from nodes
-        widths |= {node.site: node.shape[-1] for node in nodes}
-        x = step.result or nodes[-1].site
+    nodes: list[Node] = []
+
+    def build(step: Step, x: str) -> str:
+        nodes.extend(GROUPS[step.op].nodes(Place(core, inputs, step, x, memory, *sizes)))
+        return step.result or nodes[-1].site
+
+    def add_residual(step: Step, y: str, residual: str) -> str:
         if step.adds_residual == "concat":
-            yield Node(f"{step.layer}.concat", "concat", (x, before), place.states(widths[x] + widths[before]))
-            x = f"{step.layer}.concat"
-        elif step.adds_residual:
-            added = saved if step.adds_residual == "saved" else before
-            options = {} if step.scale == 1 else {"factor": step.scale}
-            yield Node(f"{step.layer}.residual", "add", (x, added), place.states(width), options=options)
-            x = f"{step.layer}.residual"
-    return x
+            widths = {node.site: node.shape[-1] for node in nodes}
+            nodes.append(Node(f"{step.layer}.concat", "concat", (y, residual), (*sizes, widths[y] + widths[residual])))
+            return nodes[-1].site
+        options = {} if step.scale == 1 else {"factor": step.scale}
+        shape = (*sizes, core.config.width)
+        nodes.append(Node(f"{step.layer}.residual", "add", (y, residual), shape, options=options))
+        return nodes[-1].site
+
+    site = walk_steps(steps, x, build, add_residual)
+    yield from nodes
+    return site
 
 
 def _build_vector(core: Model, inputs: Inputs, states: str) -> Built:

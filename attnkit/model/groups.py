@@ -1,0 +1,104 @@
+"""The groups of a plan: each operation of a step, and how its readers compute it.
+
+A group is what a kernel fuses of the nodes of a model. Every operation is told here once: a reader of the steps, as
+`transformer.run`, `recorded_steps.run_recorded` or `models.model_graph`, takes its field of the row.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attnkit.model.config import Step
+from attnkit.model.context import Context, Model
+from attnkit.model.dtypes import Array
+
+if TYPE_CHECKING:
+    from attnkit.model.backward.tape import Undo
+
+
+@dataclass(frozen=True)
+class Later:
+    """A function of a module of attnkit.model, which is imported by the first call: a stage imports what it computes.
+
+    >>> Later("config", "parse_layer_name")("decoder.3.ffn")
+    ('decoder', 3, 'ffn')
+    """
+
+    module: str
+    name: str
+
+    def __call__(self, *args: Any) -> Any:
+        return _import(self.module, self.name)(*args)
+
+
+@cache
+def _import(module: str, name: str) -> Any:
+    return getattr(import_module(f"attnkit.model.{module}"), name)
+
+
+class Group(NamedTuple):
+    """One operation of a step.
+
+    kernel     (model, layer, x, context) -> its result
+    vjp        (model, step, x, context) -> its result, and the function (gradient of it, Reverse) -> gradient of x
+    nodes      (place of the graph) -> its nodes, the last of which is its result unless the step names another
+    is_packed  whether the kernel computes each row by itself, or attends, so that texts can be packed without padding
+    """
+
+    kernel: Callable[[Model, str, Array, Context], Array]
+    vjp: Callable[[Model, Step, Array, Context], "tuple[Array, Undo]"]
+    nodes: Callable[[Any], Iterator[Any]]
+    is_packed: bool = False
+
+
+# Step.op -> its group
+GROUPS: Mapping[str, Group] = {
+    "embed": Group(
+        kernel=Later("transformer", "embed_tokens"),
+        vjp=Later("backward.recorded_steps", "embed_vjp"),
+        nodes=Later("graph.embeddings", "build_embeddings"),
+        is_packed=True,
+    ),
+    "posenc": Group(
+        kernel=Later("transformer", "apply_positions"),
+        vjp=Later("backward.recorded_steps", "positions_vjp"),
+        nodes=Later("graph.embeddings", "build_positions"),
+        is_packed=True,
+    ),
+    "layernorm": Group(
+        kernel=Later("transformer", "apply_norm"),
+        vjp=Later("backward.recorded_steps", "norm_vjp"),
+        nodes=Later("graph.linear", "build_norm"),
+        is_packed=True,
+    ),
+    "linear": Group(
+        kernel=Later("transformer", "project_states"),
+        vjp=Later("backward.recorded_steps", "projection_vjp"),
+        nodes=Later("graph.linear", "build_linear"),
+        is_packed=True,
+    ),
+    "attend": Group(
+        kernel=Later("transformer", "attend_to_source"),
+        vjp=Later("backward.recorded_steps", "attention_vjp"),
+        nodes=Later("graph.attention", "build_attention"),
+        is_packed=True,
+    ),
+    "ffn": Group(
+        kernel=Later("transformer", "apply_network"),
+        vjp=Later("backward.recorded_steps", "network_vjp"),
+        nodes=Later("graph.networks", "build_ffn"),
+        is_packed=True,
+    ),
+    "conv": Group(
+        kernel=Later("transformer", "apply_convolution"),
+        vjp=Later("backward.recorded_steps", "convolution_vjp"),
+        nodes=Later("graph.convolutions", "build_convolution"),
+    ),
+    "rnn": Group(
+        kernel=Later("transformer", "apply_recurrence"),
+        vjp=Later("backward.recorded_steps", "recurrent_vjp"),
+        nodes=Later("graph.recurrence", "build_recurrence"),
+    ),
+}
