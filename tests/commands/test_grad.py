@@ -7,6 +7,7 @@ import attnkit
 from attnkit import formats
 from attnkit.errors import AttnkitWarning, UsageError
 from tests import process
+from tests.places import ROOT
 
 X = np.random.default_rng(2017).standard_normal((3, 4))
 PIPELINE = 'embed "The cat" --dim 8 | posenc | attend --heads 2 --seed 1 | layernorm | decode | loss --target "cat"'
@@ -107,3 +108,12 @@ def test_random_scores_and_positions_have_gradients(tmp_path):
     ]:
         record = attnkit.grad(line, X, check=True)
         assert record[name].any() and record["check"][2] < 1e-7
+
+
+@pytest.mark.parametrize(("name", "site"), [("wav2vec2", "samples"), ("whisper", "spectrogram")])
+def test_a_sound_has_gradients_through_convolutions_and_their_norms(name, site):
+    inputs = ROOT / "tests" / "transcripts" / "inputs"
+    record = attnkit.grad(f"encode --model {inputs / name} --audio {inputs / 'tone.wav'}", of="x[1,2]", check=True)
+    assert record[f"1.encode.{site}"].any()
+    assert record["encoder.conv1.w"].any() and record["encoder.conv1.convolved"].any()
+    assert record["check"][2] < 1e-7

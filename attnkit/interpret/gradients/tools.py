@@ -500,8 +500,7 @@ def undo_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: 
     context = encoding.make_context(encoded, hook=forward, dtype=call.values["dtype"])
     x, tape = run_recorded(core, encoded.steps, inputs, context)
     collected: dict[str, Array] = {}
-    tokens = x.shape[:-1]
-    scores = math.prod(tokens) * tokens[-1] * core.config.stack(encoded.stack).heads
+    scores = math.prod(x.shape[:-1]) * x.shape[-2] * core.config.stack(encoded.stack).heads
     used, has_many = set(outer), core.config.patches is None and scores > MANY
 
     def is_kept(name: str) -> bool:
