@@ -220,14 +220,12 @@ def position_encoding(
 
 def position_encoding_backward(
     model: Model, layer: str, gradient: Array, where: Array, grid: tuple[int, int] | None
-) -> Array | None:
-    """Gradient of the table of a model from that of `position_encoding`; None for sinusoids.
+) -> Array:
+    """Gradient of the table of learned positions from that of `position_encoding`.
 
     gradient (T, D) or (B, T, D) at positions where (T,) or (B, T) -> (P, D)
     """
     positions, cut, grids = model.config.positions, model.config.patches, changed_grid(model.config, grid)
-    if positions.kind != "learned":
-        return None
     size = gradient.shape[-2] if cut else len(model.params[layer]["table"])
     table = embed_backward(gradient, where + positions.first, size, "position")
     table = np.delete(table, np.s_[1 : 1 + cut.registers], axis=0) if cut else table

@@ -180,9 +180,10 @@ def positions_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple
         if config.positions.kind not in ("learned", "sinusoidal"):
             return dy
         dy = apply_hook(reverse.hook, layer, dy)
-        where = absolute_positions(x, context)
-        encoding = add_positions_backward(dy, (*where.shape, dy.shape[-1]))
-        reverse.add(layer, {"table": position_encoding_backward(model, layer, encoding, where, context.grid)})
+        if config.positions.kind == "learned":
+            where = absolute_positions(x, context)
+            encoding = add_positions_backward(dy, (*where.shape, dy.shape[-1]))
+            reverse.add(layer, {"table": position_encoding_backward(model, layer, encoding, where, context.grid)})
         return dy
 
     return apply_step(model, step, x, context), undo
