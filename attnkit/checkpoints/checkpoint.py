@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cache, cached_property, reduce
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -33,15 +33,16 @@ from attnkit.errors import (
     counted,
     format_bytes,
 )
-from attnkit.formats.gguf import is_gguf
 from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config, Similarity
 from attnkit.model.dtypes import FLOATS, Array
 from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
 from attnkit.records import join_names
-from attnkit.tokenizers.files import TokenizerFolder
-from attnkit.tokenizers.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from attnkit.tokenizers.files import TokenizerFolder
+    from attnkit.tokenizers.tokens import Tokenizer
 
 FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model", "clip_vision_model", "cohere",
             "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers",
@@ -458,7 +459,7 @@ class Checkpoint:
         params: Parameters,
         files: Sequence[str],
         keys: Mapping[str, bool] | None = None,
-        tokenizer: TokenizerFolder | None = None,
+        tokenizer: "TokenizerFolder | None" = None,
         place: str = "",
         generation: Mapping[str, Any] | None = None,
     ) -> None:
@@ -604,8 +605,11 @@ def open_checkpoint(folder: str) -> Checkpoint:
 
     FileError if a file is missing; DataError names the file and what is wrong in it.
     """
-    if is_gguf(folder):
-        return _open_gguf(folder)
+    if os.path.isfile(folder):
+        from attnkit.formats.gguf import is_gguf
+
+        if is_gguf(folder):
+            return _open_gguf(folder)
     if is_tower(folder):
         above, _, tower = folder.rpartition(":")
         found = open_checkpoint(above).towers.get(tower)
@@ -638,7 +642,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
     return Checkpoint(folder, config, raw, params, files, reader.values.stated(), generation=defaults)
 
 
-def open_tokenizer(place: str | TokenizerFolder, side: str = "source") -> Tokenizer:
+def open_tokenizer(place: "str | TokenizerFolder", side: str = "source") -> "Tokenizer":
     """Load the tokenizer of a folder, by its files and by the family that its config.json names, if there is one.
 
     side  "source" or "target" of a translation: which text `encode` and `decode` are for
@@ -646,6 +650,7 @@ def open_tokenizer(place: str | TokenizerFolder, side: str = "source") -> Tokeni
     Errors are those of `load_tokenizer`.
     """
     from attnkit.tokenizers.auto import load_tokenizer
+    from attnkit.tokenizers.files import TokenizerFolder
 
     if not isinstance(place, str):
         return load_tokenizer(place)

@@ -13,7 +13,7 @@ import numpy as np
 
 from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
 from attnkit.errors import DataError, FileError
-from attnkit.formats import pytorch, safetensors
+from attnkit.formats import safetensors
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import exists
 from attnkit.model.config import Config, parse_layer_name
@@ -91,13 +91,19 @@ def open_weights(folder: str) -> Weights:
 
     FileError if there is none.
     """
-    for name, map_tensors in ((SINGLE, safetensors.map_tensors), (PYTORCH, pytorch.map_tensors)):
+    for name, map_tensors in ((SINGLE, safetensors.map_tensors), (PYTORCH, _map_pytorch)):
         single, index = os.path.join(folder, name), os.path.join(folder, name + INDEX)
         if exists(single):
             return single_file(map_tensors(single))
         if exists(index):
             return _open_shards(folder, index, map_tensors)
     raise FileError(f"no weights (looked for {SINGLE}, {PYTORCH}, and their {INDEX})", folder)
+
+
+def _map_pytorch(path: str) -> Mapped:
+    from attnkit.formats.pytorch import map_tensors  # most folders have safetensors
+
+    return map_tensors(path)
 
 
 def single_file(mapped: Mapped) -> Weights:

@@ -136,9 +136,12 @@ def stdin_or_error(remedy: str = "name a file, or pipe into it ('-' reads it)") 
 def is_model_path(path: str) -> bool:
     """Whether a path is a folder, a GGUF file or a tower of a model, DIR:text or DIR:vision."""
     from attnkit.checkpoints.checkpoint import is_tower
+
+    if os.path.isdir(path) or is_tower(path):
+        return True
     from attnkit.formats.gguf import is_gguf
 
-    return os.path.isdir(path) or is_gguf(path) or is_tower(path)
+    return is_gguf(path)
 
 
 def load_operand(

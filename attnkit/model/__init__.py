@@ -73,9 +73,12 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of whole_models.py on first use, and keep it."""
+    """Import a module of the package, or a name of whole_models.py, on first use, and keep it."""
     from importlib import import_module
+    from importlib.util import find_spec
 
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
     models = None if name.startswith("_") and name != "__all__" else import_module("attnkit.model.whole_models")
     if name == "__all__":  # of `from attnkit.model import *`
         return sorted(name for name in {**globals(), **vars(models)} if not name.startswith("_"))
