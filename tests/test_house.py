@@ -50,7 +50,6 @@ SHARED = {
     "softmax": "a tool, and the operator that it runs",
     "encode": "a tool, and in formats a record to bytes",
     "run": "a tool, and in model a transformer's forward pass",
-    "Stage": "one call of a tool in a pipeline, and one computation of a model",
     "Slip": "a mistake: in an answer to an exercise, and in an implementation",
     "main": "the entry point of the process, and of the command line in Python",
 }

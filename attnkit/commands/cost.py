@@ -19,6 +19,7 @@ from attnkit.formats.streams import name_errors
 from attnkit.interpret import cost as counting
 from attnkit.interpret.cost import QUANTITIES, format_count
 from attnkit.interpret.stage_calls import StageCall
+from attnkit.model.graph.costs import Cost, ModelShapes
 from attnkit.records import Labels, Record, Tensor, shared_labels
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Ran:
 
     kind: str
     title: str
-    stages: list[counting.Stage]
+    stages: list[Cost]
     dtype: str
 
 
@@ -84,8 +85,10 @@ def read_operands(stage: Stage, upstream: Records | None) -> "Models | Ran":
 
 def run_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
     """Run a pipeline, and count its stages for all of its records."""
-    from attnkit.interpret.pipeline_cost import count_call, shorten_names
+    from attnkit.generation.generation_cost import count_decoded
+    from attnkit.interpret.pipeline_cost import COUNTERS, count_call, shorten_names
 
+    counters = {**COUNTERS, "decode": count_decoded}
     calls: list[StageCall] = []
     stages = pipeline.parse_stages(text)
     for number, one in enumerate(stages, start=1):
@@ -94,10 +97,10 @@ def run_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
         if one.recorded_engine():
             raise UsageError(f"stage {number}, {one.tool.name}: what numpy computes is counted", "--engine")
         pipeline.keep_calls(one, number, calls)
-    counts: list[counting.Stage] = []
+    counts: list[Cost] = []
     records, dtype = 0, "float32"
     for result in pipeline.chain_stages(stages, upstream=upstream).items:
-        counts = counting.sum_stages([*counts, *(one for call in calls for one in count_call(call))])
+        counts = counting.sum_stages([*counts, *(one for call in calls for one in count_call(call, counters))])
         records += 1
         if isinstance(result, Record) and "x" in result and result["x"].dtype.name in counting.ITEMSIZES:
             dtype = result["x"].dtype.name
@@ -551,9 +554,7 @@ def measured_record(record: Record, checkpoint: "Checkpoint", run: counting.Work
     return record.with_tensors(tensors, {"time": ["predicted", "measured"]})
 
 
-def paper_record(
-    model: counting.ModelShapes, lengths: Sequence[int], window: int, kernel: int, measure: bool
-) -> Record:
+def paper_record(model: ModelShapes, lengths: Sequence[int], window: int, kernel: int, measure: bool) -> Record:
     """Table 1 for some lengths: x (tokens, layer, quantity), sizes, and seconds (tokens, layer) if measured."""
     from attnkit.interpret import roofline
 

@@ -1,9 +1,14 @@
-"""What each stage of a pipeline costs, from the shapes of what it read, its weights and its result."""
+"""What each stage of a pipeline costs, from the shapes of what it read, its weights and its result.
 
+A stage is a few nodes of the kinds that models are made of, of the shapes of its call; a layer of a model is that
+layer's nodes.
+"""
+
+import itertools
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,67 +21,68 @@ from attnkit.inputs.convolution_stage import find_convolution
 from attnkit.inputs.output_matrix import find_output_matrix
 from attnkit.inputs.recurrent_layers import find_recurrent_weights
 from attnkit.interpret.cost import (
-    ModelShapes,
-    Passes,
-    Stage,
     count_cells,
-    count_convolution,
     count_head,
     count_linear,
     count_model,
-    count_network,
-    count_probe,
+    count_nodes,
     count_step,
-    count_tiles,
-    matrix_stage,
+    place_step,
 )
 from attnkit.interpret.stage_calls import StageCall
+from attnkit.interpret.summary_cost import count_summary
 from attnkit.interpret.tracer import Tracer
-from attnkit.model import Array, Config, Step, parse_layer_name
-from attnkit.model.attention import MANY, text_lengths
+from attnkit.model import Array, Config, Step
+from attnkit.model.attention import text_lengths
+from attnkit.model.config import AttentionRules
 from attnkit.model.dense_attention import AttentionOptions
+from attnkit.model.experts import ExpertConfig
+from attnkit.model.graph.costs import Cost, ModelShapes, Passes, Shape, count_tiles, has_tiles
+from attnkit.model.graph.networks import build_mixture, build_network
+from attnkit.model.graph.nodes import Node
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.kernels.tiles import key_ranges
 
-WHOLE = re.compile(r"[0-9]+\.encode\.")  # the beginning of the names of a model's stages
+# the beginning of the names of rows of a whole model; decode may apply its head alone
+WHOLE = re.compile(r"[0-9]+\.(encode\.|decode\.(?=encoder\.|decoder\.))")
 SHOWN = ("show", "peek")  # tools that compute nothing
-NORM = 3  # elementwise FLOPs of a number that is normalized: square, sum and division; 2 more subtract the mean
-SOFTMAX = 4  # of a score: maximum subtracted, exponential, sum, division
+
+Counter = Callable[[StageCall], Iterable[Cost]]
 
 
-def count_call(call: StageCall) -> list[Stage]:
-    """The stages of one call of a tool, by the number of its stage, its name, and that of an intermediate.
+def count_call(call: StageCall, counters: Mapping[str, Counter]) -> list[Cost]:
+    """The rows of one call of a tool, by the number of its stage, its name, and that of an intermediate.
 
-    UsageError if cost has no rule for the tool, or for what its options ask.
+    counters  tool -> the rows of a call; UsageError if cost has no rule for the tool, or for what its options ask.
     """
     if call.tool in SHOWN:
         return []
-    if call.tool not in COUNTERS:
-        raise call.error(f"cost has no rule for this tool (it counts {', '.join(COUNTERS)})")
+    if call.tool not in counters:
+        raise call.error(f"cost has no rule for this tool (it counts {', '.join(counters)})")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the pipeline itself has warned
-        stages = [*COUNTERS[call.tool](call)]
-    return [one._replace(name=(call.stage + one.name).rstrip("."), shape=one.shape[-3:]) for one in stages]
+        rows = [*counters[call.tool](call)]
+    return [one._replace(name=(call.stage + one.name).rstrip("."), shape=one.shape[-3:]) for one in rows]
 
 
-def shorten_names(stages: Sequence[Stage]) -> list[Stage]:
-    """Stages of a whole model by their names in a trace alone, if one stage of the pipeline runs one.
+def shorten_names(rows: Sequence[Cost]) -> list[Cost]:
+    """Rows of a whole model by their names in a trace alone, if one stage of the pipeline runs one.
 
-    >>> [one.name for one in shorten_names([Stage("1.encode.encoder.0.ffn", (2,)), Stage("2.ffn.hidden", (2,))])]
+    >>> [one.name for one in shorten_names([Cost("1.encode.encoder.0.ffn", (2,)), Cost("2.ffn.hidden", (2,))])]
     ['encoder.0.ffn', '2.ffn.hidden']
     """
-    whole = {match[0] for one in stages if (match := WHOLE.match(one.name))}
-    return [one._replace(name=WHOLE.sub("", one.name)) for one in stages] if len(whole) == 1 else [*stages]
+    whole = {match[0] for one in rows if (match := WHOLE.match(one.name))}
+    return [one._replace(name=WHOLE.sub("", one.name)) for one in rows] if len(whole) == 1 else [*rows]
 
 
-def weights_of(name: str, parameters: Mapping[str, Array]) -> ModelShapes:
-    """A stage's own weights as the only layer of a model.
+def weights_of(layers: Mapping[str, Mapping[str, Array]], width: int = 0) -> ModelShapes:
+    """A stage's own weights as the layers of a model.
 
-    >>> weights_of("ffn", {"w1": np.ones((2, 3))}).parameters
+    >>> weights_of({"ffn": {"w1": np.ones((2, 3))}}).parameters
     6
     """
-    shapes = {parameter: array.shape for parameter, array in parameters.items()}
-    return ModelShapes(Config("", 0), {name: shapes}, {name: frozenset(shapes)})
+    shapes = {layer: {name: one.shape for name, one in arrays.items()} for layer, arrays in layers.items()}
+    return ModelShapes(Config("", width), shapes, {layer: frozenset(names) for layer, names in shapes.items()})
 
 
 def layer_shapes(call: StageCall) -> ModelShapes:
@@ -94,161 +100,178 @@ def passes_of(x: Array, **options: Any) -> Passes:
     return Passes(math.prod(x.shape[:-2]), x.shape[-2] if x.ndim > 1 else 1, **options)
 
 
-def strip_layer(stages: Iterator[Stage], layer: str) -> Iterator[Stage]:
-    """Yield stages of a layer under the names of their intermediates alone."""
-    for stage in stages:
-        yield stage._replace(name=stage.name.removeprefix(layer).lstrip("."))
+def states(x: Array, width: int = 0) -> Shape:
+    """The shape of vectors (..., T, D) with a batch, (B, T, D), or of others of a width in their place."""
+    passes = passes_of(x)
+    return passes.texts, passes.tokens, width or x.shape[-1]
 
 
-def count_layer(call: StageCall, step: Step, passes: Passes) -> Iterator[Stage]:
-    """Yield the stages of a layer of a model."""
-    return strip_layer(count_step(layer_shapes(call), step, passes), step.layer)
+def strip_layer(rows: Iterable[Cost], layer: str) -> Iterator[Cost]:
+    """Yield rows of a layer under the names of their intermediates alone."""
+    for row in rows:
+        yield row._replace(name=row.name.removeprefix(layer).lstrip("."))
 
 
-def count_numbers(call: StageCall, each: int, read: int = 0, parameters: int = 0) -> Stage:
-    """The stage of a tool that multiplies no matrices: some FLOPs for each number of its result.
+def count_layer(call: StageCall, tool: str, x: Array, **options: Any) -> Iterator[Cost]:
+    """Yield the rows of a layer of a model, in one pass over x.
 
-    read  numbers that it reads beside its x and its parameters
+    tool  its operation; options: of the pass
     """
-    x, y = call.before.get("x"), call.result["x"]
-    before = 0 if x is None else x.size
-    return Stage("", y.shape, 0, each * y.size, before + read + parameters, y.size, parameters=parameters)
+    layer = layers.find_layer(call.values["model_"], call.values["layer"], tool)
+    return strip_layer(count_step(layer_shapes(call), Step(tool, layer), passes_of(x, **options)), layer)
 
 
-def count_addends(call: StageCall) -> int:
-    """Elementwise FLOPs of what options add to a result, for each of its numbers."""
-    names = ("residual", "add", "add_after")
-    added = sum(call.values.get(name) not in (None, False) for name in names)
-    return added * (1 + (layers.residual_scale(call.values["model_"]) != 1))
+def count_whole(call: StageCall, *nodes: Node, parameters: Mapping[str, Array] | None = None) -> list[Cost]:
+    """The row of nodes that are computed in place of each other, with the shape of the result of the stage.
+
+    parameters  of the layer ""
+    """
+    y = call.result["x"]
+    rows = count_nodes([*nodes, *addends(call)], weights_of({"": parameters or {}}), passes_of(y))
+    return [row._replace(shape=y.shape) for row in rows]
 
 
-def with_addends(call: StageCall, stages: Iterator[Stage]) -> Iterator[Stage]:
-    """Yield stages, and then what options add to their result."""
-    yield from stages
-    size = call.result["x"].size
-    if each := count_addends(call):
-        yield Stage("residual", call.result["x"].shape, 0, each * size, 2 * size, size)
+def addends(call: StageCall) -> Iterator[Node]:
+    """Yield the sums with what options add to a result."""
+    for name in ("residual", "add", "add_after"):
+        if call.values.get(name) not in (None, False):
+            factor = layers.residual_scale(call.values["model_"])
+            yield Node("", "add", ("", name), call.result["x"].shape, options={"factor": factor})
 
 
-def count_embed(call: StageCall) -> Iterator[Stage]:
+def with_addends(call: StageCall, rows: Iterable[Cost]) -> Iterator[Cost]:
+    """Yield rows, and then what options add to their result."""
+    yield from rows
+    if any(addends(call)):
+        yield from (row._replace(name="residual") for row in count_whole(call))
+
+
+def count_embed(call: StageCall) -> Iterable[Cost]:
     values, record = call.values, call.result
     if values["model_"] is not None:
-        layer = layers.find_layer(values["model_"], values["layer"], "embed")
-        yield from count_layer(call, Step("embed", layer), passes_of(record["x"]))
-        return
-    table = record.get("table")
-    size = record["x"].size
-    own = 0 if table is None else table.size
-    yield Stage("", record["x"].shape, 0, size * bool(values["scale"]), size * bool(own), size, parameters=own)
+        return count_layer(call, "embed", record["x"])
+    own, shape = {"table": record["table"]} if "table" in record else {}, record["x"].shape
+    factor = 2.0 if values["scale"] else 1.0
+    return count_whole(
+        call,
+        Node("", "words", ("ids",), shape),
+        Node("", "scale", ("",), shape, options={"factor": factor}),
+        parameters=own,
+    )
 
 
-def count_posenc(call: StageCall) -> Iterator[Stage]:
+def count_posenc(call: StageCall) -> Iterable[Cost]:
     values, result = call.values, call.result
     if values["model_"] is not None:
-        layer = layers.find_layer(values["model_"], values["layer"], "posenc")
-        yield from count_layer(call, Step("posenc", layer), passes_of(result["x"]))
-    elif values["kind"] in ("alibi", "t5"):
+        return count_layer(call, "posenc", result["x"])
+    if values["kind"] in ("alibi", "t5"):
         bias = result["bias"] if "bias" in result else result["x"]
-        yield Stage("", bias.shape, 0, bias.size * (values["kind"] == "alibi"), 0, bias.size)
-    else:
-        is_alone = values["alone"] or values["size"] is not None
-        yield count_numbers(call, 0 if is_alone else 3 if values["kind"] == "rotary" else 1)
+        return [Cost("", bias.shape, 0, bias.size * (values["kind"] == "alibi"), 0, bias.size)]
+    is_alone = values["alone"] or values["size"] is not None
+    each, x, y = 0 if is_alone else 3 if values["kind"] == "rotary" else 1, call.before.get("x"), result["x"]
+    return [Cost("", y.shape, 0, each * y.size, 0 if x is None else x.size, y.size)]
 
 
-def count_mask(call: StageCall) -> Iterator[Stage]:
-    name = "mask" if "mask" in call.result else "x"
-    yield Stage("", call.result[name].shape, written=call.result[name].size)
+def count_mask(call: StageCall) -> Iterable[Cost]:
+    mask = call.result["mask" if "mask" in call.result else "x"]
+    return [Cost("", mask.shape, written=mask.size)]
 
 
-def count_softmax(call: StageCall) -> Iterator[Stage]:
-    extra = (call.values["temperature"] != 1) + (call.values["mask"] is not None or "mask" in call.before)
-    yield count_numbers(call, SOFTMAX + extra)
+def count_softmax(call: StageCall) -> Iterable[Cost]:
+    shape, values = call.result["x"].shape, call.values
+    nodes = [
+        Node("", "softmax", ("x",), shape),
+        Node("", "scale", ("",), shape, options={"factor": values["temperature"]}),
+    ]
+    if values["mask"] is not None or "mask" in call.before:
+        nodes.append(Node("", "add", ("", "mask"), shape))
+    return count_whole(call, *nodes)
 
 
-def count_layernorm(call: StageCall) -> Iterator[Stage]:
-    values = call.values
-    own = [one["x"].size for name in ("gamma", "beta") if (one := values[name]) is not None]
+def count_layernorm(call: StageCall) -> Iterable[Cost]:
+    values, x = call.values, call.before["x"]
+    own = {name: one["x"] for name in ("gamma", "beta") if (one := values[name]) is not None}
     kind = values["kind"]
     if values["model_"] is not None:
         layer, model = layers.find_layer(values["model_"], values["layer"], "layernorm"), layer_shapes(call)
-        own, kind = [math.prod(shape) for shape in model.shapes[layer].values()], model.config.norm
-    each = NORM + 2 * (kind != "rms") + len(own) + count_addends(call)
-    yield count_numbers(call, each, parameters=sum(own))
+        own, kind = {name: np.broadcast_to(0, shape) for name, shape in model.shapes[layer].items()}, model.config.norm
+    options = {"kind": "rms" if kind == "rms" else "layer", "names": tuple(own)}
+    return count_whole(call, Node("", "norm", ("x",), x.shape, options=options), parameters=own)
 
 
-def count_ffn(call: StageCall) -> Iterator[Stage]:
+def count_ffn(call: StageCall) -> Iterable[Cost]:
     values, x = call.values, call.before["x"]
     if values["model_"] is not None:
         layer = layers.find_layer(values["model_"], values["layer"], "ffn")
-        stages = count_network(layer_shapes(call), layer, passes_of(x))
-        return with_addends(call, strip_layer(stages, layer.removesuffix(".ffn")))
+        rows = count_step(layer_shapes(call), Step("ffn", layer), passes_of(x))
+        return with_addends(call, strip_layer(rows, layer.removesuffix(".ffn")))
     if values["experts"] is not None:
-        return with_addends(call, count_experts(call))
+        experts = strip_layer(count_experts(call, passes_of(x)), "own")
+        return with_addends(call, strip_layer(experts, "ffn."))
     weights, _ = call.apply(layers.find_ffn_weights, x)
-    return with_addends(call, strip_layer(count_network(weights_of("ffn", weights), "ffn", passes_of(x)), "ffn"))
+    model, passes = weights_of({"own.ffn": weights}, x.shape[-1]), passes_of(x)
+    place = place_step(model, Step("ffn", "own.ffn"), passes)
+    nodes = build_network(place, "own.ffn", weights["w1"].shape[1])
+    return with_addends(call, strip_layer(count_nodes(nodes, model, passes), "own.ffn"))
 
 
-def count_experts(call: StageCall) -> Iterator[Stage]:
-    """Yield the stages of a mixture of experts of a file: the router, and the experts that are chosen."""
-    passes, params, chosen = passes_of(call.before["x"]), call.values["params"], call.values["experts"]
-    model = weights_of("ffn", {name: one for name, one in params.items() if name.startswith("router")})
-    router = matrix_stage(model, "ffn", "router", "router", passes, passes.rows, after=3)
-    bias = params["router_bias"].size if "router_bias" in params else 0
-    yield router._replace(elementwise=router.elementwise + passes.rows * bias, parameters=router.parameters + bias)
-    used = min(len(params["w1"]), chosen * passes.rows)
-    one = weights_of("ffn", {name: array[0] for name, array in params.items() if not name.startswith("router")})
-    for stage in count_network(one, "ffn", passes, passes.rows * chosen):
-        is_output = stage.name.endswith(".output")
-        yield stage._replace(
-            name=stage.name.replace("ffn.", "expert."),
-            elementwise=stage.elementwise + 2 * stage.written * is_output,
-            read=stage.read + (used - 1) * stage.parameters,
-            parameters=stage.parameters * len(params["w1"]),
-        )
+def count_experts(call: StageCall, passes: Passes) -> list[Cost]:
+    """The rows of a mixture of experts of a file: the router, and the experts that are chosen."""
+    params = call.values["params"]
+    router = {name: one for name, one in params.items() if name.startswith("router")}
+    stacked = {name: one for name, one in params.items() if name not in router}
+    count, _, hidden = stacked["w1"].shape
+    experts = {f"own.expert.{at}": {name: one[at] for name, one in stacked.items()} for at in range(count)}
+    model = weights_of({"own.ffn": router, **experts}, call.before["x"].shape[-1])
+    place = place_step(model, Step("ffn", "own.ffn"), passes)
+    return count_nodes(build_mixture(place, ExpertConfig(count, call.values["experts"], hidden)), model, passes)
 
 
-def count_linear_call(call: StageCall) -> Iterator[Stage]:
+def count_linear_call(call: StageCall) -> Iterable[Cost]:
     values, x = call.values, call.before["x"]
     weights = layers.linear_weights(values["params"], values["model_"], values["layer"])
-    model = weights_of("linear", weights)
-    if weights["w"].ndim == 1:  # a factor of each feature
-        model = model._replace(config=Config("", x.shape[-1]))
-    return with_addends(call, strip_layer(count_linear(model, "linear", passes_of(x)), "linear"))
+    rows = count_own_linear("", weights, passes_of(x))
+    return with_addends(call, rows)
 
 
-def count_conv(call: StageCall) -> Iterator[Stage]:
+def count_own_linear(
+    row: str, own: Mapping[str, Array], passes: Passes, rows: int = 0, names: tuple[str, str] = ("w", "b")
+) -> list[Cost]:
+    """The row of a linear layer with weights of its own.
+
+    own   among which are those of the names
+    rows  that it multiplies; 0: those of all tokens
+    """
+    model = weights_of({"": {name: own[name] for name in names if name in own}})
+    return count_linear(model, "", row, passes, rows or passes.rows, names)
+
+
+def count_conv(call: StageCall) -> Iterable[Cost]:
     """Yield the product of the windows with the kernel, (windows, C / groups K) with (C / groups K, E)."""
     x, y = call.before["x"], call.result["x"]
     stage = call.apply(find_convolution, x)
     own = sum(one.size for one in stage.weights.values())
     each = ("b" in stage.weights) + (stage.activation != "identity")
     inner = math.prod(stage.weights["w"].shape[1:])
-    yield Stage("", y.shape, 2 * y.size * inner, each * y.size, x.size + own, y.size, parameters=own)
+    yield Cost("", y.shape, 2 * y.size * inner, each * y.size, x.size + own, y.size, parameters=own)
 
 
-def count_mel(call: StageCall) -> Iterator[Stage]:
-    samples = call.before["x"].size if "x" in call.before else 0
-    yield spectrogram_stage("", call.result["x"].shape, call.values["window"], samples)
+def count_mel(call: StageCall) -> list[Cost]:
+    samples = {"sound": call.before["x"].shape} if "x" in call.before else {"sound": (0,)}
+    return count_spectrogram("", call.result["x"].shape, call.values["window"], samples)
 
 
-def spectrogram_stage(name: str, shape: tuple[int, ...], window: int, samples: int) -> Stage:
-    """The stage of a spectrogram (F, M): Fourier transforms, and the product of their power with the filters.
-
-    A transform counts as 5/2 W log2 W elementwise FLOPs.
-    """
-    bins, size = window // 2 + 1, math.prod(shape)
-    transform = round(2.5 * window * math.log2(window))
-    each = shape[0] * (window + transform + 3 * bins) + 4 * size
-    return Stage(name, shape, 2 * size * bins, each, samples + bins * shape[-1], size)
+def count_spectrogram(row: str, shape: Shape, window: int, given: Mapping[str, Shape]) -> list[Cost]:
+    """The row of a spectrogram (F, M) of a sound."""
+    node = Node(row, "spectrogram", ("sound",), shape, options={"window": window})
+    return count_nodes([node], weights_of({}), Passes(1, shape[0]), given)
 
 
-def count_rnn(call: StageCall) -> Iterator[Stage]:
+def count_rnn(call: StageCall) -> Iterable[Cost]:
     values, x = call.values, call.before["x"]
     if values["model_"] is not None:
-        layer = layers.find_layer(values["model_"], values["layer"], "rnn")
         memory = values["memory"]
-        source = 0 if memory is None else memory["x"].shape[-2]
-        yield from count_layer(call, Step("rnn", layer), passes_of(x, source=source))
+        yield from count_layer(call, "rnn", x, source=0 if memory is None else memory["x"].shape[-2])
         return
     weights = call.apply(find_recurrent_weights, x)
     for number, directions in enumerate(weights.layers):
@@ -258,28 +281,22 @@ def count_rnn(call: StageCall) -> Iterator[Stage]:
             for name, array in parameters.items()
         }
         name = f"l{number}"
-        for stage in count_cells(weights_of(name, one), name, passes_of(x)):
+        for stage in count_cells(weights_of({name: one}), name, passes_of(x)):
             yield stage if len(weights.layers) > 1 else stage._replace(name=stage.name.removeprefix("l0."))
 
 
-def count_merge(call: StageCall) -> Iterator[Stage]:
+def count_merge(call: StageCall) -> Iterable[Cost]:
     """Yield the weighted sum of the parts, and with --join the product with W_O."""
     parts = [part["x"] for part in call.item]
     size = parts[0].size
-    yield Stage("heads", parts[0].shape, 0, 3 * len(parts) * size, len(parts) * size, size)
+    yield Cost("heads", parts[0].shape, 0, 3 * len(parts) * size, len(parts) * size, size)
     first = call.item[0]
     if call.values["join"] and "wo" in first:
-        own = {name: first[name] for name in ("wo", "bo") if name in first}
-        passes = passes_of(call.result["x"])
-        yield matrix_stage(weights_of("", own), "", "wo", "output", passes, passes.rows)
+        yield from count_own_linear("output", first, passes_of(call.result["x"]), names=("wo", "bo"))
 
 
-def count_attend(call: StageCall) -> Iterator[Stage]:
+def count_attend(call: StageCall) -> Iterable[Cost]:
     values = call.values
-    if values["weights"] not in (None, "full"):
-        raise call.error("--weights: what it computes beside the heads is not counted")
-    if values["explain"] is not None:
-        raise call.error("--explain: text is not counted")
     if values["weights_from"] is not None:
         return with_addends(call, count_weighted(call))
     prepared = call.apply(prepare_attention, call.before)
@@ -287,24 +304,49 @@ def count_attend(call: StageCall) -> Iterator[Stage]:
         return with_addends(call, count_attention(call, prepared))
     inputs, options = prepared.inputs, prepared.options
     query, key, _ = inputs.arrays()
-    layer = inputs.layer
-    is_alone = (
-        query.ndim == 3 and key.shape[:-1] == query.shape[:-1] and options.products.is_fixed and not keeps_scores(call)
-    )
-    passes = passes_of(
+    is_alone = query.ndim == 3 and key.shape[:-1] == query.shape[:-1] and not keeps_scores(call)
+    past, groups = past_keys(options), options.heads if options.kv_heads is None else options.kv_heads
+    width = call.values["model_"].config.attention_rules[inputs.layer].head_dim
+    passes = passes_of(query)
+    q, k = (passes.texts, options.heads, passes.tokens, width), (passes.texts, groups, past + key.shape[-2], width)
+    rows = count_layer(
+        call,
+        "attend",
         query,
-        past=options.past + (0 if options.past_key is None else options.past_key.shape[-2]),
-        source=key.shape[-2] if layer.endswith(".cross") else 0,
-        lengths=padded_lengths(options, len(query), query.shape[-2]) if is_alone else (),
+        past=options.past + past,
+        source=key.shape[-2] if inputs.layer.endswith(".cross") else 0,
+        lengths=padded_lengths(options, *query.shape[:2]) if is_alone and options.products.is_fixed else (),
         is_dense=keeps_scores(call),
+        scores=count_pairs(call, options, q, k[-2]) if has_summary(call) else -1,
     )
-    return with_addends(call, count_layer(call, Step("attend", layer), passes))
+    return with_addends(call, itertools.chain(rows, count_weights(call, options, q, k)))
+
+
+def has_summary(call: StageCall) -> bool:
+    """Whether a summary takes the place of the weights."""
+    return call.values["weights"] not in (None, "full")
+
+
+def count_weights(call: StageCall, options: AttentionOptions, q: Shape, k: Shape) -> Iterator[Cost]:
+    """Yield the row of the summary that --weights asks for, if its scores are computed again."""
+    if has_summary(call) and is_tiled(call, options, q, k[-2]):
+        yield count_summary(call.values["weights"], q, k, with_past(options))
+
+
+def with_past(options: AttentionOptions) -> AttentionOptions:
+    """The options of attention to keys that begin with those of the cache."""
+    return options.replace(past=options.past + past_keys(options), past_key=None, past_value=None)
+
+
+def past_keys(options: AttentionOptions) -> int:
+    """The number of keys before those of the stage."""
+    return 0 if options.past_key is None else options.past_key.shape[-2]
 
 
 def keeps_scores(call: StageCall) -> bool:
     """Whether an option asks for scores or weights, so that none are computed in tiles."""
-    names = {*call.values["keep"], call.values["emit"]}
-    return bool(call.values["steps"] or names & {*SQUARE, "all"})
+    names, values = {*call.values["keep"], call.values["emit"]}, call.values
+    return bool(values["steps"] or values["explain"] is not None or names & {*SQUARE, "all"})
 
 
 def padded_lengths(options: AttentionOptions, texts: int, tokens: int) -> tuple[int, ...]:
@@ -318,98 +360,90 @@ def padded_lengths(options: AttentionOptions, texts: int, tokens: int) -> tuple[
     return () if lengths is None else tuple(lengths.tolist())
 
 
-def count_weighted(call: StageCall) -> Iterator[Stage]:
+def count_weighted(call: StageCall) -> Iterable[Cost]:
     """Yield the projection of the values, their sums by given weights, and the output."""
     computed = call.apply(weigh_values, call.before)
-    model, value = weights_of("", computed.projections), passes_of(computed.value)
-    if "wv" in computed.projections:
-        yield matrix_stage(model, "", "wv", "v", value, value.rows)
-    weights, heads = computed.weights, computed.heads
-    flops = 2 * weights.size * heads.shape[-1]
-    yield Stage("heads", heads.shape, flops, 0, weights.size + computed.v.size, heads.size)
-    if "wo" in computed.projections:
-        rows = passes_of(computed.output)
-        yield matrix_stage(model, "", "wo", "output", rows, rows.rows)
+    own, heads = computed.projections, computed.heads
+    if "wv" in own:
+        yield from count_own_linear("v", own, passes_of(computed.value), names=("wv", "bv"))
+    flops, read = 2 * computed.weights.size * heads.shape[-1], computed.weights.size + computed.v.size
+    yield Cost("heads", heads.shape, flops, 0, read, heads.size)
+    if "wo" in own:
+        yield from count_own_linear("output", own, passes_of(computed.output), names=("wo", "bo"))
 
 
-def count_attention(call: StageCall, prepared: PreparedAttention) -> Iterator[Stage]:
-    """Yield the stages of attention with weights of its own, or none."""
-    inputs, options, projections = prepared
-    arrays = dict(zip("qkv", inputs.arrays(), strict=True))
-    model = weights_of("", prepared.parameters())
-    groups = options.heads if options.kv_heads is None else options.kv_heads
-    shapes = {}
-    for letter, heads in (("q", options.heads), ("k", groups), ("v", groups)):
-        x, passes = arrays[letter], passes_of(arrays[letter])
-        weight = projections.get(f"w{letter}")
+def count_attention(call: StageCall, prepared: PreparedAttention) -> list[Cost]:
+    """The rows of attention with weights of its own, or none."""
+    arrays, own = dict(zip("qkv", prepared.inputs.arrays(), strict=True)), prepared.parameters()
+    options, nodes = prepared.options, list[Node]()
+    groups, heads = options.heads if options.kv_heads is None else options.kv_heads, dict[str, Shape]()
+    for letter, count in (("q", options.heads), ("k", groups), ("v", groups)):
+        x, weight, site = arrays[letter], own.get(f"w{letter}"), letter
         width = x.shape[-1] if weight is None else weight.shape[1]
-        shapes[letter] = x.shape if x.ndim == 4 else (*x.shape[:-2], heads, x.shape[-2], width // heads)
-        normed = letter != "v" and options.norm is not None
+        *lead, count, tokens, width = x.shape if x.ndim == 4 else (*x.shape[:-2], count, x.shape[-2], width // count)
+        heads[letter] = (math.prod(lead), count, tokens, width)
         if weight is not None:
-            stage = matrix_stage(model, "", f"w{letter}", letter, passes, passes.rows)
-            yield stage._replace(elementwise=stage.elementwise + 5 * normed * stage.written)
-        elif normed:
-            yield Stage(letter, shapes[letter], 0, 5 * x.size, x.size, x.size)
-    yield from count_scores(call, prepared, shapes)
-    if "wo" in projections:
-        passes = passes_of(arrays["q"])
-        yield matrix_stage(model, "", "wo", "output", passes, passes.rows)
+            names = {"names": (f"w{letter}", f"b{letter}")}
+            nodes.append(Node(f"{letter}_projected", "linear", (letter,), states(x, count * width), "", names))
+        if options.norm is not None and letter != "v":
+            names = {"names": (f"gamma_{letter}", f"beta_{letter}")}
+            nodes.append(Node(f"{letter}_normed", "norm of heads", (site,), heads[letter], "", names))
+        nodes.append(Node(letter, "heads", (site,), heads[letter]))
+    texts, past = max(heads["q"][0], heads["k"][0]), past_keys(options)
+    q, k = (texts, *heads["q"][1:]), (texts, heads["k"][1], past + heads["k"][-2], heads["k"][-1])
+    scores = count_pairs(call, options, q, k[-2])
+    passes = Passes(texts, heads["q"][-2], past=past, scores=scores)
+    nodes += score_nodes(prepared, heads)
+    if "wo" in own:
+        shape, names = (texts, passes.tokens, own["wo"].shape[1]), {"names": ("wo", "bo")}
+        nodes.append(Node("output", "linear", ("heads",), shape, options=names))
+    sinks = {} if options.sinks is None else {"sinks": options.sinks}
+    rows = count_nodes(nodes, weights_of({"": own | sinks}), passes)
+    return [*rows, *count_weights(call, options, q, k)]
 
 
-def count_scores(
-    call: StageCall, prepared: PreparedAttention, shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[Stage]:
-    """Yield scores, weights and heads of queries, keys and values (..., H, T, K) of these shapes."""
-    options, params = prepared.options, prepared.options.score_params or {}
-    lead = np.broadcast_shapes(shapes["q"][:-3], shapes["k"][:-3])
-    heads, queries, width = shapes["q"][-3:]
-    groups, value = shapes["k"][-3], shapes["v"][-1]
-    past = 0 if options.past_key is None else options.past_key.shape[-2]
-    keys, texts = past + shapes["k"][-2], math.prod(lead)
+def score_nodes(prepared: PreparedAttention, heads: Mapping[str, Shape]) -> Iterator[Node]:
+    """Yield scores, weights and heads of queries, keys and values (B, H, T, K) of these shapes."""
+    options = prepared.options
+    texts, count, queries, width = heads["q"]
+    q, k, params = "q", "k", options.score_params or {}
+    rules = AttentionRules("", count, heads["k"][1], width, options.scale, 1.0)
     if options.score == "general":
-        own, inner = params["w"].size, params["w"].shape[-1]
-        rows = texts * heads * queries
-        flops = 2 * rows * width * inner
-        yield Stage("query", (heads, queries, inner), flops, 0, rows * width + own, rows * inner, parameters=own)
-        width = inner
+        yield Node("query", "linear", ("q",), (*heads["q"][:-1], params["w"].shape[-1]), "", {"names": ("w", "")})
+        q = "query"
     if options.score == "additive":
-        inner = params["ua"].shape[1]
-        for letter, name, count, of in (("query", "wa", heads, queries), ("key", "ua", groups, keys)):
-            rows = texts * count * of
-            own, read = params[name].size, rows * len(params[name])
-            yield Stage(letter, (count, of, inner), 2 * rows * own, 0, read + own, rows * inner, parameters=own)
-        width = inner
-    pairs = count_pairs(call, prepared, lead, heads, queries, keys)
-    size = heads, queries, keys
-    extra = (options.score == "scaled-dot" or options.scale is not None) + 3 * bool(options.softcap)
-    extra += (options.bias is not None) + 2 * width * (options.score == "additive")
-    reads, of_keys = texts * heads * queries * width, texts * groups * keys
-    own = params["va"].size if "va" in params else 0
-    yield Stage("scores", size, 2 * pairs * width, extra * pairs, reads + of_keys * width, pairs, parameters=own)
-    sinks = 0 if options.sinks is None else options.sinks.size
-    each = SOFTMAX * pairs + 2 * texts * queries * sinks
-    yield Stage("weights", size, 0, each, pairs, pairs, parameters=sinks)
-    yield Stage(
-        "heads", (heads, queries, value), 2 * pairs * value, 0, pairs + of_keys * value, texts * heads * queries * value
-    )
+        for site, of, name in (("query", "q", "wa"), ("key", "k", "ua")):
+            yield Node(site, "linear", (of,), (*heads[of][:-1], params[name].shape[-1]), "", {"names": (name, "")})
+        q, k = "query", "key"
+    square, weights = (texts, count, queries, heads["k"][-2]), {"rules": rules}
+    factor = 2.0 if options.score == "scaled-dot" or options.scale is not None else 1.0
+    yield Node("scores", "scores", (q, k), square, "", weights | {"score": options.score})
+    yield Node("scaled", "scale", ("scores", *["bias"] * (options.bias is not None)), square, "", {"factor": factor})
+    yield Node("capped", "cap", ("scaled",), square, "", {"softcap": options.softcap})
+    yield Node("weights", "softmax", ("capped",), square, "", weights)
+    yield Node("heads", "mix", ("weights", "v"), (*heads["q"][:-1], heads["v"][-1]), "", weights)
 
 
-def count_pairs(
-    call: StageCall, prepared: PreparedAttention, lead: Sequence[int], heads: int, queries: int, keys: int
-) -> int:
-    """Scores that are computed: all, or those of the tiles that are not skipped."""
-    options, texts = prepared.options, math.prod(lead)
-    has_many = queries > 1 and heads * queries * keys >= MANY
+def is_tiled(call: StageCall, options: AttentionOptions, q: Shape, keys: int) -> bool:
+    """Whether the scores of queries of a shape are computed in tiles; a summary is made of tiles of any number."""
     is_dot = options.score in ("dot", "scaled-dot") and options.softmax_dtype is None
-    if keeps_scores(call) or not has_many or not is_dot:
-        return texts * heads * queries * keys
-    past = options.past + (0 if options.past_key is None else options.past_key.shape[-2])
+    is_summed = has_summary(call) and options.sinks is None
+    return is_dot and not keeps_scores(call) and (is_summed or has_tiles(q[-3], q[-2], keys))
+
+
+def count_pairs(call: StageCall, options: AttentionOptions, q: Shape, keys: int) -> int:
+    """Scores of one head of all texts that are computed: all, or those of the tiles that are not skipped.
+
+    q  the shape of the queries, (B, H, T, K)
+    """
+    texts, _, queries, _ = q
+    if not is_tiled(call, options, q, keys):
+        return texts * queries * keys
     limit = keys if options.mask is None or options.mask.ndim == 0 else min(keys, options.mask.shape[-1])
-    _, low, high = key_ranges(texts, queries, keys, limit, options.replace(past=past, past_key=None, past_value=None))
-    return heads * count_tiles(low, high)
+    return count_tiles(*key_ranges(texts, queries, keys, limit, with_past(options))[1:])
 
 
-def count_encode(call: StageCall) -> Iterator[Stage]:
+def count_encode(call: StageCall) -> Iterable[Cost]:
     """Yield the stages of a whole model by their names in a trace, and the layers after it."""
     values = call.values
     if values["patch"] or values["ablate"]:
@@ -427,31 +461,28 @@ def count_encode(call: StageCall) -> Iterator[Stage]:
     options = AttentionOptions(mask=mask[:, None]) if mask is not None and is_fixed else AttentionOptions()
     lengths = padded_lengths(options, passes.texts, passes.tokens)
     if (audio := values["audio"]) is not None and audio["x"].ndim == 1 and config.sound and config.sound.spectrogram:
-        yield spectrogram_stage("mel", encoded.inputs.shape, config.sound.spectrogram.window, audio["x"].size)
+        given = {"sound": audio["x"].shape}
+        yield from count_spectrogram("mel", encoded.inputs.shape, config.sound.spectrogram.window, given)
     for step in encoded.steps:
         is_dense = any(asked.wants(f"{step.layer}.{name}") for name in SQUARE)
         one = replace(passes, is_dense=is_dense, lengths=() if is_dense else lengths)
         if step.op == "posenc" and config.patches:
             yield from resized_positions(encoded, step.layer)
-        if step.layer in windows:
-            yield from count_convolution(model, step.layer, passes, windows[step.layer])
-        else:
-            yield from count_step(model, step, one)
+        yield from count_step(model, step, one, windows.get(step.layer, 0))
     has_head_alone = encoded.is_whole and config.head and len(config.stacks) == 1
     if has_head_alone and any(map(asked.wants, encoding.HEAD_STEPS)):
         yield from count_head(model, replace(passes, heads=passes.tokens))
     if encoded.pool == "pooler":
-        yield matrix_stage(model, "pooler", "w", "pooler", passes, passes.texts, after=1)
+        yield from count_linear(model, "pooler", "pooler", passes, passes.texts, after=1)
     if encoded.pool == "folder" and config.has_probe:
-        yield from count_probe(model, passes)
+        yield from count_head(model, passes)
     for number, module in encoded.modules.modules.items():
         if isinstance(module, Dense) and encoded.pool == "folder":
-            name = f"modules.{number}"
             own = {"w": module.w} | ({} if module.b is None else {"b": module.b})
-            yield matrix_stage(weights_of(name, own), name, "w", name, passes, passes.texts)
+            yield from count_own_linear(f"modules.{number}", own, passes, passes.texts)
 
 
-def resized_positions(encoded: encoding.Encoding, layer: str) -> Iterator[Stage]:
+def resized_positions(encoded: encoding.Encoding, layer: str) -> Iterable[Cost]:
     """Yield the products that resize a table of positions to the patches of an image of another size."""
     config, shape = encoded.core.config, encoded.inputs.shape
     cut = config.patches
@@ -460,23 +491,17 @@ def resized_positions(encoded: encoding.Encoding, layer: str) -> Iterator[Stage]
     if (rows, columns) != (down, across) and encoded.steps[0].op == "embed":
         flops = 2 * config.width * down * columns * (rows + across)
         numbers = config.width * down * across
-        yield Stage(f"{layer}.resized", (down * across, config.width), flops, 0, config.width * rows * columns, numbers)
+        yield Cost(f"{layer}.resized", (down * across, config.width), flops, 0, config.width * rows * columns, numbers)
 
 
 def sound_windows(encoded: encoding.Encoding) -> dict[str, int]:
     """The windows of each convolution that makes frames of a sound, by its layer, first to last."""
-    config, windows = encoded.core.config, dict[str, int]()
+    config = encoded.core.config
     if not config.sound or not encoded.steps or encoded.steps[0].op != "conv":
-        return windows
+        return {}
     frames = encoded.inputs.shape[-2 if config.sound.spectrogram else -1]
-    for step in encoded.steps:
-        if step.op == "conv" and not step.adds_residual:
-            cut = config.convolution(step.layer)
-            zeros = cut.options.padding
-            before = sum(zeros) * (2 // len(zeros)) if isinstance(zeros, tuple) else 0
-            frames = (frames + before - cut.size) // cut.options.stride[0] + 1
-            windows[step.layer] = frames
-    return windows
+    made = [step.layer for step in encoded.steps if step.op == "conv" and not step.adds_residual]
+    return {layer: config.sound.frames_after(layer.rpartition(".")[2], frames) for layer in made}
 
 
 def encoder_passes(encoded: encoding.Encoding, windows: Mapping[str, int]) -> Passes:
@@ -491,26 +516,30 @@ def encoder_passes(encoded: encoding.Encoding, windows: Mapping[str, int]) -> Pa
     return Passes(math.prod(shape[:-1]), shape[-1])
 
 
-def count_decode(call: StageCall) -> Iterator[Stage]:
+def count_decode(call: StageCall) -> Iterable[Cost]:
     """Yield the logits of hidden states, and the probabilities of words."""
     values, checkpoint = call.values, call.values["model_"]
     if checkpoint is None:
         matrix, bias, _, _ = find_output_matrix(call.before, values["table"], values["params"])
-        own = {"w": matrix} | ({} if bias is None else {"b": bias})
-        passes, is_tied = passes_of(call.before["x"]), values["table"] is None and values["params"] is None
-        stage = matrix_stage(weights_of("head", own), "head", "w", "logits", passes, passes.rows)
-        yield stage._replace(parameters=0 if is_tied else stage.parameters)
-    elif values["layer"] is not None and parse_layer_name(values["layer"])[2] == "head":
+        own, is_tied = (
+            {"w": matrix} | ({} if bias is None else {"b": bias}),
+            values["table"] is None and values["params"] is None,
+        )
+        for row in count_own_linear("logits", own, passes_of(call.before["x"])):
+            yield row._replace(parameters=0 if is_tied else row.parameters)
+    else:
         passes = passes_of(call.before["x"])
         yield from count_head(layer_shapes(call), replace(passes, heads=passes.tokens))
-    else:
-        hint = "attnkit cost DIR --tokens T --generate N counts it; decode --trace FILE, then attnkit cost FILE"
-        raise call.error(f"the text of a whole model is not counted in a pipeline ({hint})")
-    logits, shape = call.result["logits"].size, call.result["logits"].shape
-    yield Stage("probabilities", shape, 0, (SOFTMAX + (values["temperature"] != 1)) * logits, logits, logits)
+    shape, factor = call.result["logits"].shape, {"factor": values["temperature"]}
+    nodes = [
+        Node("probabilities", "softmax", ("logits",), shape),
+        Node("probabilities", "scale", ("logits",), shape, "", factor),
+    ]
+    for row in count_nodes(nodes, weights_of({}), passes_of(call.result["logits"])):
+        yield row._replace(shape=shape)
 
 
-COUNTERS: dict[str, Callable[[StageCall], Iterator[Stage]]] = {
+COUNTERS: Mapping[str, Counter] = {
     "embed": count_embed,
     "posenc": count_posenc,
     "mask": count_mask,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import DataError
 from attnkit.inputs.text_inputs import command_words, named_models
-from attnkit.interpret.cost import ModelShapes, Passes, Stage, count_convolution, count_head, count_model, count_step
+from attnkit.interpret.cost import count_head, count_model, count_step
+from attnkit.model.graph.costs import Cost, ModelShapes, Passes
 from attnkit.model.intermediates import SQUARE
 from attnkit.records import Record
 
@@ -36,7 +37,7 @@ def reads_image(history: Sequence[Mapping[str, Any]]) -> bool:
     return any("--image" in words for words in commands if named_models(words))
 
 
-def count_trace(trace: Record, checkpoint: "Checkpoint") -> list[Stage]:
+def count_trace(trace: Record, checkpoint: "Checkpoint") -> list[Cost]:
     """The stages of the layers that a trace has, each in one pass over its tokens.
 
     DataError for a trace of none of the model's layers.
@@ -48,7 +49,7 @@ def count_trace(trace: Record, checkpoint: "Checkpoint") -> list[Stage]:
     return stages
 
 
-def count_traced_stack(trace: Record, model: ModelShapes, stack: str) -> Iterator[Stage]:
+def count_traced_stack(trace: Record, model: ModelShapes, stack: str) -> Iterator[Cost]:
     """Yield the stages of one stack, and of the head after the last one."""
     config = model.config
     names = [name for name in trace if name.startswith(f"{stack}.")]
@@ -61,10 +62,8 @@ def count_traced_stack(trace: Record, model: ModelShapes, stack: str) -> Iterato
     for step in config.plan(stack):
         if any(f"{name}.".startswith(f"{step.layer}.") for name in names):
             is_dense = any(f"{step.layer}.{name}" in trace for name in SQUARE)
-            if step.op == "conv" and step.layer in trace:
-                yield from count_convolution(model, step.layer, passes, trace[step.layer].shape[-2])
-            else:
-                yield from count_step(model, step, replace(passes, is_dense=is_dense))
+            frames = trace[step.layer].shape[-2] if step.op == "conv" and step.layer in trace else 0
+            yield from count_step(model, step, replace(passes, is_dense=is_dense), frames)
     has_vector = config.vector_width and "modules.1" in trace
     if ("logits" in trace or has_vector) and stack == config.stacks[-1]:
         yield from count_head(model, passes)

@@ -36,6 +36,15 @@ PIPELINES = (
     f"{LONG} | attend --heads 2 --softmax-dtype float16",
     f"{LONG} | attend --heads 2 --lengths lengths.npy",
     f"{CAT} | attend --partial --heads 2 --seed 1 | merge - --join",
+    f"{CAT} | attend --heads 2 --seed 1 --explain 1,5,2",
+    f"{LONG} | attend --heads 2 --causal --explain 1,5,2",
+    *(f"{text} | attend --heads 2 {options} --weights {summary}" for summary in ("stats", "topk:3", "rows:2,-1")
+      for text in (CAT, LONG) for options in ("", "--causal --window 20,0")),
+    f"{CAT} | attend --memory memory.npz --heads 2 --kv-heads 1 --seed 1 --weights stats --keep heads",
+    f"{LONG} | attend --score additive --seed 3 --weights stats",
+    f"{LONG} | attend --heads 2 --lengths lengths.npy --weights stats",
+    f"embed --model {MODELS}/mistral --ids short.npy"
+    f" | attend --model {MODELS}/mistral --layer decoder.0.self --weights stats",
     f"{CAT} | ffn --hidden 6 --gated --activation silu",
     f"{CAT} | ffn --params experts.npz --experts 2 --gated",
     f"{CAT} | linear --params w.npz",
@@ -53,6 +62,11 @@ PIPELINES = (
     f" | attend --model {FRENCH} --layer encoder.0.self --residual"
     f" | layernorm --model {FRENCH} --layer encoder.0.norm1 | ffn --model {FRENCH} --layer encoder.0.ffn --residual",
     f'encode --model {STORY} "Once upon a time" | decode --model {STORY} --layer head',
+    f"decode --model {STORY} 'Once upon a time' --max-tokens 5",
+    f"decode --model {STORY} 'Once upon a time' Once --max-tokens 7 --temperature 1 --seed 1",
+    f"decode --model {FRENCH} 'je suis étudiant' 'je suis'",
+    f"encode --model {FRENCH} 'je suis' | decode --model {FRENCH}",
+    f"decode --model {MODELS}/lstm --ids short.npy --max-tokens 4",
     f"encode --model {MODELS}/bert --ids short.npy",
     f"encode --model {MODELS}/deberta-v2 --ids short.npy",
     f"encode --model {MODELS}/llama --ids short.npy",
@@ -155,9 +169,8 @@ def test_a_stream_adds_up():
     [
         (["embed a --dim 2 | near --index x.npz"], "x.npz"),
         (["embed a --dim 2 | decode | loss --target a"], "no rule for this tool"),
-        (["embed a --dim 2 | attend --weights stats"], "--weights"),
         (["embed a --dim 2 | attnd"], "did you mean attend"),
-        ([f"decode --model {STORY} Once"], "--generate N"),
+        ([f"decode --model {STORY} Once --beam 2"], "--beam"),
     ],
 )
 def test_what_is_not_counted_is_an_error_that_says_so(arguments, problem):

@@ -1,5 +1,6 @@
 """The nodes of attention: projections, heads, rotation, scores, mask, weights and their mix."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from attnkit.model.config import AttentionRules
 from attnkit.model.context import Context
 from attnkit.model.dense_attention import LatentConfig, add_sinks
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.graph.costs import Cost, Costs, Sizes, count_product
 from attnkit.model.graph.linear import apply_linear, apply_linear_backward, scale_and_shift, standardize
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope, stack_sizes
 from attnkit.model.graph.recurrence import build_attend
@@ -55,6 +57,13 @@ def _heads(scope: Scope, x: Array, *fused: Array) -> Array:
 def _undo_heads(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     dy = undo_clip(turn_back(scope, dy), split_heads_of(scope, x), scope.option("clip", 0.0))
     return [dy if scope.option("splits") == "before" else merge_heads(dy)]
+
+
+def _count_heads(sizes: Sizes) -> Costs:
+    """Rotation of some features, and clipping."""
+    turned = math.prod(sizes.node.shape[:-1]) * sizes.option("width", 0) * sizes.option("times", 0)
+    clipped = bool(sizes.option("clip")) * math.prod(sizes.node.shape)
+    return [Cost(elementwise=3 * turned + clipped)]
 
 
 def split_heads_of(scope: Scope, x: Array) -> Array:
@@ -139,6 +148,11 @@ def _undo_norm_heads(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]
     return [dx]
 
 
+def _count_norm(sizes: Sizes) -> Costs:
+    cost = sizes.elementwise(5)
+    return [cost._replace(parameters=sizes.own(*sizes.option("names")))]
+
+
 def _latent_keys(scope: Scope, content: Array, shared: Array) -> Array:
     """Keys of latent attention, whose last features all heads share: (B, T, H*C), (B, T, P) -> (B, H, T, C + P)."""
     own = split_heads_of(scope, content)
@@ -159,6 +173,19 @@ def _undo_scores(scope: Scope, dy: Array, y: Array, q: Array, k: Array) -> list[
     return [*dot_backward(dy, q, k, {})[:2]]
 
 
+def _count_scores(sizes: Sizes) -> Costs:
+    """Products of queries and keys; additive scores are a sum and its tanh before the product with va."""
+    (q, k), scores = sizes.shapes, sizes.scores
+    added = 2 * scores * q[-1] * (sizes.option("score") == "additive")
+    read, own = math.prod(q) + sizes.read_keys(k), sizes.own("va")
+    return [Cost("", square(sizes, k[-2]), 2 * scores * q[-1], added, read, scores, parameters=own)]
+
+
+def square(sizes: Sizes, keys: int) -> tuple[int, int, int]:
+    """The shape of the scores of a text in one pass, (H, T, S)."""
+    return sizes.option("rules").heads, sizes.passes.shown_tokens, sizes.present_keys(keys)
+
+
 def repeat_heads(scope: Scope, x: Array, heads: int) -> Array:
     """Key or value heads for every query head: (B, G, S, K) -> (B, H, S, K)."""
     groups = x.shape[-3]
@@ -176,6 +203,10 @@ def cap(scope: Scope, x: Array) -> Array:
 def cap_backward(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     softcap = scope.option("softcap", 0.0)
     return [dy * (1 - np.square(y / softcap)) if softcap else dy]
+
+
+def _count_cap(sizes: Sizes) -> Costs:
+    return [sizes.elementwise(3 * bool(sizes.option("softcap")))]
 
 
 def _mask(scope: Scope, x: Array, *pair: Array) -> Array:
@@ -214,6 +245,30 @@ def _undo_mask(scope: Scope, dy: Array, y: Array, x: Array, *pair: Array) -> lis
     for name, part in parts.items():
         scope.add(transformer.relative_layer(scope.config, scope.node.layer, name), {name: part})
     return [dy, *both]
+
+
+def _count_mask(sizes: Sizes) -> Costs:
+    """What relative positions add; of disentangled ones, the products with their table are rows of their own."""
+    rules: AttentionRules = sizes.option("rules")
+    if rules.relative == "disentangled":
+        yield from _count_distances(sizes, rules)
+    yield sizes.elementwise(int(bool(rules.relative)))
+
+
+def _count_distances(sizes: Sizes, rules: AttentionRules) -> Costs:
+    """The table of distances projected, and products of queries and keys with it."""
+    config, layer, tokens = sizes.model.config, sizes.node.layer, sizes.passes.tokens
+    positions, inner = config.positions, rules.heads * rules.head_dim
+    distances, terms = 2 * positions.buckets, len(positions.terms)
+    own = layer if positions.shares_projections else f"{layer.rpartition('.')[0]}.relative"
+    names = [f"{kind}{'k' if term == 'c2p' else 'q'}" for term in positions.terms for kind in "wb"]
+    flops, read = 2 * distances * config.width * inner, distances * config.width + sizes.model.size(own, *names)
+    parameters = sizes.model.own_size(own) if own != layer else 0
+    written, rows = terms * distances * inner, sizes.passes.rows
+    yield Cost(f"{layer}.distances", (distances, inner), terms * flops, 0, read, written, parameters=parameters)
+    flops, shape = 2 * rows * inner * distances, (rules.heads, tokens, tokens)
+    read, added = terms * (distances + rows) * inner, 2 * terms * sizes.scores
+    yield Cost(f"{layer}.relative", shape, terms * flops, added, read, sizes.scores)
 
 
 def _relative_bias(scope: Scope, rules: AttentionRules, queries: int, pair: Sequence[Array]) -> Array:
@@ -260,12 +315,26 @@ def _undo_softmax(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     return [softmax_backward(dy, y)]
 
 
+def _count_softmax(sizes: Sizes) -> Costs:
+    """Maximum subtracted, exponential, sum and division of each score; a sink adds two to each row."""
+    cost, sinks = sizes.elementwise(4), sizes.found("sinks")
+    rows = 2 * math.prod(sizes.node.shape[:-1]) * len(sinks)
+    shape = square(sizes, sizes.node.shape[-1]) if sizes.option("rules") else ()
+    return [cost._replace(shape=shape, elementwise=cost.elementwise + rows, parameters=sizes.own("sinks"))]
+
+
 def _mix(scope: Scope, weights: Array, v: Array) -> Array:
     return weights @ repeat_heads(scope, v, weights.shape[-3])
 
 
 def _undo_mix(scope: Scope, dy: Array, y: Array, weights: Array, v: Array) -> list[Array]:
     return [*product_backward(dy, weights, v)]
+
+
+def _count_mix(sizes: Sizes) -> Costs:
+    scores, v, width = sizes.scores, sizes.shapes[1], sizes.node.shape[-1]
+    read, written = scores + sizes.read_keys(v), math.prod(sizes.node.shape)
+    return [Cost(flops=2 * scores * width, read=read, written=written)]
 
 
 def _join(scope: Scope, x: Array) -> Array:
@@ -282,38 +351,47 @@ KINDS = {
     "expand": Kind(
         value=apply_linear,
         pullback=apply_linear_backward,
+        cost=count_product,
     ),
     "norm of heads": Kind(
         value=_norm_heads,
         pullback=_undo_norm_heads,
+        cost=_count_norm,
     ),
     "heads": Kind(
         value=_heads,
         pullback=_undo_heads,
+        cost=_count_heads,
     ),
     "latent keys": Kind(
         value=_latent_keys,
         pullback=_undo_latent_keys,
+        cost=_count_heads,
     ),
     "scores": Kind(
         value=_scores,
         pullback=_undo_scores,
+        cost=_count_scores,
     ),
     "cap": Kind(
         value=cap,
         pullback=cap_backward,
+        cost=_count_cap,
     ),
     "mask": Kind(
         value=_mask,
         pullback=_undo_mask,
+        cost=_count_mask,
     ),
     "softmax": Kind(
         value=_softmax,
         pullback=_undo_softmax,
+        cost=_count_softmax,
     ),
     "mix": Kind(
         value=_mix,
         pullback=_undo_mix,
+        cost=_count_mix,
     ),
     "join": Kind(
         value=_join,
@@ -403,13 +481,13 @@ def build_attention(place: Place) -> Built:
     names = ("q", "k", "v", *STEPS[3:], "joined", "output")  # scores to heads between them
     q, k, v, scores, scaled, capped, masked, weights, heads, joined, output = (f"{layer}.{name}" for name in names)
     pair = (q, k) if rules.relative == "disentangled" and not rules.is_cross else ()
-    grouped = {"is_grouped": rules.heads != rules.kv_heads}
+    grouped = {"is_grouped": rules.heads != rules.kv_heads, "rules": rules}
     square, each = (place.batch, rules.heads, place.tokens, keys), (place.batch, rules.heads, place.tokens)
     yield Node(scores, "scores", (q, k), square, options=grouped)
     yield Node(scaled, "scale", (scores,), square, options={"factor": rules.factor, "rules": rules})
     yield Node(capped, "cap", (scaled,), square, options={"softcap": rules.softcap})
     yield Node(masked, "mask", (capped, *pair), square, layer, {"rules": rules, "padding": padding})
-    yield Node(weights, "softmax", (masked,), square, layer)
+    yield Node(weights, "softmax", (masked,), square, layer, {"rules": rules})
     yield Node(heads, "mix", (weights, v), (*each, rules.value_dim), options=grouped)
     yield Node(joined, "join", (heads,), place.states(rules.heads * rules.value_dim))
     yield Node(output, "linear", (joined,), place.states(place.width()), layer, {"names": ("wo", "bo")})

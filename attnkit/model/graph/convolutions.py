@@ -1,5 +1,6 @@
 """The nodes of convolutions, and of what the first one reads: the samples or the spectrogram of a sound."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from attnkit.model.config import POSITION_CONVOLUTION, Config
 from attnkit.model.context import Model
 from attnkit.model.convolution import convolve, convolve_backward
 from attnkit.model.dtypes import Array
+from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.linear import scale_and_shift, standardize
 from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Place, Scope
 from attnkit.model.norms import channel_norm_vjp, layer_norm_vjp
@@ -23,6 +25,18 @@ def _spectrogram(scope: Scope, sound: Array) -> Array:
     assert heard is not None and heard.spectrogram is not None
     each = [log_mel(pad_sound(one, heard.samples), heard.spectrogram)["output"] for one in sound]
     return np.stack(each)
+
+
+def _count_spectrogram(sizes: Sizes) -> Costs:
+    """Fourier transforms, and the product of their power with the filters.
+
+    A transform of W samples counts as 5/2 W log2 W elementwise FLOPs.
+    """
+    window, [sound] = sizes.option("window"), sizes.shapes
+    frames, mels, bins = math.prod(sizes.node.shape[:-1]), sizes.node.shape[-1], window // 2 + 1
+    each = frames * (window + round(2.5 * window * math.log2(window)) + 3 * bins) + 4 * frames * mels
+    read = math.prod(sound) + bins * mels
+    return [Cost(flops=2 * frames * mels * bins, elementwise=each, read=read, written=frames * mels)]
 
 
 def _samples(scope: Scope, sound: Array) -> Array:
@@ -52,6 +66,12 @@ def _undo_convolve(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     return [(dx if real is None else np.where(real[..., None], dx, 0)).reshape(x.shape)]
 
 
+def _count_convolution(sizes: Sizes) -> Costs:
+    """The product of the windows; a kernel that is normalized has a length of its own."""
+    cost = sizes.product(sizes.option("names"))
+    return [cost._replace(parameters=cost.parameters + sizes.own("g"))]
+
+
 def as_frames(scope: Scope, x: Array) -> Array:
     """What a convolution reads with an axis of channels, and with zeros in place of padding: (B, F, C)."""
     real = scope.option("real")
@@ -76,9 +96,15 @@ def _undo_norm_channels(scope: Scope, dy: Array, y: Array, x: Array) -> list[Arr
     return [dx]
 
 
+def _count_norm(sizes: Sizes) -> Costs:
+    names = sizes.found(*sizes.option("names"))
+    return [sizes.elementwise(5 + len(names), *names)]
+
+
 KINDS = {
     "spectrogram": Kind(
         value=_spectrogram,
+        cost=_count_spectrogram,
     ),
     "samples": Kind(
         value=_samples,
@@ -87,10 +113,12 @@ KINDS = {
     "convolve": Kind(
         value=_convolve,
         pullback=_undo_convolve,
+        cost=_count_convolution,
     ),
     "norm of channels": Kind(
         value=_norm_channels,
         pullback=_undo_norm_channels,
+        cost=_count_norm,
     ),
 }
 
@@ -104,7 +132,8 @@ def build_sound(core: Model, inputs: Inputs) -> Built:
     """What a model reads of a sound, if the sound is given."""
     config = core.config
     if inputs.sound is not None and config.sound:
-        options = {} if config.sound.spectrogram else {"standardizes": inputs.standardizes, "eps": VARIANCE}
+        mel, samples = config.sound.spectrogram, {"standardizes": inputs.standardizes, "eps": VARIANCE}
+        options = {"window": mel.window} if mel else samples
         site = sound_site(config)
         yield Node(site, site, ("sound",), inputs.made_shape(config.sound), options=options)
 

@@ -1,5 +1,6 @@
 """The first nodes of a model: embeddings of words, segments and patches, and absolute positions."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -8,6 +9,7 @@ from attnkit.model import transformer
 from attnkit.model.config import PatchConfig
 from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed_backward
+from attnkit.model.graph.costs import Cost, Costs, Sizes, count_product
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
 from attnkit.model.linear import sum_to_shape
 from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
@@ -26,6 +28,12 @@ def _undo_words(scope: Scope, dy: Array, y: Array, ids: Array) -> list[None]:
     return [None]
 
 
+def _count_words(sizes: Sizes) -> Costs:
+    """A row of the table for each token."""
+    numbers, tables = math.prod(sizes.node.shape), sizes.found(sizes.option("table", "table"))
+    return [Cost(read=numbers * len(tables), written=numbers, parameters=sizes.own(*tables) if tables else 0)]
+
+
 def _types(scope: Scope, words: Array) -> Array:
     table = scope.core.params[scope.node.layer]["types"]
     return scope.convert(np.zeros_like(table) if scope.option("absent") else table)[_segments(scope, words)]
@@ -42,6 +50,10 @@ def _undo_types(scope: Scope, dy: Array, y: Array, words: Array) -> list[None]:
     size = len(scope.core.params[scope.node.layer]["types"])
     scope.add(scope.node.layer, {"types": embed_backward(dy, _segments(scope, words), size)})
     return [None]
+
+
+def _count_types(sizes: Sizes) -> Costs:
+    return [Cost(read=math.prod(sizes.node.shape), parameters=sizes.own("types"))]
 
 
 def _patches(scope: Scope, image: Array) -> Array:
@@ -92,10 +104,17 @@ def _undo_tokens(scope: Scope, dy: Array, y: Array, patches: Array) -> list[Arra
     return [gradient]
 
 
+def _count_tokens(sizes: Sizes) -> Costs:
+    """The rows that are put beside those of the patches."""
+    names = sizes.option("names")
+    written = math.prod(sizes.node.shape) - sizes.held
+    return [Cost(read=sizes.read_parameters(*names), written=written, parameters=sizes.own(*names))]
+
+
 def _rows(scope: Scope, x: Array) -> Array:
     """Rows of absolute positions (T, D), or (B, T, D) of a padded batch."""
     core, layer, cut = scope.core, scope.node.layer, scope.config.patches
-    altered, grid, where = core._replace(config=scope.config), None, scope.option("where")
+    altered, grid, where = core._replace(config=scope.config), None, np.asarray(scope.option("where"))
     if cut is not None and scope.inputs.image is not None:
         grid = cut.grid(*scope.inputs.image.shape[-2:])
         if kind := scope.option("filter"):
@@ -113,6 +132,11 @@ def _undo_rows(scope: Scope, dy: Array, y: Array, x: Array) -> list[None]:
         gradient = transformer.position_encoding_backward(scope.core, layer, dy, where, grid)
         scope.add(layer, {"table": gradient})
     return [None]
+
+
+def _count_rows(sizes: Sizes) -> Costs:
+    """The parameters of positions; their sum with the states reads them."""
+    return [Cost(parameters=sizes.own())]
 
 
 def _move_rows(scope: Scope, rows: Array, cut: PatchConfig) -> Array:
@@ -167,22 +191,27 @@ KINDS = {
     "words": Kind(
         value=_words,
         pullback=_undo_words,
+        cost=_count_words,
     ),
     "types": Kind(
         value=_types,
         pullback=_undo_types,
+        cost=_count_types,
     ),
     "patches": Kind(
         value=_patches,
         pullback=_undo_patches,
+        cost=count_product,
     ),
     "tokens": Kind(
         value=_tokens,
         pullback=_undo_tokens,
+        cost=_count_tokens,
     ),
     "rows": Kind(
         value=_rows,
         pullback=_undo_rows,
+        cost=_count_rows,
     ),
 }
 
@@ -205,6 +234,6 @@ def build_embeddings(place: Place) -> Built:
 
 def build_positions(place: Place) -> Built:
     layer, where, shape = place.step.layer, place.positions(), place.states(place.width())
-    rows = (*where.shape, shape[-1])
+    rows = shape[1:] if isinstance(where, range) else shape
     yield Node(f"{layer}.rows", "rows", (place.x,), rows, layer, {"where": where})
     yield Node(layer, "add", (place.x, f"{layer}.rows"), shape)

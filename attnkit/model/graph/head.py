@@ -6,6 +6,7 @@ from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.attention import cap, cap_backward
+from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.linear import norm_node
 from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Scope, stack_sizes
 from attnkit.model.pooling import HEAD_POOLINGS, find_marked_tokens, first_token_backward
@@ -34,6 +35,10 @@ def _undo_pooler(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     return [first_token_backward(scope.linear_backward(dy * (1 - y * y), x[:, 0], "w", "b"), x.shape)]
 
 
+def _count_pooler(sizes: Sizes) -> Costs:
+    return [sizes.product(("w", "b"), after=1)]
+
+
 def _logits(scope: Scope, x: Array) -> Array:
     """Logits of states (B, T, D), or of one vector of each text."""
     y = cap(scope, scope.linear(_scaled_states(scope, x), *scope.option("names")))
@@ -49,6 +54,11 @@ def _undo_logits(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     [dy] = cap_backward(scope, dy, y, x)
     dy = dy[:, None] if scope.option("is_pooled") else dy
     return [_scaled_states(scope, scope.linear_backward(dy, _scaled_states(scope, x), *scope.option("names")))]
+
+
+def _count_logits(sizes: Sizes) -> Costs:
+    after = (sizes.option("factor", 1) != 1) + 3 * bool(sizes.option("softcap"))
+    return [sizes.product(sizes.option("names"), after)]
 
 
 def _same(scope: Scope, x: Array) -> Array:
@@ -67,6 +77,10 @@ def _probe(scope: Scope, x: Array) -> Array:
 def _undo_probe(scope: Scope, dy: Array, y: Array, x: Array) -> list[None]:
     scope.add(scope.node.layer, {"probe": dy.sum(axis=(0, 1))})
     return [None]
+
+
+def _count_probe(sizes: Sizes) -> Costs:
+    return [Cost(parameters=sizes.own("probe"))]
 
 
 def _state(scope: Scope, x: Array) -> Array:
@@ -89,6 +103,7 @@ KINDS = {
     "pooler": Kind(
         value=_pooler,
         pullback=_undo_pooler,
+        cost=_count_pooler,
     ),
     "one row": Kind(
         value=_same,
@@ -97,10 +112,12 @@ KINDS = {
     "logits": Kind(
         value=_logits,
         pullback=_undo_logits,
+        cost=_count_logits,
     ),
     "probe": Kind(
         value=_probe,
         pullback=_undo_probe,
+        cost=_count_probe,
     ),
     "state": Kind(
         value=_state,

@@ -5,6 +5,7 @@ import numpy as np
 from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.config import Config
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.graph.costs import Costs, Sizes, count_product, per_number
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
 from attnkit.model.linear import sum_to_shape
 from attnkit.model.norms import layer_norm_vjp, rms_norm_vjp
@@ -18,6 +19,10 @@ def _scale(scope: Scope, x: Array, *others: Array) -> Array:
 def _undo_scale(scope: Scope, dy: Array, y: Array, x: Array, *others: Array) -> list[Array]:
     first = sum_to_shape(dy, x.shape) * np.asarray(scope.option("factor", 1.0), dy.dtype)
     return [first, *(sum_to_shape(dy, one.shape) for one in others)]
+
+
+def _count_scale(sizes: Sizes) -> Costs:
+    return [sizes.elementwise((sizes.option("factor", 1) != 1) + len(sizes.node.inputs) - 1)]
 
 
 def apply_linear(scope: Scope, x: Array) -> Array:
@@ -46,6 +51,12 @@ def _undo_norm(scope: Scope, dy: Array, y: Array, x: Array, *others: Array) -> l
     dx, *parts = vjp(sum(others, x), *given, eps=scope.option("eps"))[1](dy)
     scope.add(scope.node.layer, dict(zip(names, parts, strict=True)))
     return [sum_to_shape(dx, one.shape) for one in (x, *others)]
+
+
+def _count_norm(sizes: Sizes) -> Costs:
+    """Squares, sum and division; the mean subtracted; gamma and beta."""
+    names = sizes.found(*sizes.option("names"))
+    return [sizes.elementwise(3 + 2 * (sizes.option("kind") == "layer") + len(names), *names)]
 
 
 def standardize(scope: Scope, x: Array, kind: str, eps: float) -> Array:
@@ -86,26 +97,32 @@ KINDS = {
     "scale": Kind(
         value=_scale,
         pullback=_undo_scale,
+        cost=_count_scale,
     ),
     "add": Kind(
         value=_scale,
         pullback=_undo_scale,
+        cost=_count_scale,
     ),
     "linear": Kind(
         value=apply_linear,
         pullback=apply_linear_backward,
+        cost=count_product,
     ),
     "norm": Kind(
         value=_norm,
         pullback=_undo_norm,
+        cost=_count_norm,
     ),
     "activate": Kind(
         value=_activate,
         pullback=_undo_activate,
+        cost=per_number(1),
     ),
     "multiply": Kind(
         value=_multiply,
         pullback=_undo_multiply,
+        cost=per_number(1),
     ),
 }
 

@@ -37,9 +37,9 @@ def _build(core: Model, inputs: Inputs) -> Built:
         if not inputs.has(stack, config):
             return  # the decoder of an encoder-decoder model without targets
         sizes = stack_sizes(core, inputs, stack)
-        memory = yield from _build_steps(core, inputs, config.plan(stack), root_site(config, stack), memory, sizes)
+        memory = yield from build_steps(core, inputs, config.plan(stack), root_site(config, stack), memory, sizes)
     if config.vector_width:
-        yield from _build_vector(core, inputs, memory)
+        yield from build_vector(core, inputs, memory)
     yield from build_head(core, inputs, memory)
 
 
@@ -50,7 +50,7 @@ def root_site(config: Config, stack: str) -> str:
     return "pixels" if config.patches else sound_site(config) if config.sound else "ids"
 
 
-def _build_steps(
+def build_steps(
     core: Model, inputs: Inputs, steps: Sequence[Step], x: str, memory: str, sizes: tuple[int, int]
 ) -> Generator[Node, None, str]:
     """The nodes of some steps, and the site of the last."""
@@ -75,7 +75,7 @@ def _build_steps(
     return site
 
 
-def _build_vector(core: Model, inputs: Inputs, states: str) -> Built:
+def build_vector(core: Model, inputs: Inputs, states: str) -> Built:
     """The nodes of the vector of a whole text or image."""
     config = core.config
     batch, _ = stack_sizes(core, inputs, config.stacks[-1])
@@ -83,7 +83,7 @@ def _build_vector(core: Model, inputs: Inputs, states: str) -> Built:
     if config.has_probe:
         yield Node("vector.probe", "probe", (states,), (batch, 1, config.width), "vector")
         steps = config.plan("vector")
-        states = yield from _build_steps(core, inputs, steps, "vector.probe", states, (batch, 1))
+        states = yield from build_steps(core, inputs, steps, "vector.probe", states, (batch, 1))
         yield Node("vector", "state", (states,), shape, options={"at": np.zeros(batch, np.int64)})
         return
     at = vector_places(config, inputs, config.vector_pooling, batch)

@@ -1,5 +1,6 @@
 """The nodes of feed-forward networks and of mixtures of experts."""
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -10,6 +11,7 @@ from attnkit.model.dtypes import Array
 from attnkit.model.experts import SCORES as EXPERT_SCORES
 from attnkit.model.experts import ExpertConfig, Routing, route, route_backward
 from attnkit.model.feedforward import feed_forward_vjp
+from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
 from attnkit.model.linear import sum_to_shape
 from attnkit.model.softmax import softmax
@@ -20,6 +22,11 @@ def _choose(scope: Scope, logits: Array) -> Array:
     rows = logits.reshape(-1, logits.shape[-1])
     chosen = route(rows, scope.option("mixture"), scope.parameter("correction")).chosen
     return chosen.reshape(*logits.shape[:-1], -1)
+
+
+def _count_choice(sizes: Sizes) -> Costs:
+    own, read = sizes.own("correction"), sizes.read_parameters("correction")
+    return [Cost(elementwise=sizes.numbers * (read > 0), read=read, parameters=own)]
 
 
 def _gates(scope: Scope, logits: Array, chosen: Array) -> Array:
@@ -36,6 +43,10 @@ def _gates(scope: Scope, logits: Array, chosen: Array) -> Array:
 
 def _undo_gates(scope: Scope, dy: Array, y: Array, logits: Array, chosen: Array) -> list[Array | None]:
     return [route_backward(dy, logits, Routing(chosen, y), scope.option("mixture")), None]
+
+
+def _count_gates(sizes: Sizes) -> Costs:
+    return [Cost(elementwise=3 * sizes.numbers)]  # scores of all experts: exponential, sum, division
 
 
 def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
@@ -72,6 +83,26 @@ def _undo_experts(scope: Scope, dy: Array, y: Array, x: Array, gates: Array, cho
     return [dx, dgates, None]
 
 
+def _count_experts(sizes: Sizes) -> Costs:
+    """Products of the chosen experts, and the sum of their results by the gates.
+
+    Tokens may choose the same experts; the parameters read are those of as many experts as a pass can choose.
+    """
+    block, mixture, passes = sizes.node.layer.removesuffix(".ffn"), sizes.option("mixture"), sizes.passes
+    tokens = math.prod(sizes.node.shape[:-1])
+    used = min(mixture.count, mixture.chosen * tokens // passes.count)
+    for name, row, after in (("w1", "hidden", 1), ("w3", "linear", 1), ("w2", "output", 2)):
+        names, layers = (name, f"b{name[1:]}"), [f"{block}.expert.{number}" for number in range(mixture.count)]
+        one = sizes.model.shapes[layers[0]]
+        if name in one:
+            rows = sizes.node._replace(layer=layers[0], shape=(tokens * mixture.chosen, *one[name][1:]))
+            cost = sizes._replace(node=rows, held=0).product(names, after)
+            more = (used - 1) * passes.count * sizes.model.size(layers[0], *names)
+            own = sum(sizes.model.own_size(layer, *names) for layer in layers)
+            shape = (passes.shown_tokens * mixture.chosen, *one[name][1:])
+            yield cost._replace(name=f"{block}.expert.{row}", shape=shape, read=cost.read + more, parameters=own)
+
+
 def _feed_forward(scope: Scope, x: Array, params: Mapping[str, Array]) -> Array:
     """A gated network: (N, D) -> (N, D)."""
     missing = scope.option("missing", ())
@@ -103,6 +134,14 @@ def _undo_add_shared(
     return [dy, dy * ACTIVATIONS["sigmoid"](gate), activation_backward("sigmoid", share, gate)]
 
 
+def _count_shared(sizes: Sizes) -> Costs:
+    """The gate, and the product with it; the sum counts to the experts."""
+    if len(sizes.node.inputs) > 2:
+        *rows, width = sizes.node.shape
+        name = f"{sizes.node.site.removesuffix('.ffn.output')}.shared.gate"
+        yield Cost(name, elementwise=math.prod(rows) * (1 + width))
+
+
 def _alternate(gate: Array, up: Array) -> tuple[Array, Array]:
     """The columns of gate and up that alternate, of a projection where they are halves."""
     fused = np.concatenate([gate, up], axis=-1)
@@ -126,18 +165,22 @@ CUTS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
 KINDS = {
     "choose": Kind(
         value=_choose,
+        cost=_count_choice,
     ),
     "gates": Kind(
         value=_gates,
         pullback=_undo_gates,
+        cost=_count_gates,
     ),
     "experts": Kind(
         value=_experts,
         pullback=_undo_experts,
+        cost=_count_experts,
     ),
     "add shared": Kind(
         value=_add_shared,
         pullback=_undo_add_shared,
+        cost=_count_shared,
     ),
 }
 
@@ -145,7 +188,7 @@ KINDS = {
 def build_ffn(place: Place) -> Built:
     layer, config = place.step.layer, place.core.config
     if mixture := config.mixture(layer):
-        yield from _build_mixture(place, mixture)
+        yield from build_mixture(place, mixture)
     else:
         yield from build_network(place, layer, config.parameter_shape(layer, "w1")[1])
 
@@ -164,7 +207,8 @@ def build_network(place: Place, layer: str, hidden_width: int) -> Built:
     yield Node(f"{layer}.output", "linear", (inner,), place.states(place.width()), layer, {"names": ("w2", "b2")})
 
 
-def _build_mixture(place: Place, mixture: ExpertConfig) -> Built:
+def build_mixture(place: Place, mixture: ExpertConfig) -> Built:
+    """The nodes of a mixture of experts."""
     layer, config, shape = place.step.layer, place.core.config, place.states(place.width())
     router, shared = f"{layer}.router", f"{layer.removesuffix('.ffn')}.shared"
     logits = {"names": ("router", "router_bias")}
@@ -173,7 +217,12 @@ def _build_mixture(place: Place, mixture: ExpertConfig) -> Built:
     yield Node(choice, "choose", (router,), ranks, layer, {"mixture": mixture})
     yield Node(f"{layer}.gates", "gates", (router, choice), ranks, layer, {"mixture": mixture})
     reads, output = (place.x, f"{layer}.gates", f"{layer}.chosen"), f"{layer}.output"
-    options = {"activation": config.activation, "limit": config.ffn_limit, "offset": float(config.ffn_limit > 0)}
+    options = {
+        "mixture": mixture,
+        "activation": config.activation,
+        "limit": config.ffn_limit,
+        "offset": float(config.ffn_limit > 0),
+    }
     yield Node(f"{layer}.experts" if mixture.shared else output, "experts", reads, shape, layer, options)
     if mixture.shared:
         yield from build_network(place, shared, mixture.shared)

@@ -1,6 +1,6 @@
 """Nodes of a graph: what they state, what their values are computed with, and what they are built from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,6 +35,11 @@ class Node(NamedTuple):
         return self._replace(options={**self.options, **options})
 
 
+def no_cost(sizes: Any) -> Iterable[Any]:
+    """What a node costs that only views its input."""
+    return ()
+
+
 class Kind(NamedTuple):
     """What the nodes of one kind have in common.
 
@@ -42,10 +47,12 @@ class Kind(NamedTuple):
     pullback  (scope, gradient of the site, its array, arrays of the sites that a node reads) -> their gradients, None
               where the site does not depend on one; those of parameters are added to the scope. It is that of a node
               as models have it, without the options of slips. None: the kind has no derivative
+    cost      (sizes) -> what it costs, of one row or several: see costs.py
     """
 
     value: Callable[..., Array]
     pullback: Callable[..., Sequence[Array | None]] | None = None
+    cost: Callable[[Any], Iterable[Any]] = no_cost
 
 
 @dataclass
@@ -198,11 +205,11 @@ class Place(NamedTuple):
     def width(self) -> int:
         return self.core.config.result_width(self.step.layer)
 
-    def positions(self) -> Array:
-        """The positions of the tokens: (T,), or (B, T) of a padded batch."""
+    def positions(self) -> Array | range:
+        """The positions of the tokens: a range, or (B, T) of a padded batch."""
         _, mask = self.inputs.of(self.step.layer.partition(".")[0], self.core.config)
         if mask is None or mask.all() or self.core.config.text_length:
-            return np.arange(self.tokens)
+            return range(self.tokens)
         return transformer.token_positions(mask)
 
 

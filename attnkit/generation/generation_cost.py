@@ -1,0 +1,58 @@
+"""What the texts cost that a stage of a pipeline generated: each prompt, and the tokens after it."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from attnkit.errors import flag_name
+from attnkit.generation.options import GenerationOptions, generates_text
+from attnkit.generation.prompts import choose_target, make_detokenizer, make_prompts
+from attnkit.interpret.cost import count_model, count_text, sum_stages
+from attnkit.interpret.pipeline_cost import count_decode
+from attnkit.interpret.stage_calls import StageCall
+from attnkit.model.graph.costs import Cost, ModelShapes
+from attnkit.records import Record
+
+SOFTMAX = 4  # elementwise FLOPs of a logit: maximum subtracted, exponential, sum, division
+# options by which a stage computes more, or less, than one text after each prompt
+REFUSED = ("score", "beam", "cache_in", "cache_out", "trace", "patch", "ablate", "grad", "attribute", "audio", "chat",
+           "labels")  # fmt: skip
+
+
+def count_decoded(call: StageCall) -> Iterable[Cost]:
+    """The rows of decode: of generated texts, or of the head alone."""
+    checkpoint = call.values["model_"]
+    if checkpoint is None or not generates_text(checkpoint.config, call.values["layer"]):
+        return count_decode(call)
+    return sum_stages(count_generated(call, count_model(checkpoint)))
+
+
+def count_generated(call: StageCall, model: ModelShapes) -> Iterator[Cost]:
+    """Yield the rows of each text, and of the probabilities of its tokens."""
+    values, result = call.values, call.result
+    given = [name for name in REFUSED if values[name] not in (None, False, ())]
+    given += ["max_tokens"] * (values["max_tokens"] == 0)
+    if not isinstance(result, Record):
+        raise call.error("--emit text: a text does not say how many tokens were generated; --emit ids does")
+    if given:
+        raise call.error(f"{flag_name(given[0])}: what it computes of a whole text is not counted")
+    options = GenerationOptions(**{name: values[name] for name in GenerationOptions._fields if name in values})
+    detokenizer = make_detokenizer(options)
+    options = options._replace(special=choose_target(options, detokenizer))
+    prompts, _ = make_prompts(call.item, options, detokenizer)
+    for prompt, generated in zip(prompts, generated_lengths(result), strict=True):
+        source = 0 if prompt.memory is None else len(prompt.memory)
+        phases = count_text(model, len(prompt.ids), generated, source)
+        for row in (row for rows in phases.values() for row in rows):
+            if prompt.source_ids is not None or not row.name.startswith("encoder."):  # else the memory is given
+                yield row
+        shape = (generated, model.config.parameter_shape("head", "w")[-1])
+        size = generated * shape[1]
+        yield Cost("probabilities", shape, 0, SOFTMAX * size, size, size)
+
+
+def generated_lengths(result: Record) -> list[int]:
+    """The tokens of each text of a record that decode made."""
+    rows = np.atleast_2d(result["ids" if "ids" in result else "x"])
+    mask = result.get("mask")
+    return [rows.shape[1]] * len(rows) if mask is None else mask.reshape(len(rows), -1).sum(axis=1).tolist()

@@ -1,0 +1,132 @@
+"""What nodes cost, by hand; and the graph of a model, of the shapes of its parameters, costs what its plan does."""
+
+import itertools
+import tracemalloc
+
+import pytest
+
+from attnkit.interpret import cost
+from attnkit.interpret.cost import as_core, count_nodes, make_inputs
+from attnkit.model import Config, RecurrentConfig
+from attnkit.model.config import AttentionRules
+from attnkit.model.experts import ExpertConfig
+from attnkit.model.graph.costs import ModelShapes, Passes
+from attnkit.model.graph.kinds import KINDS
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Node, no_cost
+from tests.registry import REGISTRY, open_model
+
+WEIGHTS = {"w": (4, 5), "b": (5,), "gamma": (5,), "beta": (5,), "table": (7, 5), "sinks": (2,), "g": (3,)}
+SHAPES = {"layer": WEIGHTS, "a.ffn": {"router": (4, 3), "correction": (3,)}}
+SHAPES |= {f"a.expert.{at}": {"w1": (4, 6), "w3": (4, 6), "w2": (6, 4)} for at in range(3)}
+OWNED = {layer: frozenset(names) for layer, names in SHAPES.items()}
+MODEL = ModelShapes(Config("", 5), SHAPES, OWNED)
+ONE, TWO = Passes(2, 3), Passes(2, 4, count=2, past=3)  # two texts: three tokens at once; after three, two and two
+CAUSAL = {"rules": AttentionRules("decoder", 2, 1, 4, None, 0.5, causal=True)}
+HEADS = {"q": (2, 2, 3, 4), "k": (2, 1, 3, 4), "v": (2, 1, 3, 4), "square": (2, 2, 3, 3)}
+MIXTURE = ExpertConfig(3, 2, 6)
+
+
+def node(operation, shape, *inputs, **options):
+    return Node("site", operation, inputs or ("x",), shape, "layer", options)
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),  # products, elementwise, read, written, parameters
+    [
+        (node("linear", (2, 3, 5), names=("w", "b")), (240, 30, 24 + 25, 30, 25)),
+        (node("linear", (2, 3, 5), names=("w", "")), (240, 0, 24 + 20, 30, 20)),
+        (node("linear", (2, 3, 5), names=("gamma", "")), (0, 30, 30 + 5, 30, 5)),  # a factor of each feature
+        (node("linear", (2, 3, 5), names=("absent", "")), None),  # the identity
+        (node("norm", (2, 3, 5), kind="layer", names=("gamma", "beta")), (0, 7 * 30, 30 + 10, 30, 10)),
+        (node("norm", (2, 3, 5), kind="rms", names=("gamma", "beta2")), (0, 4 * 30, 30 + 5, 30, 5)),
+        (node("words", (2, 3, 5)), (0, 0, 30, 30, 35)),
+        (node("add", (2, 3, 5), "x", "y"), (0, 30, 60, 30, 0)),
+        (node("add", (2, 3, 5), "x", "y", factor=0.5), (0, 60, 60, 30, 0)),
+        (node("activate", (2, 3, 5)), (0, 30, 30, 30, 0)),
+        (node("scores", HEADS["square"], "q", "k", **CAUSAL), (2 * 36 * 4, 0, 48 + 24, 36, 0)),
+        (node("softmax", HEADS["square"], **CAUSAL), (0, 4 * 36 + 2 * 12, 36, 36, 2)),
+        (node("mix", HEADS["q"], "weights", "v", **CAUSAL), (2 * 36 * 4, 0, 36 + 24, 48, 0)),
+        (node("logits", (2, 3, 5), names=("w", "b"), softcap=3.0, factor=2.0), (240, 5 * 30, 49, 30, 25)),
+        (node("pooler", (2, 5)), (2 * 2 * 20, 2 * 10, 8 + 25, 10, 25)),
+        (node("convolve", (2, 3, 5), names=("w", "b")), (240, 30, 24 + 25, 30, 28)),
+        (node("spectrogram", (2, 3, 6), "sound", window=4), (2 * 36 * 3, 6 * (4 + 20 + 9) + 4 * 36, 80 + 18, 36, 0)),
+    ],
+)
+def test_the_cost_of_a_node_by_hand(one, expected):
+    rows = count_nodes([one], MODEL, ONE, HEADS | {"sound": (2, 40)})
+    found = [(row.flops, row.elementwise, row.read, row.written, row.parameters) for row in rows]
+    assert found == [expected] * (expected is not None)
+
+
+def test_each_pass_reads_the_parameters_and_the_keys_so_far():
+    """Two passes of two tokens after three: queries have 4, 5, 6 and 7 keys."""
+    linear, scores = node("linear", (2, 4, 5), names=("w", "b")), node("scores", (2, 2, 4, 4), "q", "k", **CAUSAL)
+    shapes = {"q": (2, 2, 4, 4), "k": (2, 1, 4, 4)}
+    [row] = count_nodes([linear], MODEL, TWO)
+    assert (row.flops, row.read, row.shape) == (2 * 8 * 20, 32 + 2 * 25, (2, 5))
+    [row] = count_nodes([scores], MODEL, TWO, shapes)
+    pairs = 2 * 2 * (4 + 5 + 6 + 7)  # texts, heads
+    assert (row.flops, row.read, row.shape) == (2 * pairs * 4, 64 + pairs // 2 * 4, (2, 2, 7))
+
+
+def test_what_is_computed_in_place_adds_its_flops_and_parameters_to_the_row_before():
+    nodes = [
+        Node("q_projected", "linear", ("x",), (2, 3, 5), "layer", {"names": ("w", "b")}),
+        Node("q_normed", "norm of heads", ("q_projected",), (2, 1, 3, 5), "layer", {"names": ("gamma", "")}),
+        Node("q", "heads", ("q_normed",), (2, 1, 3, 5), "", {"width": 4, "times": 1}),
+        Node("joined", "join", ("q",), (2, 3, 5)),
+    ]
+    [row] = count_nodes(nodes, MODEL, ONE)
+    assert row == cost.Cost("q", (3, 5), 240, 30 + 5 * 30 + 3 * 6 * 4, 49, 30, parameters=30)
+
+
+def test_experts_are_read_once_each_and_cost_what_their_tokens_do():
+    options = {"mixture": MIXTURE}
+    nodes = [
+        Node("a.ffn.router", "linear", ("x",), (2, 3, 3), "a.ffn", {"names": ("router", "router_bias")}),
+        Node("a.ffn.chosen", "choose", ("a.ffn.router",), (2, 3, 2), "a.ffn", options),
+        Node("a.ffn.gates", "gates", ("a.ffn.router", "a.ffn.chosen"), (2, 3, 2), "a.ffn", options),
+        Node("a.ffn.output", "experts", ("x", "a.ffn.gates", "a.ffn.chosen"), (2, 3, 4), "a.ffn", options),
+    ]
+    router, hidden, linear, output = count_nodes(nodes, MODEL, ONE)
+    assert router == cost.Cost("a.ffn.router", (3, 3), 2 * 6 * 12, (3 + 1) * 18, 24 + 12 + 3, 18, parameters=15)
+    assert hidden == cost.Cost("a.expert.hidden", (6, 6), 2 * 12 * 24, 72, 48 + 3 * 24, 72, parameters=72)
+    assert linear == hidden._replace(name="a.expert.linear")
+    assert output == cost.Cost("a.expert.output", (6, 4), 2 * 12 * 24, 2 * 48, 72 + 3 * 24, 48, parameters=72)
+
+
+def test_every_kind_that_computes_has_a_cost():
+    views = {"join", "one row", "pool", "state", "samples"}
+    assert {name for name, kind in KINDS.items() if kind.cost is no_cost} == views
+
+
+@pytest.mark.parametrize("name", [*REGISTRY])
+def test_the_graph_of_a_model_costs_what_its_plan_does(name):
+    model = cost.count_model(open_model(name))
+    config = model.config
+    if isinstance(config, RecurrentConfig) or not (
+        config.patches or config.sound or config.stack(config.stacks[0]).vocab
+    ):
+        pytest.skip("no graph")
+    tokens = cost.default_tokens(config)
+    source = cost.source_tokens(config, tokens) or tokens
+    passes = Passes(1, tokens, source=source, heads=tokens)
+    stacks = {"encoder": Passes(1, source), "vector": Passes(1, 1, source=tokens)}
+    nodes = model_graph(as_core(model), make_inputs(model, passes)).nodes.values()
+    rows = {}
+    for stack, some in itertools.groupby(nodes, lambda one: one.site.partition(".")[0]):
+        rows |= {row.name: row.flops for row in count_nodes(some, model, stacks.get(stack, passes)) if row.flops}
+    planned = {row.name: row.flops for row in cost.count_forward(model, tokens) if row.flops}
+    assert {name: rows[name] for name in rows if name in planned or name != "pooler"} == planned
+
+
+@pytest.mark.parametrize("name", ["llama", "whisper", "deberta-v2", "vit"])
+def test_a_million_tokens_need_no_memory(name):
+    model = cost.count_model(open_model(name))
+    passes = Passes(3, 1 << 20, source=1 << 20, heads=1 << 20)
+    tracemalloc.start()
+    nodes = model_graph(as_core(model), make_inputs(model, passes)).nodes
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert nodes and held < 1 << 20
