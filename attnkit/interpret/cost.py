@@ -1,6 +1,5 @@
 """What a model costs, counted from its configuration: the sum of what the nodes of its graph cost, row by row."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import UsageError, counted
-from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
+from attnkit.model.config import AttentionRules, Config, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.costs import Cost, ModelShapes, Passes, Shape, Sizes
@@ -36,6 +35,7 @@ ROWS = {
     **dict.fromkeys(("chosen", "gates"), "router"),
     "head.hidden": "head.dense",
     "ffn.shared_gate": "shared.gate",
+    **{f"{name}.hidden": name for name in ("bridge", "bridge_cell")},
 }
 
 
@@ -160,14 +160,26 @@ def count_step(model: ModelShapes, step: Step, passes: Passes, frames: int = 0) 
 
     frames  that a convolution makes of a sound; 0: as many as the states need
     """
-    if step.op == "rnn" or (step.op == "attend" and isinstance(model.config, RecurrentConfig)):
-        return [*count_recurrent(model, step.layer, passes)]
     sizes, core, inputs = (passes.texts, passes.tokens), as_core(model), make_inputs(model, passes)
-    nodes = [*build_steps(core, inputs, [step], "x", "memory", sizes)]
+    alone = step if step.adds_residual != "concat" else step._replace(adds_residual="")  # it copies numbers
+    nodes = [*build_steps(core, inputs, [alone], "x", "memory", sizes)]
+    if isinstance(model.config, RecurrentConfig):
+        return count_nodes(recurrent_order(nodes), model, passes)
     if frames:
         nodes = [node._replace(shape=(passes.texts, frames, node.shape[-1])) for node in nodes]
     rows = count_nodes(nodes, model, passes)
     return with_cache(rows, step.layer, model.config.attention_rules[step.layer]) if step.op == "attend" else rows
+
+
+def recurrent_order(nodes: Iterable[Node]) -> list[Node]:
+    """Nodes of a recurrent step: each layer, attention, whose scores count all that it multiplies, and the readout."""
+    parts = ("cross", "readout")
+
+    def place(node: Node) -> tuple[int, int]:
+        part = node.site.split(".")[1]
+        return 1 + parts.index(part) if part in parts else 0, int(part) if part.isdigit() else 0
+
+    return sorted((node for node in nodes if node.kind == "alignment" or ".cross." not in node.site), key=place)
 
 
 def place_step(model: ModelShapes, step: Step, passes: Passes) -> Place:
@@ -224,7 +236,9 @@ def count_nodes(
     computed = {"memory"} if passes.has_memory else set[str]()
     for node in nodes:
         shapes[node.site] = node.shape
-        if node.inputs and computed.issuperset(node.inputs):
+        if node.inputs and all(
+            one in computed or (passes.has_memory and one.startswith("encoder.")) for one in node.inputs
+        ):
             computed.add(node.site)
             continue
         own = row_of(node.site)
@@ -281,94 +295,6 @@ def count_linear(
     shape = (rows, model.shapes[layer][names[0]][-1])
     [one] = count_nodes([Node(row, "linear", ("x",), shape, layer, {"names": names})], model, passes)
     return [one._replace(elementwise=one.elementwise + after * one.written, parameters=model.own_size(layer))]
-
-
-def count_recurrent(model: ModelShapes, layer: str, passes: Passes) -> Iterator[Cost]:
-    """Yield the stages of a recurrent layer, or of attention in a recurrent decoder."""
-    assert isinstance(model.config, RecurrentConfig)
-    stack, number, part = parse_layer_name(layer)
-    if part == "cross":
-        yield from count_alignment(model, passes)
-        return
-    layers = range(model.config.recurrent_stack(stack).layers) if number is None else [number]
-    for one in layers:
-        yield from count_bridges(model, one, passes) if stack == "decoder" else ()
-        yield from count_cells(model, f"{stack}.{one}.rnn", passes)
-    if number is None:
-        yield from count_alignment(model, passes)
-        if model.config.decoding.input_feeding:
-            yield from count_step(model, Step("ffn", "decoder.readout"), passes)
-
-
-def count_bridges(model: ModelShapes, number: int, passes: Passes) -> Iterator[Cost]:
-    """Yield the products of the first states of a decoder layer."""
-    for name in ("bridge", "bridge_cell"):
-        layer = f"decoder.{number}.{name}"
-        if layer in model.shapes and not passes.past:
-            yield from count_linear(model, layer, layer, passes, passes.texts, ("w1", "b1"), after=1)
-
-
-def count_cells(model: ModelShapes, layer: str, passes: Passes) -> Iterator[Cost]:
-    """Yield the products of a recurrent layer: with its input, with its state, and the projection of its state."""
-    shapes, rows = model.shapes[layer], passes.rows
-    directions = [name for name in ("hidden", "hidden_reverse") if name in shapes]
-    states = sum(shapes[name][1] for name in directions)
-    for name, stage in (("input", "product"), ("hidden", "state"), ("projection", "projected")):
-        weights = [weight for weight in (name, f"{name}_reverse") if weight in shapes]
-        if not weights:
-            continue
-        names = [*weights, *(f"{name}_bias{weight.removeprefix(name)}" for weight in weights)]
-        size, inner = sum(math.prod(shapes[weight]) for weight in weights), shapes[weights[0]][1]
-        width = sum(shapes[weight][0] for weight in weights)
-        is_input, is_state = name == "input", name == "hidden"
-        after = width * is_input + (3 * width + 4 * states) * is_state
-        results = states if is_state else width
-        yield Cost(
-            f"{layer}.{stage}",
-            (passes.shown_tokens, results),
-            2 * rows * size,
-            rows * after,
-            rows * inner * len(weights) + (passes.count if is_input else passes.tokens) * model.size(layer, *names),
-            rows * results,
-            parameters=model.own_size(layer, *names),
-        )
-
-
-def count_alignment(model: ModelShapes, passes: Passes) -> Iterator[Cost]:
-    """Yield the stages of the attention of a recurrent decoder to the memory."""
-    config, layer = model.config, "decoder.cross"
-    assert isinstance(config, RecurrentConfig)
-    decoding, shapes = config.decoding, model.shapes.get(layer, {})
-    memory, state, rows = config.memory_width, config.recurrent_stack("decoder").output_width(-1), passes.rows
-    pairs, source = rows * passes.source, passes.texts * passes.source
-    scored = decoding.score_width if decoding.score == "additive" else memory
-    if decoding.score == "additive":
-        times = (not passes.has_memory) if decoding.is_sequential else passes.count
-        if times:
-            flops = 2 * times * source * math.prod(shapes["ua"])
-            read = times * (source * memory + model.size(layer, "ua"))
-            yield Cost(
-                f"{layer}.k", (passes.source, scored), flops, 0, read, times * source * scored,
-                parameters=model.own_size(layer, "ua"),
-            )  # fmt: skip
-    query = {"additive": "wa", "general": "w"}.get(decoding.score)
-    if query:
-        flops, size = 2 * rows * math.prod(shapes[query]), model.size(layer, query)
-        each = passes.tokens if decoding.is_sequential else passes.count
-        yield Cost(
-            f"{layer}.q", (passes.shown_tokens, scored), flops, 0, rows * state + each * size, rows * scored,
-            parameters=model.own_size(layer, query),
-        )  # fmt: skip
-    shape = 1, passes.shown_tokens, passes.source
-    keys = pairs if decoding.is_sequential else passes.count * source
-    added = 2 * scored * (decoding.score == "additive")
-    yield Cost(
-        f"{layer}.scores", shape, 2 * pairs * scored, added * pairs, rows * scored + keys * scored, pairs,
-        parameters=model.own_size(layer, "va"),
-    )  # fmt: skip
-    yield Cost(f"{layer}.weights", shape, 0, 4 * pairs, pairs, pairs)
-    heads_shape = 1, passes.shown_tokens, memory
-    yield Cost(f"{layer}.heads", heads_shape, 2 * pairs * memory, 0, pairs + keys * memory, rows * memory)
 
 
 def sum_stages(stages: Iterable[Cost]) -> list[Cost]:

@@ -21,7 +21,6 @@ from attnkit.inputs.convolution_stage import find_convolution
 from attnkit.inputs.output_matrix import find_output_matrix
 from attnkit.inputs.recurrent_layers import find_recurrent_weights
 from attnkit.interpret.cost import (
-    count_cells,
     count_head,
     count_linear,
     count_model,
@@ -281,8 +280,10 @@ def count_rnn(call: StageCall) -> Iterable[Cost]:
             for name, array in parameters.items()
         }
         name = f"l{number}"
-        for stage in count_cells(weights_of({name: one}), name, passes_of(x)):
-            yield stage if len(weights.layers) > 1 else stage._replace(name=stage.name.removeprefix("l0."))
+        rows = count_nodes(
+            [Node(f"{name}.state", "loop", ("x",), x.shape, name)], weights_of({name: one}), passes_of(x)
+        )
+        yield from rows if len(weights.layers) > 1 else strip_layer(rows, name)
 
 
 def count_merge(call: StageCall) -> Iterable[Cost]:

@@ -16,6 +16,7 @@ that are not read token by token; `directions`, 0 forward and 1 reverse; `real` 
 `returns`, `sides` and `turned`, and of a gate `hidden_bias`, `input_bias`, `shift`, `swaps` and `transposed`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.config import find_attention_rules, parse_layer_name
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
+from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.networks import build_network
 from attnkit.model.graph.nodes import Apply, Built, Kind, Node, Place, Scope, UndoNodes, stack_sizes
 from attnkit.model.intermediates import STEPS
@@ -63,6 +65,34 @@ def _loop(scope: Scope, *arrays: Array) -> Array:
         nodes = [node.change(directions=(direction,)) for node in body]
         halves.append(_run_texts(scope, given, nodes, apply, direction))
     return _beside(scope, halves)
+
+
+def _count_loop(sizes: Sizes) -> Costs:
+    """The products of a layer with its input and its state, and the projection of its state, by their parameters.
+
+    The loop of a cell is that of its state.
+    """
+    layer, _, site = sizes.node.site.rpartition(".")
+    shapes, passes = sizes.model.shapes[layer], sizes.passes
+    rows, states = passes.rows, sum(shapes[name][1] for name in sizes.found("hidden", "hidden_reverse"))
+    for name, row in (("input", "product"), ("hidden", "state"), ("projection", "projected")):
+        weights = sizes.found(name, f"{name}_reverse")
+        if not weights or site == "cell":
+            continue
+        names = [*weights, *(f"{name}_bias{weight.removeprefix(name)}" for weight in weights)]
+        size, inner = sum(math.prod(shapes[weight]) for weight in weights), shapes[weights[0]][1]
+        width = sum(shapes[weight][0] for weight in weights)
+        after = {"input": width, "hidden": 3 * width + 4 * states}.get(name, 0)
+        results, times = states if name == "hidden" else width, passes.count if name == "input" else passes.tokens
+        yield Cost(
+            f"{layer}.{row}",
+            (passes.shown_tokens, results),
+            2 * rows * size,
+            rows * after,
+            rows * inner * len(weights) + times * sizes.model.size(layer, *names),
+            rows * results,
+            parameters=sizes.own(*names),
+        )
 
 
 def _undo_loop(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Array]:
@@ -368,6 +398,43 @@ def _align(scope: Scope, q: Array, k: Array) -> Array:
     return (q @ k.swapaxes(-1, -2))[:, None]
 
 
+def _count_alignment(sizes: Sizes) -> Costs:
+    """What attention to the memory multiplies: the keys, the query, their scores, and the values by the weights."""
+    config, layer, model, passes = sizes.model.config, sizes.node.layer, sizes.model, sizes.passes
+    assert isinstance(config, RecurrentConfig)
+    decoding, shapes = config.decoding, model.shapes.get(layer, {})
+    memory, state, rows = config.memory_width, config.recurrent_stack("decoder").output_width(-1), passes.rows
+    pairs, source = rows * passes.source, passes.texts * passes.source
+    scored = decoding.score_width if decoding.score == "additive" else memory
+    if decoding.score == "additive":
+        times = (not passes.has_memory) if decoding.is_sequential else passes.count
+        if times:
+            flops = 2 * times * source * math.prod(shapes["ua"])
+            read = times * (source * memory + model.size(layer, "ua"))
+            yield Cost(
+                f"{layer}.k", (passes.source, scored), flops, 0, read, times * source * scored,
+                parameters=model.own_size(layer, "ua"),
+            )  # fmt: skip
+    query = {"additive": "wa", "general": "w"}.get(decoding.score)
+    if query:
+        flops, size = 2 * rows * math.prod(shapes[query]), model.size(layer, query)
+        each = passes.tokens if decoding.is_sequential else passes.count
+        yield Cost(
+            f"{layer}.q", (passes.shown_tokens, scored), flops, 0, rows * state + each * size, rows * scored,
+            parameters=model.own_size(layer, query),
+        )  # fmt: skip
+    shape = 1, passes.shown_tokens, passes.source
+    keys = pairs if decoding.is_sequential else passes.count * source
+    added = 2 * scored * (decoding.score == "additive")
+    yield Cost(
+        f"{layer}.scores", shape, 2 * pairs * scored, added * pairs, rows * scored + keys * scored, pairs,
+        parameters=model.own_size(layer, "va"),
+    )  # fmt: skip
+    yield Cost(f"{layer}.weights", shape, 0, 4 * pairs, pairs, pairs)
+    heads_shape = 1, passes.shown_tokens, memory
+    yield Cost(f"{layer}.heads", heads_shape, 2 * pairs * memory, 0, pairs + keys * memory, rows * memory)
+
+
 def _undo_align(scope: Scope, dy: Array, y: Array, q: Array, k: Array) -> list[Array]:
     va = scope.parameter("va") if scope.option("score") == "additive" else None
     params, undo = ({}, dot_backward) if va is None else ({"va": va}, additive_scores_backward)
@@ -398,6 +465,7 @@ KINDS = {
     "loop": Kind(
         value=_loop,
         pullback=_undo_loop,
+        cost=_count_loop,
     ),
     "previous state": Kind(
         value=_previous,
@@ -422,6 +490,7 @@ KINDS = {
     "alignment": Kind(
         value=_align,
         pullback=_undo_align,
+        cost=_count_alignment,
     ),
     "concat": Kind(
         value=_concat,
