@@ -227,20 +227,12 @@ def count_nodes(
 ) -> list[Cost]:
     """The rows of nodes, each with the nodes that are computed in place of its result.
 
-    What is computed of the memory alone is skipped in passes that have its keys and values.
-
     given  shapes of sites that no node computes, where its cost needs them
     """
-    rows: dict[str, Cost] = {}
-    shapes, first = {**(given or {})}, dict[str, Shape]()
-    computed = {"memory"} if passes.has_memory else set[str]()
-    for node in nodes:
-        shapes[node.site] = node.shape
-        if node.inputs and all(
-            one in computed or (passes.has_memory and one.startswith("encoder.")) for one in node.inputs
-        ):
-            computed.add(node.site)
-            continue
+    nodes = [*nodes]
+    shapes = {**(given or {}), **{node.site: node.shape for node in nodes}}
+    rows, first = dict[str, Cost](), dict[str, Shape]()
+    for node in without_memory(nodes) if passes.has_memory else nodes:
         own = row_of(node.site)
         held = rows[own].written if own in rows else 0
         read = tuple(shapes.get(site, ()) for site in node.inputs)
@@ -248,7 +240,17 @@ def count_nodes(
             name = cost.name or own
             rows[name] = add_costs(rows.pop(name), cost) if name in rows else cost._replace(name=name)
             first.setdefault(name, node.shape)
-    return [with_shape(row, first[row.name], passes) for row in rows.values() if any(row[2:8])]
+    return [with_shape(row, first[row.name], passes) for row in rows.values() if row.is_counted]
+
+
+def without_memory(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield nodes but those of the memory and the encoder alone, which a pass before these has computed."""
+    known = {"memory"}
+    for node in nodes:
+        if node.inputs and all(one in known or one.startswith("encoder.") for one in node.inputs):
+            known.add(node.site)
+        else:
+            yield node
 
 
 def row_of(site: str) -> str:

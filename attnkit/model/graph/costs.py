@@ -44,6 +44,11 @@ class Cost(NamedTuple):
     parameters: int = 0
     window: int = -1
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether there is anything to count: FLOPs, numbers or parameters."""
+        return any((self.flops, self.elementwise, self.read, self.written, self.cached, self.parameters))
+
 
 Costs = Iterable[Cost]
 
