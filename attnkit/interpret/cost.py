@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -201,6 +202,7 @@ def make_inputs(model: ModelShapes, passes: Passes) -> Inputs:
     return Inputs(ids=hold(passes.texts, source), target=ids, features=heard)
 
 
+@lru_cache(maxsize=16)
 def hold(*shape: int) -> Array:
     """Zeros in no memory."""
     return np.broadcast_to(np.int8(0), shape)
@@ -253,6 +255,7 @@ def without_memory(nodes: Iterable[Node]) -> Iterator[Node]:
             yield node
 
 
+@lru_cache(maxsize=1 << 14)
 def row_of(site: str) -> str:
     """The row that a node is counted in.
 
