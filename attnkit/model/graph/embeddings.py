@@ -126,7 +126,7 @@ def _rows(scope: Scope, x: Array) -> Array:
 
 
 def _undo_rows(scope: Scope, dy: Array, y: Array, x: Array) -> list[None]:
-    image, layer, where = scope.inputs.image, scope.node.layer, scope.option("where")
+    image, layer, where = scope.inputs.image, scope.node.layer, np.asarray(scope.option("where"))
     grid = scope.config.patches.grid(*image.shape[-2:]) if scope.config.patches and image is not None else None
     if scope.config.positions.kind == "learned":
         gradient = transformer.position_encoding_backward(scope.core, layer, dy, where, grid)
