@@ -21,7 +21,6 @@ from attnkit.records import Labels, Record, Tensor, join_names
 
 INPUT = "0.input"
 SIDE_OUTPUT = "trace.npz"  # where a stage writes its own trace, which is not a file here
-KEEPERS = ("attend", "layernorm", "ffn", "conv", "mel", "rnn")  # tools whose --keep all keeps every intermediate
 # tools of a layer of a model -> the end of the name of their x in a trace, after that of the layer
 NAMES_OF_X = {"embed": "", "posenc": "", "layernorm": "", "linear": "", "attend": ".output", "ffn": ".output"}
 HELD_TWICE = ("present_key", "present_value", "residual")  # k and v of all tokens, and the input of a norm
@@ -101,13 +100,16 @@ class PipelineTrace:
 
         @functools.wraps(function)
         def record_call(item: Any, **values: Any) -> Result:
-            result = function(item, **values)
+            kept = list[Record]()
+            with callbacks.use_callbacks(callbacks.current()._replace(on_intermediates=kept.append)):
+                result = function(item, **values)
             stage.format.keeps_history = True  # so that its files are hashed: the history of the trace names them
-            own = computed_tensors(item, result)
-            inner, names = trace_inside(function, stage.tool.name, item, values)
+            own, traced = computed_tensors(item, result), trace_model(function, stage.tool.name, item, values)
+            inner = {name: one for record in kept for name, one in computed_tensors(item, record).items()}
+            inner = {name: one for name, one in inner.items() if name not in HELD_TWICE} | traced
             inner = {name: one for name, one in inner.items() if name not in own}
             last = {"x": own.pop("x")} if "x" in own else {}
-            short = {name: name for name in names} | name_layer(stage.tool.name, values, [*inner, *own, *last])
+            short = dict(zip(traced, traced, strict=True)) | name_layer(stage.tool.name, values, [*inner, *own, *last])
             self._calls.append(TracedCall(number, stage, item, inner | own | last, short))
             return result
 
@@ -168,36 +170,17 @@ def computed_tensors(item: Item, result: Result) -> dict[str, Tensor]:
     return {name: result.tensor(name) for name in result if result[name] is not passed.get(name)}
 
 
-def trace_inside(
-    function: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """The intermediates of a tool, computed once more beside its result.
-
-    A tool that summarizes its weights, or that has none, computes nothing.
-    """
-    if name in ("encode", "decode") and values["model_"] is not None:
-        written: dict[str, Record] = {}
-        with contextlib.suppress(UsageError):  # several texts of a classifier have no trace
-            run_quietly(function, item, {**values, "trace": SIDE_OUTPUT, "trace_only": ()}, written)
-        traced = written.get(SIDE_OUTPUT, Record({}))
-        return {each: traced.tensor(each) for each in traced}, [*traced]
-    if name not in KEEPERS or values.get("weights") not in (None, "full"):
-        return {}, []
-    inner = computed_tensors(item, run_quietly(function, item, {**values, "keep": ("all",)}, {}))
-    return {each: one for each, one in inner.items() if each not in HELD_TWICE}, []
-
-
-def run_quietly(
-    function: Callable[..., Result], item: Item, values: Mapping[str, Any], written: dict[str, Record]
-) -> Result:
-    """Call a tool that has run before, without its warnings and its progress.
-
-    written  gets the files that it writes beside its result
-    """
+def trace_model(function: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The trace of a whole model, in a run of its own: a traced run may differ in the last bits."""
+    if name not in ("encode", "decode") or values["model_"] is None:
+        return {}
+    written: dict[str, Record] = {}
     quiet = callbacks.SILENT._replace(write_side_output=written.__setitem__)
-    with warnings.catch_warnings(), callbacks.use_callbacks(quiet):
+    with warnings.catch_warnings(), callbacks.use_callbacks(quiet), contextlib.suppress(UsageError):
         warnings.simplefilter("ignore")
-        return function(item, **values)
+        function(item, **{**values, "trace": SIDE_OUTPUT, "trace_only": ()})  # refused for texts of a classifier
+    traced = written.get(SIDE_OUTPUT, Record({}))
+    return {each: traced.tensor(each) for each in traced}
 
 
 def name_layer(tool: str, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:

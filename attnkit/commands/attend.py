@@ -234,10 +234,16 @@ def attend(
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
     returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))
-    engine = callbacks.current().engine
-    attention = engine.attention if engine else nn.multi_head_attention
+    engine, listener = callbacks.current().engine, callbacks.current().on_intermediates
+    is_traced = listener is not None and explain is None and weights in (None, "full")
+    request: Any = {"summary": weights or "full", "keep": returned}
     settings = settings.replace(products=layers.products_of(model_, layer))
-    result = attention(q, k, v, projections, settings, summary="full" if weights is None else weights, keep=returned)
+    if engine:
+        request["keep"] = (*returned, *NAMES * is_traced)
+        result = engine.attention(q, k, v, projections, settings, **request)
+    else:
+        aside = NAMES if is_traced else ()
+        result = nn.multi_head_attention(q, k, v, projections, settings, aside=aside, **request)
     if not partial and "lse" in result:
         intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
 
@@ -255,10 +261,16 @@ def attend(
         additions |= {
             name: Tensor(projections[name], axes) for name, axes in OUTPUT_PARAMETERS.items() if name in projections
         }
+
+    def complete(additions: Mapping[str, Tensor]) -> Record:
+        rest, labels = label_axes(inputs, weights, query is not None, [*additions, "x"], result["q"].shape[-2])
+        return rest.with_tensors({**additions, "x": output}, labels)
+
+    if listener and is_traced:
+        listener(complete(select_intermediates(tensors, NAMES, ("all",))))
     if not (additions or emit or query):
         return inputs.rest.with_tensors({"x": output})
-    rest, labels = label_axes(inputs, weights, query is not None, [*additions, "x"], result["q"].shape[-2])
-    computed = rest.with_tensors(additions | {"x": output}, labels)
+    computed = complete(additions)
     if explain is None:
         return computed
     from attnkit.interpret.explanation import explain_weight
@@ -278,10 +290,16 @@ def describe_weighted(
     names = WEIGHTED if steps or "all" in keep else keep
     if not names:
         output = replace(output, formula=output.formula.replace("heads side by side", "weights V"))
-    kept = {name: one for name, one in tensors.items() if name in names}
     words = record.labels.get("token") if output.axis_names()[-2:-1] == ("token",) else None
-    labels = {"query": words, "key": words} if words and kept else {}
-    return record.without([name for name in WEIGHTED if name in record]).with_tensors(kept | {"x": output}, labels)
+    rest = record.without([name for name in WEIGHTED if name in record])
+
+    def complete(kept: Mapping[str, Tensor]) -> Record:
+        labels = {"query": words, "key": words} if words and kept else {}
+        return rest.with_tensors({**kept, "x": output}, labels)
+
+    if listener := callbacks.current().on_intermediates:
+        listener(complete(tensors))
+    return complete({name: one for name, one in tensors.items() if name in names})
 
 
 def expand_groups(keep: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,7 +9,13 @@ from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
-from attnkit.inputs.convolution_stage import STEPS, compute_convolution, find_convolution, without_outdated_labels
+from attnkit.inputs.convolution_stage import (
+    STEPS,
+    compute_convolution,
+    describe_convolution,
+    find_convolution,
+    without_outdated_labels,
+)
 from attnkit.records import Array, Record
 
 
@@ -93,6 +99,14 @@ def conv(
         model_=model_, layer=layer,
     )  # fmt: skip
     callbacks.current().on_parameters(stage.weights)
-    tensors = compute_convolution(record, stage, keep, steps=steps or "all" in keep)
+    has_all, listener = steps or "all" in keep, callbacks.current().on_intermediates
+    arrays = compute_convolution(record, stage, STEPS if has_all or listener else keep)
     rest = record.without([name for name in STEPS if name in record])
-    return without_outdated_labels(rest, tensors, stage).with_tensors(tensors)
+
+    def complete(steps: bool) -> Record:
+        tensors = describe_convolution(record, stage, arrays, keep, steps=steps)
+        return without_outdated_labels(rest, tensors, stage).with_tensors(tensors)
+
+    if listener:
+        listener(complete(True))
+    return complete(has_all)

@@ -103,7 +103,8 @@ def ffn(
         without = "experts" if {*MIXED} & {*missing} else "a gate"
         what = "mixture of experts" if mixture else f"network without {without}"
         raise UsageError(f"a {what} has no {' and no '.join(missing)}", "--keep")
-    names = None if steps or "all" in keep else [name for name in keep if name != "residual"]
+    listener = callbacks.current().on_intermediates
+    names = None if steps or listener or "all" in keep else [name for name in keep if name != "residual"]
     limit = 0.0 if model_ is None else model_.config.ffn_limit
     options_: dict[str, Any] = {"activation": activation, "limit": limit, "keep": names}
     options_["products"] = layers.products_of(model_, layer)
@@ -122,6 +123,10 @@ def ffn(
     lead = record.axes_of("x")[:-1]
     axes = {name: (*lead, (ALL["ffn"][name].axes or ("hidden",))[-1]) for name in arrays}
     tensors = {name: Tensor(array, axes[name], formula=formulas[name]) for name, array in arrays.items()}
+    if listener:
+        listener(record.with_tensors(tensors))
+        if not steps and "all" not in keep:
+            tensors = {name: one for name, one in tensors.items() if name in keep}
     if "residual" in keep:
         tensors["residual"] = replace(record.tensor("x"), formula="x")
     tensors["x"] = Tensor(output, record.tensor("x").axes_like(output.shape), formula=formula)

@@ -118,11 +118,13 @@ def layernorm(
     source = "x" if add is None else "x + FILE"
     formula = FORMULAS[kind] + ("" if add is None else f", of {source}")
     axes = record.axes_of("x") if x.ndim == record["x"].ndim else None
-    requested = (*keep, *STEPS * steps)
-    has_variance = not {"variance", "mean_square", "all"}.isdisjoint(requested)
+    requested, listener = (*keep, *STEPS * steps), callbacks.current().on_intermediates
+    has_variance = listener is not None or not {"variance", "mean_square", "all"}.isdisjoint(requested)
     spread = compute_variance(normalized, x, axis, kind, statistics.get("variance")) if has_variance else None
     computed = describe_statistics(normalized, spread, x.shape, axes, source)
     computed["residual"] = Tensor(x, axes, formula=source)
+    if listener:
+        listener(record.with_tensors(computed))
     if steps:
         scaling, formula = describe_scaling(x, axes, norm, scale, shift, centred(source, kind))
         computed |= scaling

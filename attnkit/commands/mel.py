@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from attnkit import formats
+from attnkit import callbacks, formats
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.inputs.sound_inputs import find_samples
@@ -51,7 +51,8 @@ def mel(
     """
     sound = Spectrogram(sample_rate, window, hop, mels)
     samples = find_samples(record, sample_rate)
-    names = STEPS if steps or "all" in keep else keep
+    listener, returned = callbacks.current().on_intermediates, STEPS if steps or "all" in keep else keep
+    names = STEPS if listener else returned
     count = samples.size if seconds is None else round(seconds * sample_rate)
     numbers = COPIES * mels + window * len({"frames", "windowed", "power"} & {*names})  # of a frame
     formats.check_memory(8 * (count + count // hop * numbers), f"the spectrogram of {count} samples", "--seconds")
@@ -62,6 +63,9 @@ def mel(
     tensors = {
         name: Tensor(arrays[name], rows[name].axes, formula=rows[name].formula) for name in STEPS if name in arrays
     }
-    formula = "(clamped + 4) / 4" if "clamped" in names else "log₁₀ of the mel filters' sums, clamped and scaled"
+    formula = "(clamped + 4) / 4" if "clamped" in returned else "log₁₀ of the mel filters' sums, clamped and scaled"
     tensors["x"] = Tensor(arrays["output"], ("frame", "mel"), formula=formula)
-    return record.without([*STEPS, "sample_rate"]).with_tensors(tensors)
+    rest = record.without([*STEPS, "sample_rate"])
+    if listener:
+        listener(rest.with_tensors(tensors))
+    return rest.with_tensors({name: one for name, one in tensors.items() if name in (*returned, "x")})

@@ -53,14 +53,14 @@ def run_layer_of_model(
     layer = layers.find_layer(checkpoint, layer, "rnn")
     config = layers.require_recurrent(checkpoint)
     stack = config.recurrent_stack(model.parse_layer_name(layer)[0])
-    names = requested_names(keep, stack.cell, steps, layer)
+    names, listener = requested_names(keep, stack.cell, steps, layer), callbacks.current().on_intermediates
+    all_names = (*names, *requested_names(("all",), stack.cell, False, layer)) if listener else names
     record = padding.with_padding_mask(record)
     x, arrays = check_input(record["x"], config, layer), dict[str, Array]()
-    context = layers.context_from(
-        record, **source_states.memory_fields(memory, config, x), hook=find_intermediates(arrays, names)
-    )
+    hook = find_intermediates(arrays, all_names)
+    context = layers.context_from(record, **source_states.memory_fields(memory, config, x), hook=hook)
     y = model.run(layers.core_model(checkpoint), [model.Step("rnn", layer)], x, context)
-    tensors = {short_name(name, config): Tensor(one, intermediate_axes(name, one.ndim)) for name, one in arrays.items()}
+    tensors = {name: Tensor(one, intermediate_axes(name, one.ndim)) for name, one in arrays.items()}
     is_attentive = model.parse_layer_name(layer)[1] is None
     formula = "states, and what attention adds to them" if is_attentive else "hidden states"
     tensors["x"] = Tensor(y, record.tensor("x").axes_like(y.shape), formula=formula)
@@ -70,7 +70,11 @@ def run_layer_of_model(
     if WEIGHTS in arrays and (tokens := record.labels_of("x", -2)):
         labels["query"] = tokens
     record = record.without([name for name in (*INTERMEDIATES, "weights") if name in record])
-    return source_states.add_last_states(record, config, context, x.ndim == 3).with_tensors(tensors, labels)
+    record = source_states.add_last_states(record, config, context, x.ndim == 3)
+    if listener:
+        listener(record.with_tensors({short_name(name, config): one for name, one in tensors.items()}, labels))
+    kept = {name: one for name, one in tensors.items() if name.rpartition(".")[2] in (*names, "x")}
+    return record.with_tensors({short_name(name, config): one for name, one in kept.items()}, labels)
 
 
 def requested_names(keep: Collection[str], cell: str, steps: bool, layer: str) -> tuple[str, ...]:
@@ -250,7 +254,9 @@ def rnn(
     )  # fmt: skip
     callbacks.current().on_parameters(weights.by_name(weights.layers))
     names = expand_names(keep, cell, steps, len(weights.layers) == len(weights.layers[0].directions()) == 1)
-    runs, outputs, states, position = run_texts(cell, texts, weights.layers, state_in, bool(names))
+    listener = callbacks.current().on_intermediates
+    all_names = expand_names(("all",), cell, False, True) if listener else names
+    runs, outputs, states, position = run_texts(cell, texts, weights.layers, state_in, bool(all_names))
     has_two = all(one is not None for one in weights.layers[-1])
     last = next(one for _, one in weights.layers[-1].directions())
     formulas = name_cell_formulas(cell, last)
@@ -260,4 +266,7 @@ def rnn(
     tensors["x"] = Tensor(output, record.tensor("x").axes_like(output.shape), formula=formula)
     if state_out:
         callbacks.current().write_side_output(state_out, states_record(states, texts, position))
-    return record.without(earlier_gates(record)).with_tensors(tensors)
+    rest = record.without(earlier_gates(record))
+    if listener:
+        listener(rest.with_tensors(describe_runs(runs, all_names, record, formulas) | {"x": tensors["x"]}))
+    return rest.with_tensors(tensors)

@@ -115,21 +115,40 @@ def find_convolution(
     return ConvolutionStage({"w": kernel.astype(working(x))}, options, is_first, activation, residual)
 
 
-def compute_convolution(
-    record: Record, stage: ConvolutionStage, keep: Collection[str] = (), *, steps: bool = False
-) -> dict[str, Tensor]:
-    """The steps that are kept, with their formulas, and then x.
-
-    steps  whether to keep also the other steps that change something
-    """
+def compute_convolution(record: Record, stage: ConvolutionStage, keep: Collection[str] = ()) -> dict[str, Array]:
+    """The result x and the arrays before it, with their channels last; of padded and windows those in keep."""
     weight, bias = stage.weights["w"], stage.weights.get("b")
     x = stage.channels_last(record["x"])
     windows = find_windows(x, weight, stage.options)
     sides = zip(x.shape[-1 - stage.over : -1], windows.before, windows.after, strict=True)
     padded = (*x.shape[: -1 - stage.over], *map(sum, sides), x.shape[-1])
     check_memory(8 * math.prod(padded), f"an input {as_text(padded)} with its zeros", "--padding")
-    computed = convolve(x, weight, bias, stage.options, STEPS if steps else (*keep,))
-    axes, output = stage.axes(record), computed["output"]
+    arrays = convolve(x, weight, bias, stage.options, (*keep,))
+    output = arrays["convolved"] = arrays.pop("output")
+    if stage.layer is not None and stage.layer.norm:
+        output = arrays["normalized"] = normalize_channels(output, stage.weights, stage.layer)
+    if stage.activation != "identity":
+        output = apply_activation(stage.activation, cast(output, working(output))).astype(output.dtype, copy=False)
+    if stage.residual:
+        if output.shape != x.shape:
+            raise DataError(f"x {x.shape} and its convolution {output.shape} cannot be added", "--residual")
+        output = add(output, x)
+    return arrays | {"x": output}
+
+
+def describe_convolution(
+    record: Record,
+    stage: ConvolutionStage,
+    computed: Mapping[str, Array],
+    keep: Collection[str] = (),
+    *,
+    steps: bool = False,
+) -> dict[str, Tensor]:
+    """The computed steps that are kept, with their formulas, and then x.
+
+    steps  whether to keep also the other steps that change something
+    """
+    x, axes, output = stage.channels_last(record["x"]), stage.axes(record), computed["convolved"]
     tensors: dict[str, Tensor] = {}
 
     def put(name: str, array: Array, formula: str) -> None:
@@ -139,26 +158,21 @@ def compute_convolution(
     is_padded = "padded" in computed and computed["padded"].shape != x.shape
     if "padded" in keep or (steps and is_padded):
         put("padded", computed["padded"], "x with zeros around it" if is_padded else "as before")
-    if "windows" in computed:
+    if "windows" in computed and (steps or "windows" in keep):
         names = (*rename_axes(axes, x.shape, output.shape, stage.over)[:-1], "window")
         tensors["windows"] = Tensor(computed["windows"], names, formula="the numbers that the kernel covers")
-    formula, has_activation = "windows W" + " + b" * (bias is not None), stage.activation != "identity"
+    formula, has_activation = "windows W" + " + b" * ("b" in stage.weights), stage.activation != "identity"
     if "convolved" in keep or (steps and (has_activation or stage.residual)):
         put("convolved", output, formula)
         formula = "convolved"
-    if stage.layer is not None and stage.layer.norm:
-        output, formula = normalize_channels(output, stage.weights, stage.layer), f"norm({formula})"
+    if "normalized" in computed:
+        formula = f"norm({formula})"
         if "normalized" in keep or steps:
-            put("normalized", output, formula)
+            put("normalized", computed["normalized"], formula)
             formula = "normalized"
     if has_activation:
         formula = f"{stage.activation}({formula})"
-        output = apply_activation(stage.activation, cast(output, working(output))).astype(output.dtype, copy=False)
-    if stage.residual:
-        if output.shape != x.shape:
-            raise DataError(f"x {x.shape} and its convolution {output.shape} cannot be added", "--residual")
-        output, formula = add(output, x), f"x + {formula}"
-    put("x", output, formula)
+    put("x", computed["x"], "x + " * stage.residual + formula)
     return tensors
 
 

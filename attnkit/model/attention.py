@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ def attention(
     *,
     summary: str = "full",
     keep: Collection[str] | None = None,
+    aside: Collection[str] = (),
     hook: Hook = no_hook,
     **changes: Any,
 ) -> dict[str, Array]:
@@ -60,6 +62,7 @@ def attention(
     summary   "stats", "topk:K" or "rows:I,J": summaries of the weights in their place, see `weight_stats`,
               `weight_topk` and `weight_rows`
     keep      the intermediates to return beside the heads [all]; others are not held in memory
+    aside     more of them, which leave the heads bit for bit as `keep` alone has them
     hook      may read and replace any of them but lse and present_*
 
     A query that may not attend to any key has weights and heads of zero, and a key of weight zero adds nothing,
@@ -84,12 +87,15 @@ def attention(
     requested = request_intermediates(keep, hook, summary)
     left, right = score.project(q, keys, params)
     kernel = _choose_kernel(left, right, values, options, requested)
+    more = requested if requested.keep is None else replace(requested, keep={*requested.keep, *aside})
     steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
-    steps |= kernel(left, right, values, options, requested)
+    steps |= kernel(left, right, values, options, more if kernel is _run_dense else requested)
+    if kernel is not _run_dense and aside:
+        steps = _run_dense(left, right, values, options, more) | steps
     for name in ("heads", *requested.summaries):
         if name in steps:
             steps[name] = apply_hook(hook, name, steps[name])
-    order = [name for name in (*ORDER, *requested.summaries) if name in steps and requested.is_returned(name)]
+    order = [name for name in (*ORDER, *requested.summaries) if name in steps and more.is_returned(name)]
     return cast_intermediates(result, {name: steps[name] for name in order})
 
 
@@ -276,6 +282,7 @@ def multi_head_attention(
     *,
     summary: str = "full",
     keep: Collection[str] | None = None,
+    aside: Collection[str] = (),
     hook: Hook = no_hook,
     **changes: Any,
 ) -> dict[str, Array]:
@@ -286,8 +293,8 @@ def multi_head_attention(
     `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. With a norm of
     queries and keys it may hold gamma_q, gamma_k, beta_q and beta_k; `sinks` (H,) are those of the options. A query of
     rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. The result has the
-    entries of `attention`, then the output; `summary`, `keep`, `hook` and `changes`: see `attention`. The hook also
-    receives q_normed and k_normed, which the result contains too.
+    entries of `attention`, then the output; `summary`, `keep`, `aside`, `hook` and `changes`: see `attention`. The hook
+    also receives q_normed and k_normed, which the result contains too.
     Source: Attention Is All You Need, section 3.2.2. DataError if shapes do not match, UsageError for impossible
     head counts.
 
@@ -297,7 +304,7 @@ def multi_head_attention(
            [1.    , 1.4621]])
     """
     options, params = options.replace(**changes), params or {}
-    request: Any = {"summary": summary, "keep": keep, "hook": hook}
+    request: Any = {"summary": summary, "keep": keep, "aside": aside, "hook": hook}
     check_parameters(query, params)
     if query.ndim == 4:
         steps = attention(query, key, value, options, **request)
@@ -306,7 +313,7 @@ def multi_head_attention(
     normed: dict[str, Array] = {}
     q, k, v, past = project_heads(query, key, value, params, options, dtype, hook, normed)
     options = with_relative_scores(with_sinks(options, params), q, k, hook)
-    steps = {name: x for name, x in normed.items() if keep is None or name in keep}
+    steps = {name: x for name, x in normed.items() if keep is None or name in keep or name in aside}
     steps |= attention(q, k, v, options, past=past, **request)
     names, merged = ("heads", "wo", "bo"), merge_heads(steps["heads"])
     output = linear(merged, params.get("wo"), params.get("bo"), names=names, products=options.products)

@@ -7,7 +7,9 @@ import pytest
 
 import attnkit
 from attnkit import formats
+from attnkit import model as nn
 from attnkit.errors import AttnkitError, DataError
+from attnkit.inputs import convolution_stage, recurrent_layers
 from attnkit.interpret.comparison import are_traces
 from tests import process
 from tests.places import MODELS
@@ -51,6 +53,38 @@ def test_each_x_of_a_trace_is_that_of_the_pipeline_up_to_its_stage(trace):
 def test_the_result_is_the_same_with_a_trace(line, trace):
     with_trace, plain = trace(line)[0], attnkit.run(line)
     assert formats.encode(with_trace, "npz") == formats.encode(plain, "npz")
+
+
+def test_every_stage_is_computed_once(trace, monkeypatch):
+    # the arithmetic of each tool counts its calls: attention, norm, network, convolution and recurrent layers
+    calls = []
+
+    def count(owner, name):
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: calls.append(name) or function(*args, **kwargs))
+
+    count(nn, "multi_head_attention")
+    count(nn, "layer_norm")
+    count(nn, "feed_forward")
+    count(convolution_stage, "convolve")
+    count(recurrent_layers, "run_stack")
+    _, traced = trace(
+        'embed "The cat sat" --dim 8 | attend --heads 2 | layernorm | ffn --hidden 4 | conv --filters 4 --size 2 | '
+        "rnn --cell gru --hidden 3"
+    )
+    assert calls == ["multi_head_attention", "layer_norm", "feed_forward", "convolve", "run_stack"]
+    assert {"2.attend.weights", "3.layernorm.variance", "4.ffn.hidden", "5.conv.windows", "6.rnn.state"} <= {*traced}
+
+
+def test_a_trace_leaves_the_bits_of_attention_in_tiles(trace):
+    # 4 heads of 300 x 300 scores are computed in tiles, whose heads round otherwise than those of all scores at once
+    x = np.random.default_rng(1).standard_normal((300, 16)).astype(np.float32)
+    line = "attend --heads 4 --seed 1 --partial"
+    (result, traced), plain = trace(line, x), attnkit.run(line, x)
+    assert result["x"].tobytes() == plain["x"].tobytes() and result["lse"].tobytes() == plain["lse"].tobytes()
+    mixed = traced["1.attend.weights"] @ traced["1.attend.v"]
+    np.testing.assert_allclose(traced["1.attend.x"], mixed, atol=1e-5)
+    assert not np.array_equal(traced["1.attend.x"], mixed)
 
 
 def test_a_trace_has_the_input_and_not_what_merely_travels(trace):
