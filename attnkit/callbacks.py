@@ -32,6 +32,7 @@ class Callbacks(NamedTuple):
     on_report          (values, line), the numbers of a run in training, and a function of a style that draws them
     on_non_finite      the first layer whose result has NaN or infinity
     on_parameters      the parameters that a tool computes with, by name
+    on_operands        what a tool has prepared of its input and its options, and computes with
     on_intermediates   the record of a tool with all its intermediates, as by --keep all; None: it is not made
     on_default         (option, value), a default that only the run knows, which the history states
     write_side_output  (path, record), a second result: a trace, a KV cache
@@ -46,6 +47,7 @@ class Callbacks(NamedTuple):
     on_report: "Callable[[Mapping[str, Any], Callable[[Style], str]], None]" = lambda values, line: None
     on_non_finite: Callable[[str], None] = ignore
     on_parameters: Callable[[Mapping[str, Array]], None] = ignore
+    on_operands: Callable[[Any], None] = ignore
     on_intermediates: Callable[[Record], None] | None = None
     on_default: Callable[[str, Any], None] = lambda option, value: None
     write_side_output: Callable[[str, Record], None] = refuse_side_output

@@ -21,7 +21,7 @@ from attnkit.cli.output_format import (
 )
 from attnkit.cli.tool import Records, Stage, make_item, named_files, running
 from attnkit.errors import AttnkitError, UsageError
-from attnkit.interpret.stage_calls import StageCall
+from attnkit.interpret.stage_calls import StageCall, run_noted
 from attnkit.records import Record
 
 # a backslash and line end, among the quotes, comments and other backslashes that may hold one
@@ -210,11 +210,10 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> None:
 
     @wraps(function)
     def keep(item: Any, **values: Any) -> Result:
-        result: Result = function(item, **values)
+        result, prepared = run_noted(function, item, values)
         stage.format.keeps_history = True  # so that its files are hashed: the history of the result names them
-        calls.append(
-            StageCall(number, stage.tool.name, function, item, values, own, piped, result, tuple(stage.operands))
-        )
+        named = tuple(stage.operands)
+        calls.append(StageCall(number, stage.tool.name, function, item, values, own, piped, result, prepared, named))
         return result
 
     stage.tool = replace(stage.tool, function=keep)

@@ -218,6 +218,7 @@ def attend(
         weighted = weigh_values(
             record or Record({}), heads=heads, params=params, memory=memory, value=value, weights_from=weights_from
         )
+        callbacks.current().on_operands(weighted)
         return describe_weighted(record or Record({}), weighted, keep, steps, residual, add)
     check_outputs(record, weights, steps, (*keep, emit), {"residual": residual, "concat": concat})
     prepared = prepare_attention(
@@ -228,6 +229,7 @@ def attend(
         score=score, scale=scale, softcap=softcap, bias=bias, qk_norm=qk_norm, sinks=sinks, softmax_dtype=softmax_dtype,
     )  # fmt: skip
     callbacks.current().on_parameters(prepared.parameters())
+    callbacks.current().on_operands(prepared)
     inputs, settings, projections = prepared
     keep = keep if explain is None else NAMES
     names = expand_groups(keep)

@@ -99,6 +99,7 @@ def conv(
         model_=model_, layer=layer,
     )  # fmt: skip
     callbacks.current().on_parameters(stage.weights)
+    callbacks.current().on_operands(stage)
     has_all, listener = steps or "all" in keep, callbacks.current().on_intermediates
     arrays = compute_convolution(record, stage, STEPS if has_all or listener else keep)
     rest = record.without([name for name in STEPS if name in record])

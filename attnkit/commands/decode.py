@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import typer
 
-from attnkit import model, tokenizers
+from attnkit import callbacks, model, tokenizers
 from attnkit.cli import options, text_input
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import PythonForm, ResultViews, Stage, tool
@@ -30,7 +30,7 @@ from attnkit.generation.options import (
 )
 from attnkit.inputs import layers
 from attnkit.inputs.operands import cast_x
-from attnkit.inputs.output_matrix import OutputLogits, find_output_matrix
+from attnkit.inputs.output_matrix import OutputLogits, OutputOperands, find_output_matrix
 from attnkit.model.dtypes import quiet
 from attnkit.model.sampling import SYMBOLS, Sampling
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
@@ -912,7 +912,9 @@ def apply_output_matrix(
     """Map hidden states (..., D) to logits (..., N) by an output matrix."""
     record = record if dtype is None else cast_x(record, dtype)
     weight, bias, words, formula = find_output_matrix(record, table, params)
-    return OutputLogits(record, model.logits(record["x"], weight, bias), words, None), formula
+    logits = model.logits(record["x"], weight, bias)
+    callbacks.current().on_operands(OutputOperands(record, logits, None, weight, bias))
+    return OutputLogits(record, logits, words, None), formula
 
 
 def replace_words(output: OutputLogits, vocab: list[str] | None) -> OutputLogits:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from attnkit import formats, model, tokenizers
+from attnkit import callbacks, formats, model, tokenizers
 from attnkit.cli import options, text_input
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import TEXT, tool
@@ -168,7 +168,9 @@ def embed_with_model(
         raise UsageError(f"{layer} embeds a {other}: --{other}-language names its language", f"--{side}-language")
     inputs, base = text_inputs.model_inputs(checkpoint, stack, source)
     context = layers.context_from(base)
-    x = model.embed_tokens(layers.core_model(checkpoint), layer, inputs, context)
+    core = layers.core_model(checkpoint)
+    callbacks.current().on_operands(layers.LayerOperands(core, model.Step("embed", layer), inputs, context))
+    x = model.embed_tokens(core, layer, inputs, context)
     formula = "patches W + b" if checkpoint.config.patches else "table[ids]"
     tensors = {"x": Tensor(x, ("batch", "token", "model")[3 - x.ndim :], formula=formula)}
     if context.grid:

@@ -318,7 +318,8 @@ def encode(
         if callbacks.current().is_output_file(trace):
             raise UsageError(f"{trace}: --output writes the same file", "--trace")
     model_ = model_.tower("vision") if model_ and image is not None else model_
-    if isinstance(source, Line) and source.result is not None:
+    note = callbacks.current().on_operands
+    if isinstance(source, Line) and source.result is not None and note is callbacks.ignore:
         result = source.result
     else:
         with name_line(source.number) if isinstance(source, Line) else contextlib.nullcontext():
@@ -327,6 +328,7 @@ def encode(
                 pair=pair, ids=ids, image=image, audio=audio, tokenizer=tokenizer, batch=batch,
                 source_language=source_language,
             )  # fmt: skip
+            note(encoded)
             is_plain = not (keep or trace or patch or ablate)
             if is_plain and (pooled := pool_separately(encoded, normalize, dtype)) is not None:
                 return label_vectors(pooled, source, encoded)

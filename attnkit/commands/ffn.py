@@ -98,6 +98,7 @@ def ffn(
         if model_ is not None and layer is not None and (mixture := model_.config.mixture(layer)):
             networks = model.layer_experts(layers.core_model(model_), layer)
     callbacks.current().on_parameters(weights)
+    callbacks.current().on_operands(layers.NetworkOperands(weights, activation, mixture))
     absent = INTERMEDIATES if mixture else (*MIXED, *("linear", "gated") * ("w3" not in weights))
     if missing := sorted({*absent} & {*keep}):
         without = "experts" if {*MIXED} & {*missing} else "a gate"

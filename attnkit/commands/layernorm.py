@@ -111,6 +111,7 @@ def layernorm(
     named = {"gamma": scale, "beta": shift, **statistics}
     parameters = {name: one for name, one in named.items() if one is not None}
     callbacks.current().on_parameters(parameters)
+    callbacks.current().on_operands(layers.NormOperands(kind, eps, axis, scale, shift, **statistics))
     for name, parameter in parameters.items():
         check_parameter(name, parameter, x, axis)
     norm = choose_norm(kind, eps, axis, statistics)

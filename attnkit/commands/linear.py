@@ -32,6 +32,7 @@ def linear(
     """
     weights = layers.linear_weights(params, model_, layer)
     callbacks.current().on_parameters(weights)
+    callbacks.current().on_operands(weights)
     products = layers.products_of(model_, layer)
     y = model.linear(record["x"], weights["w"], weights.get("b"), products=products, can_scale=True)
     formula = ("x W" if weights["w"].ndim > 1 else "x · w") + " + b" * ("b" in weights)

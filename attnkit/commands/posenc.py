@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import typer
 
-from attnkit import model
+from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import tool
@@ -15,6 +15,7 @@ from attnkit.errors import DataError
 from attnkit.inputs import layers
 from attnkit.inputs.position_inputs import (
     BIASES,
+    PositionOperands,
     check_table,
     empty_record,
     find_positions,
@@ -161,18 +162,21 @@ def posenc(
     if record is None:
         record, alone = empty_record(kind, size or (0,), dim, table), True
     x = record["x"]
-    token_positions = number_tokens(x, offset, positions)
+    token_positions, note = number_tokens(x, offset, positions), callbacks.current().on_operands
     if kind in BIASES:
         if token_positions.ndim != 1:
             problem = f"shape {token_positions.shape}: {kind} takes positions of shape (T)"
             raise DataError(problem, "--positions")
         keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else token_positions
         if kind == "alibi":
+            note(PositionOperands(x, token_positions, alone))
             return add_bias(record, *make_alibi_bias(token_positions, keys, heads), alone, steps)
-        biases = relative_bias(token_positions, keys, check_table(table), max_distance, not one_way)
-        return add_bias(record, *biases, alone, steps)
+        rows = check_table(table)
+        note(PositionOperands(x, token_positions, alone, rows, keys))
+        return add_bias(record, *relative_bias(token_positions, keys, rows, max_distance, not one_way), alone, steps)
     if kind == "rotary":
         angles = token_angles(x, token_positions, heads, rotary_dim, base, cos, sin)
+        note(PositionOperands(x, token_positions, alone, angles=angles))
         described = describe_angles(*angles, ROTARY_FORMULAS if cos is None else FILE_FORMULAS)
         if alone:
             return record.with_tensors({"x": described["cos"], "sin": described["sin"]})
@@ -180,8 +184,10 @@ def posenc(
         return rotated.with_tensors(described) if steps else rotated
     if kind == "learned":
         _, rows = find_positions(x, offset=offset, positions=positions, table=table, seed=seed)
+        note(PositionOperands(x, token_positions, alone, rows))
         encoding = learned_encoding(x, rows)
         return add_encoding(record, token_positions, encoding, "table[pos]", alone, steps)
+    note(PositionOperands(x, token_positions, alone))
     formula = SINUSOIDS[layout].format(base=f"{base:g}")
     encoding = partial(model.sinusoidal_positions, dim=x.shape[-1], layout=layout, base=base)
     result = add_encoding(record, token_positions, encoding, formula, alone, steps)
@@ -234,6 +240,7 @@ def add_model_positions(
     is_inside = kind == "rotary" or (kind == "none" and relative != "")
     formula = "x: these positions act inside attention" if is_inside else "x + positions of the model"
     core, axes, before = layers.core_model(checkpoint), record.axes_of("x"), dict[str, Tensor]()
+    callbacks.current().on_operands(layers.LayerOperands(core, model.Step("posenc", layer), x, context))
     added = model.apply_positions(core, layer, x, context)
     if steps and not is_inside:
         encoding = model.apply_positions(core, layer, np.zeros_like(x), context)

@@ -15,6 +15,7 @@ from attnkit.inputs.operands import AttendedTensor
 from attnkit.inputs.recurrent_layers import (
     GROUPS,
     INTERMEDIATES,
+    RecurrentOperands,
     describe_runs,
     earlier_gates,
     expand_names,
@@ -59,7 +60,9 @@ def run_layer_of_model(
     x, arrays = check_input(record["x"], config, layer), dict[str, Array]()
     hook = find_intermediates(arrays, all_names)
     context = layers.context_from(record, **source_states.memory_fields(memory, config, x), hook=hook)
-    y = model.run(layers.core_model(checkpoint), [model.Step("rnn", layer)], x, context)
+    core, step = layers.core_model(checkpoint), model.Step("rnn", layer)
+    callbacks.current().on_operands(layers.LayerOperands(core, step, x, context))
+    y = model.run(core, [step], x, context)
     tensors = {name: Tensor(one, intermediate_axes(name, one.ndim)) for name, one in arrays.items()}
     is_attentive = model.parse_layer_name(layer)[1] is None
     formula = "states, and what attention adds to them" if is_attentive else "hidden states"
@@ -253,6 +256,7 @@ def rnn(
         projection=projection, peepholes=peepholes, seed=seed, params=params,
     )  # fmt: skip
     callbacks.current().on_parameters(weights.by_name(weights.layers))
+    callbacks.current().on_operands(RecurrentOperands(texts, weights))
     names = expand_names(keep, cell, steps, len(weights.layers) == len(weights.layers[0].directions()) == 1)
     listener = callbacks.current().on_intermediates
     all_names = expand_names(("all",), cell, False, True) if listener else names

@@ -6,6 +6,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from attnkit import callbacks
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.inputs import intermediates
@@ -46,6 +47,7 @@ def softmax(
       echo '[[3, 2]]' | attnkit softmax --steps
     """
     computed = compute_softmax(record, axis=axis, temperature=temperature, mask=mask)
+    callbacks.current().on_operands(computed)
     intermediates.warn_fully_masked_rows(
         np.isneginf(computed.masked).all(axis=computed.axis) & (record["x"].shape[computed.axis] > 0), strict
     )

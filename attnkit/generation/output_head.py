@@ -9,7 +9,7 @@ from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import encoding, layers, patches, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
-from attnkit.inputs.output_matrix import OutputLogits
+from attnkit.inputs.output_matrix import OutputLogits, OutputOperands
 from attnkit.records import Array, Labels, Record, Tensor, shared_labels
 
 
@@ -41,6 +41,7 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
     logits = encoding.compute_logits(core, record, x, tracer.visit)
+    callbacks.current().on_operands(OutputOperands(record, logits, core))
     tracer.check()
     if options.inspection.trace:
         tokens, memory_tokens = record.labels.get("token"), None

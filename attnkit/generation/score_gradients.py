@@ -8,9 +8,8 @@ from attnkit.generation.prompts import Prompt
 from attnkit.inputs.source_states import source_states_record
 from attnkit.interpret.gradients.attribution import Embeddings, attribute, attribution_record, count_points, replacing
 from attnkit.interpret.gradients.check import CHECKED, CheckResult, Point, compare_along, layers_point, point_layers
-from attnkit.interpret.gradients.pipeline import gather_tensors, layer_axes, select_names
+from attnkit.interpret.gradients.pipeline import describe_trace, gather_tensors, layer_axes, select_names
 from attnkit.interpret.gradients.stages import collect_gradients
-from attnkit.interpret.gradients.tools import describe_trace
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
 from attnkit.model.backward.recorded_steps import run_backward, run_recorded
@@ -34,7 +33,7 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     _, options, detokenizer = text_model
     patterns = options.inspection.grad_only or ("*",)
     collected: dict[str, Array] = {}
-    hook = collect_gradients(collected, {}, Tracer({"--grad-only": patterns}).wants)
+    hook = collect_gradients(collected, Tracer({"--grad-only": patterns}).wants)
     loss, reverse = run_reverse(text_model, prompt, ids, first, hook)
     tensors = describe_trace(collected, detokenizer.token_strings(ids), prompt.source)
     if prompt.source_ids is None and reverse.memory is not None:
@@ -95,7 +94,7 @@ def attribute_score(text_model: TextModel, prompt: Prompt, ids: list[int], first
 
     def evaluate(embeddings: Embeddings) -> tuple[float, dict[str, Array]]:
         collected: dict[str, Array] = {}
-        hook = collect_gradients(collected, {}, names.__contains__)
+        hook = collect_gradients(collected, names.__contains__)
         loss, _ = run_reverse(text_model, prompt, ids, first, hook, replacing(embeddings))
         return -count * float(loss), {name: -count * collected[name] for name in names}
 

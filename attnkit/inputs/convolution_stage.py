@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError
 from attnkit.formats.memory import check_memory
 from attnkit.inputs.intermediates import clear_labels
 from attnkit.inputs.layers import find_layer, linear_weights
-from attnkit.model.activations import activation_backward, apply_activation
+from attnkit.model.activations import apply_activation
 from attnkit.model.checks import as_text
 from attnkit.model.config import ConvolutionLayer
-from attnkit.model.convolution import Convolution, convolve, convolve_backward, find_windows
+from attnkit.model.convolution import Convolution, convolve, find_windows
 from attnkit.model.dtypes import cast, working
 from attnkit.model.intermediates import step_names
 from attnkit.model.linear import add
@@ -182,20 +182,6 @@ def without_outdated_labels(record: Record, tensors: Mapping[str, Tensor], stage
     old = set(zip(stage.axes(record)[:-1], last.shape[:-1], strict=True))
     sizes = {pair for one in tensors.values() for pair in zip(one.axis_names(), one.array.shape, strict=True)}
     return clear_labels(record, {}, dict(sizes - old), tensors)[0]
-
-
-def undo_convolution(x: Array, dy: Array, stage: ConvolutionStage) -> tuple[Array, dict[str, Array]]:
-    """The gradients of x, and of the weights by name."""
-    if (cut := stage.layer) is not None and (cut.reads_samples or cut.is_scaled or cut.norm):
-        raise UsageError("the gradients of a convolution with a norm, or of samples, are not computed", "--model")
-    last, weight, dy = stage.channels_last(x), stage.weights["w"], stage.channels_last(dy)
-    through = dy if stage.residual else None
-    if stage.activation != "identity":
-        inner = convolve(last, weight, stage.weights.get("b"), stage.options)["output"]
-        dy = activation_backward(stage.activation, dy, inner)
-    dx, dw, db = convolve_backward(dy, last, weight, stage.options)
-    dx = dx if through is None else dx + through
-    return stage.channels_back(dx), {"w": dw} | ({"b": db} if "b" in stage.weights else {})
 
 
 def rename_axes(axes: tuple[str, ...], before: tuple[int, ...], after: tuple[int, ...], over: int) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,39 @@ from attnkit.records import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
-    from attnkit.model import Config, Context, Model
+    from attnkit.model import Config, Context, Model, Step
 
 
 LONG = 60  # tokens to generate, from which a copy of weights by columns pays
+
+
+class LayerOperands(NamedTuple):
+    """A layer of a model, what a tool applies it to, and the context of the run."""
+
+    core: "Model"
+    step: "Step"
+    x: Array
+    context: "Context"
+
+
+class NetworkOperands(NamedTuple):
+    """The weights of a feed-forward network or a mixture of experts, as the tool uses them."""
+
+    weights: Mapping[str, Array]
+    activation: str
+    mixture: "model.ExpertConfig | None" = None
+
+
+class NormOperands(NamedTuple):
+    """What a norm computes with; mean and variance are running ones, of batch norm."""
+
+    kind: str
+    eps: float
+    axis: int
+    gamma: Array | None
+    beta: Array | None
+    mean: Array | None = None
+    variance: Array | None = None
 
 
 def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:

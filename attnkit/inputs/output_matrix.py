@@ -1,10 +1,26 @@
 """The output matrix: a separate one, or the embedding table; and its logits."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attnkit.errors import DataError, UsageError
 from attnkit.records import Array, Record, shared_labels
+
+if TYPE_CHECKING:
+    from attnkit.model import Model
+
+
+class OutputOperands(NamedTuple):
+    """What logits are computed from: the hidden states of a record, by the head of a model or a matrix.
+
+    weight  (D, N), bias (N,): the matrix, without a model
+    """
+
+    record: Record
+    logits: Array
+    core: "Model | None" = None
+    weight: Array | None = None
+    bias: Array | None = None
 
 
 class OutputLogits(NamedTuple):

@@ -1,5 +1,7 @@
 """The inputs of positional encodings: positions of tokens, tables, rotary angles."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from attnkit import model
@@ -9,6 +11,23 @@ from attnkit.formats.streams import name_errors
 from attnkit.records import Array, Record
 
 BIASES = ("alibi", "t5")  # the kinds of positions that are a bias on the scores
+
+
+class PositionOperands(NamedTuple):
+    """What the positions of the tokens of x are encoded with.
+
+    positions  (T) or (B, T); is_alone: whether the encoding itself is the result
+    table      the rows of learned positions, or the biases of buckets
+    keys       (S), of a bias
+    angles     cosines and sines
+    """
+
+    x: Array
+    positions: Array
+    is_alone: bool
+    table: Array | None = None
+    keys: Array | None = None
+    angles: tuple[Array, Array] | None = None
 
 
 def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Record | None) -> Record:

@@ -275,6 +275,13 @@ class Texts(NamedTuple):
     is_batch: bool
 
 
+class RecurrentOperands(NamedTuple):
+    """The texts that recurrent layers read, and their weights."""
+
+    texts: Texts
+    weights: RecurrentWeights
+
+
 def find_texts(record: Record, lengths: Record | None) -> Texts:
     """Read x of a record as a batch, with the lengths of its texts."""
     x = record["x"]

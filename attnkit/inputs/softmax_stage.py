@@ -22,12 +22,14 @@ class SoftmaxSteps(NamedTuple):
     """The softmax of scores along an axis.
 
     axis     from 0; masked: the scores that the softmax reads, -inf if they are masked
+    cells    the mask that was applied
     tensors  the steps with their formulas, then x, the weights
     """
 
     axis: int
     masked: Array
     tensors: dict[str, Tensor]
+    cells: Array | None = None
 
 
 @quiet
@@ -57,7 +59,7 @@ def compute_softmax(record: Record, *, axis: int, temperature: float, mask: Reco
     tensors["sum"] = Tensor(total, over, formula=f"sum of the exponentials along {axes[axis]}")
     weights = (exponentials / np.where(total == 0, 1, total)).astype(model.output_dtype(x), copy=False)
     formula = f"softmax of {'x' if temperature == 1 else f'x / {scale}'} along {axes[axis]}"
-    return SoftmaxSteps(axis % x.ndim, masked, tensors | {"x": Tensor(weights, axes, formula=formula)})
+    return SoftmaxSteps(axis % x.ndim, masked, tensors | {"x": Tensor(weights, axes, formula=formula)}, cells)
 
 
 def find_cells(record: Record, operand: Record | None) -> Array | None:

@@ -1,10 +1,12 @@
 """The stages of a pipeline as they ran: what each tool was called with, and its result."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from attnkit import callbacks
 from attnkit.errors import UsageError
 from attnkit.records import Record
 
@@ -32,6 +34,7 @@ class StageCall:
     values    its parameters by name, with the contents of files
     own       parameter -> the tensor of the record that it named as :NAME
     piped     the parameters that named the results of the stage before as `-`
+    prepared  what it computed with: its input and its options as the tool prepared them; None: it prepares nothing
     operands  the files that it names as its input
     part      the number of the record among several that a later stage merges, from 1; 0 for the only one
     branches  for each record that a merging stage read, the part whose stages made it; -1 for a file
@@ -45,6 +48,7 @@ class StageCall:
     own: Mapping[str, str]
     piped: tuple[str, ...]
     result: Any
+    prepared: Any = None
     operands: tuple[str, ...] = ()
     part: int = 0
     branches: tuple[int, ...] = ()
@@ -75,6 +79,13 @@ class StageCall:
         parameters = inspect.signature(function).parameters.items()
         return function(*operands, **{name: self.values[name] for name, one in parameters if one.kind is KEYWORD})
 
+    def run_again(self, item: Any, values: Mapping[str, Any]) -> "StageCall":
+        """Run the stage with another input and other values, without its warnings."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the pipeline itself has warned
+            result, prepared = run_noted(self.function, item, values)
+        return replace(self, item=item, values=values, result=result, prepared=prepared)
+
     def parameter_name(self, name: str) -> str:
         """The name of a parameter; all records share it, but for a table of own words."""
         is_own = self.tool == "embed" and self.values["table"] is None
@@ -87,6 +98,14 @@ class StageCall:
     def passed(self) -> set[str]:
         """Name the tensors that the tool passed on unchanged."""
         return {name for name in self.result if self.before.get(name) is self.result[name]}
+
+
+def run_noted(function: Callable[..., Result], item: Any, values: Mapping[str, Any]) -> tuple[Result, Any]:
+    """The result of a tool, and what it prepared to compute with; None if it prepares nothing."""
+    noted: list[Any] = []
+    with callbacks.use_callbacks(callbacks.current()._replace(on_operands=noted.append)):
+        result = function(item, **values)
+    return result, noted[-1] if noted else None
 
 
 def number_parts(calls: Sequence[StageCall], count: int) -> list[StageCall]:

@@ -212,21 +212,6 @@ def add(x: Array, y: Array) -> Array:
     return (cast(x, dtype) + cast(other, dtype)).astype(output_dtype(x), copy=False)
 
 
-def add_backward(grad_output: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """Gradients of x + y; the second is summed if y was broadcast.
-
-    grad_output (..., D), x (..., D), y broadcast to it -> (..., D), the shape of y
-
-    DataError if the shapes do not match.
-
-    >>> [gradient.tolist() for gradient in add_backward(np.ones((2, 2)), np.ones((2, 2)), np.array([1.0, 2.0]))]
-    [[[1.0, 1.0], [1.0, 1.0]], [2.0, 2.0]]
-    """
-    check_gradient(grad_output, x.shape, "x + y")
-    dy = cast(grad_output, working(grad_output, x, y))
-    return dy, sum_to_shape(dy, y.shape)
-
-
 def random_weight(rng: "np.random.Generator", rows: int, columns: int) -> Array:
     """Weight matrix from N(0, 1/rows), which preserves the variance of its inputs.
 

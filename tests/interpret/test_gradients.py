@@ -1,5 +1,6 @@
 """Gradients of pipelines: by hand, as slopes over random options, and as torch.autograd computes them, frozen."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -17,6 +18,7 @@ from attnkit.errors import AttnkitWarning, UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.records import Record
+from tests.drawing import write_model
 from tests.places import DATA, MODELS, REFERENCES, ROOT
 from tests.registry import FOLDERS
 
@@ -58,6 +60,11 @@ def files(tmp_path_factory):
     np.savez(folder / "general.npz", **attention, w=normal((4, 4)))
     np.savez(folder / "f.npz", w1=normal((8, 12)), b1=normal(12), w2=normal((12, 8)), b2=normal(8))
     np.savez(folder / "g.npz", w1=normal((8, 12)), w2=normal((12, 8)), w3=normal((8, 12)), b3=normal(12))
+    np.savez(
+        folder / "experts.npz", router=normal((8, 3)), w1=normal((3, 8, 5)), w2=normal((3, 5, 8)), b2=normal((3, 8))
+    )
+    gates = {"router": normal((8, 3)), "router_bias": normal(3), "w3": normal((3, 8, 5))}
+    np.savez(folder / "gated.npz", w1=normal((3, 8, 5)), w2=normal((3, 5, 8)), **gates)
     np.savez(folder / "head.npz", w=normal((8, 5)), b=normal(5))
     np.save(folder / "weights.npy", np.abs(normal(8)))
     np.save(folder / "ids.npy", np.array([3, 1, 4, 1]))
@@ -308,6 +315,9 @@ TARGETS = "loss --target '1 2 3 0'"
         ["embed 'a b' --one-hot", "attend --seed 2", "loss --target 1"],
         ["embed --ids ids.npy --table table.npy", "attend --seed 2", "decode", "loss --target '1 2 3 0'"],
         ["layernorm x.npy --dtype float32", "attend --seed 3 --only x", TARGETS],
+        ["ffn x.npy --params experts.npz --experts 1 --activation gelu --residual", TARGETS],
+        ["ffn x.npy --params gated.npz --experts 2 --gated --keep gates", TARGETS],
+        [f"embed --ids ids.npy --model {MODELS / 'gpt2'}", f"posenc --model {MODELS / 'gpt2'} --offset 2", "layernorm"],
     ],
     ids=lambda stages: stages[0] if isinstance(stages, list) else "",
 )
@@ -337,6 +347,49 @@ def test_slopes_of_the_layers_of_models(family):
     assert result["check"][2] < TOLERANCE
     layer = "encoder.0.self" if family in ("t5", "bert-mlm") else "decoder.0.self"
     assert result.axes_of(f"{layer}.wq") == ("model", "heads")
+
+
+def test_the_weights_of_experts_by_hand():
+    # x = 2 and the router's 1 and 0 choose expert 0, whose gate is 1: y = relu(2 w1) w2 = 2 · 3 · 5
+    np.save("two.npy", np.array([[2.0]]))
+    np.savez("pair.npz", router=[[1.0, 0.0]], w1=[[[3.0]], [[7.0]]], w2=[[[5.0]], [[9.0]]])
+    result = grad("ffn two.npy --params pair.npz --experts 1")
+    assert result["x"].tolist() == [[30.0]] and result["0.input.x"].tolist() == [[15.0]]
+    assert result["1.ffn.w1"].ravel().tolist() == [10.0, 0.0] and result["1.ffn.w2"].ravel().tolist() == [6.0, 0.0]
+    assert result["1.ffn.router"].tolist() == [[0.0, 0.0]] and result["1.ffn.gates"].tolist() == [[30.0]]
+    assert result.axes_of("1.ffn.w1") == ("expert", "model", "hidden")
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss", "deepseek_v3", "qwen2_moe"])
+def test_slopes_of_the_experts_of_models(name, tmp_path):
+    folder = write_model(name, tmp_path)
+    width = json.loads((folder / "config.json").read_text())["hidden_size"]
+    np.save("states.npy", np.random.default_rng(3).standard_normal((4, width)))
+    result = grad(f"ffn states.npy --model {folder} --layer decoder.3.ffn", "layernorm", "ffn --hidden 3", check=True)
+    assert result["check"][2] < TOLERANCE
+    assert {"decoder.3.ffn.router", "decoder.3.expert.0.w1", "1.ffn.gates"} <= {*result}
+    assert result.axes_of("1.ffn.gates") == ("token", "rank")
+
+
+@pytest.mark.parametrize("layer", ["encoder.conv1", "encoder.conv2", "encoder.position_conv"])
+def test_slopes_of_the_convolutions_of_a_model_of_sounds(layer, tmp_path):
+    # conv1 reads samples and has a norm of channels; position_conv has groups, and lengths of its weights
+    folder = write_model("short", tmp_path, kind="waves")
+    shape = (40,) if layer == "encoder.conv1" else (12, open_checkpoint(str(folder)).config.input_width("encoder", 0))
+    shape = (12, 6) if layer == "encoder.conv2" else shape
+    np.save("frames.npy", np.random.default_rng(3).standard_normal(shape))
+    assert error_of(f"conv frames.npy --model {folder} --layer {layer}", "ffn --hidden 3 --activation gelu") < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "seq2seq-luong"])
+def test_a_recurrent_decoder_gives_gradients_to_its_memory_and_to_its_last_states(name):
+    encoded = run_tool("encode", *f"--model {MODELS / name} --ids ids.npy".split())
+    words = run_tool("embed", *f"--model {MODELS / name} --ids ids.npy --layer decoder.embed".split())
+    memory = {each: encoded[each] for each in encoded if each.startswith("memory")}
+    line = f"rnn --model {MODELS / name} --layer decoder.rnn --memory :memory | ffn --hidden 3 --activation gelu"
+    result = attnkit.grad(line, Record({"x": words["x"], **memory}), check=True)
+    assert result["check"][2] < TOLERANCE
+    assert {each for each in result if each.startswith("0.")} == {"0.input.x", *(f"0.input.{one}" for one in memory)}
 
 
 RECURRENT = {"lstm", "lstm-classifier", "seq2seq", "seq2seq-luong"}  # which have other layers

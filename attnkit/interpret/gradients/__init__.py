@@ -1,10 +1,9 @@
 """Gradients of a pipeline: its stages are undone from the last to the first.
 
-stages.py       a stage that ran, and the gradients that its adjoint adds up
-tools.py        the adjoint of each tool
-pipeline.py     the chain rule over all stages, and the names of the gradients
+pipeline.py     the chain rule over all stages, whose nodes are walked in reverse, and the names of the gradients
+stages.py       the gradients of one stage, by what it read
 attribution.py  input × gradient and integrated gradients of tokens: of a text, of a pipeline
 check.py        the same derivative by a finite difference
 
-Tensors that a tool passes on unchanged need no adjoint.
+The nodes of each tool stand in attnkit.interpret.stage_nodes. Tensors that a tool passes on unchanged need none.
 """

@@ -7,7 +7,6 @@ integrated:N      embedding · mean of the gradients at N points between zeros a
                   smooth
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,12 +16,10 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
-from attnkit.inputs.encoding import prepare_encoding
 from attnkit.interpret.gradients.check import replace_arrays, replace_operand
-from attnkit.interpret.gradients.pipeline import INPUT, pipeline_backward
-from attnkit.interpret.gradients.stages import StageGradients
-from attnkit.interpret.gradients.tools import undo_encoding
+from attnkit.interpret.gradients.pipeline import INPUT, pipeline_backward, undo_stage
 from attnkit.interpret.stage_calls import StageCall
+from attnkit.interpret.stage_nodes.texts import encode_nodes
 from attnkit.model import Array
 from attnkit.model.dtypes import is_float
 from attnkit.model.hooks import Hook
@@ -140,11 +137,9 @@ def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
             output, gradients = run_and_reverse(tokens.rest, replace_arrays(tokens.source, embeddings))
             return output, {VECTORS: gradients.get(VECTORS, np.zeros_like(tokens.source[VECTORS]))}
         call, replaced = tokens.call, {tokens.embedding: embeddings[VECTORS]}
-        output, outer = run_and_reverse(tokens.rest, run_call(call, call.item, {"patch": replaced}).result)
-        into = StageGradients(call)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            undo_encoding(call, outer, into, replacing(replaced))
+        again = run_call(call, call.item, {"patch": replaced})
+        output, outer = run_and_reverse(tokens.rest, again.result)
+        into = undo_stage(again, outer, lambda call: encode_nodes(call, replacing(replaced)))
         return output, {VECTORS: into.traced[tokens.embedding].array}
 
     result = attribute({VECTORS: tokens.source[VECTORS]}, evaluate, count_points(method))
@@ -155,7 +150,7 @@ def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
 def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
     """Find the tokens that a pipeline begins with; UsageError if it reads none."""
     for at, call in enumerate(calls):
-        encoded = call.apply(prepare_encoding, call.item) if call.tool == "encode" else None
+        encoded = call.prepared if call.tool == "encode" else None
         if encoded and encoded.steps and encoded.steps[0].op == "embed":  # others read hidden states
             context = layers.context_from(encoded.base, dtype=call.values["dtype"])
             x = model.run(encoded.core, encoded.steps[:1], encoded.inputs, context)
@@ -192,6 +187,4 @@ def run_and_reverse(rest: Sequence[StageCall], record: Record) -> tuple[float, d
 def run_call(call: StageCall, item: Any, changed: Mapping[str, Any]) -> StageCall:
     """Run a stage once more, without its warnings and side outputs."""
     values = {**call.values, **changed, **{name: None for name in SIDE_OUTPUTS if name in call.values}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the pipeline itself has warned
-        return replace(call, item=item, values=values, result=call.function(item, **values))
+    return call.run_again(item, values)

@@ -11,15 +11,10 @@ import numpy as np
 
 from attnkit import model
 from attnkit.checkpoints.unread_tensors import sort_unread
-from attnkit.inputs.attention_inputs import prepare_attention
-from attnkit.inputs.convolution_stage import find_convolution
-from attnkit.inputs.layers import find_ffn_weights
 from attnkit.inputs.operands import AttendedTensor, load_attended, select_tensor
-from attnkit.inputs.position_inputs import find_positions
-from attnkit.inputs.recurrent_layers import find_recurrent_weights
 from attnkit.interpret.gradients.pipeline import INPUT, PipelineGradients, list_inputs, pipeline_backward
-from attnkit.interpret.gradients.tools import input_of
 from attnkit.interpret.stage_calls import FILE, StageCall, part_prefix
+from attnkit.interpret.stage_nodes.tools import NODES
 from attnkit.model import Array
 from attnkit.model.backward.tied import cast_parameters
 from attnkit.model.dtypes import is_float
@@ -165,8 +160,9 @@ def find_value(calls: Sequence[StageCall], name: str) -> Array:
         start = INPUT + part_prefix(part)
         if name.startswith(start) and name.removeprefix(start) in record:
             return record[name.removeprefix(start)]
-    call = next(call for call in calls if name.startswith(call.prefix) or (call.part and name.startswith(call.stage)))
-    parameter = name.removeprefix(call.prefix if name.startswith(call.prefix) else call.stage)
+    starts = [(call, call.prefix) for call in calls] + [(call, call.stage) for call in calls]
+    call, start = next((call, start) for call, start in starts if name.startswith(start))
+    parameter = name.removeprefix(start)
     if call.merges:
         number, _, tensor = parameter.removeprefix("part").partition(".")
         part_of_file: Record = call.item[int(number) - 1]
@@ -174,25 +170,12 @@ def find_value(calls: Sequence[StageCall], name: str) -> Array:
     operand = call.values.get(parameter)
     if isinstance(operand, Record):
         return operand["x"]
-    array: Array = call.result["table"] if call.tool == "embed" else weights_of(call)[parameter]
-    return array
+    return weights_of(call)[parameter]
 
 
 def weights_of(call: StageCall) -> Mapping[str, Array]:
-    """The weights that a stage used: from --params, or random ones."""
-    if call.tool == "attend":
-        prepared = call.apply(prepare_attention, call.item or Record({}))
-        return {**prepared.projections, **(prepared.options.score_params or {})}
-    if call.tool == "rnn":
-        weights = call.apply(find_recurrent_weights, call.before["x"])
-        return weights.by_name(weights.layers)
-    if call.tool == "conv":
-        return call.apply(find_convolution, call.before["x"]).weights
-    if call.tool == "ffn":
-        return call.apply(find_ffn_weights, call.before["x"])[0]
-    if call.tool == "posenc":
-        return {"table": call.apply(find_positions, input_of(call))[1]}
-    return dict(call.values["params"])
+    """The parameters of a stage itself: from --params, or random ones."""
+    return dict(call.values.get("params") or NODES[call.tool](call).core.params[""])
 
 
 def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
@@ -214,7 +197,8 @@ def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
             axes = {name: one.axes for name, one in call.result.tensors.items()}
             result = call.result.with_tensors({name: Tensor(one, axes[name]) for name, one in arrays.items()})
         else:
-            result = call.function(item, **values)
+            call = call.run_again(item, values)
+            result = call.result
         again.append(replace(call, item=item, values=values, result=widen(result)))
         arrays_of[call.part] = again[-1].result.arrays()
     return again

@@ -3,7 +3,7 @@
 import fnmatch
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,8 +11,10 @@ import numpy as np
 
 from attnkit.errors import UsageError, suggest
 from attnkit.interpret.gradients.stages import Outer, StageGradients
-from attnkit.interpret.gradients.tools import ADJOINTS
 from attnkit.interpret.stage_calls import FILE, StageCall, part_prefix
+from attnkit.interpret.stage_nodes.stage_graph import StageGraph
+from attnkit.interpret.stage_nodes.tools import KINDS, NODES
+from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import sum_tied
@@ -20,6 +22,7 @@ from attnkit.model.dtypes import is_float
 from attnkit.model.parameters import parameter_axes
 from attnkit.records import Labels, Record, Tensor
 
+NodesOf = Callable[[StageCall], StageGraph]
 INPUT = "0.input."  # the start of the names of what the first stage read
 
 
@@ -104,22 +107,50 @@ def pipeline_backward(calls: Sequence[StageCall], chosen: Array | None = None) -
     )
 
 
-def undo_stage(call: StageCall, outer: Outer) -> StageGradients:
-    """Undo one stage; UsageError if its tool or a tensor has no adjoint.
+def undo_stage(call: StageCall, outer: Outer, nodes: NodesOf | None = None) -> StageGradients:
+    """Undo one stage; UsageError if its tool or a tensor has no gradient.
 
     outer  gradients of the tensors that the stage computed; those that are used are removed
+    nodes  of the stage, in place of those of its tool
     """
     into = StageGradients(call)
     if not outer or call.tool == "mask":  # masks are constants
         return into
-    if call.tool not in ADJOINTS:
-        raise call.error(f"no gradient of this tool (there is one of {', '.join(ADJOINTS)})")
+    if call.tool not in NODES:
+        raise call.error(f"no gradient of this tool (there is one of {', '.join(NODES)})")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the pipeline itself has warned
-        ADJOINTS[call.tool](call, outer, into)
+        graph = (nodes or NODES[call.tool])(call)
+        undone = graph.backward(outer, KINDS)
     if outer:
         raise call.error(f"no gradient through its {', '.join(outer)}")
+    for site in [site for site in undone.origins if site not in graph.late]:
+        into.add_origin(graph.origins[site], undone.origins[site])
+    if call.values.get("model_") is None:
+        into.add_weights(graph.weights(undone.params), graph.axes)
+    else:
+        for layer, parts in undone.params.items():
+            into.layers.add(layer, parts)
+    if graph.has_trace:
+        into.traced = describe_trace(undone.inner, call.prepared.base.labels.get("token"))
+        return into
+    shown = {name: one for name, one in undone.inner.items() if name not in into.parameters}  # as the router's
+    for name, gradient in reversed(shown.items()):
+        described = graph.describe and graph.describe(name, gradient)
+        into.tensors[name] = described or describe_gradient(call.result, name, gradient)
+    for site in graph.late:
+        into.add_origin(graph.origins[site], undone.origins[site])
     return into
+
+
+def describe_trace(
+    collected: Mapping[str, Array], tokens: Labels | None, source: Labels | None = None
+) -> dict[str, Tensor]:
+    """Describe gradients, from the last to the first, as a trace does."""
+    tracer = Tracer({"--trace-only": ("*",)})
+    tracer.saved = {name: collected[name] for name in reversed(list(collected))}
+    traced = tracer.record(tokens, source)
+    return {name: traced.tensor(name) for name in traced}
 
 
 def gradients_of_records(call: StageCall, into: StageGradients) -> dict[int, Outer]:

@@ -1,11 +1,11 @@
-"""The gradients that the adjoint of one stage of a pipeline adds up."""
+"""The gradients of one stage of a pipeline, by what it read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from attnkit.inputs import layers
 from attnkit.inputs.operands import AttendedTensor
 from attnkit.interpret.stage_calls import StageCall
+from attnkit.interpret.stage_nodes.stage_graph import ArrayOrigin
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.hooks import Hook
@@ -13,11 +13,17 @@ from attnkit.model.parameters import parameter_axes
 from attnkit.records import Labels, Record, Tensor
 
 Axes = tuple[str, ...]
+# what a model reads in place of text
+SIGNALS: dict[str, Axes] = {
+    "image": ("channel", "row", "column"),
+    "spectrogram": ("frame", "mel"),
+    "samples": ("sample",),
+}
 
 
 @dataclass
 class StageGradients:
-    """What the adjoint of one stage adds up.
+    """The gradients of one stage.
 
     inputs      gradients of the tensors of the record that it read, by their names
     tensors     gradients of its parameters, of the files of its flags, and of intermediates
@@ -49,7 +55,10 @@ class StageGradients:
         elif flag in self.call.own:
             self.add_input(self.call.own[flag], gradient)
         else:
-            labels = {} if operand.tensors["x"].axes is None else operand.labels
+            labels, gradient = (
+                {} if operand.tensors["x"].axes is None else operand.labels,
+                gradient.reshape(operand["x"].shape),
+            )
             self.add_parameter(flag, gradient, operand.axes_of("x"), labels)
 
     def add_parameter(
@@ -64,37 +73,38 @@ class StageGradients:
         self.tensors[name] = Tensor(gradient, axes if len(axes) == gradient.ndim else None, labels or {})
         self.parameters += [name] * (name not in self.parameters)
 
-    def add_weights(self, parts: Mapping[str, Array | None], layer: str = "") -> None:
-        """Add gradients of weights: of a model's layer, of files, or drawn ones.
+    def add_origin(self, origin: ArrayOrigin, gradient: Array) -> None:
+        """Add the gradient of what the stage read: of a tensor of a record, or of an operand."""
+        if origin.part > 1:
+            self.others += [{} for _ in range(len(self.others), origin.part - 1)]
+            self.others[origin.part - 2][origin.name] = gradient
+        elif origin.flag in SIGNALS:
+            self.tensors[origin.flag] = Tensor(gradient, SIGNALS[origin.flag])
+        elif origin.flag:
+            self.add_operand(origin.flag, gradient)
+        elif origin.name:
+            own = self.call.before.get(origin.name)  # a bias of texts has an axis of heads beside its own
+            self.add_input(origin.name, gradient if own is None else gradient.reshape(own.shape))
 
-        layer  the kind of the layer that has axes of its own
-        """
-        values = self.call.values
-        if values["model_"] is not None:
-            self.layers.add(layers.find_layer(values["model_"], values["layer"], self.call.tool), parts)
-            return
+    def add_weights(self, parts: Mapping[str, Array], axes_of: Callable[[str], Axes | None]) -> None:
+        """Add gradients of weights of files, or of drawn ones."""
         for name, part in parts.items():
-            if part is not None and isinstance(values.get(name), Record):
+            if isinstance(self.call.values.get(name), Record):
                 self.add_operand(name, part)
+            elif self.call.merges:  # W_O and b_O of the first part
+                self.add_input(name, part)
             else:
-                self.add_parameter(name, part, parameter_axes(layer, name))
+                labels = self.call.result.labels_of(name, 0) if name in self.call.result else None
+                self.add_parameter(name, part, axes_of(name), {"vocab": labels} if labels else {})
 
 
-Outer = dict[str, Array]  # gradients of the tensors that a stage computed; an adjoint removes those it has used
-Adjoint = Callable[[StageCall, Outer, StageGradients], None]
+Outer = dict[str, Array]  # gradients of the tensors that a stage computed; those that are used are removed
 
 
-def collect_gradients(
-    collected: dict[str, Array], outer: Outer, is_kept: Callable[[str], bool] = lambda name: True
-) -> Hook:
-    """A hook that keeps gradients, and adds those of later stages to them."""
+def collect_gradients(collected: dict[str, Array], is_kept: Callable[[str], bool]) -> Hook:
+    """A hook that keeps gradients."""
 
     def hook(name: str) -> Callable[[Array], Array] | None:
-        def visit(gradient: Array) -> Array:
-            more = outer[name].reshape(gradient.shape).astype(gradient.dtype, copy=False) if name in outer else None
-            collected[name] = gradient if more is None else gradient + more
-            return collected[name]
-
-        return visit if is_kept(name) else None
+        return (lambda gradient: collected.setdefault(name, gradient)) if is_kept(name) else None
 
     return hook

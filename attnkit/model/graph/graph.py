@@ -6,7 +6,7 @@ another option or input.
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -214,11 +214,25 @@ class Graph:
         precision: str = "float64",
         hook: Hook = no_hook,
     ) -> GraphGradients:
-        """The gradients of `backward`, with one for each of the names of a tied parameter."""
+        """The gradients of `backward`, with one for each of the names of a tied parameter.
+
+        The option `inner` of a node names intermediates that its kind computes inside, as a kernel does that fuses
+        several nodes: other sites may read them, and their gradients reach its pullback through the hook of its scope.
+        """
         found, reverse = dict(gradients), Reverse()
+
+        def add_found(site: str) -> Callable[[Array], Array] | None:
+            if (more := found.get(site)) is None:
+                return hook(site)
+            return lambda gradient: apply_hook(
+                hook, site, gradient + more.reshape(gradient.shape).astype(gradient.dtype)
+            )
+
         for site, node in reversed([*self.nodes.items()]):
             if site not in found:
-                continue
+                if not any(one in found for one in node.options.get("inner", ())):
+                    continue
+                found[site] = np.zeros_like(memo[site])
             found[site] = apply_hook(hook, site, found[site])
             if site in known:
                 continue
@@ -226,7 +240,7 @@ class Graph:
             if pullback is None:
                 raise UsageError(f"{site} is {node.kind!r}, which has no derivative")
             arrays = [as_wide(known[one], precision) if one in known else memo[one] for one in node.inputs]
-            scope = self._scope(node, precision)._replace(add=reverse.add)
+            scope = self._scope(node, precision)._replace(add=reverse.add, hook=add_found)
             for one, part in zip(node.inputs, pullback(scope, found[site], memo[site], *arrays), strict=True):
                 if part is not None:
                     found[one] = found[one] + part if one in found else part

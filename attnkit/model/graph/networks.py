@@ -104,9 +104,12 @@ def _count_experts(sizes: Sizes) -> Costs:
 
 
 def _feed_forward(scope: Scope, x: Array, params: Mapping[str, Array]) -> Array:
-    """A gated network: (N, D) -> (N, D)."""
-    missing = scope.option("missing", ())
+    """The network of an expert, which is gated if it has w3: (N, D) -> (N, D)."""
+    missing, is_gated = scope.option("missing", ()), "w3" in params
     params = {name: scope.convert(array) for name, array in params.items() if name not in missing}
+    if not is_gated:
+        inner = ACTIVATIONS[scope.option("activation")](x @ params["w1"] + params.get("b1", 0.0))
+        return _project(inner, params)
     gate, up = (
         x @ params[f"w{digit}"] + params.get(f"b{digit}", 0.0)
         for digit in ("31" if scope.option("exchanged") else "13")
@@ -115,6 +118,10 @@ def _feed_forward(scope: Scope, x: Array, params: Mapping[str, Array]) -> Array:
     if limit := scope.option("limit"):
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
     inner = ACTIVATIONS[scope.option("activation")](gate) * (up + scope.option("offset", 0.0))
+    return _project(inner, params)
+
+
+def _project(inner: Array, params: Mapping[str, Array]) -> Array:
     result: Array = inner @ params["w2"] + params.get("b2", 0.0)
     return result
 

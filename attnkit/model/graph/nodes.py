@@ -10,6 +10,7 @@ from attnkit.model import transformer
 from attnkit.model.config import Config, SoundConfig, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.linear import linear_backward
 
 COLUMNS = 1 << 12  # of a weight that are converted at a time
@@ -119,6 +120,7 @@ class Scope(NamedTuple):
     within       (the model, with its parameters as they should be) -> what computes other nodes, as those of a loop
     add          (layer, gradients of its parameters by name): where a pullback adds them
     undo_within  (that model, nodes) -> what undoes other nodes
+    hook         receives the gradients of what a kernel computes inside a node, and may replace them
     """
 
     core: Model
@@ -128,6 +130,7 @@ class Scope(NamedTuple):
     within: Callable[[Model], Apply] = no_nodes
     add: Callable[[str, Mapping[str, Array | None]], None] = lambda layer, gradients: None
     undo_within: Callable[[Model, Sequence[Node]], UndoNodes] = no_nodes
+    hook: Hook = no_hook
 
     def option(self, name: str, default: Any = None) -> Any:
         return self.node.options.get(name, default)
