@@ -16,10 +16,8 @@ import numpy as np
 
 from attnkit.checkpoints.sentence_modules import Dense
 from attnkit.inputs import encoding, layers
-from attnkit.inputs.attention_inputs import PreparedAttention, prepare_attention, weigh_values
-from attnkit.inputs.convolution_stage import find_convolution
+from attnkit.inputs.attention_inputs import PreparedAttention
 from attnkit.inputs.output_matrix import find_output_matrix
-from attnkit.inputs.recurrent_layers import find_recurrent_weights
 from attnkit.interpret.cost import (
     count_head,
     count_linear,
@@ -207,7 +205,7 @@ def count_ffn(call: StageCall) -> Iterable[Cost]:
     if values["experts"] is not None:
         experts = strip_layer(count_experts(call, passes_of(x)), "own")
         return with_addends(call, strip_layer(experts, "ffn."))
-    weights, _ = call.apply(layers.find_ffn_weights, x)
+    weights = call.prepared.weights
     model, passes = weights_of({"own.ffn": weights}, x.shape[-1]), passes_of(x)
     place = place_step(model, Step("ffn", "own.ffn"), passes)
     nodes = build_network(place, "own.ffn", weights["w1"].shape[1])
@@ -248,7 +246,7 @@ def count_own_linear(
 def count_conv(call: StageCall) -> Iterable[Cost]:
     """Yield the product of the windows with the kernel, (windows, C / groups K) with (C / groups K, E)."""
     x, y = call.before["x"], call.result["x"]
-    stage = call.apply(find_convolution, x)
+    stage = call.prepared
     own = sum(one.size for one in stage.weights.values())
     each = ("b" in stage.weights) + (stage.activation != "identity")
     inner = math.prod(stage.weights["w"].shape[1:])
@@ -272,7 +270,7 @@ def count_rnn(call: StageCall) -> Iterable[Cost]:
         memory = values["memory"]
         yield from count_layer(call, "rnn", x, source=0 if memory is None else memory["x"].shape[-2])
         return
-    weights = call.apply(find_recurrent_weights, x)
+    weights = call.prepared.weights
     for number, directions in enumerate(weights.layers):
         one = {
             f"{name}{'_reverse' * is_reverse}": array
@@ -300,7 +298,7 @@ def count_attend(call: StageCall) -> Iterable[Cost]:
     values = call.values
     if values["weights_from"] is not None:
         return with_addends(call, count_weighted(call))
-    prepared = call.apply(prepare_attention, call.before)
+    prepared: PreparedAttention = call.prepared
     if values["model_"] is None:
         return with_addends(call, count_attention(call, prepared))
     inputs, options = prepared.inputs, prepared.options
@@ -363,7 +361,7 @@ def padded_lengths(options: AttentionOptions, texts: int, tokens: int) -> tuple[
 
 def count_weighted(call: StageCall) -> Iterable[Cost]:
     """Yield the projection of the values, their sums by given weights, and the output."""
-    computed = call.apply(weigh_values, call.before)
+    computed = call.prepared
     own, heads = computed.projections, computed.heads
     if "wv" in own:
         yield from count_own_linear("v", own, passes_of(computed.value), names=("wv", "bv"))
@@ -452,7 +450,7 @@ def count_encode(call: StageCall) -> Iterable[Cost]:
     if values["image"] is not None:
         values = {**values, "model_": values["model_"].tower("vision")}
         call = replace(call, values=values)
-    encoded = call.apply(encoding.prepare_encoding, call.item)
+    encoded: encoding.Encoding = call.prepared
     config, model = encoded.core.config, count_model(values["model_"])
     asked = Tracer({"--keep": values["keep"], "--trace": (values["trace_only"] or ("*",)) if values["trace"] else ()})
     windows = sound_windows(encoded)

@@ -1,6 +1,5 @@
 """The stages of a pipeline as they ran: what each tool was called with, and its result."""
 
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from attnkit.errors import UsageError
 from attnkit.records import Record
 
 Result = TypeVar("Result")
-KEYWORD = inspect.Parameter.KEYWORD_ONLY
 FILE = -1  # the branch of a record that a stage read from a file of its own
 
 
@@ -73,11 +71,6 @@ class StageCall:
     def prefix(self) -> str:
         """The start of the names of its tensors: 2.attend. or 2.attend.part1."""
         return self.stage + part_prefix(self.part)
-
-    def apply(self, function: Callable[..., Result], *operands: Any) -> Result:
-        """Call a function with the values of the options that it takes by keyword."""
-        parameters = inspect.signature(function).parameters.items()
-        return function(*operands, **{name: self.values[name] for name, one in parameters if one.kind is KEYWORD})
 
     def run_again(self, item: Any, values: Mapping[str, Any]) -> "StageCall":
         """Run the stage with another input and other values, without its warnings."""
