@@ -154,6 +154,24 @@ def find_experts(params: Mapping[str, Array], chosen: int, gated: bool) -> "tupl
     return model.Experts(router, expert), config
 
 
+def split_experts(params: Mapping[str, Array], layer: str) -> dict[str, dict[str, Array]]:
+    """The layers of a mixture of experts that a file stacks: of its router, and of each expert.
+
+    >>> params = {"router": np.ones((4, 2)), "w1": np.ones((2, 4, 3))}
+    >>> {layer: [*one] for layer, one in split_experts(params, "own.ffn").items()}
+    {'own.ffn': ['router'], 'own.expert.0': ['w1'], 'own.expert.1': ['w1']}
+    """
+    from attnkit.model.transformer import expert_layer
+
+    router = {name: one for name, one in params.items() if name.startswith("router")}
+    stacked = {name: one for name, one in params.items() if name not in router}
+    experts = {
+        expert_layer(layer, number): {name: one[number] for name, one in stacked.items()}
+        for number in range(len(stacked["w1"]))
+    }
+    return {layer: router, **experts}
+
+
 def residual_scale(checkpoint: "Checkpoint | None") -> float:
     """The factor on the result of a sub-layer before a residual is added."""
     return 1.0 if checkpoint is None else checkpoint.config.residual_scale

@@ -33,7 +33,6 @@ from attnkit.model import Array, Config, Step
 from attnkit.model.attention import text_lengths
 from attnkit.model.config import AttentionRules
 from attnkit.model.dense_attention import AttentionOptions
-from attnkit.model.experts import ExpertConfig
 from attnkit.model.graph.costs import Cost, ModelShapes, Passes, Shape, count_tiles, has_tiles
 from attnkit.model.graph.networks import build_mixture, build_network
 from attnkit.model.graph.nodes import Node
@@ -215,20 +214,13 @@ def count_ffn(call: StageCall) -> Iterable[Cost]:
 def count_experts(call: StageCall, passes: Passes) -> list[Cost]:
     """The rows of a mixture of experts of a file: the router, and the experts that are chosen."""
     params = call.values["params"]
-    router = {name: one for name, one in params.items() if name.startswith("router")}
-    stacked = {name: one for name, one in params.items() if name not in router}
-    count, _, hidden = stacked["w1"].shape
-    experts = {f"own.expert.{at}": {name: one[at] for name, one in stacked.items()} for at in range(count)}
-    model = weights_of({"own.ffn": router, **experts}, call.before["x"].shape[-1])
+    model = weights_of(layers.split_experts(params, "own.ffn"), call.before["x"].shape[-1])
     place = place_step(model, Step("ffn", "own.ffn"), passes)
-    return count_nodes(build_mixture(place, ExpertConfig(count, call.values["experts"], hidden)), model, passes)
+    return count_nodes(build_mixture(place, call.prepared.mixture), model, passes)
 
 
 def count_linear_call(call: StageCall) -> Iterable[Cost]:
-    values, x = call.values, call.before["x"]
-    weights = layers.linear_weights(values["params"], values["model_"], values["layer"])
-    rows = count_own_linear("", weights, passes_of(x))
-    return with_addends(call, rows)
+    return with_addends(call, count_own_linear("", call.prepared, passes_of(call.before["x"])))
 
 
 def count_own_linear(

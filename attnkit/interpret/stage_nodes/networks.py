@@ -36,7 +36,6 @@ from attnkit.model.intermediates import INTERMEDIATES, step_names
 from attnkit.model.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
 from attnkit.model.parameters import parameter_axes
 from attnkit.model.recurrent import run_stack
-from attnkit.model.transformer import expert_layer
 from attnkit.records import Tensor
 
 NORM_STEPS, FFN = step_names("layernorm"), INTERMEDIATES["ffn"]
@@ -172,9 +171,7 @@ def ffn_nodes(call: StageCall) -> StageGraph:
         core, layer = layers.core_model(checkpoint), layers.find_layer(checkpoint, values["layer"], "ffn")
     elif mixture is not None:
         layer = "stage.ffn"
-        experts = {name: one for name, one in weights.items() if name not in ROUTER}
-        layers_of = {expert_layer(layer, at): {k: one[at] for k, one in experts.items()} for at in range(mixture.count)}
-        core = Model(config, {layer: {k: weights[k] for k in ROUTER if k in weights}, **layers_of})
+        core = Model(config, layers.split_experts(weights, layer))
     else:
         core, layer = Model(config, {"": weights}), ""
     graph = new_graph(x, weights=weights, core=core)
