@@ -181,18 +181,18 @@ def dense_attention(
 
 
 @quiet
-def add_sinks(lse: Array, sinks: Array) -> tuple[Array, Array]:
+def add_sinks(lse: Array, sinks: Array, xp: Any = np) -> tuple[Array, Array]:
     """The share of the keys in softmax beside a sink, and the log-sum-exp with it.
 
-    lse (..., H, T) of the scores, sinks (H,) -> (..., H, T), (..., H, T)
+    lse (..., H, T) of the scores, sinks (H,) -> (..., H, T), (..., H, T); xp the module of the arrays
 
     The weight of the sink is 1 − the share. Source: Xiao et al. 2024, with a learned score as in gpt-oss.
 
     >>> [one.round(4).tolist() for one in add_sinks(np.log([[3.0]]), np.zeros(1))]
     [[[0.75]], [[1.3863]]]
     """
-    total = np.logaddexp(lse, sinks[:, None])
-    return np.exp(lse - total), total
+    total = xp.logaddexp(lse, sinks[:, None])
+    return xp.exp(lse - total), total
 
 
 def _cap(scores: Array, softcap: float, *, in_place: bool) -> Array:

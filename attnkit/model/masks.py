@@ -3,6 +3,8 @@
 In every mask query i has position i + offset and key j position j.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -164,15 +166,16 @@ def to_boolean(mask: Array) -> Array:
     return mask.astype(bool)
 
 
-def mask_block(scores: Array, allowed: Array, fill: float = -np.inf) -> Array:
+def mask_block(scores: Array, allowed: Array, fill: float = -np.inf, xp: Any = np) -> Array:
     """Scores where attention is allowed, and `fill` elsewhere.
 
-    scores (...), allowed (...) -> (...)
+    scores (...), allowed (...) -> (...); xp the module of the arrays
 
     >>> mask_block(np.array([1.5, 2.5]), np.array([True, False]))
     array([ 1.5, -inf])
     """
-    return np.where(allowed, scores, np.asarray(fill).astype(scores.dtype))
+    masked: Array = xp.where(allowed, scores, np.asarray(fill).astype(scores.dtype))
+    return masked
 
 
 def to_additive(mask: Array, dtype: DTypeLike = np.float32, fill: float = -np.inf) -> Array:

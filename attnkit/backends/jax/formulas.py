@@ -9,12 +9,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from attnkit.model.config import Config
+from attnkit.model import transformer
+from attnkit.model.config import Config, ConvolutionLayer
+from attnkit.model.context import Model
+from attnkit.model.convolution import find_windows
+from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig
+from attnkit.model.graph.functions import Expert, Functions
+from attnkit.model.head_views import view_heads
 from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights
 from attnkit.model.pooling import last_tokens, mean_pool
+from attnkit.model.relative import RelativePositions
 
 JaxArray = Any
 Params = Mapping[str, JaxArray]
@@ -217,3 +225,115 @@ def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: J
 def pool_first(params: Mapping[str, Params], x: JaxArray, see: See = see_nothing) -> JaxArray:
     """tanh(x w + b) of the first token: x (..., T, D) -> (..., D)."""
     return see("pooler", jnp.tanh(linear(x[..., 0, :], params["pooler"]["w"], params["pooler"].get("b"))))
+
+
+def softmax_rows(scores: JaxArray) -> JaxArray:
+    """Softmax of each row; a row of only -inf has weights of zero: see model/softmax.py."""
+    top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
+    exponentials = jnp.exp(scores - jnp.where(jnp.isneginf(top), 0, top))
+    total = exponentials.sum(axis=-1, keepdims=True)
+    return exponentials / jnp.where(total == 0, 1, total)
+
+
+def choose_experts(logits: JaxArray, config: ExpertConfig, correction: JaxArray | None) -> JaxArray:
+    """The chosen experts of every token: see model/experts.py. (T, E) -> (T, k)"""
+    scores = JAX.expert_scores(wide(logits), config.score)
+    choice = scores if correction is None else scores + correction
+    if config.groups > 1:
+        groups = choice.reshape(len(choice), config.groups, -1)
+        best = jax.lax.top_k(groups, config.group_best)[0].sum(axis=-1)
+        kept = jax.nn.one_hot(jax.lax.top_k(best, config.chosen_groups)[1], config.groups).sum(axis=1)
+        choice = jnp.where(kept[..., None] > 0, groups, -jnp.inf).reshape(choice.shape)
+    return jax.lax.top_k(choice, config.chosen)[1]
+
+
+def sum_experts(expert: Expert, x: JaxArray, gates: JaxArray, chosen: JaxArray, count: int) -> JaxArray:
+    """The sum of the experts of each token: every expert computes all, and the gates keep what it was chosen for."""
+    y = jnp.zeros_like(x)
+    for number in range(count):
+        gate = jnp.where(chosen == number, gates, 0).sum(axis=-1, keepdims=True)
+        y = y + jnp.where((chosen == number).any(axis=-1, keepdims=True), expert(number, x, gate), 0)
+    return y
+
+
+def relative_scores(q: JaxArray, k: JaxArray, relative: RelativePositions) -> JaxArray:
+    """The scores of queries and of keys with the rows of a table of distances: see model/relative.py.
+
+    q (..., H, T, K), k (..., H, S, K) -> (..., H, T, S)
+    """
+    rows = relative.table
+    if relative.gamma is not None:
+        rows = standardize(wide(rows), True, relative.eps) * relative.gamma
+        rows = (rows if relative.beta is None else rows + relative.beta).astype(relative.table.dtype)
+    total = jnp.zeros((), wide(q).dtype)
+    sides = ((q, relative.wk, relative.bk, relative.places), (k, relative.wq, relative.bq, relative.places.T))
+    for number, (x, weight, bias, index) in enumerate(sides):
+        if weight is not None:
+            table = view_heads(linear(rows, weight, bias), x.shape[-3])  # (H, R, K)
+            scores = wide(x @ jnp.swapaxes(table, -1, -2))  # (..., H, T, R)
+            part = jnp.take_along_axis(scores, index.reshape((1,) * (scores.ndim - 2) + index.shape), axis=-1)
+            total = total + (jnp.swapaxes(part, -1, -2) if number else part)
+    return total
+
+
+def pool(kind: str, x: JaxArray, real: JaxArray, before: int) -> JaxArray:
+    """One vector of the tokens of each text: see HEAD_POOLINGS of model/pooling.py. (..., T, D) -> (..., P)"""
+    if kind in ("first", "patches"):
+        parts = [x[..., 0, :], *[x[..., before:, :].mean(axis=-2)] * (kind == "patches")]
+        return jnp.concatenate(parts, axis=-1)
+    mean, last = mean_pool(x, real), jnp.take_along_axis(x, last_tokens(real)[..., None, None], axis=-2)[..., 0, :]
+    if kind in ("mean", "last"):
+        return mean if kind == "mean" else last
+    return jnp.concatenate([last, jnp.where(real[..., None], x, -jnp.inf).max(axis=-2), mean], axis=-1)
+
+
+def position_encoding(
+    model: Model, layer: str, x: JaxArray, where: Array | None, grid: tuple[int, int] | None
+) -> Callable[[JaxArray], JaxArray]:
+    """The function from positions (..., T) to the vectors (..., T, D) added to x: see model/transformer.py."""
+    positions, cut = model.config.positions, model.config.patches
+    if positions.kind == "sinusoidal":
+        return transformer.position_encoding(model, layer, x, np.asarray(where), grid)
+    table, grids = jnp.asarray(model.params[layer]["table"]), transformer.changed_grid(model.config, grid)
+    if cut and grids:
+        table = interpolate_positions(table.astype(x.dtype), *grids, antialias=cut.antialias)
+    if cut and cut.registers:
+        table = jnp.insert(table, 1, jnp.zeros((cut.registers, 1), table.dtype), axis=0)
+    return lambda part: table[part + positions.first]
+
+
+def convolve(frames: JaxArray, params: Params, cut: ConvolutionLayer) -> JaxArray:
+    """The windows of frames by the kernel of a layer: see model/convolution.py. (..., F, C) -> (..., F', D)"""
+    kernel = params["w"].T.reshape(cut.filters, -1, cut.size)
+    if cut.is_scaled:
+        kernel = kernel * (params["g"] / jnp.sqrt(jnp.square(kernel).sum(axis=(0, 1))))
+    windows = find_windows(frames, kernel, cut.options)
+    y = jax.lax.conv_general_dilated(
+        frames.reshape(-1, *frames.shape[-2:]),
+        kernel,
+        windows.stride,
+        [*zip(windows.before, windows.after, strict=True)],
+        rhs_dilation=windows.dilation,
+        dimension_numbers=("NWC", "OIW", "NWC"),
+        feature_group_count=windows.groups,
+    )
+    y = y.reshape(*frames.shape[:-2], *y.shape[-2:])
+    return y + params["b"] if "b" in params else y
+
+
+JAX = Functions(
+    xp=jnp,
+    activations=ACTIVATIONS,
+    multiply=lambda x, weight, convert: x @ convert(weight),
+    contiguous=lambda x: x,
+    softmax=softmax_rows,
+    log_sum_exp=lambda scores: jax.nn.logsumexp(scores, axis=-1),
+    rotate=rotate,
+    relative_scores=relative_scores,
+    t5_bias=lambda buckets, table: jnp.moveaxis(table[buckets], -1, 0),
+    position_encoding=position_encoding,
+    choose=choose_experts,
+    sum_experts=sum_experts,
+    pool=pool,
+    convolve=convolve,
+)

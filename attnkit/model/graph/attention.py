@@ -19,11 +19,11 @@ from attnkit.model.graph.recurrence import build_attend
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.intermediates import STEPS
 from attnkit.model.linear import sum_to_shape
-from attnkit.model.positions import t5_bias, t5_bias_backward
-from attnkit.model.relative import RelativePositions, relative_scores, relative_scores_backward
-from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies, rotate
+from attnkit.model.positions import t5_bias_backward
+from attnkit.model.relative import RelativePositions, relative_scores_backward
+from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies
 from attnkit.model.scores import dot_backward, product_backward
-from attnkit.model.softmax import log_sum_exp, softmax, softmax_backward
+from attnkit.model.softmax import log_sum_exp, softmax_backward
 
 
 def cut_fused(scope: Scope, flat: Sequence[Array]) -> Array:
@@ -50,7 +50,7 @@ def _heads(scope: Scope, x: Array, *fused: Array) -> Array:
     """
     y = split_heads_of(scope, cut_fused(scope, [x, *fused]) if fused else x)
     if clip := scope.option("clip", 0.0):
-        y = np.clip(y, -clip, clip)
+        y = scope.xp.clip(y, -clip, clip)
     return turn(scope, y)
 
 
@@ -82,7 +82,7 @@ def turn(scope: Scope, x: Array) -> Array:
     """Rotate heads (B, H, T, K) as often as the stage says."""
     for _ in range(scope.option("times", 0)):
         x = turn_once(scope, x)
-    return np.ascontiguousarray(x)
+    return scope.functions.contiguous(x)
 
 
 def turn_back(scope: Scope, dy: Array) -> Array:
@@ -96,10 +96,12 @@ def turn_once(scope: Scope, x: Array) -> Array:
     if scope.option("distant"):
         pairs, half = np.arange(width // 2), x.shape[-1] // 2  # pairs (i, i + K/2) of a head
         order = np.r_[pairs, half + pairs, np.delete(np.arange(x.shape[-1]), np.r_[pairs, half + pairs])]
-        return rotate(x[..., order], *_angles(scope, width))[..., np.argsort(order)]
+        return scope.functions.rotate(x[..., order], *_angles(scope, width))[..., np.argsort(order)]
     cut = x.shape[-1] - width if scope.option("part") == "last" else 0
-    turned = rotate(x[..., cut:], *_angles(scope, width), interleaved=scope.option("interleaved", False))
-    return np.concatenate([x[..., :cut], turned], axis=-1) if cut else turned
+    turned = scope.functions.rotate(
+        x[..., cut:], *_angles(scope, width), interleaved=scope.option("interleaved", False)
+    )
+    return scope.xp.concatenate([x[..., :cut], turned], axis=-1) if cut else turned
 
 
 def _angles(scope: Scope, width: int) -> tuple[Array, Array]:
@@ -136,7 +138,7 @@ def _norm_heads(scope: Scope, x: Array) -> Array:
     rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, -1)
     y = standardize(scope, rows, norm.kind, norm.eps).reshape(x.shape)
     each = (scope.parameter(name) for name in scope.option("names"))  # of one head for all, or of all heads
-    gamma, beta = (one if one is None else np.resize(one, x.shape[-1]) for one in each)
+    gamma, beta = (one if one is None else scope.xp.resize(one, (x.shape[-1],)) for one in each)
     return view_heads(scale_and_shift(scope, y, gamma, beta), heads)
 
 
@@ -156,8 +158,8 @@ def _count_norm(sizes: Sizes) -> Costs:
 def _latent_keys(scope: Scope, content: Array, shared: Array) -> Array:
     """Keys of latent attention, whose last features all heads share: (B, T, H*C), (B, T, P) -> (B, H, T, C + P)."""
     own = split_heads_of(scope, content)
-    both = [own, np.broadcast_to(shared[:, None], (*own.shape[:-1], shared.shape[-1]))]
-    return turn(scope, np.concatenate(both, axis=-1))
+    both = [own, scope.xp.broadcast_to(shared[..., None, :, :], (*own.shape[:-1], shared.shape[-1]))]
+    return turn(scope, scope.xp.concatenate(both, axis=-1))
 
 
 def _undo_latent_keys(scope: Scope, dy: Array, y: Array, content: Array, shared: Array) -> list[Array]:
@@ -192,12 +194,12 @@ def repeat_heads(scope: Scope, x: Array, heads: int) -> Array:
     if heads == groups:
         return x
     order = np.arange(heads) % groups if scope.option("in_turn") else np.arange(heads) // (heads // groups)
-    return x[:, order]
+    return x[..., order, :, :]
 
 
 def cap(scope: Scope, x: Array) -> Array:
     softcap = scope.option("softcap", 0.0)
-    return softcap * np.tanh(x / softcap) if softcap else x
+    return softcap * scope.xp.tanh(x / softcap) if softcap else x
 
 
 def cap_backward(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
@@ -224,7 +226,7 @@ def _mask(scope: Scope, x: Array, *pair: Array) -> Array:
     padding = scope.option("padding")
     if padding is not None:
         allowed = allowed & padding[:, None, None, :]
-    return masks.mask_block(x, allowed, scope.option("fill", -np.inf))
+    return masks.mask_block(x, allowed, scope.option("fill", -np.inf), scope.xp)
 
 
 def _undo_mask(scope: Scope, dy: Array, y: Array, x: Array, *pair: Array) -> list[Array]:
@@ -281,9 +283,10 @@ def _relative_bias(scope: Scope, rules: AttentionRules, queries: int, pair: Sequ
         return scope.convert(bias * scope.option("bias_factor", 1.0))
     if not pair:
         buckets = transformer.position_buckets(scope.config, rules.stack, 0, queries)
-        return scope.convert(t5_bias(buckets, core.params[f"{rules.stack}.bias"]["table"]))
+        table = scope.xp.asarray(core.params[f"{rules.stack}.bias"]["table"])
+        return scope.convert(scope.functions.t5_bias(buckets, table))
     q, k = pair
-    scores: Array = relative_scores(q, k, _distances(scope, queries)) * rules.factor
+    scores: Array = scope.functions.relative_scores(q, k, _distances(scope, queries)) * rules.factor
     return scores
 
 
@@ -291,19 +294,19 @@ def _distances(scope: Scope, queries: int) -> RelativePositions:
     """The embeddings of distances of a layer in the precision of the computation."""
     relative = transformer.disentangled_positions(scope.core, scope.node.layer, queries, Context())
     tables: dict[str, Any] = {
-        name: scope.convert(one)
+        name: scope.convert(scope.xp.asarray(one))
         for name, one in relative._asdict().items()
-        if isinstance(one, np.ndarray) and one.dtype.kind == "f"
+        if name not in ("places", "eps") and one is not None
     }
     return relative._replace(**tables)
 
 
 def _softmax(scope: Scope, x: Array) -> Array:
-    axis, sinks = scope.option("axis", -1), scope.parameter("sinks")
-    weights = np.moveaxis(softmax(np.ascontiguousarray(np.moveaxis(x, axis, -1))), -1, axis)
+    axis, sinks, functions = scope.option("axis", -1), scope.parameter("sinks"), scope.functions
+    weights = np.moveaxis(functions.softmax(np.moveaxis(x, axis, -1)), -1, axis)
     if sinks is None:
         return weights
-    share, _ = add_sinks(log_sum_exp(x), sinks)
+    share, _ = add_sinks(functions.log_sum_exp(x), sinks, scope.xp)
     result: Array = weights * share[..., None].astype(x.dtype)
     return result
 

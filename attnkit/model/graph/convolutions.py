@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit.model.config import POSITION_CONVOLUTION, Config
 from attnkit.model.context import Model
-from attnkit.model.convolution import convolve, convolve_backward
+from attnkit.model.convolution import convolve_backward
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.linear import scale_and_shift, standardize
@@ -50,8 +50,7 @@ def _undo_samples(scope: Scope, dy: Array, y: Array, sound: Array) -> list[Array
 
 def _convolve(scope: Scope, x: Array) -> Array:
     """The windows of frames times a kernel: (B, F, C), or samples (B, T) -> (B, F', D)."""
-    cut, params = scope.option("cut"), _kernel_parameters(scope)
-    return convolve(as_frames(scope, x), find_kernel(params, cut, x.dtype), params.get("b"), cut.options)["output"]
+    return scope.functions.convolve(as_frames(scope, x), _kernel_parameters(scope), scope.option("cut"))
 
 
 def _kernel_parameters(scope: Scope) -> dict[str, Array]:
@@ -76,7 +75,7 @@ def as_frames(scope: Scope, x: Array) -> Array:
     """What a convolution reads with an axis of channels, and with zeros in place of padding: (B, F, C)."""
     real = scope.option("real")
     frames = x[..., None] if scope.option("cut").reads_samples else x
-    return frames if real is None else np.where(real[..., None], frames, np.zeros((), frames.dtype))
+    return frames if real is None else scope.xp.where(real[..., None], frames, np.zeros((), frames.dtype))
 
 
 def _norm_channels(scope: Scope, x: Array) -> Array:

@@ -16,7 +16,7 @@ from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights, 
 
 
 def _words(scope: Scope, ids: Array) -> Array:
-    table = scope.core.params[scope.node.layer][scope.option("table", "table")]
+    table = scope.stored(scope.option("table", "table"))
     rows = scope.convert((table.T if scope.option("transposed") else table)[ids])
     scaled: Array = rows * np.asarray(scope.option("factor", 1.0), rows.dtype)
     return scaled
@@ -35,8 +35,8 @@ def _count_words(sizes: Sizes) -> Costs:
 
 
 def _types(scope: Scope, words: Array) -> Array:
-    table = scope.core.params[scope.node.layer]["types"]
-    return scope.convert(np.zeros_like(table) if scope.option("absent") else table)[_segments(scope, words)]
+    table = scope.stored("types")
+    return scope.convert(scope.xp.zeros_like(table) if scope.option("absent") else table)[_segments(scope, words)]
 
 
 def _segments(scope: Scope, words: Array) -> Array:
@@ -57,15 +57,16 @@ def _count_types(sizes: Sizes) -> Costs:
 
 
 def _patches(scope: Scope, image: Array) -> Array:
-    """The vectors of the patches of images: (B, C, height, width) -> (B, P, D)."""
+    """The vectors of the patches of images: (..., C, height, width) -> (..., P, D)."""
     cut = scope.config.patches
     assert cut is not None
     rows, columns = cut.grid(*image.shape[-2:])
-    image = image[:, :: scope.option("channels", 1), : rows * cut.patch_height, : columns * cut.patch_width]
+    image = image[..., :: scope.option("channels", 1), : rows * cut.patch_height, : columns * cut.patch_width]
     patches = extract_patches(image, cut.patch_height, cut.patch_width)
-    inner = patches.reshape(len(image), rows, columns, cut.channels, cut.patch_height, cut.patch_width)
+    lead = patches.ndim - 2
+    inner = patches.reshape(*patches.shape[:-2], rows, columns, cut.channels, cut.patch_height, cut.patch_width)
     order = scope.option("order", (0, 1, 2, 3, 4))  # of rows, columns, channels, and rows and columns of a patch
-    return scope.linear(inner.transpose(0, *(1 + at for at in order)).reshape(patches.shape), "w", "b")
+    return scope.linear(inner.transpose(*range(lead), *(lead + at for at in order)).reshape(patches.shape), "w", "b")
 
 
 def _undo_patches(scope: Scope, dy: Array, y: Array, image: Array) -> list[Array]:
@@ -76,8 +77,8 @@ def _undo_patches(scope: Scope, dy: Array, y: Array, image: Array) -> list[Array
 
 
 def _tokens(scope: Scope, patches: Array) -> Array:
-    """The patches with the class token and the registers in their places: (B, P, D) -> (B, T, D)."""
-    params = scope.core.params[scope.node.layer]
+    """The patches with the class token and the registers in their places: (..., P, D) -> (..., T, D)."""
+    xp, params = scope.xp, scope.core.params[scope.node.layer]
     if scope.option("by_column"):
         cut, image = scope.config.patches, scope.inputs.image
         assert cut is not None and image is not None
@@ -86,9 +87,10 @@ def _tokens(scope: Scope, patches: Array) -> Array:
     parts = {"patches": patches}
     for name in ("cls", "registers"):
         if name in params:
-            rows = np.atleast_2d(scope.convert(params[name]))
-            parts[name] = np.broadcast_to(rows, (len(patches), *rows.shape))
-    return np.concatenate([parts[name] for name in scope.option("order") if name in parts], axis=1)
+            rows = xp.atleast_2d(scope.convert(scope.stored(name)))
+            parts[name] = xp.broadcast_to(rows, (*patches.shape[:-2], *rows.shape))
+    joined: Array = xp.concatenate([parts[name] for name in scope.option("order") if name in parts], axis=-2)
+    return joined
 
 
 def _undo_tokens(scope: Scope, dy: Array, y: Array, patches: Array) -> list[Array]:
@@ -118,10 +120,10 @@ def _rows(scope: Scope, x: Array) -> Array:
     if cut is not None and scope.inputs.image is not None:
         grid = cut.grid(*scope.inputs.image.shape[-2:])
         if kind := scope.option("filter"):
-            table = _interpolated(scope, core.params[layer]["table"], grid, kind)
+            table = _interpolated(scope, scope.stored("table"), grid, kind)
             altered = core._replace(params={**core.params, layer: {"table": table}})
             grid = None
-    rows = scope.convert(transformer.position_encoding(altered, layer, x, where, grid)(where))
+    rows = scope.convert(scope.functions.position_encoding(altered, layer, x, where, grid)(where))
     return rows if cut is None else _move_rows(scope, rows, cut)
 
 
@@ -142,11 +144,14 @@ def _count_rows(sizes: Sizes) -> Costs:
 def _move_rows(scope: Scope, rows: Array, cut: PatchConfig) -> Array:
     """The positions of the tokens of an image (T, D), each that of another token; registers have none."""
     first, registers = int(cut.has_class), rows[int(cut.has_class) : cut.before]
-    table = np.roll(np.concatenate([rows[:first], rows[cut.before :]]), scope.option("rolled", 0), axis=0)
+    table = scope.xp.concatenate([rows[:first], rows[cut.before :]])
+    if rolled := scope.option("rolled", 0):
+        table = np.roll(table, rolled, axis=0)
     if scope.option("spares_class"):
         table[:first] = 0
     parts = {"cls": table[:first], "registers": registers, "patches": table[first:]}
-    return np.concatenate([parts[name] for name in scope.option("order", parts)])
+    moved: Array = scope.xp.concatenate([parts[name] for name in scope.option("order", parts)])
+    return moved
 
 
 def _interpolated(scope: Scope, table: Array, grid: tuple[int, int], kind: str) -> Array:

@@ -19,6 +19,7 @@ from attnkit.model.config import layer_steps
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, quiet, rounded
 from attnkit.model.graph.convolutions import sound_site
+from attnkit.model.graph.functions import NUMPY, Functions
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import NARROW, Apply, Inputs, Kind, Node, Scope, UndoNodes, as_wide
 from attnkit.model.hooks import Hook, apply_hook, no_hook
@@ -83,12 +84,16 @@ class CycleError(Exception):
 
 @dataclass
 class Graph:
-    """Nodes by site, in the order of computation, with the parameters and the inputs that they read."""
+    """Nodes by site, in the order of computation, with the parameters and the inputs that they read.
+
+    functions  of the library that computes
+    """
 
     core: Model
     inputs: Inputs
     nodes: Mapping[str, Node]
     kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
+    functions: Functions = NUMPY
 
     @functools.cached_property
     def blocks(self) -> dict[str, LayerBlock]:
@@ -255,4 +260,5 @@ class Graph:
             inner = replace(self, core=core, nodes={node.site: node for node in nodes})
             return lambda gradients, known, memo: inner.pull_back(gradients, known, memo, precision)
 
-        return Scope(self.core, self.inputs, node, precision, within, undo_within=undo_within)
+        parts = self.core, self.inputs, node, precision, within
+        return Scope(*parts, undo_within=undo_within, functions=self.functions)

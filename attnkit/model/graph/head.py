@@ -13,12 +13,12 @@ from attnkit.model.pooling import HEAD_POOLINGS, find_marked_tokens, first_token
 
 
 def _pool(scope: Scope, x: Array) -> Array:
-    """The vector that a head of whole texts reads: (B, T, D) -> (B, 1, P)."""
-    return HEAD_POOLINGS[scope.option("kind")].pool(x, *_places(scope, x))[:, None, :]
+    """The vector that a head of whole texts reads: (..., T, D) -> (..., 1, P)."""
+    return scope.functions.pool(scope.option("kind"), x, *_places(scope, x))[..., None, :]
 
 
 def _places(scope: Scope, x: Array) -> tuple[Array, int]:
-    """Which tokens of x (B, T, D) are real, and the number of those before the patches."""
+    """Which tokens of x (..., T, D) are real, and the number of those before the patches."""
     real, cut = scope.option("real"), scope.config.patches
     return np.ones(x.shape[:-1], bool) if real is None else real, cut.before if cut else 0
 
@@ -28,7 +28,8 @@ def _undo_pool(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 
 
 def _pooler(scope: Scope, x: Array) -> Array:
-    return np.tanh(scope.linear(x[:, 0], "w", "b"))
+    pooled: Array = scope.xp.tanh(scope.linear(x[..., 0, :], "w", "b"))
+    return pooled
 
 
 def _undo_pooler(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
@@ -40,9 +41,9 @@ def _count_pooler(sizes: Sizes) -> Costs:
 
 
 def _logits(scope: Scope, x: Array) -> Array:
-    """Logits of states (B, T, D), or of one vector of each text."""
+    """Logits of states (..., T, D), or of one vector of each text."""
     y = cap(scope, scope.linear(_scaled_states(scope, x), *scope.option("names")))
-    return y[:, 0] if scope.option("is_pooled") else y
+    return y[..., 0, :] if scope.option("is_pooled") else y
 
 
 def _scaled_states(scope: Scope, x: Array) -> Array:
@@ -62,7 +63,7 @@ def _count_logits(sizes: Sizes) -> Costs:
 
 
 def _same(scope: Scope, x: Array) -> Array:
-    return x[:, None, :]
+    return x[..., None, :]
 
 
 def _undo_same(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
@@ -71,7 +72,8 @@ def _undo_same(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 
 def _probe(scope: Scope, x: Array) -> Array:
     """The learned query of each text or image: (B, T, D) -> (B, 1, D)."""
-    return np.broadcast_to(scope.convert(scope.core.params[scope.node.layer]["probe"]), (len(x), 1, x.shape[-1]))
+    query: Array = scope.xp.broadcast_to(scope.convert(scope.stored("probe")), (len(x), 1, x.shape[-1]))
+    return query
 
 
 def _undo_probe(scope: Scope, dy: Array, y: Array, x: Array) -> list[None]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS, activation_backward
+from attnkit.model.activations import activation_backward
 from attnkit.model.config import Config
 from attnkit.model.dtypes import Array, rounded
 from attnkit.model.graph.costs import Costs, Sizes, count_product, per_number
@@ -63,11 +63,12 @@ def standardize(scope: Scope, x: Array, kind: str, eps: float) -> Array:
     """Each row by its standard deviation, or its root mean square."""
     centred: Array = x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x
     count = x.shape[-1] - scope.option("ddof", 0)
-    square = np.square(centred)
+    square = scope.xp.square(centred)
     if form := scope.option("rounds_squares"):
         square = rounded(square, form).astype(x.dtype)
     square = square.sum(axis=-1, keepdims=True) / count
-    y: Array = centred / (np.sqrt(square) + eps) if scope.option("eps_outside") else centred / np.sqrt(square + eps)
+    root = scope.xp.sqrt
+    y: Array = centred / (root(square) + eps) if scope.option("eps_outside") else centred / root(square + eps)
     return y
 
 
@@ -78,7 +79,7 @@ def scale_and_shift(scope: Scope, y: Array, gamma: Array | None, beta: Array | N
 
 
 def _activate(scope: Scope, x: Array) -> Array:
-    return ACTIVATIONS[scope.option("activation")](x)
+    return scope.functions.activations[scope.option("activation")](x)
 
 
 def _undo_activate(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:

@@ -8,19 +8,17 @@ import numpy as np
 from attnkit.model import transformer
 from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import SCORES as EXPERT_SCORES
-from attnkit.model.experts import ExpertConfig, Routing, route, route_backward
+from attnkit.model.experts import ExpertConfig, Routing, route_backward
 from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
 from attnkit.model.linear import sum_to_shape
-from attnkit.model.softmax import softmax
 
 
 def _choose(scope: Scope, logits: Array) -> Array:
     """Which experts compute each token: (B, T, E) -> (B, T, k)."""
     rows = logits.reshape(-1, logits.shape[-1])
-    chosen = route(rows, scope.option("mixture"), scope.parameter("correction")).chosen
+    chosen = scope.functions.choose(rows, scope.option("mixture"), scope.parameter("correction"))
     return chosen.reshape(*logits.shape[:-1], -1)
 
 
@@ -31,11 +29,11 @@ def _count_choice(sizes: Sizes) -> Costs:
 
 def _gates(scope: Scope, logits: Array, chosen: Array) -> Array:
     """The gates of the chosen experts: (B, T, E), (B, T, k) -> (B, T, k)."""
-    mixture: ExpertConfig = scope.option("mixture")
-    scores = EXPERT_SCORES[mixture.score](logits)
+    mixture, functions = scope.option("mixture"), scope.functions
+    scores = functions.expert_scores(logits, mixture.score)
     correction = scope.parameter("correction") if scope.option("corrects_gates") else None
-    gates = np.take_along_axis(scores if correction is None else scores + correction, chosen, axis=-1)
-    gates = softmax(gates) if mixture.score == "chosen" else gates
+    gates = scope.xp.take_along_axis(scores if correction is None else scores + correction, chosen, axis=-1)
+    gates = functions.softmax(gates) if mixture.score == "chosen" else gates
     gates = gates / (gates.sum(axis=-1, keepdims=True) + 1e-20) if mixture.renormalizes else gates
     scaled: Array = gates * np.asarray(mixture.scale, gates.dtype)
     return scaled
@@ -51,19 +49,18 @@ def _count_gates(sizes: Sizes) -> Costs:
 
 def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
     """The sum of the chosen experts of each token by their gates: (B, T, D) -> (B, T, D)."""
-    experts = transformer.layer_experts(scope.core, scope.node.layer)
-    instead: Mapping[int, int] = scope.option("instead", {})
-    y = np.zeros_like(x)
-    for number in np.unique(chosen).tolist():
+    layer, instead = scope.node.layer, scope.option("instead", {})
+    experts = transformer.layer_experts(scope.core, layer)
+
+    def compute(number: int, rows: Array, gate: Array) -> Array:
         params = experts.expert(instead.get(number, number))
-        *tokens, ranks = np.nonzero(chosen == number)
-        place = tuple(tokens)
-        gate = gates[(*place, ranks)][:, None]
         if scope.option("gates") == "of the input":
-            y[place] += _feed_forward(scope, x[place] * gate, params)
-        else:
-            y[place] += _feed_forward(scope, x[place], params) * (1 if scope.option("gates") == "none" else gate)
-    return y
+            return _feed_forward(scope, rows * gate, params)
+        return _feed_forward(scope, rows, params) * (1 if scope.option("gates") == "none" else gate)
+
+    mixture = scope.config.mixture(layer)
+    assert mixture is not None
+    return scope.functions.sum_experts(compute, x, gates, chosen, mixture.count)
 
 
 def _undo_experts(scope: Scope, dy: Array, y: Array, x: Array, gates: Array, chosen: Array) -> list[Array | None]:
@@ -105,20 +102,19 @@ def _count_experts(sizes: Sizes) -> Costs:
 
 def _feed_forward(scope: Scope, x: Array, params: Mapping[str, Array]) -> Array:
     """The network of an expert, which is gated if it has w3: (N, D) -> (N, D)."""
-    missing, is_gated = scope.option("missing", ()), "w3" in params
-    params = {name: scope.convert(array) for name, array in params.items() if name not in missing}
+    missing, is_gated, xp = scope.option("missing", ()), "w3" in params, scope.xp
+    activate = scope.functions.activations[scope.option("activation")]
+    params = {name: scope.convert(xp.asarray(array)) for name, array in params.items() if name not in missing}
     if not is_gated:
-        inner = ACTIVATIONS[scope.option("activation")](x @ params["w1"] + params.get("b1", 0.0))
-        return _project(inner, params)
+        return _project(activate(x @ params["w1"] + params.get("b1", 0.0)), params)
     gate, up = (
         x @ params[f"w{digit}"] + params.get(f"b{digit}", 0.0)
         for digit in ("31" if scope.option("exchanged") else "13")
     )
     gate, up = CUTS[scope.option("cut", "")](gate, up)
     if limit := scope.option("limit"):
-        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
-    inner = ACTIVATIONS[scope.option("activation")](gate) * (up + scope.option("offset", 0.0))
-    return _project(inner, params)
+        gate, up = xp.minimum(gate, limit), xp.clip(up, -limit, limit)
+    return _project(activate(gate) * (up + scope.option("offset", 0.0)), params)
 
 
 def _project(inner: Array, params: Mapping[str, Array]) -> Array:
@@ -129,7 +125,9 @@ def _project(inner: Array, params: Mapping[str, Array]) -> Array:
 def _add_shared(scope: Scope, experts: Array, shared: Array, gate: Array | None = None) -> Array:
     """The sum of the experts, and what all tokens share by its gate."""
     shared = shared * scope.option("factor", 1.0)
-    return experts + (shared if gate is None else shared * ACTIVATIONS[scope.option("gate", "sigmoid")](gate))
+    return experts + (
+        shared if gate is None else shared * scope.functions.activations[scope.option("gate", "sigmoid")](gate)
+    )
 
 
 def _undo_add_shared(

@@ -10,10 +10,10 @@ from attnkit.model import transformer
 from attnkit.model.config import Config, SoundConfig, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.graph.functions import NUMPY, Functions
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.linear import linear_backward
 
-COLUMNS = 1 << 12  # of a weight that are converted at a time
 NARROW = ("float16", "bfloat16")
 
 
@@ -117,10 +117,12 @@ def no_nodes(*given: Any) -> Any:
 class Scope(NamedTuple):
     """What the value of a node, or its pullback, is computed with beside the arrays that it reads.
 
+    precision    the dtype to compute in; "" for that of the arrays and parameters
     within       (the model, with its parameters as they should be) -> what computes other nodes, as those of a loop
     add          (layer, gradients of its parameters by name): where a pullback adds them
     undo_within  (that model, nodes) -> what undoes other nodes
     hook         receives the gradients of what a kernel computes inside a node, and may replace them
+    functions    those of the library whose arrays it computes with
     """
 
     core: Model
@@ -131,6 +133,12 @@ class Scope(NamedTuple):
     add: Callable[[str, Mapping[str, Array | None]], None] = lambda layer, gradients: None
     undo_within: Callable[[Model, Sequence[Node]], UndoNodes] = no_nodes
     hook: Hook = no_hook
+    functions: Functions = NUMPY
+
+    @property
+    def xp(self) -> Any:
+        """The array module of the library: numpy, jax.numpy."""
+        return self.functions.xp
 
     def option(self, name: str, default: Any = None) -> Any:
         return self.node.options.get(name, default)
@@ -144,29 +152,30 @@ class Scope(NamedTuple):
         """Whether a parameter exists, and no slip leaves it out."""
         return name in self.core.params.get(self.node.layer, {}) and name not in self.option("missing", ())
 
+    def stored(self, name: str) -> Array:
+        """A parameter of the layer as it is stored."""
+        array: Array = self.xp.asarray(self.core.params[self.node.layer][name])
+        return array
+
     def parameter(self, name: str) -> Array | None:
         """A parameter of the layer in the precision of the computation, or None."""
-        return self.convert(self.core.params[self.node.layer][name]) if self.has(name) else None
+        return self.convert(self.stored(name)) if self.has(name) else None
 
     def convert(self, array: Array) -> Array:
         """A parameter in the precision of the computation, rounded if a slip says so."""
         narrow = self.precision if self.precision in NARROW else ""
         if form := self.option("rounds_parameters") or self.option("rounds_inputs") or narrow:
             array = rounded(array, form)
-        return array.astype(working_dtype(self.precision), copy=False)
+        return array.astype(working_dtype(self.precision), copy=False) if self.precision else array
 
     def linear(self, x: Array, weight: str, bias: str) -> Array:
-        """x W + b, some columns of W at a time, which are converted to the precision."""
-        stored = self.core.params[self.node.layer][weight] if self.has(weight) else None
+        """x W + b, with W as it is stored or as a slip takes it."""
+        stored = self.stored(weight) if self.has(weight) else None
         y = x
         if stored is not None and stored.ndim == 1:
             y = x * self.convert(stored)
         elif stored is not None:
-            stored = stored.T if self.option("transposed") else stored
-            y = np.empty((*x.shape[:-1], stored.shape[1]), x.dtype)
-            for start in range(0, stored.shape[1], COLUMNS):
-                part = slice(start, start + COLUMNS)
-                y[..., part] = x @ self.convert(stored[:, part])
+            y = self.functions.multiply(x, stored.T if self.option("transposed") else stored, self.convert)
         shift = self.parameter(bias)
         return y if shift is None else y + shift
 
@@ -181,7 +190,7 @@ class Scope(NamedTuple):
 
 def as_wide(array: Array, precision: str) -> Array:
     """An array as it is computed with: float64, or float32 for 32 bits and less."""
-    return array if array.dtype.kind in "iub" else array.astype(working_dtype(precision), copy=False)
+    return array if array.dtype.kind in "iub" or not precision else array.astype(working_dtype(precision), copy=False)
 
 
 def working_dtype(precision: str) -> Any:

@@ -1,0 +1,105 @@
+"""What values of nodes call of the library whose arrays they compute with: NumPy here, JAX in backends/jax.
+
+The formula of a value is written once, with the array module of its scope. A row here is what no array module has, or
+what each library computes in its own way: without copies in NumPy, without shapes that depend on numbers in JAX.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.model import transformer
+from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.config import ConvolutionLayer
+from attnkit.model.context import Model
+from attnkit.model.convolution import convolve
+from attnkit.model.dtypes import Array
+from attnkit.model.experts import ExpertConfig, route
+from attnkit.model.pooling import HEAD_POOLINGS
+from attnkit.model.positions import t5_bias
+from attnkit.model.relative import RelativePositions, relative_scores
+from attnkit.model.rotary import rotate
+from attnkit.model.softmax import log_sum_exp, softmax
+
+COLUMNS = 1 << 12  # of a weight that are converted at a time
+
+Expert = Callable[[int, Array, Array], Array]  # (number, rows (N, D), their gates (N, 1)) -> (N, D)
+
+
+class Functions(NamedTuple):
+    """The functions of a library.
+
+    xp           its array module
+    activations  name -> function of an array
+    multiply     (x, weight, convert) -> x by the weight, whose parts are converted to the dtype of the computation
+    contiguous   an array in C order, where the library has an order
+    choose       (logits (N, E), mixture, correction) -> the chosen experts (N, k)
+    convolve     (frames (..., F, C), w, b and g by name, the layer) -> (..., F', D)
+    pool         (Config.pooling, x (..., T, D), real (..., T), tokens before the patches) -> (..., P)
+    sum_experts  (expert, x, gates, chosen, count) -> the sum of the chosen experts of each token
+    """
+
+    xp: Any
+    activations: Mapping[str, Callable[[Array], Array]]
+    multiply: Callable[[Array, Array, Callable[[Array], Array]], Array]
+    contiguous: Callable[[Array], Array]
+    softmax: Callable[[Array], Array]
+    log_sum_exp: Callable[[Array], Array]
+    rotate: Callable[..., Array]
+    relative_scores: Callable[[Array, Array, RelativePositions], Array]
+    t5_bias: Callable[[Array, Array], Array]
+    position_encoding: Callable[[Model, str, Array, Array, tuple[int, int] | None], Callable[[Array], Array]]
+    choose: Callable[[Array, ExpertConfig, Array | None], Array]
+    sum_experts: Callable[[Expert, Array, Array, Array, int], Array]
+    pool: Callable[[str, Array, Array, int], Array]
+    convolve: Callable[[Array, Mapping[str, Array], ConvolutionLayer], Array]
+
+    def expert_scores(self, logits: Array, score: str) -> Array:
+        """What gates are of the logits of a router: see `ExpertConfig`."""
+        if score not in ("softmax", "sigmoid"):
+            return logits
+        return self.softmax(logits) if score == "softmax" else self.activations["sigmoid"](logits)
+
+
+def multiply_columns(x: Array, weight: Array, convert: Callable[[Array], Array]) -> Array:
+    """x (..., D) by a weight (D, E), some columns at a time, which are converted: (..., E)."""
+    y = np.empty((*x.shape[:-1], weight.shape[1]), x.dtype)
+    for start in range(0, weight.shape[1], COLUMNS):
+        part = slice(start, start + COLUMNS)
+        y[..., part] = x @ convert(weight[:, part])
+    return y
+
+
+def convolve_frames(frames: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
+    """The windows of frames by the kernel of a layer: (..., F, C) -> (..., F', D)."""
+    kernel = transformer.find_kernel(params, cut, frames.dtype)
+    return convolve(frames, kernel, params.get("b"), cut.options)["output"]
+
+
+def sum_chosen(expert: Expert, x: Array, gates: Array, chosen: Array, count: int) -> Array:
+    """The sum of the experts of each token, which compute the tokens that chose them: (..., D) -> (..., D)."""
+    y = np.zeros_like(x)
+    for number in np.unique(chosen).tolist():
+        *tokens, ranks = np.nonzero(chosen == number)
+        place = tuple(tokens)
+        y[place] += expert(number, x[place], gates[(*place, ranks)][:, None])
+    return y
+
+
+NUMPY = Functions(
+    xp=np,
+    activations=ACTIVATIONS,
+    multiply=multiply_columns,
+    contiguous=np.ascontiguousarray,
+    softmax=softmax,
+    log_sum_exp=log_sum_exp,
+    rotate=rotate,
+    relative_scores=relative_scores,
+    t5_bias=t5_bias,
+    position_encoding=transformer.position_encoding,
+    choose=lambda logits, mixture, correction: route(logits, mixture, correction).chosen,
+    sum_experts=sum_chosen,
+    pool=lambda kind, x, real, before: HEAD_POOLINGS[kind].pool(x, real, before),
+    convolve=convolve_frames,
+)
