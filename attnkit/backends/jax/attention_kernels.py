@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from attnkit.backends.jax.formulas import JaxArray, See, see_nothing, wide
+from attnkit.backends.jax.formulas import JaxArray, See, see_nothing, softmax, wide
+from attnkit.model.dense_attention import add_sinks
 from attnkit.model.scores import SCORES, dot, grouped, product
 
 BLOCK = 1024  # queries, and keys, whose scores are computed at a time
@@ -85,16 +86,6 @@ def mask_scores(scores: JaxArray, rules: Rules, i: JaxArray, j: JaxArray, mask: 
     return scores
 
 
-def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
-    """Softmax and log-sum-exp of rows (..., S); zeros for a row of only -inf."""
-    top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
-    top = jnp.where(jnp.isneginf(top), 0, top)
-    exponentials = jnp.exp(scores - top)
-    total = exponentials.sum(axis=-1, keepdims=True)
-    weights = exponentials / jnp.where(total == 0, 1, total)
-    return weights, (top + jnp.log(total))[..., 0]
-
-
 def dense_attention(
     q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See = see_nothing, score: Any = dot
 ) -> JaxArray:
@@ -119,7 +110,7 @@ def dense_with_lse(
     rounded = masked.astype(rules.rounding).astype(masked.dtype) if rules.rounding else masked
     weights, lse = softmax(rounded)
     if rules.sinks is not None:
-        share, lse = add_sinks(lse, rules.sinks)
+        share, lse = add_sinks(lse, rules.sinks.astype(lse.dtype), jnp)
         weights = weights * share[..., None].astype(weights.dtype)
     weights = weights.astype(rules.rounding).astype(weights.dtype) if rules.rounding else weights
     weights = see("weights", weights)
@@ -129,12 +120,6 @@ def dense_with_lse(
 
 def cap(scores: JaxArray, rules: Rules) -> JaxArray:
     return rules.softcap * jnp.tanh(scores / rules.softcap) if rules.softcap else scores
-
-
-def add_sinks(lse: JaxArray, sinks: JaxArray) -> tuple[JaxArray, JaxArray]:
-    """The share of the keys beside a sink, and the log-sum-exp with it: see model/dense_attention.py."""
-    total = jnp.logaddexp(lse, sinks[:, None].astype(lse.dtype))
-    return jnp.exp(lse - total), total
 
 
 def score_function(name: str, params: Mapping[str, JaxArray]) -> Callable[[JaxArray, JaxArray], JaxArray]:
@@ -286,7 +271,7 @@ def with_sinks(heads: JaxArray, lse: JaxArray, rules: Rules) -> tuple[JaxArray, 
     """Heads and log-sum-exps of all keys with the sinks of the rules, if there are any."""
     if rules.sinks is None:
         return heads, lse
-    share, lse = add_sinks(lse, rules.sinks)
+    share, lse = add_sinks(lse, rules.sinks.astype(lse.dtype), jnp)
     return heads * share[..., None].astype(heads.dtype), lse
 
 

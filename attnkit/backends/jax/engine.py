@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attnkit.backends.jax import formulas
 from attnkit.backends.jax.attention_kernels import Kernel, Rules, dense_attention, fused_attention, ring_attention
 from attnkit.backends.jax.formulas import JaxArray, See, see_nothing
 from attnkit.backends.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
@@ -28,9 +27,7 @@ from attnkit.backends.jax.mesh import (
 from attnkit.backends.jax.passes import (
     Caches,
     Pass,
-    head_names,
     hook_of_arrays,
-    is_seen,
     memory_length,
     precision,
     read_caches,
@@ -39,7 +36,7 @@ from attnkit.backends.jax.passes import (
     x_has_rows,
 )
 from attnkit.backends.jax.processes import highest, is_first, to_numpy
-from attnkit.backends.jax.program import run_steps
+from attnkit.backends.jax.program import compute_head, run_steps
 from attnkit.backends.jax.record_attention import attend_record
 from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
@@ -92,7 +89,7 @@ class JaxEngine:
         dtype, result = self.dtypes(model, steps[0], x, context.dtype)
         for step in steps:
             context.on_step(step)
-        if is_seen(model, steps, context):
+        if context.hook is not no_hook:
             return self._run_seen(model, steps, x, context, dtype, result)
         with precision(dtype):
             y, prepared = self._run_compiled(model, steps, x, context, dtype)
@@ -138,10 +135,10 @@ class JaxEngine:
         rows = x if pooled else fill(x.reshape(-1, x.shape[-1]), 0, bucket(x[..., 0].size))
 
         def compute(params: Any, x: JaxArray, real: JaxArray | None, see: See = see_nothing) -> JaxArray:
-            return formulas.head_logits(config, params, x, real, see)
+            return compute_head(Pass(config, params, {}, see=see), "logits", x, real)
 
         with precision(dtype):
-            if any([hook(name) is not None for name in head_names(config)]):  # noqa: C419 (each is called)
+            if hook is not no_hook:
                 return self._head_seen(model, layers, compute, (x, real), hook, dtype)
             y = self.call(model, dtype, layers, ("logits",), compute, (rows, real))
             y = to_numpy(y, wide_dtype(dtype))
@@ -152,10 +149,10 @@ class JaxEngine:
         dtype = self.compute or str(working(x, *empty_parameters(model.params, "pooler")).name)
 
         def compute(params: Any, x: JaxArray, real: None, see: See = see_nothing) -> JaxArray:
-            return formulas.pool_first(params, x, see)
+            return compute_head(Pass(model.config, params, {}, see=see), "pooler", x)
 
         with precision(dtype):
-            if hook("pooler") is not None:
+            if hook is not no_hook:
                 return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
             return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
 
@@ -420,7 +417,7 @@ class CompiledDecoder(CachedDecoder):
             run = Pass(config, params, inputs, engine.kernel(), layout=engine.layout())
             run.caches, run.capacity, run.is_start = dict(caches), self._capacity, is_start
             y = jax.lax.dynamic_slice_in_dim(run_steps(run, self.steps, x), last, 1, axis=-2)
-            return formulas.head_logits(config, params, y, None)[..., 0, :], run.caches
+            return compute_head(run, "logits", y)[..., 0, :], run.caches
 
         key = "decode", tuple(self.steps), self._capacity, is_start
         arguments = x, inputs, self._caches, np.int32(count - 1)

@@ -12,23 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnkit.model import transformer
-from attnkit.model.config import Config, ConvolutionLayer
+from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
 from attnkit.model.convolution import find_windows
 from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.graph.functions import Expert, Functions
 from attnkit.model.head_views import view_heads
-from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights
-from attnkit.model.pooling import last_tokens, mean_pool
 from attnkit.model.relative import RelativePositions
 
 JaxArray = Any
 Params = Mapping[str, JaxArray]
 See = Callable[[str, JaxArray], JaxArray]  # the name of an intermediate and its value -> its value
 
-Linear = Callable[..., JaxArray]  # (x, weight, bias) -> x W + b
+Convert = Callable[[JaxArray], JaxArray]  # a part of a weight -> the same in the dtype of a computation
 
 ACTIVATIONS: dict[str, Callable[[JaxArray], JaxArray]] = {
     "relu": jax.nn.relu,
@@ -58,12 +56,6 @@ def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = 
     return y if bias is None else y + bias
 
 
-def linear_rows(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
-    """`linear` of all tokens as rows of one matrix: its gradients need fewer copies."""
-    y = linear(x.reshape(-1, x.shape[-1]), weight, bias)
-    return y.reshape(*x.shape[:-1], y.shape[-1])
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def standardize(x: JaxArray, is_centered: bool, eps: float) -> JaxArray:
     """Center x if asked, and divide by the root of mean square + eps: (..., D).
@@ -89,62 +81,6 @@ def _standardize_backward(
 
 
 standardize.defvjp(_standardize, _standardize_backward)
-
-
-def normalize(config: Config, x: JaxArray, params: Params) -> JaxArray:
-    """The layer norm or RMS norm of x (..., D): see model/norms.py."""
-    y = standardize(wide(x), config.norm == "layer", config.eps)
-    y = y * params["gamma"] if "gamma" in params else y
-    y = y + params["beta"] if "beta" in params else y
-    return y.astype(x.dtype)
-
-
-def feed_forward(
-    x: JaxArray,
-    params: Params,
-    activation: str,
-    see: See = see_nothing,
-    linear: Linear = linear,
-    limit: float = 0.0,
-) -> JaxArray:
-    """activation(x W1 + b1) W2 + b2, gated by x W3 + b3 if given.
-
-    x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> (..., D)
-    """
-    hidden = see("hidden", linear(x, params["w1"], params.get("b1")))
-    inner = see("activated", ACTIVATIONS[activation](jnp.minimum(hidden, limit) if limit else hidden))
-    if "w3" in params:
-        side = see("linear", linear(x, params["w3"], params.get("b3")))
-        inner = see("gated", inner * (1 + jnp.clip(side, -limit, limit) if limit else side))
-    return see("output", linear(inner, params.get("w2"), params.get("b2")))
-
-
-def normalize_heads(x: JaxArray, params: Params, letter: str, heads: int, norm: QueryKeyNorm) -> JaxArray:
-    """Normalize projected queries or keys: see model/attention.py. (..., T, H*K) -> (..., T, H*K)"""
-    rows = x if norm.scope == "projection" else x.reshape(*x.shape[:-1], heads, -1)
-    y = standardize(wide(rows), norm.kind == "layer", norm.eps)
-    if f"gamma_{letter}" in params:
-        y = y * params[f"gamma_{letter}"].reshape(-1, rows.shape[-1])
-    if f"beta_{letter}" in params:
-        y = y + params[f"beta_{letter}"].reshape(-1, rows.shape[-1])
-    return y.reshape(x.shape).astype(x.dtype)
-
-
-def route(logits: JaxArray, config: ExpertConfig, correction: JaxArray | None) -> tuple[JaxArray, JaxArray]:
-    """The chosen experts of every token and their gates: see model/experts.py. (T, E) -> (T, k), (T, k)"""
-    logits = wide(logits)
-    scores = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}.get(config.score, lambda x: x)(logits)
-    choice = scores if correction is None else scores + correction
-    if config.groups > 1:
-        groups = choice.reshape(len(choice), config.groups, -1)
-        best = jax.lax.top_k(groups, config.group_best)[0].sum(axis=-1)
-        kept = jax.nn.one_hot(jax.lax.top_k(best, config.chosen_groups)[1], config.groups).sum(axis=1)
-        choice = jnp.where(kept[..., None] > 0, groups, -jnp.inf).reshape(choice.shape)
-    chosen = jax.lax.top_k(choice, config.chosen)[1]
-    gates = jnp.take_along_axis(scores, chosen, axis=-1)
-    gates = jax.nn.softmax(gates) if config.score == "chosen" else gates
-    gates = gates / (gates.sum(axis=-1, keepdims=True) + 1e-20) if config.renormalizes else gates
-    return chosen, gates * config.scale
 
 
 def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray, interleaved: bool = False) -> JaxArray:
@@ -177,62 +113,14 @@ def interpolate_positions(
     return jnp.concatenate([table[:first], points.reshape(new_rows * new_columns, -1)])
 
 
-def head_logits(
-    config: Config, params: Mapping[str, Params], x: JaxArray, real: JaxArray | None, see: See = see_nothing
-) -> JaxArray:
-    """The logits of hidden states: see model/output_head.py.
-
-    x (..., T, D), real (..., T) which tokens are no padding -> (..., T, N), or (..., C) for classes of the whole
-    """
-    if config.is_head_pooled:
-        x = pool_head(config, params, x, real, see)
-    if config.transform:
-        dense = ACTIVATIONS[config.head_activation or config.activation]
-        x = see("head.dense", dense(linear(x, params["head.dense"]["w"], params["head.dense"].get("b"))))
-        if config.head_norm:
-            x = see("head.norm", normalize(config, x, params.get("head.norm", {})))
-    x = x * jnp.asarray(config.logit_scale, x.dtype) if config.logit_scale != 1 else x
-    head = params["head"]
-    is_single = x.dtype == jnp.float16 and jax.default_backend() == "cpu"  # whose products have no wider result
-    x = wide(x) if is_single else x
-    rows = jnp.matmul(x, head["w"], preferred_element_type=wide(x).dtype)
-    rows = rows + head["b"] if "b" in head else rows
-    if config.logit_softcap:
-        rows = config.logit_softcap * jnp.tanh(rows / config.logit_softcap)
-    return see("logits", rows[..., 0, :] if config.is_head_pooled else rows)
-
-
-def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: JaxArray | None, see: See) -> JaxArray:
-    """Pool for a head of whole texts: x (..., T, D), real (..., T) -> (..., 1, D)."""
-    if config.pooling == "pooler":
-        return pool_first(params, x, see)[..., None, :]
-    if config.pooling == "first":
-        return x[..., :1, :]
-    if config.patches and config.pooling == "patches":
-        rest = x[..., config.patches.before :, :].mean(axis=-2, keepdims=True)
-        return jnp.concatenate([x[..., :1, :], rest], axis=-1)
-    real = jnp.ones(x.shape[:-1], bool) if real is None else real
-    mean = mean_pool(x, real)[..., None, :]
-    if config.pooling == "mean":
-        return mean
-    last = jnp.take_along_axis(x, last_tokens(real)[..., None, None], axis=-2)
-    if config.pooling == "last":
-        return last
-    largest = jnp.where(real[..., None], x, -jnp.inf).max(axis=-2, keepdims=True)
-    return jnp.concatenate([last, largest, mean], axis=-1)
-
-
-def pool_first(params: Mapping[str, Params], x: JaxArray, see: See = see_nothing) -> JaxArray:
-    """tanh(x w + b) of the first token: x (..., T, D) -> (..., D)."""
-    return see("pooler", jnp.tanh(linear(x[..., 0, :], params["pooler"]["w"], params["pooler"].get("b"))))
-
-
-def softmax_rows(scores: JaxArray) -> JaxArray:
-    """Softmax of each row; a row of only -inf has weights of zero: see model/softmax.py."""
+def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
+    """Softmax and log-sum-exp of rows (..., S); zeros for a row of only -inf."""
     top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
-    exponentials = jnp.exp(scores - jnp.where(jnp.isneginf(top), 0, top))
+    top = jnp.where(jnp.isneginf(top), 0, top)
+    exponentials = jnp.exp(scores - top)
     total = exponentials.sum(axis=-1, keepdims=True)
-    return exponentials / jnp.where(total == 0, 1, total)
+    weights = exponentials / jnp.where(total == 0, 1, total)
+    return weights, (top + jnp.log(total))[..., 0]
 
 
 def choose_experts(logits: JaxArray, config: ExpertConfig, correction: JaxArray | None) -> JaxArray:
@@ -321,13 +209,24 @@ def convolve(frames: JaxArray, params: Params, cut: ConvolutionLayer) -> JaxArra
     return y + params["b"] if "b" in params else y
 
 
+def multiply_rows(x: JaxArray, weight: JaxArray, convert: Convert) -> JaxArray:
+    """x W with all tokens as rows of one matrix: its gradients need fewer copies."""
+    return (x.reshape(-1, x.shape[-1]) @ convert(weight)).reshape(*x.shape[:-1], weight.shape[-1])
+
+
+def multiply_wide(x: JaxArray, weight: JaxArray, convert: Convert) -> JaxArray:
+    """x W in float32 at least."""
+    is_single = x.dtype == jnp.float16 and jax.default_backend() == "cpu"  # whose products have no wider result
+    return jnp.matmul(wide(x) if is_single else x, convert(weight), preferred_element_type=wide(x).dtype)
+
+
 JAX = Functions(
     xp=jnp,
     activations=ACTIVATIONS,
     multiply=lambda x, weight, convert: x @ convert(weight),
     contiguous=lambda x: x,
-    softmax=softmax_rows,
-    log_sum_exp=lambda scores: jax.nn.logsumexp(scores, axis=-1),
+    softmax=lambda scores: softmax(scores)[0],
+    log_sum_exp=lambda scores: softmax(scores)[1],
     rotate=rotate,
     relative_scores=relative_scores,
     t5_bias=lambda buckets, table: jnp.moveaxis(table[buckets], -1, 0),
@@ -337,3 +236,4 @@ JAX = Functions(
     pool=pool,
     convolve=convolve,
 )
+JAX_ROWS = JAX._replace(multiply=multiply_rows)

@@ -1,7 +1,7 @@
 """A pass and its parts: hooks, precision, caches, and which inputs are batches."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,59 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnkit.backends.jax.attention_kernels import Kernel, dense_attention
-from attnkit.backends.jax.formulas import JaxArray, Linear, Params, See, linear, see_nothing
+from attnkit.backends.jax.formulas import JAX, JaxArray, Params, See, see_nothing
 from attnkit.backends.jax.inputs import Sizes, fill
-from attnkit.backends.jax.mesh import stored_parameters
 from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
 from attnkit.model.config import Config, Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dense_attention import query_positions
 from attnkit.model.dtypes import Array, DType, cast, is_float, working
-from attnkit.model.experts import NAMES as MIXTURE
-from attnkit.model.hooks import no_hook, summary_names
-from attnkit.model.intermediates import STEPS
-from attnkit.model.intermediates import step_names as names_of
+from attnkit.model.graph.functions import Functions
+from attnkit.model.graph.models import is_traced
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.recurrent_cells import State, map_state
-from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.recurrent_model import keep_state
 from attnkit.model.softmax import log_sum_exp
-
-
-def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iterator[str]:
-    """The names of the intermediates of a step, in the order of a pass."""
-    parts: tuple[str, ...] = ()
-    if step.op == "attend":
-        has_relative = config.positions.relative == "disentangled" and step.layer.endswith(".self")
-        has_norm = config.attention_rules[step.layer].norm is not None
-        normed = ("q_normed", "k_normed") * has_norm
-        if latent := config.attention_rules[step.layer].latent:
-            normed = (*("q_latent",) * bool(latent.query_rank), "kv_latent", "k_rotary")
-        parts = (*normed, *("relative",) * has_relative, *STEPS, *summary_names(summary), "output")
-    elif step.op == "ffn":
-        plain = names_of("ffn")[: 4 if is_gated else 2]
-        parts = (*(MIXTURE if config.mixture(step.layer) else plain), "output")
-    else:
-        yield step.layer
-    yield from (f"{step.layer}.{part}" for part in (*parts, *("residual",) * bool(step.adds_residual)))
-
-
-def head_names(config: Config) -> list[str]:
-    """The names of the intermediates of a head, in the order of a pass."""
-    transform = ["head.dense", *["head.norm"] * config.head_norm] if config.transform else []
-    return [*["pooler"] * (config.is_head_pooled and config.pooling == "pooler"), *transform, "logits"]
-
-
-def is_seen(model: Model, steps: Sequence[Step], context: Context) -> bool:
-    """Whether the hook of a context reads any intermediate; it is asked for all."""
-    if context.hook is no_hook or isinstance(model.config, RecurrentConfig):
-        return context.hook is not no_hook
-    hooks = []
-    for step in steps:
-        is_gated = step.op == "ffn" and "w3" in stored_parameters(model.params, step.layer)
-        hooks += [context.hook(name) for name in step_names(model.config, step, is_gated, context.weights)]
-    return any(hook is not None for hook in hooks)
 
 
 def hook_of_arrays(context: Context, dtype: DType) -> See:
@@ -89,7 +50,7 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
         return x
 
     def visit(name: str, x: JaxArray) -> JaxArray:
-        function = context.hook(name)
+        function = context.hook(name) if is_traced(name) else None
         if function is None:
             return x
         array = to_numpy(x)
@@ -114,7 +75,7 @@ class Pass:
     see      reads and may replace every intermediate
     drop     (layer, x) -> x with dropout
     layout   places hidden states on devices
-    linear   of every layer: x W + b
+    functions  of the values of nodes
     caches   attention layer -> keys and values of all places of a cache; layers of self-attention write to them.
              Recurrent layer -> its first state, and after the pass its last
     capacity  places of the caches, None if there are none
@@ -128,10 +89,15 @@ class Pass:
     see: See = see_nothing
     drop: Callable[[str, JaxArray], JaxArray] = lambda layer, x: x
     layout: Callable[[JaxArray], JaxArray] = lambda x: x
-    linear: Linear = linear
+    functions: Functions = JAX
     caches: Caches = field(default_factory=dict)
     capacity: int | None = None
     is_start: bool = False
+
+    @property
+    def core(self) -> Model:
+        """The model, with its parameters on devices."""
+        return Model(self.config, self.params)
 
     def see_in(self, layer: str) -> See:
         """The function that reads the intermediates of one layer."""

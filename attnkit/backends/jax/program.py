@@ -1,37 +1,38 @@
 """The steps of a configuration as one function, which JAX compiles and splits.
 
-The steps are those of model/config.py, and what each computes is what model/transformer.py says.
+The steps are those of model/config.py. What they compute is what their nodes of model/graph do, by the same functions;
+attention, positions and recurrent layers have kernels, whose formulas are those of model/transformer.py.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attnkit.backends.jax.attention_kernels import Rules, dense_attention, score_function
 from attnkit.backends.jax.formulas import (
     JaxArray,
-    Params,
     See,
-    feed_forward,
-    interpolate_positions,
-    linear,
-    normalize,
-    normalize_heads,
-    rotate,
-    route,
-    standardize,
+    multiply_wide,
+    position_encoding,
+    relative_scores,
+    see_nothing,
     wide,
 )
 from attnkit.backends.jax.passes import Pair, Pass
 from attnkit.backends.jax.recurrence import attend_and_recur, recur
 from attnkit.model.config import AttentionRules, Step, parse_layer_name
-from attnkit.model.head_views import merge_heads, view_heads
+from attnkit.model.context import Context
+from attnkit.model.dtypes import is_float
+from attnkit.model.graph.head import build_head
+from attnkit.model.graph.kinds import BUILDERS, KINDS
+from attnkit.model.graph.nodes import Inputs, Node, Place, Scope
 from attnkit.model.linear import scaled
-from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.scores import SCORES
-from attnkit.model.transformer import changed_grid
+from attnkit.model.transformer import disentangled_positions
 
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
@@ -42,7 +43,7 @@ def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
             x, saved = saved, x
         before = x
         saved = x if step.saves_residual else saved
-        x = scaled(run.drop(step.layer, OPERATORS[step.op](run, step.layer, x)), step.scale)
+        x = scaled(run.drop(step.layer, KERNELS.get(step.op, apply_nodes)(run, step, x)), step.scale)
         if step.adds_residual == "concat":
             x = run.see(f"{step.layer}.concat", jnp.concatenate([x, before], axis=-1))
         elif step.adds_residual:
@@ -51,100 +52,113 @@ def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
     return x
 
 
-def embed_tokens(run: Pass, layer: str, ids: JaxArray) -> JaxArray:
-    """Embed ids and their segments, scaled, or the patches of an image."""
-    config, params = run.config, run.params[layer]
-    if config.patches:
-        cut = config.patches
-        rows = linear(
-            extract_patches(cut.covered(ids), cut.patch_height, cut.patch_width), params["w"], params.get("b")
-        )
-        lead = [jnp.atleast_2d(params[name]) for name in ("cls", "registers") if name in params]
-        first = [jnp.broadcast_to(one, (*rows.shape[:-2], *one.shape)) for one in lead]
-        return run.see(layer, jnp.concatenate([*first, rows], axis=-2))
-    x = params["table"][ids]
-    x = x * jnp.asarray(config.embed_scale, x.dtype) if config.embed_scale != 1 else x
-    return run.see(layer, x + params["types"][run.inputs["types"]] if "types" in params else x)
+class Nodes(NamedTuple):
+    """The nodes of one step or of a head in a pass, whose values are computed from the arrays of sites.
+
+    The sizes and roots that builders read are of no account here: shapes are those of the arrays.
+    """
+
+    run: Pass
+    inputs: Inputs
+    nodes: Mapping[str, Node]
+
+    @classmethod
+    def of_step(cls, run: Pass, step: Step, x: JaxArray) -> "Nodes":
+        inputs = shape_inputs(run, x)
+        place = Place(run.core, inputs, step, "x", "memory", 1, x.shape[-2] if x.ndim > 1 else 1)
+        return cls(run, inputs, {node.site: node for node in BUILDERS[step.op](place)})
+
+    @classmethod
+    def of_head(cls, run: Pass, x: JaxArray, real: JaxArray | None) -> "Nodes":
+        inputs = replace(shape_inputs(run, x), mask=real, target_mask=real)
+        return cls(run, inputs, {node.site: node for node in build_head(run.core, inputs, "x")})
+
+    def evaluate(self, site: str, known: dict[str, JaxArray]) -> JaxArray:
+        """Compute a site from known ones, which are added to, and show each to the pass."""
+        if site not in known:
+            node = self.nodes[site]
+            known[site] = self.run.see(site, self.apply(node, [self.evaluate(one, known) for one in node.inputs]))
+        return known[site]
+
+    def apply(self, node: Node, arrays: Sequence[JaxArray]) -> JaxArray:
+        """Compute a node; statistics and logits in float32 at least, whatever the rest is computed in."""
+        functions = self.run.functions._replace(multiply=multiply_wide) if node.kind == "logits" else self.run.functions
+        inputs = [wide(one) if node.kind in WIDE and is_float(one.dtype) else one for one in arrays]
+        value = KINDS[node.kind].value(Scope(self.run.core, self.inputs, node, "", functions), *inputs)
+        return value.astype(arrays[0].dtype) if node.kind in WIDE else value
 
 
-def add_positions(run: Pass, layer: str, x: JaxArray) -> JaxArray:
+WIDE = ("norm", "norm of heads", "norm of channels", "gates")
+
+
+def shape_inputs(run: Pass, x: JaxArray) -> Inputs:
+    """What builders read of the inputs of a pass: segments, and the shape of an image or a sound."""
+    tokens, cut, grid = np.broadcast_to(0, (1, 1)), run.config.patches, run.inputs.get("grid")
+    image = None
+    if cut and grid:
+        image = np.broadcast_to(0, (1, cut.channels, grid[0] * cut.patch_height, grid[1] * cut.patch_width))
+    features = np.broadcast_to(0, (1, 1 << 20, 1)) if run.config.sound else None  # so long that no window is too large
+    return Inputs(ids=tokens, target=tokens, types=run.inputs.get("types"), image=image, features=features)
+
+
+def apply_nodes(run: Pass, step: Step, x: JaxArray) -> JaxArray:
+    """The result of a step whose nodes XLA fuses well: x (..., T, D) -> (..., T, D)."""
+    nodes = Nodes.of_step(run, step, x)
+    return nodes.evaluate([*nodes.nodes][-1], {"x": x})
+
+
+def compute_head(run: Pass, site: str, x: JaxArray, real: JaxArray | None = None) -> JaxArray:
+    """A site of the head, "logits" or "pooler", of hidden states.
+
+    x (..., T, D), real (..., T) which tokens are no padding -> (..., T, N), or (..., C) for classes of the whole
+    """
+    return Nodes.of_head(run, x, real).evaluate(site, {"x": x})
+
+
+def add_positions(run: Pass, step: Step, x: JaxArray) -> JaxArray:
     """Add learned or sinusoidal positions to x (..., T, D)."""
     if "sinusoids" in run.inputs:
-        return run.see(layer, x + run.inputs["sinusoids"].astype(x.dtype))
-    table, positions = run.params[layer]["table"], run.config.positions
-    cut, grids = run.config.patches, changed_grid(run.config, run.inputs.get("grid"))
-    if cut and grids:
-        table = interpolate_positions(table, *grids, antialias=cut.antialias)
-    if cut and cut.registers:
-        table = jnp.insert(table, 1, jnp.zeros((cut.registers, 1), table.dtype), axis=0)
-    return run.see(layer, x + table[run.inputs["positions"] + positions.first])
+        return run.see(step.layer, x + run.inputs["sinusoids"].astype(x.dtype))
+    rows = position_encoding(run.core, step.layer, x, None, run.inputs.get("grid"))
+    return run.see(step.layer, x + rows(run.inputs["positions"]))
 
 
-def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
-    """Attention of a layer to x, or to the memory: x (..., T, D) -> (..., T, D)."""
-    config, params, see = run.config, run.params.get(layer, {}), run.see_in(layer)
-    attention = config.attention_rules[layer]
-    is_cross = attention.is_cross
-    rotary: Pair | None = run.inputs[attention.rotation] if attention.rotation else None
-    source = run.inputs["memory"] if is_cross and layer not in run.caches else x
+def attend_layer(run: Pass, step: Step, x: JaxArray) -> JaxArray:
+    """Attention of a layer to x, or to the memory: x (..., T, D) -> (..., T, D).
 
-    def project(x: JaxArray, letter: str) -> JaxArray:
-        count = attention.heads if letter == "q" else attention.kv_heads
-        y = run.linear(x, params.get(f"w{letter}"), params.get(f"b{letter}"))
-        if attention.norm and letter != "v":
-            y = normalize_heads(y, params, letter, count, attention.norm)
-            split = see(f"{letter}_normed", view_heads(y, count))
-        else:
-            split = view_heads(y, count)
-        split = jnp.clip(split, -attention.clip, attention.clip) if attention.clip else split
-        return split if rotary is None or letter == "v" else rotate(split, *rotary, attention.interleaved)
-
+    What comes before and after the scores are nodes; these are computed by a kernel.
+    """
+    layer, config, see = step.layer, run.config, run.see_in(step.layer)
+    params, attention = run.params.get(layer, {}), config.attention_rules[layer]
+    is_cross, nodes = attention.is_cross, Nodes.of_step(run, step, x)
+    if attention.rotation:
+        angles = run.inputs[attention.rotation]
+        turned = {site: node.change(angles=angles) for site, node in nodes.nodes.items() if "times" in node.options}
+        nodes = nodes._replace(nodes={**nodes.nodes, **turned})
+    known = {"x": x} if is_cross and layer in run.caches else {"x": x, "memory": run.inputs.get("memory", x)}
+    projected = nodes._replace(run=replace(run, see=without(run.see, layer, "qkv")))
     if attention.latent is not None:
-        q, k, v = project_latent(run, params, attention, x, rotary, see)
-        stored = store(run, layer, k, v)
-        k, v = (k, v) if run.is_start else stored
-    elif is_cross and layer in run.caches:
+        projected.evaluate(f"{layer}.q", known)  # first, as NumPy names its intermediates
+    if is_cross and layer in run.caches:
         k, v = run.caches[layer]
     else:
-        k, v = (project(source, letter) for letter in "kv")
+        k, v = (projected.evaluate(f"{layer}.{letter}", known) for letter in "kv")
         stored = store(run, layer, k, v)
         k, v = (k, v) if run.is_start else stored
-    q = project(x, "q") if attention.latent is None else q
+    q = projected.evaluate(f"{layer}.q", known)
     rules = make_rules(run, layer, attention, q, k)
     q, k, v = see("q", q), see("k", k), see("v", v)
     if SCORES[config.score].parameters:
         heads = dense_attention(q, k, v, rules, see, score_function(config.score, params))
     else:
         heads = run.kernel(q, k, v, rules, see)
-    return see("output", run.linear(merge_heads(heads), params.get("wo"), params.get("bo")))
+    return nodes.evaluate(f"{layer}.output", {f"{layer}.heads": heads})
 
 
-def project_latent(
-    run: Pass, params: Params, attention: AttentionRules, x: JaxArray, rotary: Pair | None, see: See
-) -> tuple[JaxArray, JaxArray, JaxArray]:
-    """Queries, keys and values of latent attention: see model/latent.py. (..., T, D) -> (..., H, T, K), …"""
-    config = attention.latent
-    assert config is not None
-
-    def project(x: JaxArray, name: str) -> JaxArray:
-        return run.linear(x, params[f"w{name}"], params.get(f"b{name}"))
-
-    def normalized(name: str) -> JaxArray:
-        y = standardize(wide(project(x, name)), False, config.eps) * params[f"gamma_{name}"]
-        return see(name, y.astype(x.dtype))
-
-    def rotate_end(y: JaxArray) -> JaxArray:
-        if rotary is None:
-            return y
-        turned = rotate(y[..., config.content :], *rotary, attention.interleaved)
-        return jnp.concatenate([y[..., : config.content], turned], axis=-1)
-
-    source = normalized("q_latent") if config.query_rank else x
-    latent, shared = normalized("kv_latent"), see("k_rotary", project(x, "k_rotary"))
-    q = view_heads(project(source, "q"), attention.heads)
-    k, v = (view_heads(project(latent, letter), attention.heads) for letter in "kv")
-    shared = jnp.broadcast_to(shared[..., None, :, :], (*k.shape[:-1], shared.shape[-1]))
-    return rotate_end(q), rotate_end(jnp.concatenate([k, shared], axis=-1)), v
+def without(see: See, layer: str, letters: str) -> See:
+    """A function that sees all intermediates but queries, keys and values, which caches add to."""
+    hidden = {f"{layer}.{letter}" for letter in letters}
+    return see if see is see_nothing else lambda name, x: x if name in hidden else see(name, x)
 
 
 def store(run: Pass, layer: str, k: JaxArray, v: JaxArray) -> Pair:
@@ -184,75 +198,24 @@ def make_rules(run: Pass, layer: str, attention: AttentionRules, q: JaxArray, k:
     if attention.relative == "t5":
         return rules._replace(distances=run.params[f"{attention.stack}.bias"]["table"][inputs["buckets"]])
     if attention.relative == "disentangled":
-        scores = run.see(f"{layer}.relative", relative_scores(run, layer, q, k) * attention.factor)
+        scores = run.see(f"{layer}.relative", relative_scores_of(run, layer, q, k) * attention.factor)
         return rules._replace(bias=scores if rules.bias is None else scores + rules.bias)
     return rules
 
 
-def relative_scores(run: Pass, layer: str, q: JaxArray, k: JaxArray) -> JaxArray:
+def relative_scores_of(run: Pass, layer: str, q: JaxArray, k: JaxArray) -> JaxArray:
     """The scores of queries and keys by their distances: see model/relative.py."""
-    config, (name, number, _) = run.config, parse_layer_name(layer)
-    positions, shared = config.positions, run.params[f"{name}.relative"]
-    own = run.params[layer if positions.shares_projections else f"{name}.{number}.relative"]
-    table = shared["table"]
-    rows = normalize(config, table, shared) if "gamma" in shared else table
-    letters = {"c2p": "k", "p2c": "q"}
-    used = [f"{kind}{letters[term]}" for term in positions.terms for kind in "wb"]
-    return distance_scores(q, k, rows, run.inputs["places"], {name: own[name] for name in used if name in own})
+    relative = disentangled_positions(run.core, layer, 1, Context())
+    return relative_scores(q, k, relative._replace(places=run.inputs["places"]))
 
 
-def distance_scores(q: JaxArray, k: JaxArray, rows: JaxArray, places: JaxArray, params: Params) -> JaxArray:
-    """The scores of queries and of keys with the rows of a table of distances.
+Operator = Callable[[Pass, Step, JaxArray], JaxArray]
 
-    q (..., H, T, K), k (..., H, S, K), rows (R, D), places (T, S); wk, wq (D, H*K), bk, bq -> (..., H, T, S)
-    """
-    total = jnp.zeros((), wide(q).dtype)
-    for x, letter, index in ((q, "k", places), (k, "q", places.T)):
-        if f"w{letter}" in params:
-            table = view_heads(linear(rows, params[f"w{letter}"], params.get(f"b{letter}")), q.shape[-3])  # (H, R, K)
-            scores = wide(x @ jnp.swapaxes(table, -1, -2))  # (..., H, T, R)
-            part = jnp.take_along_axis(scores, index.reshape((1,) * (scores.ndim - 2) + index.shape), axis=-1)
-            total = total + (part if letter == "k" else jnp.swapaxes(part, -1, -2))
-    return total
-
-
-def transform(run: Pass, layer: str, x: JaxArray) -> JaxArray:
-    """The feed-forward network of a layer, or its mixture of experts: x (..., T, D) -> (..., T, D).
-
-    Every expert computes every token, of which the gates keep what it was chosen for.
-    """
-    config, params, see = run.config, run.params[layer], run.see_in(layer)
-    mixture, limit = config.mixture(layer), config.ffn_limit
-    if mixture is None:
-        return feed_forward(x, params, config.activation, see, run.linear, limit)
-    rows, lead, name = x.reshape(-1, x.shape[-1]), x.shape[:-1], layer.removesuffix(".ffn")
-
-    def by_token(part: str, array: JaxArray) -> JaxArray:
-        return see(part, array.reshape(*lead, -1)).reshape(array.shape)
-
-    logits = by_token("router", linear(rows, params["router"], params.get("router_bias")))
-    chosen, gates = route(logits, mixture, params.get("correction"))
-    chosen, gates = by_token("chosen", chosen), by_token("gates", gates.astype(x.dtype))
-    y = jnp.zeros_like(rows)
-    options: Any = {"activation": config.activation, "linear": run.linear, "limit": limit}
-    for number in range(mixture.count):
-        gate = jnp.where(chosen == number, gates, 0).sum(axis=-1, keepdims=True)
-        part = feed_forward(rows, run.params[f"{name}.expert.{number}"], **options)
-        y = y + jnp.where(gate == 0, 0, gate * part)
-    if mixture.shared:
-        part = feed_forward(rows, run.params[f"{name}.shared"], **options)
-        y = y + (part * jax.nn.sigmoid(rows @ params["shared_gate"]) if "shared_gate" in params else part)
-    return see("output", y.reshape(x.shape))
-
-
-Operator = Callable[[Pass, str, JaxArray], JaxArray]
-
-OPERATORS: dict[str, Operator] = {
-    "embed": embed_tokens,
+# operation of a step -> its kernel; the others are computed by their nodes
+KERNELS: dict[str, Operator] = {
     "posenc": add_positions,
-    "layernorm": lambda run, layer, x: run.see(layer, normalize(run.config, x, run.params.get(layer, {}))),
     "attend": attend_layer,
-    "ffn": lambda run, layer, x: transform(run, layer, x),
-    "linear": lambda run, layer, x: run.see(layer, run.linear(x, run.params[layer]["w"], run.params[layer].get("b"))),
-    "rnn": lambda run, layer, x: (recur if parse_layer_name(layer)[1] is not None else attend_and_recur)(run, layer, x),
+    "rnn": lambda run, step, x: (recur if parse_layer_name(step.layer)[1] is not None else attend_and_recur)(
+        run, step.layer, x
+    ),
 }

@@ -17,24 +17,26 @@ from attnkit.backends.jax.attention_kernels import (
     ring_attention,
     score_function,
 )
-from attnkit.backends.jax.formulas import JaxArray, linear, normalize, normalize_heads, rotate, wide
+from attnkit.backends.jax.formulas import JaxArray, linear, relative_scores, rotate, wide
 from attnkit.backends.jax.inputs import fill, mask_arrays, round_up
 from attnkit.backends.jax.mesh import put
-from attnkit.backends.jax.passes import precision
+from attnkit.backends.jax.passes import Pass, precision
 from attnkit.backends.jax.processes import to_numpy
-from attnkit.backends.jax.program import distance_scores
+from attnkit.backends.jax.program import Nodes
 from attnkit.errors import DataError, UsageError
 from attnkit.model.attention import cast_intermediates, check_parameters, find_score, prepend_past, with_sinks
 from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.config import Config
 from attnkit.model.dense_attention import AttentionOptions, MultiHeadOptions, broadcast_mask, query_positions
 from attnkit.model.dtypes import Array, output_dtype, working
+from attnkit.model.graph.nodes import Inputs, Node
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import summary_names
 from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.linear import check_inner
 from attnkit.model.masks import padding_mask
+from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.scores import dot
 
 PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))
@@ -99,8 +101,8 @@ def project(
         if options.norm and letter != "v":
             own = {one: jnp.asarray(array, x.dtype) for one, array in params.items() if one.endswith(f"_{letter}")}
             count = heads if letter == "q" else groups
-            y = normalize_heads(y, own, letter, count, options.norm)
-            normed[f"{letter}_normed"] = view_heads(y, count)
+            split = normalize_heads(y, own, letter, count, options.norm)
+            normed[f"{letter}_normed"], y = split, merge_heads(split)
         parts.append(jnp.clip(y, -options.clip, options.clip) if options.clip else y)
     has_dots = options.score in ("scaled-dot", "dot")
     check_shapes(*parts, trailing=2, same_width=heads == groups and has_dots)
@@ -109,6 +111,15 @@ def project(
         return split
     cos, sin = (jnp.asarray(x, wide(split[0]).dtype) for x in rotary)
     return [*(rotate(x, cos, sin, options.interleaved) for x in split[:2]), split[2]]
+
+
+def normalize_heads(
+    x: JaxArray, params: Mapping[str, JaxArray], letter: str, heads: int, norm: QueryKeyNorm
+) -> JaxArray:
+    """Normalize projected queries or keys: (..., T, H*K) -> (..., H, T, K)."""
+    run = Pass(Config("", heads), {"": params}, {})
+    options = {"names": (f"gamma_{letter}", f"beta_{letter}"), "heads": heads, "norm": norm}
+    return Nodes(run, Inputs(), {}).apply(Node("", "norm of heads", (), (), options=options), [x])
 
 
 def check_linear(x: Any, params: Mapping[str, Array], names: tuple[str, str, str]) -> None:
@@ -235,9 +246,6 @@ def distance_bias(options: MultiHeadOptions, q: JaxArray, k: JaxArray) -> Array:
     relative: Any = options.relative
     parts = {name: jnp.asarray(x, q.dtype) for name, x in relative._asdict().items()
              if x is not None and name not in ("places", "eps")}  # fmt: skip
-    config = Config("", parts["table"].shape[-1], eps=relative.eps)
-    rows = normalize(config, parts["table"], parts) if "gamma" in parts else parts["table"]
-    projections = {name: parts[name] for name in ("wk", "bk", "wq", "bq") if name in parts}
-    scores = distance_scores(q, k, rows, jnp.asarray(relative.places, jnp.int32), projections)
+    scores = relative_scores(q, k, relative._replace(**parts, places=jnp.asarray(relative.places, jnp.int32)))
     bias = np.asarray(scores * options.scale_for(q.shape[-1]))
     return bias if options.bias is None else bias + options.bias

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnkit.backends.jax.attention_kernels import projected_scores, softmax
-from attnkit.backends.jax.formulas import JaxArray, feed_forward, linear, see_nothing, wide
+from attnkit.backends.jax.attention_kernels import projected_scores
+from attnkit.backends.jax.formulas import JaxArray, linear, see_nothing, softmax, wide
 from attnkit.backends.jax.passes import Pass
 from attnkit.errors import DataError
 from attnkit.model.config import parse_layer_name
@@ -184,7 +184,12 @@ def attend_token(
     return visit(f"{CROSS}.output", (weights.astype(memory.dtype)[:, None] @ attended.memory)[:, 0])
 
 
-JAX_TOKENS = TokenFunctions(attend_token, lambda x, params: feed_forward(x, params, "tanh"), jnp.concatenate)
+def read_out(x: JaxArray, params: Parameters) -> JaxArray:
+    """The network of a readout: tanh(x W1 + b1) W2 + b2."""
+    return linear(jnp.tanh(linear(x, params["w1"], params.get("b1"))), params.get("w2"), params.get("b2"))
+
+
+JAX_TOKENS = TokenFunctions(attend_token, read_out, jnp.concatenate)
 
 
 def find_attended(run: Pass, decoder: AttentiveDecoder) -> Attended:

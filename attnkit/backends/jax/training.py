@@ -18,7 +18,7 @@ from attnkit.backends.jax.inputs import BATCHED, prepare_inputs, round_up
 from attnkit.backends.jax.mesh import PlacedParameters, assemble, check_mesh, put
 from attnkit.backends.jax.passes import Pass, precision
 from attnkit.backends.jax.processes import to_numpy
-from attnkit.backends.jax.program import run_steps
+from attnkit.backends.jax.program import compute_head, run_steps
 from attnkit.backends.jax.recurrence import last_states
 from attnkit.model.backward.recorded_steps import dropout_layers
 from attnkit.model.backward.tape import Dropout
@@ -338,7 +338,7 @@ class JaxTrainState:
         kind = self._kind()
         params = assemble(self._views, {name: x.astype(kind) for name, x in parameters.items()}, self._layers)
         is_whole = engine.mesh is None or engine.mesh.shape["seq"] == 1  # no text is split
-        linear = formulas.linear_rows if is_whole else formulas.linear
+        functions = formulas.JAX_ROWS if is_whole else formulas.JAX
         for place, factor in placed.parts["weights"].items():
             layer, _, parameter = place.rpartition(".")
             params[layer] |= {parameter: params[layer][parameter] * factor[0].astype(kind)}
@@ -352,12 +352,12 @@ class JaxTrainState:
         for name, steps in self._steps.items():
             inputs = {**placed.shared[name], **placed.parts["inputs"][name]}
             inputs |= {} if memory is None else {"memory": memory, **states}
-            run = Pass(config, params, inputs, self._kernel(), drop=drop, layout=engine.layout(), linear=linear)
+            run = Pass(config, params, inputs, self._kernel(), drop=drop, layout=engine.layout(), functions=functions)
             memory = run_steps(run, steps, inputs["x"])
             states = last_states(run) if name == "encoder" else {}
             real = inputs["mask"][:, 0, 0] if "mask" in inputs and inputs["mask"].ndim == 4 else inputs.get("real")
         rows = memory.reshape(-1, memory.shape[-1]) if is_whole and not config.is_head_pooled else memory
-        return formulas.head_logits(config, params, rows, real)
+        return compute_head(Pass(config, params, {}), "logits", rows, real)
 
     def _kind(self) -> str:
         return self._engine.compute or str(self._dtype.name)

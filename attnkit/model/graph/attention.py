@@ -106,6 +106,9 @@ def turn_once(scope: Scope, x: Array) -> Array:
 
 def _angles(scope: Scope, width: int) -> tuple[Array, Array]:
     """Cosines and sines of the rotation of a stage."""
+    if (angles := scope.option("angles")) is not None:
+        given: tuple[Array, Array] = angles
+        return given
     rope, where = scope.option("rope"), np.asarray(scope.option("where"))
     if (places := scope.option("places")) is not None:
         cos, sin = grid_angles(places, width, rope)

@@ -41,7 +41,7 @@ class Functions(NamedTuple):
     """
 
     xp: Any
-    activations: Mapping[str, Callable[[Array], Array]]
+    activations: Mapping[str, Any]
     multiply: Callable[[Array, Array, Callable[[Array], Array]], Array]
     contiguous: Callable[[Array], Array]
     softmax: Callable[[Array], Array]

@@ -79,7 +79,8 @@ def scale_and_shift(scope: Scope, y: Array, gamma: Array | None, beta: Array | N
 
 
 def _activate(scope: Scope, x: Array) -> Array:
-    return scope.functions.activations[scope.option("activation")](x)
+    y: Array = scope.functions.activations[scope.option("activation")](x)
+    return y
 
 
 def _undo_activate(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
