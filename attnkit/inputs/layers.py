@@ -203,8 +203,6 @@ def core_model(checkpoint: "Checkpoint") -> "Model":
     """Build the model of a checkpoint, computed by the engine of the run."""
     from attnkit.model import context
 
-    if checkpoint.config.sound and callbacks.current().engine:
-        raise UsageError("numpy computes models of sounds (--engine numpy)", "--engine")
     return context.Model(checkpoint.config, checkpoint.params, callbacks.current().engine)
 
 

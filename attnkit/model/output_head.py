@@ -97,4 +97,4 @@ def pool_by_probe(model: Model, x: Array, hook: Hook = no_hook) -> Array:
     dtype = working(x)
     probe = np.broadcast_to(model.params["vector"]["probe"].astype(dtype), (*x.shape[:-2], 1, x.shape[-1]))
     context = Context(memory=cast(x, dtype), hook=hook)
-    return run(model._replace(engine=None), model.config.plan("vector"), probe, context)[..., 0, :]
+    return run(model, model.config.plan("vector"), probe, context)[..., 0, :]

@@ -5,12 +5,14 @@ between a power of two and the next.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
+from attnkit.model.convolution import find_windows
 from attnkit.model.dense_attention import broadcast_mask
 from attnkit.model.dtypes import Array, is_float
 from attnkit.model.embedding import check_ids
@@ -31,9 +33,9 @@ LEAST = 16  # tokens that a text is padded to at least
 
 
 class Prepared(NamedTuple):
-    """The inputs of a program.
+    """The inputs of a program; those of convolutions are not padded, as their windows would read it.
 
-    x       padded ids (..., T), hidden states (..., T, D), or an image
+    x       padded ids (..., T), hidden states (..., T, D), an image or a sound
     arrays  what `Pass.inputs` holds
     grid    rows and columns of the patches of an image
     rows    texts, and tokens of each, without padding
@@ -96,14 +98,15 @@ def prepare_inputs(model: Model, steps: Sequence[Step], x: Array, context: Conte
     Errors are those of `transformer.run`.
     """
     config, name = model.config, parse_layer_name(steps[0].layer)[0]
-    x, lead, tokens = check_first_input(config, steps[0], x, context)
-    is_image = steps[0].op == "embed" and config.patches is not None
-    width = tokens if is_image else sizes.padded(tokens)
+    x, lead, tokens = check_first_input(config, steps, x, context)
+    sizes = sizes._replace(is_padded=False) if any(step.op == "conv" for step in steps) else sizes
+    is_whole = steps[0].op == "conv" or (steps[0].op == "embed" and config.patches is not None)
+    width = tokens if is_whole else sizes.padded(tokens)
     shape = (*lead, config.stack(name).heads, tokens, context.past + tokens)
     arrays = token_arrays(config, steps, x, (tokens, width), context)
     arrays |= attention_arrays(config, steps, shape, width, context, sizes)
     arrays |= recurrent_arrays(steps, (*lead, tokens), width, context)
-    if not is_image:
+    if not is_whole:
         x = fill(x, -1 if steps[0].op == "embed" else -2, width)
     rows = lead[0] if lead else 1
     if lead and sizes.rows > 1:  # copies of the first text
@@ -180,8 +183,18 @@ def recurrent_arrays(steps: Sequence[Step], shape: tuple[int, ...], width: int, 
     return arrays
 
 
-def check_first_input(config: Config, step: Step, x: Array, context: Context) -> tuple[Array, tuple[int, ...], int]:
+def check_first_input(
+    config: Config, steps: Sequence[Step], x: Array, context: Context
+) -> tuple[Array, tuple[int, ...], int]:
     """Check the first input; return it, the batch shape () or (B,), and its tokens."""
+    step = steps[0]
+    if step.op == "conv":
+        cuts = [config.convolution(one.layer) for one in steps if one.op == "conv"]
+        axis = -1 if cuts[0].reads_samples else -2
+        kernel = np.broadcast_to(0, (cuts[0].filters, cuts[0].inputs // cuts[0].options.groups, cuts[0].size))
+        find_windows(x[..., None] if cuts[0].reads_samples else x, kernel, cuts[0].options)  # its errors
+        tokens = reduce(lambda frames, cut: cut.frames(frames), cuts, x.shape[axis])
+        return x.astype(context.dtype or x.dtype, copy=False), x.shape[:axis], tokens
     if step.op != "embed":
         return x.astype(context.dtype or x.dtype, copy=False), x.shape[:-2], x.shape[-2]
     if config.patches:

@@ -65,8 +65,9 @@ def check_mesh(config: Config, mesh: Mesh | None) -> None:
     if mesh.shape["seq"] > 1 and config.positions.relative == "disentangled":
         problem = f"the scores of a {config.family} model need all keys at once; data and model split it"
         raise UsageError(problem, "--mesh seq")
-    if mesh.shape["seq"] > 1 and config.patches:
-        raise UsageError("an image is not split; data and model split what computes it", "--mesh seq")
+    if mesh.shape["seq"] > 1 and (config.patches or config.sound):
+        whole = "an image" if config.patches else "a sound"
+        raise UsageError(f"{whole} is not split; data and model split what computes it", "--mesh seq")
 
 
 def parameter_spec(config: Config, mesh: Mesh, layer: str, name: str, shape: tuple[int, ...]) -> PartitionSpec:

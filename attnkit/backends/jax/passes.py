@@ -121,6 +121,8 @@ def x_has_rows(first: Step, x: Array, model: Model) -> bool:
     """Whether the input of a first step is a batch."""
     if first.op == "embed":
         return x.ndim == (4 if model.config.patches else 2)
+    if first.op == "conv" and model.config.convolution(first.layer).reads_samples:
+        return x.ndim > 1
     return x.ndim > 2
 
 
