@@ -50,6 +50,17 @@ class Engine(Protocol):
     def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
         """A NextTokenModel with a cache, like `CachedDecoder`."""
 
+    def run_recorded(
+        self, model: "Model", steps: Sequence[Step], x: Array, context: "Context"
+    ) -> tuple[Array, Callable[[Array, Any], Array]]:
+        """`recorded_steps.run_recorded`, and the function that undoes all steps."""
+
+    def head_backward(self, model: "Model", x: Array, grad_output: Array, reverse: Any, mask: Array | None) -> Array:
+        """`whole_models.head_backward`."""
+
+    def pool_first_backward(self, model: "Model", x: Array, grad_output: Array, reverse: Any) -> Array:
+        """`whole_models.pool_first_backward`."""
+
     def train_state(self, model: "Model", **options: Any) -> Any:
         """A model in training, whose parameters stay on the engine."""
 

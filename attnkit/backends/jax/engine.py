@@ -13,10 +13,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from attnkit.backends.jax.attention_kernels import Kernel, Rules, dense_attention, fused_attention, ring_attention
 from attnkit.backends.jax.formulas import JaxArray, See, see_nothing
+from attnkit.backends.jax.gradients import record_head, record_pass
 from attnkit.backends.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
 from attnkit.backends.jax.mesh import (
     PlacedParameters,
-    assemble,
     check_mesh,
     empty_parameters,
     input_spec,
@@ -40,6 +40,7 @@ from attnkit.backends.jax.program import compute_head, run_steps
 from attnkit.backends.jax.record_attention import attend_record
 from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
+from attnkit.model.backward.tape import Reverse, Undo
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dense_attention import MultiHeadOptions
@@ -127,7 +128,7 @@ class JaxEngine:
     def head_logits(self, model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
         """Compute what `output_head.head_logits` does."""
         config, pooled = model.config, model.config.is_head_pooled
-        layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or pooled)]
+        layers = self.head_layers(model)
         dtype = self.compute or str(working(x, *empty_parameters(model.params, "head")).name)
         real = None if mask is None or not pooled else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
         if pooled and config.pooling == "concat":
@@ -155,6 +156,26 @@ class JaxEngine:
             if hook is not no_hook:
                 return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
             return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
+
+    def run_recorded(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> tuple[Array, Undo]:
+        """Run steps as `recorded_steps.run_recorded` does, and prepare to undo them all."""
+        return record_pass(self, model, steps, x, context)
+
+    def head_backward(self, model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None) -> Array:
+        """Compute what `whole_models.head_backward` does."""
+        dtype = self.compute or str(working(x, *empty_parameters(model.params, "head")).name)
+        real = mask if model.config.is_head_pooled else None
+        return record_head(self, model, "logits", x, real, self.head_layers(model), dtype)(grad_output, reverse)
+
+    def pool_first_backward(self, model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
+        """Compute what `whole_models.pool_first_backward` does."""
+        dtype = self.compute or str(working(x, *empty_parameters(model.params, "pooler")).name)
+        return record_head(self, model, "pooler", x, None, ["pooler"], dtype)(grad_output, reverse)
+
+    def head_layers(self, model: Model) -> list[str]:
+        """The layers of the head of a model."""
+        pooled = model.config.is_head_pooled and model.config.pooling == "pooler"
+        return [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or pooled)]
 
     def train_state(self, model: Model, **options: Any) -> JaxTrainState:
         """A model in training, on devices."""
@@ -289,7 +310,7 @@ class JaxEngine:
             whole = self.mesh and NamedSharding(self.mesh, PartitionSpec())
 
             def assembled(arrays: Any, *arguments: Any) -> Any:
-                return compute(assemble(placed.views, arrays, layers), *arguments)
+                return compute(placed.assemble(arrays, layers), *arguments)
 
             shardings = {"out_shardings": (whole, None) if key[0] in ("run", "decode") else whole} if whole else {}
             donated = {"donate_argnums": 3} if key[0] == "decode" else {}  # the caches
@@ -314,10 +335,10 @@ class JaxEngine:
                 model, steps, x, context, Sizes(False, 1, 1, capacity, memory_length(context.cache))
             )
             inputs = {"x": prepared.x, **prepared.arrays}
-            whole = {name: jax.tree.map(lambda one: self._whole(one, dtype), one) for name, one in inputs.items()}
+            whole = {name: jax.tree.map(lambda one: self.whole(one, dtype), one) for name, one in inputs.items()}
             layers = used_layers(model.config, steps, model.params)
             placed = self.placed(model, dtype)
-            params = assemble(placed.views, placed.arrays(layers), layers)
+            params = placed.assemble(placed.arrays(layers), layers)
             run = Pass(model.config, params, whole | {"grid": prepared.grid}, dense_attention, layout=layout)
             run.see, run.capacity = hook_of_arrays(context, result), capacity
             if context.cache is not None:
@@ -326,7 +347,8 @@ class JaxEngine:
             write_caches(context, run.caches, prepared.tokens)
             return to_numpy(y, result)
 
-    def _whole(self, array: Array, dtype: str) -> JaxArray:
+    def whole(self, array: Array, dtype: str) -> JaxArray:
+        """Put an array on devices that all of them hold."""
         kind = dtype if is_float(array.dtype) else bool if array.dtype == bool else np.int32
         return put(array, kind, self.mesh, PartitionSpec())
 
@@ -335,8 +357,8 @@ class JaxEngine:
     ) -> Array:
         """Compute a head one operation after another, with a hook."""
         placed = self.placed(model, dtype)
-        params = assemble(placed.views, placed.arrays(layers), layers)
-        x, real = (None if one is None else self._whole(one, dtype) for one in arguments)
+        params = placed.assemble(placed.arrays(layers), layers)
+        x, real = (None if one is None else self.whole(one, dtype) for one in arguments)
         kind = wide_dtype(dtype)
         return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
 

@@ -151,6 +151,10 @@ class PlacedParameters:
         keys = sorted({key for layer in layers for key, _ in self.views[layer].values()})
         return {key: self._arrays[key] for key in keys}
 
+    def assemble(self, arrays: Mapping[str, JaxArray], layers: Sequence[str]) -> dict[str, dict[str, JaxArray]]:
+        """The parameters of some layers from placed arrays."""
+        return assemble(self.views, arrays, layers)
+
     def _place(self, layer: str, name: str, array: Array) -> tuple[str, bool]:
         """Place a parameter unless it is tied: name of its array, whether transposed."""
         address = array.__array_interface__["data"][0]

@@ -80,6 +80,7 @@ class Pass:
              Recurrent layer -> its first state, and after the pass its last
     capacity  places of the caches, None if there are none
     is_start  whether the caches are empty, so that causal tokens attend to each other alone
+    shows_tokens  whether recurrent layers let `see` read what they compute for each token
     """
 
     config: Config
@@ -93,6 +94,7 @@ class Pass:
     caches: Caches = field(default_factory=dict)
     capacity: int | None = None
     is_start: bool = False
+    shows_tokens: bool = True
 
     @property
     def core(self) -> Model:

@@ -137,6 +137,8 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, 
 
     grad_output (..., T, N), or (..., C) for classes of the whole, x (..., T, D), mask (..., 1, T) -> (..., T, D)
     """
+    if model.engine:
+        return model.engine.head_backward(model, x, grad_output, reverse, mask)
     config, hook = model.config, reverse.hook
     states = pool_head(model, x, no_hook, mask) if config.is_head_pooled else x
     states = last = cast(states, working(states))
@@ -170,6 +172,8 @@ def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reve
 
 def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
     """Undo `pool_first`: grad_output (..., D), x (..., T, D) -> (..., T, D)."""
+    if model.engine:
+        return model.engine.pool_first_backward(model, x, grad_output, reverse)
     first, params = first_token(x), model.params["pooler"]
     pooled = np.tanh(linear(first, params["w"], params.get("b")))
     dy = apply_hook(reverse.hook, "pooler", grad_output) * (1 - pooled * pooled)
