@@ -50,6 +50,9 @@ class Engine(Protocol):
     def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
         """A NextTokenModel with a cache, like `CachedDecoder`."""
 
+    def differentiates(self, steps: Sequence[Step]) -> bool:
+        """Whether the gradients of steps are its own; if not, NumPy computes them."""
+
     def run_recorded(
         self, model: "Model", steps: Sequence[Step], x: Array, context: "Context"
     ) -> tuple[Array, Callable[[Array, Any], Array]]:

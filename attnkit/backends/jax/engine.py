@@ -41,7 +41,7 @@ from attnkit.backends.jax.record_attention import attend_record
 from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
 from attnkit.model.backward.tape import Reverse, Undo
-from attnkit.model.config import Step
+from attnkit.model.config import Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dense_attention import MultiHeadOptions
 from attnkit.model.dtypes import Array, DType, is_float, working
@@ -156,6 +156,10 @@ class JaxEngine:
             if hook is not no_hook:
                 return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
             return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
+
+    def differentiates(self, steps: Sequence[Step]) -> bool:
+        """Whether the gradients of steps are its own: not those of a recurrent decoder with attention."""
+        return all(step.op != "rnn" or parse_layer_name(step.layer)[1] is not None for step in steps)
 
     def run_recorded(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> tuple[Array, Undo]:
         """Run steps as `recorded_steps.run_recorded` does, and prepare to undo them all."""

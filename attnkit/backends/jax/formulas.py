@@ -120,7 +120,8 @@ def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
     exponentials = jnp.exp(scores - top)
     total = exponentials.sum(axis=-1, keepdims=True)
     weights = exponentials / jnp.where(total == 0, 1, total)
-    return weights, (top + jnp.log(total))[..., 0]
+    logs = jnp.where(total == 0, -jnp.inf, top + jnp.log(jnp.where(total == 0, 1, total)))  # with a derivative at 0
+    return weights, logs[..., 0]
 
 
 def choose_experts(logits: JaxArray, config: ExpertConfig, correction: JaxArray | None) -> JaxArray:
@@ -235,5 +236,6 @@ JAX = Functions(
     sum_experts=sum_experts,
     pool=pool,
     convolve=convolve,
+    standardize=standardize,
 )
 JAX_ROWS = JAX._replace(multiply=multiply_rows)

@@ -180,15 +180,16 @@ def record_pass(
     dtype, _ = engine.dtypes(model, steps[0], x, context.dtype)
 
     def program(params: Any, inputs: Arrays, see: See, kernel: Kernel) -> Arrays:
-        run = Pass(model.config, params, inputs | {"grid": prepared.grid}, kernel, see=see, shows_tokens=False)
-        return {"y": run_steps(run, steps, inputs["x"]), **last_states(run)}
+        run = Pass(model.config, params, inputs | {"grid": prepared.grid}, kernel, see=see, differentiates=True)
+        y = run_steps(run, steps, inputs["x"])
+        return {"y": y} | (last_states(run) if model.config.encoder else {})
 
     with precision(dtype):
         prepared = prepare_inputs(model, steps, x, context, Sizes(False))
         arrays = {"x": prepared.x, **prepared.arrays}
         inputs = {name: jax.tree.map(lambda one: engine.whole(one, dtype), one) for name, one in arrays.items()}
-    learned = tuple(name for name in ("memory", "source", "source_cell") if name in inputs)
-    learned += ("x",) * is_float(prepared.x.dtype)
+    floats = ("memory", "source", "source_cell", *["x"] * is_float(prepared.x.dtype))
+    learned = tuple(name for name in floats if name in inputs)
     layers, key = used_layers(model.config, steps, model.params), ("gradients", tuple(steps), prepared.grid)
     recorded = Recorded(engine, model, dtype, program, layers, inputs, learned, given, key)
 
@@ -201,16 +202,17 @@ def record_pass(
         if not is_of_ids:
             dx: Array = found.inputs["x"]
             return dx
-        return found.sites[steps[0].layer] * np.asarray(model.config.embed_scale, dy.dtype)
+        embedded: Array = found.sites[steps[0].layer] * np.asarray(model.config.embed_scale, dy.dtype)
+        return embedded
 
     return y, undo
 
 
-def take_states(steps: Sequence[Step], reverse: Reverse) -> dict[str, tuple[Array, ...]]:
+def take_states(steps: Sequence[Step], reverse: Reverse) -> Arrays:
     """The gradients of the last states of recurrent layers, as `last_states` names these."""
     states = [reverse.states.pop(step.layer) for step in steps if step.layer in reverse.states]
-    parts = {"source": [one.hidden for one in states], "source_cell": [one.cell for one in states]}
-    return {name: tuple(own) for name, own in parts.items() if own and own[0] is not None}  # type: ignore[misc]
+    parts = {"source": tuple(one.hidden for one in states), "source_cell": tuple(one.cell for one in states)}
+    return {name: own for name, own in parts.items() if own and own[0] is not None}
 
 
 def add_states(gradients: Arrays, reverse: Reverse) -> None:

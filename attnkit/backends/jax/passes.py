@@ -80,7 +80,8 @@ class Pass:
              Recurrent layer -> its first state, and after the pass its last
     capacity  places of the caches, None if there are none
     is_start  whether the caches are empty, so that causal tokens attend to each other alone
-    shows_tokens  whether recurrent layers let `see` read what they compute for each token
+    differentiates  whether `see` adds changes by which JAX differentiates: to queries and keys before anything reads
+              them, and to no single token of a recurrent layer
     """
 
     config: Config
@@ -94,7 +95,7 @@ class Pass:
     caches: Caches = field(default_factory=dict)
     capacity: int | None = None
     is_start: bool = False
-    shows_tokens: bool = True
+    differentiates: bool = False
 
     @property
     def core(self) -> Model:

@@ -146,8 +146,11 @@ def attend_layer(run: Pass, step: Step, x: JaxArray) -> JaxArray:
         stored = store(run, layer, k, v)
         k, v = (k, v) if run.is_start else stored
     q = projected.evaluate(f"{layer}.q", known)
+    if run.differentiates:
+        q, k, v = see("q", q), see("k", k), see("v", v)
     rules = make_rules(run, layer, attention, q, k)
-    q, k, v = see("q", q), see("k", k), see("v", v)
+    if not run.differentiates:
+        q, k, v = see("q", q), see("k", k), see("v", v)
     if SCORES[config.score].parameters:
         heads = dense_attention(q, k, v, rules, see, score_function(config.score, params))
     else:

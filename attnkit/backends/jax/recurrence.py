@@ -205,7 +205,7 @@ def find_attended(run: Pass, decoder: AttentiveDecoder) -> Attended:
 
 def hook_of(run: Pass) -> Hook | None:
     """The hook of a pass; None if nothing reads its intermediates."""
-    return None if run.see is see_nothing or not run.shows_tokens else lambda name: partial(run.see, name)
+    return None if run.see is see_nothing or run.differentiates else lambda name: partial(run.see, name)
 
 
 def cell_of(run: Pass, layer: str) -> str:

@@ -89,7 +89,7 @@ def run_recorded(
     if context.cache is not None:
         raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")
     context.products, steps = PLAIN, list(steps)
-    if model.engine and steps:
+    if steps and model.engine and model.engine.differentiates(steps):
         y, undo = model.engine.run_recorded(model, steps, x, context)
         return y, Tape(context, steps=[RecordedStep(Step("engine", ""), x, undo)])
     tape = Tape(context, dropping, dropout_layers(steps) if dropping else frozenset())

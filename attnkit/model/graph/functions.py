@@ -37,6 +37,8 @@ class Functions(NamedTuple):
     choose       (logits (N, E), mixture, correction) -> the chosen experts (N, k)
     convolve     (frames (..., F, C), w, b and g by name, the layer) -> (..., F', D)
     pool         (Config.pooling, x (..., T, D), real (..., T), tokens before the patches) -> (..., P)
+    standardize  (x (..., D), whether x is centered, eps) -> x by its deviation, for nodes as models have them; None: the
+                 library has no kernel of it
     sum_experts  (expert, x, gates, chosen, count) -> the sum of the chosen experts of each token
     """
 
@@ -54,6 +56,7 @@ class Functions(NamedTuple):
     sum_experts: Callable[[Expert, Array, Array, Array, int], Array]
     pool: Callable[[str, Array, Array, int], Array]
     convolve: Callable[[Array, Mapping[str, Array], ConvolutionLayer], Array]
+    standardize: Callable[[Array, bool, float], Array] | None = None
 
     def expert_scores(self, logits: Array, score: str) -> Array:
         """What gates are of the logits of a router: see `ExpertConfig`."""

@@ -61,6 +61,8 @@ def _count_norm(sizes: Sizes) -> Costs:
 
 def standardize(scope: Scope, x: Array, kind: str, eps: float) -> Array:
     """Each row by its standard deviation, or its root mean square."""
+    if (kernel := scope.functions.standardize) is not None:
+        return kernel(x, kind == "layer", eps)
     centred: Array = x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x
     count = x.shape[-1] - scope.option("ddof", 0)
     square = scope.xp.square(centred)
