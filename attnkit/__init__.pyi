@@ -416,6 +416,9 @@ def grad(
     tolerance: float = 1e-06,
     seed: int = 0,
     attribute: str | None = None,
+    engine: Literal["numpy", "jax"] | None = None,
+    compute: Literal["float32", "bfloat16", "float16"] | None = None,
+    mesh: str | None = None,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
 ) -> Record: ...

@@ -5,13 +5,13 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
 from attnkit import commands, formats
-from attnkit.cli import operands, parser
+from attnkit.cli import operands, options, parser
 from attnkit.cli.output_format import (
     DISPLAY_FORMATS,
     FIGURE_FORMATS,
@@ -217,3 +217,17 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> None:
         return result
 
     stage.tool = replace(stage.tool, function=keep)
+
+
+def share_engine(
+    stage: Stage, calls: Sequence[Stage], tools: Sequence[str] = ("attend", "encode", "decode", "train")
+) -> None:
+    """Give stages of some tools the engine of the whole pipeline if they name none."""
+    values = {name: stage.extra[name] for name in options.ENGINE if stage.extra.get(name) is not None}
+    able = [one for one in calls if one.tool.name in tools]
+    if values and not able:
+        names = f"{', '.join(tools[:-1])} and {tools[-1]}"
+        raise UsageError(f"no stage of the pipeline computes on an engine: {names} do", "--engine")
+    for one in able:
+        if all(one.extra.get(name) is None for name in options.ENGINE):
+            one.extra |= values

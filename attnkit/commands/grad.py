@@ -23,6 +23,8 @@ from attnkit.interpret.slices import Index
 from attnkit.interpret.stage_calls import StageCall, number_parts
 from attnkit.records import Array, Record, join_names
 
+OF_MODELS = ("encode", "decode")  # the tools whose gradients an engine computes
+
 
 @dataclass(frozen=True)
 class PipelineRun:
@@ -51,6 +53,7 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 def record_stages(grad_stage: Stage, stages: list[Stage], upstream: Records | None) -> Records:
     calls: list[StageCall] = []
+    pipeline.share_engine(grad_stage, stages, OF_MODELS)
     if grad_stage.parameters["of"] is not None:
         emit(stages[-1], len(stages), grad_stage.parameters["of"][0])
     for number, stage in enumerate(stages, start=1):
@@ -59,8 +62,11 @@ def record_stages(grad_stage: Stage, stages: list[Stage], upstream: Records | No
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
         if stage.returns_text or stage.parameters.get("explain") is not None:
             raise UsageError(f"stage {number}, {stage.tool.name}: text has no gradient")
-        if stage.recorded_engine():
-            raise UsageError(f"stage {number}, {stage.tool.name}: numpy computes gradients", "--engine")
+        if (engine := stage.recorded_engine()) and stage.tool.name not in OF_MODELS:
+            raise UsageError(f"stage {number}, {stage.tool.name}: numpy computes its gradients", "--engine")
+        if stage.tool.name in OF_MODELS and engine != grad_stage.recorded_engine():
+            problem = f"stage {number}, {stage.tool.name}: its engine computes its gradients: grad --engine NAME"
+            raise UsageError(problem, "--engine")
     flow = pipeline.chain_stages(stages, upstream=upstream)
     return Records(flow.format, run_items(grad_stage, stages, calls, flow.items))
 
@@ -118,7 +124,13 @@ def render_gradients(record: Record, stage: Stage, style: display.Style) -> str:
         requires=[("tolerance", "check"), ("seed", "check")],
     ),
     without=("check_finite",),
-    python=PythonForm(inputs={"pipeline": "str", "record": "TensorLike | None"}, reader=read_values),
+    sections={"Engine": options.ENGINE_SECTION},
+    extra=options.ENGINE,
+    python=PythonForm(
+        inputs={"pipeline": "str", "record": "TensorLike | None"},
+        reader=read_values,
+        options=options.ENGINE_KEYWORDS,
+    ),
 )
 def grad(
     ran: PipelineRun,

@@ -63,7 +63,7 @@ def set_input(first: Stage, inputs: tuple[str, ...]) -> None:
 def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
     """Run the pipeline; options of output apply to the last stage."""
     calls = pipeline.parse_stages(read_pipeline(stage))
-    share_engine(stage, calls)
+    pipeline.share_engine(stage, calls)
     set_input(calls[0], stage.operands[1:])
     stage.extra["last"] = last = calls[-1]
     give_options(last, stage.common)
@@ -115,19 +115,6 @@ def give_options(last: Stage, values: Mapping[str, Any]) -> None:
     last.common |= values
 
 
-def share_engine(stage: Stage, calls: Sequence[Stage]) -> None:
-    """Give the stages the engine of run if they name none."""
-    values = {name: stage.extra[name] for name in options.ENGINE if stage.extra.get(name) is not None}
-    able = [one for one in calls if "engine" in one.tool.extra]
-    if values and not able:
-        raise UsageError(
-            "no stage of the pipeline computes on an engine: attend, encode, decode and train do", "--engine"
-        )
-    for one in able:
-        if all(one.extra.get(name) is None for name in options.ENGINE):
-            one.extra |= values
-
-
 def trace_stages(stage: Stage, calls: list[Stage]) -> Callable[[int, Stage, Result], None]:
     """A callback after each stage, so that --trace writes a trace of every result."""
     path, patterns = stage.parameters["trace"], stage.parameters["trace_only"]
@@ -166,7 +153,7 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     else:
         text = inputs[0]
     calls = pipeline.parse_stages(text)
-    share_engine(stage, calls)
+    pipeline.share_engine(stage, calls)
     stage.extra["last"] = last = calls[-1]
     give_options(
         last, {name: stage.common.pop(name) for name in ("only", "dtype", "check_finite") if name in stage.common}

@@ -112,7 +112,8 @@ def attribute_score(text_model: TextModel, prompt: Prompt, ids: list[int], first
 def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> CheckResult:
     """Compare the gradients with a central difference along a random direction."""
     config, params = text_model.core.config, text_model.core.params
-    core = model.Model(config, cast_parameters({layer: params[layer] for layer in params}, np.float64))
+    engine = text_model.core.engine  # of the gradients; NumPy computes the difference
+    core = model.Model(config, cast_parameters({layer: params[layer] for layer in params}, np.float64), engine)
     wide = text_model._replace(core=core, options=text_model.options._replace(dtype="float64"))
     _, reverse = run_reverse(wide, prompt, ids, first)
     sums = sum_tied(reverse.gradients, core.params)

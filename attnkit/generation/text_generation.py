@@ -315,8 +315,6 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     core = layers.complete_model(options.model_)
     if not core.config.head:
         raise UsageError(f"this {core.config.family} model has no head: it maps tokens to vectors", "--model")
-    if core.engine and options.inspection.grad:
-        raise UsageError("numpy computes gradients (--engine numpy)", "--grad")
     detokenizer = make_detokenizer(options)
     options = options._replace(special=choose_target(options, detokenizer))
     prompts, is_batch = make_prompts(source, options, detokenizer)

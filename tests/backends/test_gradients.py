@@ -5,7 +5,6 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import attnkit
 from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.model.backward.recorded_steps import run_backward, run_recorded

@@ -5,7 +5,7 @@ The gradient of an intermediate is that of a change which is added to it, and is
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +28,6 @@ from attnkit.model.graph.models import is_traced
 from attnkit.model.hooks import no_hook
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.recurrent_cells import State
-
-if TYPE_CHECKING:
-    from attnkit.backends.jax.engine import JaxEngine
 
 Arrays = dict[str, Any]
 Program = Callable[[Any, Arrays, See, Kernel], Arrays]  # (parameters, inputs, see, kernel) -> results by name
@@ -75,7 +72,7 @@ class Recorded(NamedTuple):
     key      of the program among those that are compiled
     """
 
-    engine: "JaxEngine"
+    engine: Any
     model: Model
     dtype: str
     program: Program
@@ -107,23 +104,23 @@ class Recorded(NamedTuple):
                 for name in reversed(names):
                     if function := reverse.hook(name):
                         function(found.sites[name] - added.get(name, 0))
-        for layer, parts in found.params.items():
-            arrays = {name: to_numpy(one) for name, one in parts.items() if name != "correction"}  # of a choice alone
+        for layer in reversed(self.layers):
+            names = [name for name in self.model.params[layer] if name != "correction"]  # of a choice alone
+            arrays = {name: to_numpy(found.params[layer][name]) for name in names}
             if ".expert." not in layer or any(one.any() for one in arrays.values()):  # else no token has chosen it
                 reverse.add(layer, arrays)
         return found
 
     def list_sites(self) -> Mapping[str, Any]:
         """The sites of floats in the order of computation, with their shapes."""
-        placed = self.engine.placed(self.model, self.dtype)
+        placed, changes = self.engine.placed(self.model, self.dtype), Changes(None)
 
         def compute(arrays: Any, inputs: Arrays) -> Arrays:
-            changes = Changes(None)
             self.program(placed.assemble(arrays, self.layers), inputs, changes.see, dense_attention)
             return changes.values
 
-        found: Mapping[str, Any] = jax.eval_shape(compute, placed.arrays(self.layers), self.inputs)
-        return found
+        found = jax.eval_shape(compute, placed.arrays(self.layers), self.inputs)
+        return {name: found[name] for name in changes.values}  # those of JAX are in the order of the alphabet
 
     def differentiate(self, slopes: Arrays, zeros: Arrays, outer: Arrays) -> Found:
         """Gradients by those of the results, and by `outer` of sites."""
@@ -156,7 +153,7 @@ def choose_kernel(fused: Kernel, names: Sequence[str]) -> Kernel:
 
 
 def record_pass(
-    engine: "JaxEngine", model: Model, steps: Sequence[Step], x: Array, context: Context
+    engine: Any, model: Model, steps: Sequence[Step], x: Array, context: Context
 ) -> tuple[Array, Undo]:
     """Run steps as `JaxEngine.run` does, and prepare to undo them all: see `recorded_steps.run_recorded`."""
     if context.cache is not None:
@@ -223,7 +220,7 @@ def add_states(gradients: Arrays, reverse: Reverse) -> None:
 
 
 def record_head(
-    engine: "JaxEngine", model: Model, site: str, x: Array, mask: Array | None, layers: Sequence[str], dtype: str
+    engine: Any, model: Model, site: str, x: Array, mask: Array | None, layers: Sequence[str], dtype: str
 ) -> Undo:
     """Prepare to undo "logits" or "pooler" of hidden states: see `whole_models.head_backward`."""
 

@@ -37,8 +37,8 @@ class Functions(NamedTuple):
     choose       (logits (N, E), mixture, correction) -> the chosen experts (N, k)
     convolve     (frames (..., F, C), w, b and g by name, the layer) -> (..., F', D)
     pool         (Config.pooling, x (..., T, D), real (..., T), tokens before the patches) -> (..., P)
-    standardize  (x (..., D), whether x is centered, eps) -> x by its deviation, for nodes as models have them; None: the
-                 library has no kernel of it
+    standardize  (x (..., D), whether x is centered, eps) -> x by its deviation, for nodes as models have them; None:
+                 the library has no kernel of it
     sum_experts  (expert, x, gates, chosen, count) -> the sum of the chosen experts of each token
     """
 
