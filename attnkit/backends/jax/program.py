@@ -52,6 +52,9 @@ def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
     return x
 
 
+WIDE = ("norm", "norm of heads", "norm of channels", "gates")  # kinds that are computed in float32 at least
+
+
 class Nodes(NamedTuple):
     """The nodes of one step or of a head in a pass, whose values are computed from the arrays of sites.
 
@@ -81,14 +84,11 @@ class Nodes(NamedTuple):
         return known[site]
 
     def apply(self, node: Node, arrays: Sequence[JaxArray]) -> JaxArray:
-        """Compute a node; statistics and logits in float32 at least, whatever the rest is computed in."""
+        """Compute a node; some kinds, and logits, in float32 at least, whatever the rest is computed in."""
         functions = self.run.functions._replace(multiply=multiply_wide) if node.kind == "logits" else self.run.functions
         inputs = [wide(one) if node.kind in WIDE and is_float(one.dtype) else one for one in arrays]
         value = KINDS[node.kind].value(Scope(self.run.core, self.inputs, node, "", functions), *inputs)
         return value.astype(arrays[0].dtype) if node.kind in WIDE else value
-
-
-WIDE = ("norm", "norm of heads", "norm of channels", "gates")
 
 
 def shape_inputs(run: Pass, x: JaxArray) -> Inputs:
