@@ -20,6 +20,7 @@ from attnkit.model.experts import ExpertConfig
 from attnkit.model.graph.functions import Expert, Functions
 from attnkit.model.head_views import view_heads
 from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights
+from attnkit.model.pooling import last_tokens, mean_pool
 from attnkit.model.relative import RelativePositions
 
 JaxArray = Any

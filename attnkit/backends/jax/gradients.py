@@ -152,9 +152,7 @@ def choose_kernel(fused: Kernel, names: Sequence[str]) -> Kernel:
     return compute
 
 
-def record_pass(
-    engine: Any, model: Model, steps: Sequence[Step], x: Array, context: Context
-) -> tuple[Array, Undo]:
+def record_pass(engine: Any, model: Model, steps: Sequence[Step], x: Array, context: Context) -> tuple[Array, Undo]:
     """Run steps as `JaxEngine.run` does, and prepare to undo them all: see `recorded_steps.run_recorded`."""
     if context.cache is not None:
         raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")

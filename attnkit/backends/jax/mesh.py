@@ -15,7 +15,6 @@ from attnkit.errors import UsageError
 from attnkit.formats import release_pages
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.dtypes import Array
-from attnkit.model.recurrent_config import RecurrentConfig
 
 AXES = ("data", "model", "seq")  # texts; heads and features; tokens
 COLUMNS = ("wq", "wk", "wv", "w1", "w3")  # weights (in, out) of which each device has some columns
@@ -52,7 +51,7 @@ def check_mesh(config: Config, mesh: Mesh | None) -> None:
     if mesh is None:
         return
     parts = mesh.shape["model"]
-    if isinstance(config, RecurrentConfig):
+    if config.carries_states:
         for axis in ("model", "seq"):
             if mesh.shape[axis] > 1:
                 problem = f"the layers of a {config.family} model are not split: data splits its texts"

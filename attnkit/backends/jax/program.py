@@ -24,12 +24,14 @@ from attnkit.backends.jax.formulas import (
 )
 from attnkit.backends.jax.passes import Pair, Pass
 from attnkit.backends.jax.recurrence import attend_and_recur, recur
-from attnkit.model.config import AttentionRules, Step, parse_layer_name
+from attnkit.model.config import AttentionRules, Step, parse_layer_name, walk_steps
 from attnkit.model.context import Context
 from attnkit.model.dtypes import is_float
 from attnkit.model.graph.head import build_head
-from attnkit.model.graph.kinds import BUILDERS, KINDS
+from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import Inputs, Node, Place, Scope
+from attnkit.model.groups import GROUPS
+from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.linear import scaled
 from attnkit.model.scores import SCORES
 from attnkit.model.transformer import disentangled_positions
@@ -37,19 +39,17 @@ from attnkit.model.transformer import disentangled_positions
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
     """Apply steps: ids (..., T), x (..., T, D) or an image -> (..., T, D)."""
-    saved = x
-    for step in steps:
-        if step.reads_saved:
-            x, saved = saved, x
-        before = x
-        saved = x if step.saves_residual else saved
-        x = scaled(run.drop(step.layer, KERNELS.get(step.op, apply_nodes)(run, step, x)), step.scale)
+
+    def compute(step: Step, x: JaxArray) -> JaxArray:
+        y = scaled(run.drop(step.layer, KERNELS.get(step.op, apply_nodes)(run, step, x)), step.scale)
+        return y if step.adds_residual else run.layout(y)
+
+    def add(step: Step, y: JaxArray, residual: JaxArray) -> JaxArray:
         if step.adds_residual == "concat":
-            x = run.see(f"{step.layer}.concat", jnp.concatenate([x, before], axis=-1))
-        elif step.adds_residual:
-            x = run.see(f"{step.layer}.residual", x + (saved if step.adds_residual == "saved" else before))
-        x = run.layout(x)
-    return x
+            return run.layout(run.see(f"{step.layer}.concat", jnp.concatenate([y, residual], axis=-1)))
+        return run.layout(run.see(f"{step.layer}.residual", y + residual))
+
+    return walk_steps(steps, x, compute, add)
 
 
 WIDE = ("norm", "norm of heads", "norm of channels", "gates")  # kinds that are computed in float32 at least
@@ -69,7 +69,7 @@ class Nodes(NamedTuple):
     def of_step(cls, run: Pass, step: Step, x: JaxArray) -> "Nodes":
         inputs = shape_inputs(run, x)
         place = Place(run.core, inputs, step, "x", "memory", 1, x.shape[-2] if x.ndim > 1 else 1)
-        return cls(run, inputs, {node.site: node for node in BUILDERS[step.op](place)})
+        return cls(run, inputs, {node.site: node for node in GROUPS[step.op].nodes(place)})
 
     @classmethod
     def of_head(cls, run: Pass, x: JaxArray, real: JaxArray | None) -> "Nodes":
@@ -87,7 +87,7 @@ class Nodes(NamedTuple):
         """Compute a node; some kinds, and logits, in float32 at least, whatever the rest is computed in."""
         functions = self.run.functions._replace(multiply=multiply_wide) if node.kind == "logits" else self.run.functions
         inputs = [wide(one) if node.kind in WIDE and is_float(one.dtype) else one for one in arrays]
-        value = KINDS[node.kind].value(Scope(self.run.core, self.inputs, node, "", functions), *inputs)
+        value = KINDS[node.kind].value(Scope(self.run.core, self.inputs, node, "", functions=functions), *inputs)
         return value.astype(arrays[0].dtype) if node.kind in WIDE else value
 
 
@@ -104,7 +104,7 @@ def shape_inputs(run: Pass, x: JaxArray) -> Inputs:
 def apply_nodes(run: Pass, step: Step, x: JaxArray) -> JaxArray:
     """The result of a step whose nodes XLA fuses well: x (..., T, D) -> (..., T, D)."""
     nodes = Nodes.of_step(run, step, x)
-    return nodes.evaluate([*nodes.nodes][-1], {"x": x})
+    return nodes.evaluate(step.result or [*nodes.nodes][-1], {"x": x})
 
 
 def compute_head(run: Pass, site: str, x: JaxArray, real: JaxArray | None = None) -> JaxArray:
@@ -128,8 +128,10 @@ def attend_layer(run: Pass, step: Step, x: JaxArray) -> JaxArray:
 
     What comes before and after the scores are nodes; these are computed by a kernel.
     """
-    layer, config, see = step.layer, run.config, run.see_in(step.layer)
-    params, attention = run.params.get(layer, {}), config.attention_rules[layer]
+    layer, see = step.layer, run.see_in(step.layer)
+    attention = run.config.attention_rules[layer]
+    if run.config.score != "scaled-dot":
+        return attend_by_score(run, layer, attention, x)
     is_cross, nodes = attention.is_cross, Nodes.of_step(run, step, x)
     if attention.rotation:
         angles = run.inputs[attention.rotation]
@@ -151,11 +153,25 @@ def attend_layer(run: Pass, step: Step, x: JaxArray) -> JaxArray:
     rules = make_rules(run, layer, attention, q, k)
     if not run.differentiates:
         q, k, v = see("q", q), see("k", k), see("v", v)
-    if SCORES[config.score].parameters:
-        heads = dense_attention(q, k, v, rules, see, score_function(config.score, params))
+    return nodes.evaluate(f"{layer}.output", {f"{layer}.heads": run.kernel(q, k, v, rules, see)})
+
+
+def attend_by_score(run: Pass, layer: str, attention: AttentionRules, x: JaxArray) -> JaxArray:
+    """Attention of a recurrent decoder to the memory, neither of which is projected: (..., T, D) -> (..., T, D)."""
+    see, score = run.see_in(layer), run.config.score
+    q = view_heads(x, attention.heads)
+    if layer in run.caches:
+        k, v = run.caches[layer]
+    else:
+        k = v = view_heads(run.inputs["memory"], attention.kv_heads)
+        store(run, layer, k, v)
+    rules = make_rules(run, layer, attention, q, k)
+    q, k, v = see("q", q), see("k", k), see("v", v)
+    if SCORES[score].parameters:
+        heads = dense_attention(q, k, v, rules, see, score_function(score, run.params[layer]))
     else:
         heads = run.kernel(q, k, v, rules, see)
-    return nodes.evaluate(f"{layer}.output", {f"{layer}.heads": heads})
+    return see("output", merge_heads(heads))
 
 
 def without(see: See, layer: str, letters: str) -> See:
