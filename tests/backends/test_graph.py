@@ -8,6 +8,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from attnkit.backends.jax.formulas import JAX
+from attnkit.model.graph import recurrence
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.models import model_graph
 from tests.model.test_graph import as_inputs, assert_same
@@ -21,7 +22,7 @@ NAMES = [
     "waves/layer", "whisper",
 ]  # fmt: skip
 SINGLE = ("bert-mlm", "deepseek_v3", "vit")
-OF_THE_HOST = {"spectrogram", "samples"}  # what a model reads of a sound, which NumPy makes
+OF_THE_HOST = {"spectrogram", "samples", *recurrence.KINDS}  # what NumPy makes of a sound; JAX scans over the tokens
 LIMITS = {"float64": 1e-9, "float32": 2e-4}
 
 
