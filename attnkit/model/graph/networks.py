@@ -58,9 +58,7 @@ def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
             return _feed_forward(scope, rows * gate, params)
         return _feed_forward(scope, rows, params) * (1 if scope.option("gates") == "none" else gate)
 
-    mixture = scope.config.mixture(layer)
-    assert mixture is not None
-    return scope.functions.sum_experts(compute, x, gates, chosen, mixture.count)
+    return scope.functions.sum_experts(compute, x, gates, chosen, scope.option("mixture").count)
 
 
 def _undo_experts(scope: Scope, dy: Array, y: Array, x: Array, gates: Array, chosen: Array) -> list[Array | None]:
