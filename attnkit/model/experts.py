@@ -20,7 +20,6 @@ SCORES: Mapping[str, Callable[[Array], Array]] = {
     "sigmoid": sigmoid,
     "chosen": lambda logits: logits,
 }
-NAMES = ("router", "chosen", "gates")  # the intermediates, besides the output
 
 
 @dataclass(frozen=True)
