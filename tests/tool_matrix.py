@@ -198,10 +198,6 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "The losses of sounds, and of pairs of images and texts, are not computed.": {
         "train --from": "towers, Whisper, wav2vec 2.0",
     },
-    "JAX computes no models of sounds.": {"encode --engine jax": "Whisper, wav2vec 2.0"},
-    "JAX computes gradients only in `train`.": {
-        "decode --grad --engine jax": "decoder, both, Whisper, lstm, seq2seq",
-    },
 }  # fmt: skip
 
 

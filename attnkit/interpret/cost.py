@@ -17,7 +17,7 @@ from attnkit.model.graph.head import build_head
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.models import build_steps, build_vector
 from attnkit.model.graph.nodes import Inputs, Node, Place
-from attnkit.model.recurrent_config import RecurrentConfig
+from attnkit.model.recurrent_config import as_recurrent
 from attnkit.records import Labels, Record, Tensor
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> It
 
     if not steps:
         return
-    if isinstance(config, RecurrentConfig):
+    if config.carries_states:
         yield Passes(texts, steps, steps, prompt, heads=steps)
     elif keeps_cache(config, prompt, prompt + steps):
         yield Passes(texts, steps, steps, prompt, is_step=True, heads=steps)
@@ -164,7 +164,7 @@ def count_step(model: ModelShapes, step: Step, passes: Passes, frames: int = 0) 
     sizes, core, inputs = (passes.texts, passes.tokens), as_core(model), make_inputs(model, passes)
     alone = step if step.adds_residual != "concat" else step._replace(adds_residual="")  # it copies numbers
     nodes = [*build_steps(core, inputs, [alone], "x", "memory", sizes)]
-    if isinstance(model.config, RecurrentConfig):
+    if model.config.carries_states:
         return count_nodes(recurrent_order(nodes), model, passes)
     if frames:
         nodes = [node._replace(shape=(passes.texts, frames, node.shape[-1])) for node in nodes]
@@ -338,11 +338,11 @@ def count_cache(model: ModelShapes, tokens: int, source: int = 0, texts: int = 1
     Layers with a window keep all tokens.
     """
     config = model.config
-    if isinstance(config, RecurrentConfig):
-        stack = config.recurrent_stack("decoder")
-        states = config.state_widths().items()
-        held = sum(width * (1 + (stack.has_cell_state and name.endswith(".rnn"))) for name, width in states)
-        attended = sum(config.cross_widths()) if config.decoding.score != "none" else 0
+    if config.carries_states:
+        recurrent = as_recurrent(config)
+        has_cells, states = recurrent.recurrent_stack("decoder").has_cell_state, recurrent.state_widths().items()
+        held = sum(width * (1 + (has_cells and name.endswith(".rnn"))) for name, width in states)
+        attended = sum(recurrent.cross_widths()) if recurrent.decoding.score != "none" else 0
         return texts * (held + source * attended)
     of = [rules for layer, rules in config.attention_rules.items() if layer.startswith("decoder.")]
     return sum(texts * (source if one.is_cross else tokens) * one.kv_heads * sum(head_widths(one)) for one in of)
@@ -550,7 +550,7 @@ def count_held(model: ModelShapes, run: Workload) -> dict[str, int]:
     source = source_tokens(config, run.tokens)
     read = (1 if config.encoder and run.generated else run.tokens) + max(run.generated - 1, 0)
     cache = count_cache(model, read, source, run.texts)
-    if isinstance(config, RecurrentConfig):
+    if config.carries_states:
         return {"cache": cache}
     least = count_least_cache(model, read, source, run.texts)
     return {"cache": cache} | ({"least_cache": least} if least < cache else {})

@@ -400,8 +400,8 @@ def _align(scope: Scope, q: Array, k: Array) -> Array:
 
 def _count_alignment(sizes: Sizes) -> Costs:
     """What attention to the memory multiplies: the keys, the query, their scores, and the values by the weights."""
-    config, layer, model, passes = sizes.model.config, sizes.node.layer, sizes.model, sizes.passes
-    assert isinstance(config, RecurrentConfig)
+    config, layer = as_recurrent(sizes.model.config), sizes.node.layer
+    model, passes = sizes.model, sizes.passes
     decoding, shapes = config.decoding, model.shapes.get(layer, {})
     memory, state, rows = config.memory_width, config.recurrent_stack("decoder").output_width(-1), passes.rows
     pairs, source = rows * passes.source, passes.texts * passes.source
