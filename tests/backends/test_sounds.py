@@ -41,10 +41,14 @@ def test_states_and_intermediates_are_those_of_numpy(folder, name):
         found.append(kept)
     plain = model.run(ours, ours.config.plan("encoder"), features(ours.config), model.Context(dtype="float64"))
     alone = model.run(ours, ours.config.plan("encoder"), features(ours.config)[1], model.Context(dtype="float64"))
+    seen = {}
+    context = model.Context(hook=lambda where: lambda x: seen.setdefault(where, x), dtype="float64")
+    seen["x"] = model.run(ours, ours.config.plan("encoder"), features(ours.config)[1], context)
     names = [where for where in found[0] if not where.endswith((".lse", ".present_key", ".present_value"))]
     assert names == [*found[1]]
     for where in names:
         np.testing.assert_allclose(found[1][where], found[0][where], rtol=0, atol=1e-9, err_msg=where)
+        np.testing.assert_allclose(seen[where], found[1][where][1], rtol=0, atol=1e-9, err_msg=where)
     for array, expected in ((plain, found[0]["x"]), (alone, found[0]["x"][1])):
         np.testing.assert_allclose(array, expected, rtol=0, atol=1e-9)
 

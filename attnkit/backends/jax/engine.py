@@ -333,8 +333,9 @@ class JaxEngine:
     ) -> Array:
         """Run steps one operation after another, with hooks; `layout` receives results."""
         with precision(dtype):
-            tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
-            capacity = None if context.cache is None else context.past + tokens
+            capacity = None
+            if context.cache is not None:
+                capacity = context.past + (x.shape[-1] if steps[0].op == "embed" else x.shape[-2])
             prepared = prepare_inputs(
                 model, steps, x, context, Sizes(False, 1, 1, capacity, memory_length(context.cache))
             )

@@ -79,13 +79,13 @@ def as_frames(scope: Scope, x: Array) -> Array:
 
 
 def _norm_channels(scope: Scope, x: Array) -> Array:
-    """Each channel over all frames to mean 0 and variance 1: (B, F, D) -> (B, F, D)."""
+    """Each channel over all frames to mean 0 and variance 1: (..., F, D) -> (..., F, D)."""
     if scope.option("skips"):
         return x
     rows = np.swapaxes(x, -1, -2)
-    rows = rows.reshape(len(x), -1) if scope.option("together") else rows
-    y = standardize(scope, rows, "layer", scope.option("eps")).reshape(len(x), x.shape[-1], -1).swapaxes(-1, -2)
-    return scale_and_shift(scope, y, *map(scope.parameter, scope.option("names")))
+    apart = rows.reshape(*x.shape[:-2], -1) if scope.option("together") else rows
+    y = standardize(scope, apart, "layer", scope.option("eps")).reshape(rows.shape)
+    return scale_and_shift(scope, np.swapaxes(y, -1, -2), *map(scope.parameter, scope.option("names")))
 
 
 def _undo_norm_channels(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
