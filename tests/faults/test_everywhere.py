@@ -93,6 +93,7 @@ BESIDE = {
     "decode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
     "diff --ids": ["good.json", "--model", GPT2],
     "diff --image": ["good.json", "--model", VIT],
+    "diff --audio": ["good.json", "--model", WHISPER],
     "diff --text": [GPT2, GPT2],
     "scan --model": ["a", "--score", " a", "--ablate", "heads"],
     "scan --mean": ["a", "--model", GPT2, "--score", " a", "--ablate", "heads"],
