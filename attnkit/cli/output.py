@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
@@ -228,9 +228,32 @@ class DrawnText(str):
 
 def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
     """Values as JSON, or as a line if another format is requested."""
+    return _requested_text(line) or _as_json(values)
+
+
+def list_text(name: str, rows: Sequence[Mapping[str, str]], table: "TextTable") -> str:
+    """Rows as a table on a terminal, as lines of cells between tabs on a pipe, or as JSON if that is requested.
+
+    name  the key of the rows in JSON
+    """
+    from attnkit import display
+
     call = running_stage()
-    if call is not None and requested_format(call.common, False) not in (None, "json"):
-        return DrawnText(line(output_style(call, STDOUT)))
+    if call is not None and requested_format(call.common, False) == "json":
+        return _as_json({name: rows})
+    lines = "\n".join("\t".join(row.values()) for row in rows)
+    return _requested_text(lambda style: display.format_table(table, style)) or lines
+
+
+def _requested_text(draw: "Callable[[Style], str]") -> str:
+    """A text as drawn for the format that is requested; "" if none is, or JSON."""
+    call = running_stage()
+    if call is None or requested_format(call.common, False) in (None, "json"):
+        return ""
+    return DrawnText(draw(output_style(call, STDOUT)))
+
+
+def _as_json(values: Mapping[str, Any]) -> str:
     import orjson
 
     return orjson.dumps(values).decode()

@@ -12,7 +12,7 @@ import typer
 from attnkit import display, formats, help
 from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.output import report_text
+from attnkit.cli.output import list_text
 from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
 from attnkit.errors import DifferentError, UsageError, suggest
@@ -29,7 +29,7 @@ DRAWS = 100  # attempts at fresh numbers that tell the slips apart
     reader=name_reader("exercise", ("answer", "solution", "seed")),
     rules=Constraints(exclusive=[("answer", "solution")]),
     needs_no_input=lambda parameters: True,
-    gives="text",
+    gives=lambda stage: "text" if stage.operands else "report",
     without=options.OF_TENSORS,
 )
 def exercise(
@@ -48,7 +48,8 @@ def exercise(
     CSV, or what print shows of an array. Whole numbers are exact; others are rounded to two places, or to three digits
     from 10 on. An answer that is off only because earlier steps were rounded to two places is right, and told so. The
     exit code is 0 for a right answer and 1 for a wrong one, whose message names the slip where it is a known one,
-    otherwise the first wrong number. attnkit help lecture has the chapters.
+    otherwise the first wrong number. attnkit help lecture has the chapters. The list is a table on a terminal, and on
+    a pipe a line for each exercise: number, chapter and title, separated by tabs; -f json writes it as JSON.
 
     \b
     Examples:
@@ -59,7 +60,7 @@ def exercise(
     if not number:
         rows = [{"number": one.number, "chapter": one.chapter, "title": one.title} for one in read_exercises()]
         table = display.TextTable(("exercise", "chapter", "title"), [[*row.values()] for row in rows])
-        return report_text({"exercises": rows}, lambda style: display.format_table(table, style))
+        return list_text("exercises", rows, table)
     chosen = draw_numbers(find_exercise(number), seed)
     if solution:
         return present_solution(chosen)

@@ -13,7 +13,7 @@ import typer
 from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.output import report_text
+from attnkit.cli.output import list_text
 from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, FileError, UsageError, suggest
@@ -40,8 +40,9 @@ def sample(
     """Run a sample, a short script of one idea; without a name, list the samples.
 
     NAME is the name of a sample, its number, or the part of its name that no other sample has. A sample leaves no
-    files. Samples need bash, and some of them jq. On a terminal the list is a table, else JSON. Without a name, --copy
-    makes the folder samples, with the data and the models that the pages of attnkit help read.
+    files. Samples need bash, and some of them jq. Without a name, --copy makes the folder samples, with the data and
+    the models that the pages of attnkit help read. The list is a table on a terminal, and on a pipe a line for each
+    sample: name, chapter and idea, separated by tabs; -f json writes it as JSON.
 
     \b
     Example:
@@ -53,7 +54,7 @@ def sample(
         rows = list_samples()
         lines = [(row["chapter"], row["name"], row["idea"]) for row in rows]
         table = display.TextTable(("chapter", "sample", "idea"), lines)
-        return report_text({"samples": rows}, lambda style: display.format_table(table, style))
+        return list_text("samples", rows, table)
     path = find_sample(name)
     if copy:
         return copy_sample(path, Path())

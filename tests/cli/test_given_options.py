@@ -87,13 +87,13 @@ def test_attnkit_format_is_that_of_answers_too(folder, monkeypatch, capfdbinary)
     assert written("near query.json --index query.json", capfdbinary).startswith(b"PK")
 
 
-@pytest.mark.parametrize("name", ["engines", "sample"])
-def test_a_report_is_json_by_name_and_by_suffix_too(name, tmp_path, monkeypatch, capfdbinary):
+@pytest.mark.parametrize(("name", "key"), [("engines", "engines"), ("exercise", "exercises"), ("sample", "samples")])
+def test_a_report_is_json_by_name_and_by_suffix(name, key, tmp_path, monkeypatch, capfdbinary):
     numpy = {"engine": "numpy", "version": "2.0.0", "install": None, "devices": []}
     monkeypatch.setattr("attnkit.backends.choice.list_engines", lambda: [numpy])  # without starting JAX
-    report = written(name, capfdbinary)
-    assert [*json.loads(report)] == [{"sample": "samples"}.get(name, name)]
-    assert written(f"{name} -f json", capfdbinary) == report
+    report = written(f"{name} -f json", capfdbinary)
+    assert [*json.loads(report)] == [key]
+    assert (written(name, capfdbinary) == report) is (name == "engines")  # the others are lists: a line for each
     written(f"{name} -o {tmp_path}/report.json", capfdbinary)
     assert (tmp_path / "report.json").read_bytes() == report
     assert written(f"{name} -f table", capfdbinary) == written(f"{name} -f markdown", capfdbinary) != report

@@ -686,8 +686,15 @@ def test_the_printed_solution_runs_in_a_shell(exercise, tmp_path):
 
 
 def test_the_list_has_every_exercise_in_order(tmp_path):
-    listed = json.loads(run("exercise", cwd=tmp_path, env=os.environ | {}).out)["exercises"]
+    listed = json.loads(run("exercise", "-f", "json", cwd=tmp_path).out)["exercises"]
     assert [one["number"] for one in listed] == IDS
+    lines = run("exercise", cwd=tmp_path).out.decode().splitlines()
+    assert lines == ["\t".join((one["number"], one["chapter"], one["title"])) for one in listed]
+
+
+def test_one_exercise_is_text_and_no_json():
+    done = run("exercise", "5.2", "-f", "json")
+    assert (done.code, done.out) == (2, b"") and "which json cannot hold" in done.err
 
 
 @pytest.mark.parametrize("answer", [b"\xff", b"[1, \xff]", b"[[\xed\xa0\x80]]"])

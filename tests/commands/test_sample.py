@@ -11,7 +11,7 @@ import pytest
 
 import attnkit
 from attnkit import help
-from tests.process import run
+from tests.process import bash, run
 from tests.transcripts import check
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
@@ -34,7 +34,7 @@ def sample(*words, cwd, **settings):
 
 
 def test_every_script_is_listed_by_chapter_with_the_first_sentence_of_its_comment(tmp_path):
-    rows = json.loads(sample(cwd=tmp_path).out)["samples"]
+    rows = json.loads(sample("-f", "json", cwd=tmp_path).out)["samples"]
     assert sorted(row["name"] for row in rows) == [path.stem for path in sorted(SAMPLES.glob("[0-9]*.sh"))]
     assert {"name": "01-the-cat-sat", "chapter": "attention", "idea": "Self-attention by hand."} in rows
     assert all(row["idea"].endswith((".", "?")) for row in rows)
@@ -43,10 +43,17 @@ def test_every_script_is_listed_by_chapter_with_the_first_sentence_of_its_commen
     assert chapters == sorted(chapters, key=order.index) and {*chapters} <= {*order}
 
 
+def test_a_pipe_gets_a_line_for_each_sample_that_cut_can_read(tmp_path):
+    rows = json.loads(sample("-f", "json", cwd=tmp_path).out)["samples"]
+    lines = bash("attnkit sample | cut -f1,3", cwd=tmp_path).out.decode().splitlines()
+    assert lines == [f"{row['name']}\t{row['idea']}" for row in rows]
+    assert bash("attnkit sample | head -n 1 | cut -f2", cwd=tmp_path).out == b"recurrence\n"
+
+
 def test_the_index_is_the_list(tmp_path):
     lines = INDEX.splitlines()
     chapter = None
-    for row in json.loads(sample(cwd=tmp_path).out)["samples"]:
+    for row in json.loads(sample("-f", "json", cwd=tmp_path).out)["samples"]:
         if row["chapter"] != chapter:
             chapter = row["chapter"]
             lines += ["", f"## {chapter or 'The tools'}", ""]
