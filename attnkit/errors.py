@@ -2,6 +2,17 @@
 
 from collections.abc import Iterable
 
+EXIT_CODES = {
+    0: "done",
+    1: "different: a `diff`, a `history --replay`, or a wrong answer to an `exercise`",
+    2: "the command line is wrong: an unknown option, a bad value, a missing operand",
+    3: "the data are wrong: syntax, dtype, shape, range, a limit exceeded",
+    4: "a file cannot be opened, read or written",
+    70: "a bug in attnkit",
+    130: "interrupted",
+    141: "the reader of the pipe went away",
+    143: "terminated",
+}
 HEAD, TAIL = 280, 120  # bytes of a long message that are kept at its start and at its end
 
 

@@ -18,8 +18,14 @@ from attnkit.errors import flag_name
 from tests.places import ROOT
 
 PACKAGE, TESTS = ROOT / "attnkit", ROOT / "tests"
-PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
-OTHERS = {"--no-deps", "--haeds", "--cases", "--check"}  # of pip, a misspelled example, the fuzzer, ruff
+PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md")), PACKAGE / "help" / "skill" / "SKILL.md"]
+OTHERS = {
+    "--no-deps",
+    "--json",
+    "--haeds",
+    "--cases",
+    "--check",
+}  # of pip, help, a misspelled example, the fuzzer, ruff
 
 # the rooms from the bottom up: each may import those of the lines before its own, not its siblings
 FLOORS = (

@@ -21,7 +21,13 @@ def test_every_block_of_a_page_is_run(page):
     assert re.search(BLOCK, page.read_text())
 
 
-SHOWN = [README, *PAGES, *CHAPTERS, *sorted((ROOT / "samples").glob("*.out"))]
+SHOWN = [
+    README,
+    *PAGES,
+    *CHAPTERS,
+    ROOT / "attnkit" / "help" / "skill" / "SKILL.md",
+    *sorted((ROOT / "samples").glob("*.out")),
+]
 
 
 @pytest.mark.parametrize("file", SHOWN, ids=lambda file: file.name)

@@ -12,7 +12,7 @@ NO_BLAS = {"mask", "peek", "posenc", "show"}  # tools that multiply no matrices
 CASES = [case for page in sorted(FOLDER.glob("*.md")) for case in cases(page)]
 HELP = ROOT / "attnkit" / "help"
 CHAPTERS = sorted((HELP / "lecture").glob("*.md"))
-PAGES = [ROOT / "README.md", *sorted(HELP.glob("*.md")), *CHAPTERS]
+PAGES = [ROOT / "README.md", *sorted(HELP.glob("*.md")), *CHAPTERS, HELP / "skill" / "SKILL.md"]
 SAMPLES = sorted((ROOT / "samples").glob("[0-9]*.sh"))
 NEEDS_JQ = pytest.mark.skipif(shutil.which("jq") is None, reason="samples and a page pipe into jq")
 

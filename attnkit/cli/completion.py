@@ -46,7 +46,7 @@ def complete_page(context: typer.Context, args: Sequence[str], incomplete: str) 
     words = (context.info_name, *(context.params.get("words") or ()))
     return {
         ("completion",): list(SHELLS),
-        ("help",): [*commands.TOOLS, *pages.list_topics()],
+        ("help",): [*commands.TOOLS, *pages.list_topics(), "skill"],
         ("help", "lecture"): [chapter.name for chapter in pages.list_chapters()],
     }.get(words, [])
 

@@ -127,6 +127,10 @@ def show_help(names: list[str]) -> int:
     name = " ".join(names)
     if not name or name in ("-h", "--help", "help"):
         return main(["--help"])
+    if "--json" in names:
+        return describe_tools([one for one in names if one != "--json"])
+    if name == "skill":
+        return write_text(pages.read_skill())
     if name.startswith("lecture "):
         return show_chapter(name.removeprefix("lecture "))
     chapter = pages.find_chapter(name)
@@ -136,6 +140,15 @@ def show_help(names: list[str]) -> int:
     if name in pages.list_topics():
         return write_page(pages.read_page(name) + more)
     return explain_word(name, chapter)
+
+
+def describe_tools(names: Sequence[str]) -> int:
+    """Print tools, all if none are named, as JSON for programs."""
+    import json
+
+    from attnkit.cli.catalog import describe_tools
+
+    return write_text(json.dumps(describe_tools(names or [*commands.TOOLS]), ensure_ascii=False, indent=1) + "\n")
 
 
 def show_chapter(word: str) -> int:
@@ -280,6 +293,8 @@ The Transformer as Unix tools.
   attnkit help TOPIC        a page of documentation
   attnkit help lecture      a course in chapters; help lecture 5 or help lecture scale is one of them
   attnkit help WORD         an idea: softmax, residual, dot product; an option, or what others call it: top_k, d_model
+  attnkit help --json       tools, options, constraints and exit codes for programs; help TOOL --json is one tool
+  attnkit help skill        how to use attnkit, for a coding agent: a SKILL.md
   attnkit completion SHELL  completion of tools, options and tensor names for bash, zsh or fish
   attnkit --version
 

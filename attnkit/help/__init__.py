@@ -51,6 +51,11 @@ def read_tool(name: str) -> str:
     return (PAGES / "tools" / f"{name}.txt").read_text(encoding="utf-8")
 
 
+def read_skill() -> str:
+    """The SKILL.md of attnkit, for a coding agent."""
+    return (PAGES / "skill" / "SKILL.md").read_text(encoding="utf-8")
+
+
 class Chapter(NamedTuple):
     """A chapter of the lecture, in a file `lecture/NUMBER-NAME.md`.
 
