@@ -15,7 +15,7 @@ NUMBER = re.compile(r"(?<![\w.])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNOREC
 
 TENSOR = re.compile(
     r"""(?P<data>\[(?:[-\d.e+,\s\[\]]|"(?:NaN|-?Infinity)")*\])  # as JSON has it
-      | \(largest\ difference\ [^)]*\)  # of a verdict: what a slip leaves, and what is without it
+      | \((?:largest\ )?difference\ [^)]*\)  # of a verdict: with a slip, and without it
       | (?<=\ abs-max\ )\S+ | (?<=\ first\ )[-\d.einf+\s]+$     # as `figures` gives it""",
     re.VERBOSE,
 )

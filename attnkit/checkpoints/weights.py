@@ -310,7 +310,7 @@ class TensorSpec(NamedTuple):
         return np.concatenate([rows, np.full((1, *rows.shape[1:]), self.padding_row, rows.dtype)])
 
     def _whole_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the tensor without axes before it, of which a parameter of a shape is a share."""
+        """Shape of the published tensor, without leading axes, for a parameter of this shape."""
         whole = (*shape[:-1], self.share.of_outputs(shape[-1]))
         return whole[::-1] if self.transposed else whole
 

@@ -52,7 +52,7 @@ def conv(
     model_: options.Model = None,
     layer: options.Layer = None,
     filters: Annotated[
-        int | None, typer.Option(min=1, metavar="F", help="random weights with so many filters, of --size")
+        int | None, typer.Option(min=1, metavar="F", help="random weights of F filters, of --size")
     ] = None,
     size: Annotated[tuple[int, ...], numbers("size of each filter; N,M: over two dimensions")] = (),
     seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
@@ -68,7 +68,7 @@ def conv(
             metavar="N[,…]|same|same-lower",
             show_default=False,
             help="zeros around x: on all sides, or those before and those after it (of two dimensions: N,M on both "
-            "sides of each, or top,left,bottom,right); same: so many that only the stride makes x smaller, the odd "
+            "sides of each, or top,left,bottom,right); same: enough that only the stride makes x smaller, the odd "
             "one after it; same-lower: before it [default: 0]",
         ),
     ] = (0,),

@@ -554,7 +554,7 @@ def decode(
         ),
     ] = None,
     min_tokens: Annotated[
-        int | None, typer.Option(min=0, help="choose no end token before N tokens [default: 0]")
+        int | None, typer.Option(min=0, help="do not end before N tokens are generated [default: 0]")
     ] = None,
     score: Annotated[
         str | None,
@@ -584,7 +584,7 @@ def decode(
     ] = None,
     no_repeat_ngram: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="never choose a token by which N tokens in a row would occur twice"),
+        typer.Option(min=1, metavar="N", help="never generate the same N tokens in a row twice"),
     ] = None,
     stop: Annotated[
         tuple[str, ...], typer.Option(metavar="TEXT", help="end the generation before TEXT (may be repeated)")

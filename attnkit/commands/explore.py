@@ -128,7 +128,7 @@ def explore(
         bool, typer.Option(help="keep all numbers as they are [default: of many weights, 8 bits or the largest]")
     ] = False,
 ) -> str:
-    """Write one page that explores traces: an HTML file that loads nothing.
+    """Write an HTML page for exploring traces: one file that works offline.
 
     TRACE is a file of encode, decode or run --trace, a text of several words that --model reads now, or any record with
     weights (attend --keep weights), or a stream or a batch of them; two records are compared. A folder of train has the

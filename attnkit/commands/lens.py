@@ -172,8 +172,8 @@ def lens(
 
     --direct says how much each part adds to the logit of a word at a position: the embedding, positions, each layer's
     attention (or its heads and bias) and feed-forward network, the shift of norms, the bias of the head. Norms scale
-    the parts as they scaled the whole state in the run, as TransformerLens does. The parts add up to the logit; the
-    rest is what they lack of it beyond rounding. Of a post-norm model each part goes through all later norms.
+    the parts as they scaled the whole state in the run, as TransformerLens does. The parts add up to the logit. The
+    row `rest` is the share that no part explains. Of a post-norm model each part goes through all later norms.
 
     \b
     Examples:

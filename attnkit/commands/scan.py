@@ -118,10 +118,10 @@ def scan(
         Literal["float32", "float64"] | None, typer.Option(help="compute in this dtype [default: float32]")
     ] = None,
 ) -> Record:
-    """Sweep patches over a model: where it holds what decides the next word.
+    """Find where a model stores what decides the next word, by patches or ablations.
 
-    scan runs the corrupted text of --against again and again, each time with one intermediate replaced by that of TEXT,
-    the clean text (activation patching): a layer's, or with --positions and --heads one position or head of it. x is
+    scan patches each layer in turn, with --positions and --heads each position or head of it: it runs the corrupted
+    text of --against with that one intermediate replaced by the one of TEXT, the clean text (activation patching). x is
     how much of the difference of the scores it restores, (patched − corrupted) / (clean − corrupted): 0 as for the
     corrupted text, 1 as for the clean one. The score is the logit of --score, less the logit of --minus, after the last
     token, in place of the mask token of a model that has one, or as the first word that an encoder-decoder model, whose

@@ -135,7 +135,7 @@ def read_pair(stage: Stage) -> "FactSheet":
     """Compare the facts of the models in two folders."""
     set_flags = [flag for flag in (*views.VIEW_FLAGS, *stage.parameters) if is_flag_set(stage, flag)]
     if set_flags:
-        raise UsageError("cannot be combined with two models, of which it shows what differs", flag_name(set_flags[0]))
+        raise UsageError("cannot be combined with two models, whose differences it shows", flag_name(set_flags[0]))
     from attnkit.interpret.model_sheet import compare_models
 
     models = [operands.load_operand(folder, "model")[0] for folder in stage.operands]

@@ -227,8 +227,8 @@ def train(
 
     The folder that is written has config.json, model.safetensors (the best by the held-out loss, or the last without
     one), the tokenizer or preprocessor_config.json, training.json (how it was made), training.jsonl (its reports) and
-    state.safetensors. --resume reads the state and gives the bits of an uninterrupted run. The same command gives the
-    same bytes. Ctrl-C saves and ends.
+    state.safetensors. A run continued with --resume writes the same files as an uninterrupted one, bit for bit. The
+    same command gives the same bytes. Ctrl-C saves and ends.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ FIGURES = ("largest", "cosine", "inherited", "added", "noise")
 WORDS = ("kind", "verdict", "cause")
 HEADINGS = ("stage", "max |a−b|", "cosine", "inherited", "added", "noise", "")
 MOST = 4  # stages without a named cause that have a sentence
-EQUAL = "equal (largest difference {:.1g}; as it is {:.2g})"
+EQUAL = "becomes equal (difference {:.1g} instead of {:.2g})"
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 
 

@@ -28,8 +28,8 @@ def read(source: Source) -> Iterator[Record]:
     while True:
         head = source.read(8)
         if len(head) < 8:
-            missing = "samples" if described else "format"
-            raise DataError(f"a cut WAV file: no chunk of its {missing}", source.name)
+            missing = "data" if described else "fmt"
+            raise DataError(f"truncated WAV file: it has no {missing} chunk", source.name)
         kind, size = head[:4], int.from_bytes(head[4:], "little")
         if kind == b"data":
             break
@@ -53,7 +53,7 @@ def read_format(source: Source, size: int) -> tuple[str, int, int]:
         raise DataError(f"a WAV file whose format has {size} bytes (expected 16 or more)", source.name)
     data = source.read(size)
     if len(data) < size:
-        raise DataError("a cut WAV file: no chunk of its samples", source.name)
+        raise DataError("truncated WAV file: it has no data chunk", source.name)
     code, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", data)
     if code == EXTENSIBLE and size >= 26:
         code = int.from_bytes(data[24:26], "little")
@@ -83,7 +83,7 @@ def read_samples(source: Source, size: int | None, dtype: str, channels: int) ->
     data = np.frombuffer(source.read_all(), np.uint8) if size is None else source.read_uint8(size)
     size = len(data) if size is None else size
     if len(data) < size:
-        raise DataError(f"a cut WAV file: {size} bytes of samples, but {len(data)} follow", source.name)
+        raise DataError(f"truncated WAV file: its data chunk has {len(data)} of {size} bytes", source.name)
     width = int(dtype[-1]) * channels
     if size % width or not size:
         problem = f"no multiple of {width}, the size of one sample of each channel" if size else "no sample"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
 from attnkit.records import Array, Record
@@ -49,8 +49,8 @@ def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
         return offset + np.arange(x.shape[-2])
     numbers = model.check_ids(positions["x"], 2**53, "position")
     if numbers.ndim == 0 or numbers.shape[-1] != x.shape[-2]:
-        count = numbers.shape[-1] if numbers.ndim else "one"
-        raise DataError(f"{count} of them for {x.shape[-2]} tokens", "--positions")
+        count = counted(numbers.shape[-1] if numbers.ndim else 1, "position")
+        raise DataError(f"{count} for {counted(x.shape[-2], 'token')}", "--positions")
     return numbers
 
 

@@ -126,7 +126,7 @@ def list_branches(call: StageCall, parts: int) -> tuple[int, ...]:
     if call.number == 1:  # the records are the input of the pipeline
         return tuple(range(1, count + 1)) if count > 1 else (0,)
     if call.operands and "-" not in call.operands:
-        raise call.error("it does not read the stage before; name that as `-` among its parts")
+        raise call.error("this stage ignores the result before it; write `-` where that result belongs")
     piped = tuple(range(1, parts + 1)) if parts > 1 else (0,)
     first = call.operands.index("-") if call.operands else 0
     if first and count != parts + len(call.operands) - 1:

@@ -703,7 +703,7 @@ class Step(NamedTuple):
 
     @property
     def changes_saved(self) -> bool:
-        """Whether what was before this step is what later residuals add."""
+        """Whether the input of this step is saved for later residuals."""
         return self.saves_residual or self.reads_saved
 
 

@@ -213,4 +213,4 @@ def check_family_options(family: str, names: Collection[str]) -> None:
     for name in names:
         if not has_option(family, name):
             others = ", ".join(one for one in FAMILIES if has_option(one, name))
-            raise UsageError(f"the family {family} has none (it is of {others})", flag_name(name))
+            raise UsageError(f"{family} does not have this option (families that do: {others})", flag_name(name))

@@ -85,7 +85,7 @@ class TestPosenc:
 
     @pytest.mark.parametrize("kind", ["sinusoidal", "rotary"])
     def test_positions_are_as_many_as_tokens(self, kind):
-        with pytest.raises(DataError, match="1 of them for 5 tokens"):
+        with pytest.raises(DataError, match="1 position for 5 tokens"):
             attnkit.posenc(of(X), kind=kind, positions=np.array([5]))
 
     def test_odd_widths_and_short_tables(self):

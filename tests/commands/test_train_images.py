@@ -61,8 +61,8 @@ def test_a_recorded_step_holds_the_image_and_its_patches(place):
     [
         (("shapes", "-o", "new"), 3, "shapes: a folder, and a gpt2 model learns from a text file (--family vit from"),
         (("shapes", "-o", "shapes/new", "--family", "vit"), 2, "--output: shapes/new is in the folder of the images"),
-        (("shapes", "-o", "new", "--family", "vit", "--tokens", "chars"), 2, "--tokens: the family vit has none"),
-        (("shapes", "-o", "new", "--family", "vit", "--block", "8"), 2, "--block: the family vit has none"),
+        (("shapes", "-o", "new", "--family", "vit", "--tokens", "chars"), 2, "--tokens: vit does not have this option"),
+        (("shapes", "-o", "new", "--family", "vit", "--block", "8"), 2, "--block: vit does not have this option"),
         (("shapes", "-o", "new", "--family", "vit", "--size", "10"), 2, "size 10 is not divisible by patch 4"),
         (
             ("shapes", "-o", "new", "--family", "vit", "--valid", "0", "--sample", "a"),
@@ -75,7 +75,7 @@ def test_a_recorded_step_holds_the_image_and_its_patches(place):
             "shapes: a gpt2 model does not learn from images (expected vit)",
         ),
         (("text.txt", "-o", "new", "--family", "vit"), 3, "text.txt: a vit model learns from a folder of images"),
-        (("text.txt", "-o", "new", "--size", "8"), 2, "--size: the family gpt2 has none (it is of vit)"),
+        (("text.txt", "-o", "new", "--size", "8"), 2, "--size: gpt2 does not have this option (families that do: vit)"),
         (("nowhere", "-o", "new", "--family", "vit"), 4, "nowhere: No such file or directory"),
     ],
 )

@@ -62,7 +62,7 @@ def pipeline_backward(calls: Sequence[StageCall], chosen: Array | None = None) -
     if not isinstance(last.result, Record):
         raise last.error("text has no gradient")
     if "x" not in last.result:
-        raise last.error("it returns no x, of which there would be gradients")
+        raise last.error("it returns no x to differentiate")
     x = last.result["x"]
     if not is_float(x.dtype):
         raise last.error(f"its x is {x.dtype}: only floats have a gradient")
