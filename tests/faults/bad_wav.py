@@ -37,5 +37,5 @@ BAD = {
     "no samples": (pack_wav(b""), "0 bytes of samples, no sample"),
     "half a sample": (pack_wav(bytes(3)), "3 bytes of samples, no multiple of 2"),
     "a channel too few": (pack_wav(bytes(6), channels=2), "6 bytes of samples, no multiple of 4"),
-    "2^32 - 1 bytes of samples": (pack_wav(bytes(8), size=LARGEST), "4294967295 bytes of samples, but 8 follow"),
+    "2^32 - 1 bytes of samples": (pack_wav(bytes(8), size=LARGEST), "its data chunk has 8 of 4294967295 bytes"),
 }
