@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests import process
 from tests.places import ROOT
 from tests.process import on_a_terminal
 from tests.transcripts import BLOCK
@@ -66,6 +67,23 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert (ROOT / ".ci/run").read_text().splitlines()[-1] == line
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README.read_text()))
+@pytest.mark.parametrize("link", re.findall(r"""(?:\]\(|src=")(?!http)([^)"]+)[)"]""", README.read_text()))
 def test_links_lead_somewhere(link):
-    assert (ROOT / link).exists()
+    path, _, anchor = link.partition("#")
+    assert (ROOT / path).exists()
+    headings = re.findall(r"^## (.*)$", (ROOT / path).read_text(), re.MULTILINE) if anchor else []
+    assert not anchor or anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+def test_the_picture_of_an_alignment_is_what_the_readme_draws(tmp_path):
+    """Its words and its title; the colours of cells are of numbers, which round differently on other processors."""
+    drawn = [
+        line[2:] for line in README.read_text().splitlines() if re.search(r"^\$ .*(-trace|-o) (trace|alignment)", line)
+    ]
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    process.bash("\n".join(drawn), cwd=tmp_path)
+    texts = [
+        re.findall(r">([^<>\n]+)</", (folder / "alignment.svg").read_text())
+        for folder in (tmp_path, ROOT / "samples" / "data")
+    ]
+    assert texts[0] == texts[1] and {"What the decoder reads", "·noir", "·black"} <= {*texts[0]}
