@@ -69,7 +69,9 @@ def call_library(problem: str, name: str) -> Iterator[None]:
 
 
 def quote_error(error: BaseException) -> str:
-    """The message of an error in one short line, without addresses of objects, or the name of its class.
+    """The message of an error in one short line, or the name of its class.
+
+    Without addresses of objects.
 
     >>> quote_error(ValueError("two\\nlines")), quote_error(KeyError())
     ('two lines', 'KeyError')

@@ -1,4 +1,7 @@
-"""Settings of the process that make arithmetic fast: of OpenBLAS, before NumPy loads it, and of the allocator."""
+"""Settings of OpenBLAS and of the allocator that make arithmetic fast.
+
+Those of OpenBLAS are set before NumPy loads it.
+"""
 
 import os
 
@@ -12,7 +15,9 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what glibc's malloc.h calls them
 
 
 def tune_blas() -> None:
-    """Set the threads and the loops of OpenBLAS, which NumPy loads later, where the user has not.
+    """Set the threads and the loops of OpenBLAS, where the user has not.
+
+    NumPy loads it later.
 
     Its threads wait actively for work for at most half a millisecond: longer waits take processor time from all
     others. Each of them takes 40 MB of addresses, and where they are not left it ends the process, so that a process

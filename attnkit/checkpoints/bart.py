@@ -1,4 +1,4 @@
-"""BART: a post-norm encoder-decoder with norms of the embeddings, and learned positions from row 2 on."""
+"""BART: a post-norm encoder-decoder with normed embeddings, positions from row 2."""
 
 from math import sqrt
 from typing import Any
@@ -67,7 +67,10 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def is_classifier(raw: ConfigReader) -> bool:
-    """Whether the head is one of labels, which reads the last token of the decoder over the shifted source."""
+    """Whether the head gives labels.
+
+    It reads the last token of the decoder over the shifted source.
+    """
     return find_task(raw) == "sequence"
 
 
@@ -116,7 +119,10 @@ def read_translator(
 
 
 def has_head(raw: ConfigReader) -> bool:
-    """Whether there are logits: not of BartModel and the like, which `architectures` names."""
+    """Whether there are logits.
+
+    BartModel and the like, which `architectures` names, have none.
+    """
     return not raw.has("architectures") or raw.has_architecture("ForConditionalGeneration")
 
 
@@ -133,13 +139,13 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def map_words(raw: ConfigReader, bias: Specs) -> Layers:
-    """Where the tables of embeddings and the head are stored: once for all of them if they are tied."""
+    """Where embeddings and head are stored: once for all of them if they are tied."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
     tables = {f"{stack}.embed": map_table(stack, is_tied) for stack in ("encoder", "decoder")}
     return {**tables, "head": {**tied_head("lm_head.weight", to=SHARED * is_tied), **bias}}
 
 
 def map_table(stack: str, is_tied: bool) -> Specs:
-    """Map the embeddings of a stack: its own table, tied to the shared one, or that one where it has none."""
+    """Map the embeddings of a stack: its own table, or the shared one."""
     own = f"{stack}.embed_tokens.weight"
     return tied_table(own, to=SHARED) if is_tied else embedding_table(own, SHARED)

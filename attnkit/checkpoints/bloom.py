@@ -1,4 +1,4 @@
-"""BLOOM: a pre-norm decoder with ALiBi, a norm of the embeddings, and fused projections by head."""
+"""BLOOM: a pre-norm decoder with ALiBi, normed embeddings, projections by head."""
 
 from typing import Any
 

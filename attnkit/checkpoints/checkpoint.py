@@ -69,7 +69,9 @@ Key = tuple[tuple[str, ...], float | None, int]  # stored tensors, their padding
 
 
 class Parameters(Mapping[str, Mapping[str, Array]]):
-    """Parameters by layer, each layer converted on first use, and kept if all of them fit into memory.
+    """Parameters by layer, each layer converted on first use.
+
+    Layers are kept if all of them fit into memory.
 
     weights  the stored tensors
     specs    layer -> {parameter: where it is stored}
@@ -141,18 +143,18 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return self.stored_names(layer, name)[0]
 
     def stored_names(self, layer: str, name: str) -> tuple[str, ...]:
-        """The stored tensors that a parameter is read from, of equal ones that are tied the shared one."""
+        """The stored tensors of a parameter; for equal tied ones the shared one."""
         stored, spec = self._stored[layer][name], self.specs[layer][name]
         return tuple(self._original(one, spec.tied) for one in stored) if spec.tied else stored
 
     def source(self, layer: str, name: str) -> tuple[object, ...]:
-        """The stored tensors of a parameter, and which part of them it is: the same for tied parameters."""
+        """The stored tensors of a parameter and its part of them, as for its tied ones."""
         spec = self.specs[layer][name]
         return self.stored_names(layer, name), spec.share, spec.entry
 
     @cached_property
     def keeps_layers(self) -> bool:
-        """Whether layers stay in memory once they are converted; otherwise only the one last used does.
+        """Whether converted layers stay in memory; otherwise only the last one does.
 
         They stay if they are views of the file, or if all of them leave enough of the available memory for a run.
         """
@@ -161,7 +163,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return most <= limit or self._converted_size <= limit
 
     def part(self, layer: str, name: str) -> "Array | StoredRows | None":
-        """A parameter of which parts are read, such as rows of a table; None if the layer lacks it."""
+        """Open a parameter for reading in parts, as rows of a table; None without it."""
         if self.keeps_layers:
             return self[layer].get(name)
         self.refuse_unread()
@@ -223,7 +225,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return [name for name in self.weights.entries if name in unused]
 
     def refuse_unread(self) -> None:
-        """Raise DataError if layers of the model have tensors that may change what they compute, and are not read."""
+        """Raise DataError if unread tensors may change what the layers compute."""
         if names := self.unread.of_layers:
             what = f"{counted(len(names), 'tensor')} of its layers"
             problem = f"family {self.config.family} does not read {what}: {join_names(names, 3, MAX_NAME_LENGTH)}"
@@ -254,7 +256,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 
     @cached_property
     def _converted_size(self) -> int:
-        """The bytes of all parameters that are not views of the file, once they are converted."""
+        """The bytes of all converted parameters that are not views of the file."""
         return self._measure_converted(self.used)
 
     def _measure_converted(self, stored: Set[str]) -> int:
@@ -263,11 +265,11 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 
     @cached_property
     def _found(self) -> Set[str]:
-        """The stored tensors of all parameters, those too that are copies of the one they are tied to."""
+        """The stored tensors of all parameters, copies of tied ones included."""
         return {one for layer in self._stored.values() for stored in layer.values() for one in stored}
 
     def _make_room(self) -> None:
-        """Let go of the layer last used if layers are not kept; with a note, the first time."""
+        """Drop the layer last used if layers are not kept; with a note, the first time."""
         if self.keeps_layers:
             return
         if self._layers and not self._has_noted:
@@ -286,7 +288,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return spec.of_entry().to_parameter(stored, self.config.parameter_shape(layer, name))
 
     def _read(self, stored: tuple[str, ...], spec: TensorSpec) -> Array:
-        """A stored tensor, its entry if it is stacked, or several joined, with their padding row."""
+        """Read a stored tensor, an entry of a stack, or several joined, with padding."""
         if spec.stacked:
             return self.weights.rows(stored[0], spec.entry)
         return spec.join([self.weights.tensor(name) for name in stored])
@@ -296,7 +298,9 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return self.stored_names(layer, name), spec.padding_row, spec.entry
 
     def _original(self, stored: str, tied: str) -> str:
-        """The shared tensor that a stored one is a copy of by its tie, otherwise that one, with a warning.
+        """The shared tensor that a stored tied one copies, or else the stored one.
+
+        A stored one that is no copy brings a warning.
 
         They are compared when the tensor is first read, up to the first difference.
         """
@@ -330,7 +334,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return tuple(self._find_one(layer, name, spec, names) for names in spec.joined_names())
 
     def _find_tied(self, names: Sequence[str]) -> str | None:
-        """The stored tensor of a parameter that is tied to one of these, which is not stored itself."""
+        """The stored tensor of a parameter that is tied to one of these."""
         specs = (spec for layer in reversed([*self.specs]) for spec in self.specs[layer].values())
         return self.weights.find(name for spec in specs if spec.tied in names for name in spec.names)
 
@@ -376,7 +380,9 @@ def as_float(array: Array) -> Array:
 
 
 def have_same_bits(x: Array, y: Array) -> bool:
-    """Whether two arrays of one dtype and shape have the same bits, by a comparison that ends at the first difference.
+    """Whether two arrays of one dtype and shape have the same bits.
+
+    The comparison ends at the first difference.
 
     Views of the same bytes are not read. The memory of each block of a mapped file is released after it is compared.
 
@@ -416,7 +422,7 @@ def _widen_halves(wide: Array, halves: Array) -> None:
 
 
 class StoredRows:
-    """A stored matrix (N, D) of which the rows that are read are converted; or that matrix transposed, (D, N).
+    """A stored matrix (N, D) or its transpose, whose rows are converted when read.
 
     An index is that of rows, or, of a transposed one, `:` and that of columns.
     """
@@ -544,7 +550,9 @@ def file_digest(path: str, *stamp: int) -> str:
 
 
 class Family(Protocol):
-    """The module of a family. `fact_of` reads what else it states, PREFIXES and FIELDS in any case.
+    """The module of a family.
+
+    `fact_of` reads what else it states, PREFIXES and FIELDS in any case.
 
     PREFIXES           what published names of tensors may or may not begin with
     WRITES_PREFIX      whether the names of today's files begin with the first of them
@@ -582,7 +590,7 @@ class Family(Protocol):
 
 
 def fact_of(family: Family | str, name: str, default: Any = None) -> Any:
-    """What the file of a family states under a name, or else that of the family it is a variant of.
+    """Find a fact of a family by its name, in its file or that of its base family.
 
     family  its module, or its name in a Config
 
@@ -601,7 +609,9 @@ def find_family(name: str) -> Family:
 
 
 def open_checkpoint(folder: str) -> Checkpoint:
-    """Open the model in a folder or in a GGUF file: check the shape of every tensor, read none yet.
+    """Open the model in a folder or in a GGUF file.
+
+    Check the shape of every tensor, read none yet.
 
     FileError if a file is missing; DataError names the file and what is wrong in it.
     """
@@ -658,7 +668,7 @@ def open_tokenizer(place: "str | TokenizerFolder", side: str = "source") -> "Tok
 
 
 def find_class(family: str) -> str:
-    """The class of the tokenizers of a family in transformers; "" for none with rules of its own.
+    """The class of a family's tokenizers in transformers; "" for no rules of its own.
 
     >>> find_class("qwen3"), find_class("bert")
     ('Qwen2Tokenizer', '')
@@ -720,7 +730,10 @@ def is_model(folder: str) -> bool:
 
 
 def import_family(reader: ConfigReader) -> Family:
-    """Import the family that a configuration names, or its classifier of images. DataError if it is unknown."""
+    """Import the family that a configuration names, or its classifier of images.
+
+    DataError if it is unknown.
+    """
     name = reader.get_str("model_type")
     if name not in FAMILIES:
         raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
@@ -737,7 +750,7 @@ def _import_module(name: str) -> Family:
 
 
 def override_tokens(reader: ConfigReader, values: Mapping[str, Any], path: str, family: Family) -> ConfigReader:
-    """Override the special tokens, and some keys of a family, by those of generation_config.json.
+    """Override special tokens and some keys by those of generation_config.json.
 
     Any other key of that file is one of another library. Null overrides what ends a text, and nothing else.
     """
@@ -767,7 +780,10 @@ def _open_marian(folder: str) -> Checkpoint:
 
 
 def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
-    """Read the configuration of a model and match its parameters. DataError if they do not fit each other."""
+    """Read the configuration of a model and match its parameters.
+
+    DataError if they do not fit each other.
+    """
     weights.prefixes, stored = fact_of(family, "PREFIXES"), len(weights.entries)
     for key in keys_of(fact_of(family, "FIELDS"), "layers"):  # before any tensor of a layer is looked up
         count = reader.values.plain.get(key)

@@ -26,7 +26,10 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def read_tower(raw: ConfigReader, tower: str) -> ConfigReader:
-    """The configuration of a tower. `text_config_dict` of older files overrides `text_config`, with all defaults."""
+    """The configuration of a tower.
+
+    `text_config_dict` of older files overrides `text_config`, with all defaults.
+    """
     family, width = TOWERS[tower], raw.get_int("projection_dim", 512)
     raw.ignore("logit_scale_init_value", "tie_word_embeddings")  # before training, and of no head
     values = {**raw.get_object(f"{tower}_config").values.plain}

@@ -1,4 +1,7 @@
-"""CLIP's tower of texts: a causal pre-norm encoder, whose state at the end token is the vector of a text."""
+"""CLIP's tower of texts: a causal pre-norm encoder.
+
+The state at the end token is the vector of a text.
+"""
 
 from typing import Any
 
@@ -45,7 +48,10 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def read_common(raw: ConfigReader, stored: Weights, projection: str) -> dict[str, Any]:
-    """The fields of both towers; projection: the published name of the layer to the common space."""
+    """Read the fields of both towers.
+
+    projection: the published name of the layer to the common space
+    """
     raw.ignore("tie_word_embeddings", "model_type")  # there is no head of words
     return {
         "width": raw.get_int("hidden_size"),

@@ -1,4 +1,4 @@
-"""CLIP's tower of images: a pre-norm encoder of patches with a norm of the embeddings."""
+"""CLIP's tower of images: a pre-norm encoder of patches with normed embeddings."""
 
 from attnkit.checkpoints import clip_text_model, vit
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -1,4 +1,4 @@
-"""Cohere: parallel sub-layers after one layer norm, interleaved RoPE, a factor on logits, a tied head."""
+"""Cohere: parallel sub-layers after one layer norm, interleaved RoPE, tied head."""
 
 from dataclasses import replace
 from typing import Any

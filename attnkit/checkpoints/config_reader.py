@@ -50,7 +50,7 @@ def keys_of(fields: Fields, fact: str) -> list[str]:
 
 
 def first_keys(fields: Fields, fact: str) -> list[str]:
-    """The first of the keys that state a fact of the model, and of those that state one of each stack.
+    """The first key of those that state a fact of the model, and of each stack.
 
     >>> first_keys({"encoder layers": "depth", "layers": "n_layer num_layers"}, "layers")
     ['n_layer', 'depth']
@@ -87,7 +87,7 @@ class NotedValues(Mapping[str, Any]):
         return len(self.plain)
 
     def stated(self) -> dict[str, bool]:
-        """The keys read that count, and whether the object has each with a value other than null.
+        """The keys read that count, and whether each has a value other than null.
 
         >>> values = NotedValues({"n_embd": 8}, {"n_embd": True, "n_inner": True, "rope.theta": True, "n_ctx": False})
         >>> values.stated()
@@ -116,7 +116,9 @@ def _find_unread(values: Mapping[str, Any], reads: Mapping[str, bool], path: str
 
 
 class ConfigReader:
-    """The values of a configuration by key. A null counts as absent, but as false, and as no token.
+    """The values of a configuration by key.
+
+    A null counts as absent, but as false, and as no token.
 
     values   the parsed object, which notes what is read of it
     name     the file, for errors
@@ -205,7 +207,9 @@ class ConfigReader:
         return ConfigReader(NotedValues(plain, self.values.reads, f"{self.values.path}{key}."), self.name, self.origins)
 
     def replaced(self, values: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> "ConfigReader":
-        """The reader of other values in place of these: what is read of them counts as read here.
+        """The reader of other values in place of these.
+
+        What is read of them counts as read here.
 
         origins  the file of each value that comes from another one
 
@@ -228,7 +232,9 @@ class ConfigReader:
             self.values.reads.setdefault(self.values.path + key, False)
 
     def expect(self, **values: Any) -> None:
-        """Count keys as read that state again what the model does. DataError for another value.
+        """Count keys as read that state again what the model does.
+
+        DataError for another value.
 
         >>> ConfigReader({"experts_per_token": 3}, "config.json").expect(experts_per_token=2)
         Traceback (most recent call last):
@@ -255,7 +261,7 @@ class ConfigReader:
         return ids[0] if ids else None
 
     def get_token_ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """The ids of a key, from a list or from a single one; null: none, whatever the default is."""
+        """The ids of a key, from a list or from a single one; null: none."""
         value = self.values.get(key, list(default))
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(token) is int and token <= LARGEST for token in ids):
@@ -276,7 +282,9 @@ class ConfigReader:
     def get_stack(
         self, fields: Fields, name: str = "", *, hidden: int | None = None, head_dim: int | None = None, **choices: Any
     ) -> StackConfig:
-        """The sizes of a stack. Without keys, there are as many key and value heads as heads, width/heads wide.
+        """The sizes of a stack.
+
+        Without keys, there are as many key and value heads as heads, width/heads wide.
 
         fields            of the family; name: of the stack, if the stacks have keys of their own
         hidden, head_dim  defaults of these sizes
@@ -309,7 +317,9 @@ class ConfigReader:
         )
 
     def find_key(self, fields: Fields, fact: str, stack: str = "") -> str:
-        """The key that states a fact, of all its keys the first that the file has, or else the last; "" for none.
+        """The key that states a fact: the first that the file has, else the last.
+
+        "" for none.
 
         >>> ConfigReader({"depth": 2}, "config.json").find_key({"layers": "n_layer depth num_layers"}, "layers")
         'depth'
@@ -326,7 +336,7 @@ class ConfigReader:
         forced_bos: int | None = None,
         forced_eos: int | None = None,
     ) -> SpecialTokens:
-        """The special tokens, with defaults for those that are absent; for the start also if it is null."""
+        """The special tokens, with defaults for absent ones; a start may not be null."""
         lists = self._get("bad_words_ids", [], "a list of lists of ids")
         is_nested = isinstance(lists, list) and all(isinstance(ids, list) for ids in lists)
         banned = [ids[0] for ids in lists if len(ids) == 1] if is_nested else []
@@ -383,7 +393,10 @@ PREPROCESSOR = "preprocessor_config.json"  # how a model's images or sounds beco
 
 
 def read_preprocessor(folder: str) -> ConfigReader:
-    """The values of preprocessor_config.json in a folder, where null counts as absent; none if it has no such file."""
+    """Read preprocessor_config.json of a folder, where null counts as absent.
+
+    Without the file there are no values.
+    """
     path = os.path.join(folder, PREPROCESSOR)
     values = read_json_object(path) if exists(path) else {}
     return ConfigReader({key: value for key, value in values.items() if value is not None}, path)

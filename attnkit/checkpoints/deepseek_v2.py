@@ -1,4 +1,7 @@
-"""DeepSeek-V2: latent attention, and experts that softmax chooses, in groups or not, after some dense layers."""
+"""DeepSeek-V2: latent attention, and experts chosen by softmax.
+
+Experts may be chosen in groups, and come after some dense layers.
+"""
 
 from attnkit.checkpoints import deepseek_v3
 from attnkit.checkpoints.config_reader import ConfigReader

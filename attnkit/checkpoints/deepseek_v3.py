@@ -1,4 +1,7 @@
-"""DeepSeek-V3: latent attention, and experts in groups that sigmoids choose from, after some dense layers."""
+"""DeepSeek-V3: latent attention, and experts in groups chosen by sigmoids.
+
+They come after some dense layers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,7 +55,10 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def read_experts(raw: ConfigReader, count: int, chosen: int, shared: int, dense: int, **choices: Any) -> ExpertConfig:
-    """The experts of a DeepSeek; the numbers: where the file has none; choices: fields of ExpertConfig."""
+    """Read the experts of a DeepSeek.
+
+    numbers: where the file has none; choices: fields of ExpertConfig
+    """
     if raw.get_int("moe_layer_freq", 1) != 1:
         raise raw.error(f"moe_layer_freq {raw.values['moe_layer_freq']} is not supported (use 1)")
     hidden = raw.get_int("moe_intermediate_size")
@@ -70,7 +76,10 @@ def read_experts(raw: ConfigReader, count: int, chosen: int, shared: int, dense:
 
 
 def read_deepseek(raw: ConfigReader, stored: Weights, experts: ExpertConfig, size: int, interleaved: bool) -> Config:
-    """The configuration of a DeepSeek with these experts; size: the longest text where the file has none."""
+    """Read the configuration of a DeepSeek with these experts.
+
+    size: the longest text where the file has none
+    """
     latent = LatentConfig(
         rank=raw.get_int("kv_lora_rank", 512),
         query_rank=0 if raw.values.get("q_lora_rank", 1536) is None else raw.get_int("q_lora_rank", 1536),
@@ -95,7 +104,10 @@ def read_deepseek(raw: ConfigReader, stored: Weights, experts: ExpertConfig, siz
 
 
 def _growth(rope: ConfigReader) -> float:
-    """The factor of queries and of keys that a longer context brings: 0.1 m ln(factor) + 1."""
+    """The factor of queries and of keys that a longer context brings.
+
+    0.1 m ln(factor) + 1.
+    """
     if rope.get_str("rope_type") == "default" or not rope.values.get("mscale_all_dim"):
         return 1.0
     return 0.1 * rope.get_float("mscale_all_dim") * log(max(rope.get_float("factor", 1.0), 1.0)) + 1
@@ -141,7 +153,7 @@ def map_deepseek(raw: ConfigReader) -> Layers:
 
 
 def infer_generation(file: Any) -> dict[str, Any]:
-    """The generation, by the rule of the router, the widths of a head, and the growth of a longer context."""
+    """Infer the generation by the router, the head widths and the context growth."""
     rotary = file.get_int("rope.dimension_count")
     whole = {name: file.get_int(f"attention.{name}_length") for name in ("key", "value")}  # that of the latent vectors
     key, value = (file.get_int(f"attention.{name}_length_mla", width) for name, width in whole.items())

@@ -1,4 +1,4 @@
-"""DINOv2: a pre-norm encoder of image patches with layer scale, whose features serve without a head."""
+"""DINOv2: a pre-norm encoder of image patches with layer scale, and no head."""
 
 from typing import Any
 
@@ -58,7 +58,10 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _read_hidden(raw: ConfigReader) -> int:
-    """The width of the network; of a gated one two thirds of that, rounded up to a multiple of 8."""
+    """The width of the network.
+
+    That of a gated one is two thirds of it, rounded up to a multiple of 8.
+    """
     hidden = raw.get_int("hidden_size") * raw.get_int("mlp_ratio", 4)
     return (hidden * 2 // 3 + 7) // 8 * 8 if raw.get_bool("use_swiglu_ffn", False) else hidden
 

@@ -1,4 +1,7 @@
-"""DINOv2 with registers: tokens without positions beside the class token, and smoothly interpolated positions."""
+"""DINOv2 with registers: tokens without positions beside the class token.
+
+Positions are interpolated smoothly.
+"""
 
 from attnkit.checkpoints import dinov2
 from attnkit.checkpoints.config_reader import ConfigReader

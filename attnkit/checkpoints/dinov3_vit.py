@@ -1,4 +1,4 @@
-"""DINOv3: DINOv2 with registers whose patches rotate by their places, without a table of positions."""
+"""DINOv3: DINOv2 with registers and rotated patches, without position table."""
 
 from attnkit.checkpoints import vit
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -59,7 +59,7 @@ def map_tokens(raw: ConfigReader) -> Specs:
 
 
 def map_attention(raw: ConfigReader) -> Specs:
-    """Map the projections, of which those of keys usually have no bias."""
+    """Map the projections; those of keys usually have no bias."""
     place = f"{LAYER}.attention"
     return {
         **map_linear(place, biased=raw.get_bool("query_bias", True), wq="q_proj"),

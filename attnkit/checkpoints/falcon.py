@@ -1,4 +1,7 @@
-"""Falcon: serial or parallel sub-layers, one or two norms, fused projections in three orders, RoPE or ALiBi."""
+"""Falcon: serial or parallel sub-layers, fused projections, RoPE or ALiBi.
+
+One norm or two, and projections in three orders.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -69,14 +72,17 @@ def _is_new(raw: ConfigReader) -> bool:
 
 
 def _read_stack(raw: ConfigReader, width: int) -> StackConfig:
-    """The sizes of the stack: with `multi_query` before Falcon-40B, all heads share one key and value."""
+    """The sizes of the stack.
+
+    With `multi_query` before Falcon-40B, all heads share one key and value.
+    """
     fields = FIELDS | {"key/value heads": "num_kv_heads" if _is_new(raw) else ""}
     stack = raw.get_stack(fields, hidden=4 * width, causal=True, final_norm=True)
     return replace(stack, kv_heads=1) if not _is_new(raw) and raw.get_bool("multi_query", True) else stack
 
 
 def _norms(raw: ConfigReader) -> tuple[str, str]:
-    """The published names of the norms that attention and the feed-forward network read."""
+    """The published names of the norms before attention and network."""
     if not (_is_new(raw) or raw.get_bool("parallel_attn", True)):
         return "input_layernorm", "post_attention_layernorm"
     count = raw.get_int("num_ln_in_parallel_attn", 2 if _is_new(raw) else 1, most=2)
@@ -95,7 +101,7 @@ def _map_projections(raw: ConfigReader, is_biased: bool) -> dict[str, TensorSpec
 
 
 def infer_generation(file: Any) -> dict[str, Any]:
-    """The generation: one key and value for all heads, or groups of heads, with two norms or one."""
+    """Infer the generation: one shared key and value, or groups, and its norms."""
     shared, has_two = file.get_int("attention.head_count_kv", 1), SECOND_NORM in file.entries
     groups = {
         "new_decoder_architecture": True,

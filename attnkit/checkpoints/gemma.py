@@ -1,4 +1,4 @@
-"""Gemma: Llama with scaled embeddings, norms by 1 + weight, a GELU gate, and a tied head."""
+"""Gemma: Llama with scaled embeddings, norms by 1 + weight, a GELU gate, tied."""
 
 from collections.abc import Mapping
 from math import sqrt

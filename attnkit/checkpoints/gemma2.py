@@ -1,4 +1,7 @@
-"""Gemma 2: Gemma with norms before and after each sub-layer, soft caps, and windows in every other layer."""
+"""Gemma 2: Gemma with norms around each sub-layer, soft caps and windows.
+
+Every other layer has a window.
+"""
 
 from functools import partial
 from typing import Any
@@ -53,7 +56,10 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def infer_query_scale(file: Any, layers: int) -> dict[str, Any]:
-    """The number whose root scores are divided by: of the model with so many layers, the largest, width by heads."""
+    """Infer the number whose root divides the scores.
+
+    It is width by heads for the largest of the models, which its number of layers tells.
+    """
     width, heads = file.get_int("embedding_length"), file.get_int("attention.head_count")
     is_largest = file.get_int("block_count") == layers and heads > 0
     return {"query_pre_attn_scalar": width // heads if is_largest else file.head_dim()}

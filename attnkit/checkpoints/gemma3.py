@@ -27,7 +27,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _text(raw: ConfigReader) -> ConfigReader:
-    """The configuration of the text model, whose head is tied where the whole model says so, or nothing."""
+    """The configuration of the text model, tied where the whole model says so."""
     text, tied = raw.get_object("text_config"), {TIED: raw.get_bool(TIED, True)}
     tokens = {key: value for key, value in raw.values.plain.items() if key.endswith("_token_id")}
     raw.ignore(*tokens, *IMAGES)

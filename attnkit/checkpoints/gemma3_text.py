@@ -1,4 +1,6 @@
-"""Gemma 3: Gemma 2 with norms of queries and keys in place of soft caps, and a rotation of its own for windows.
+"""Gemma 3: Gemma 2 with norms of queries and keys, and a rotation for windows.
+
+The norms replace the soft caps.
 
 EmbeddingGemma is the same model as an encoder.
 """

@@ -1,4 +1,4 @@
-"""The search that the files of a folder ask for, as another library would do it, by the names of the options here."""
+"""The search that the files of a folder ask for, by the names of our options."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ OF_BEAMS = ("beam", "length_penalty")
 
 
 def list_defaults(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that keys of generation_config.json stand for, but those that change nothing.
+    """The options of keys of generation_config.json, but those without effect.
 
     >>> list_defaults({"num_beams": 4, "length_penalty": 2.0, "min_length": 0, "no_repeat_ngram_size": 3})
     {'beam': 4, 'length_penalty': 'average:2', 'no_repeat_ngram': 3}

@@ -1,4 +1,4 @@
-"""A GGUF file as a model: its metadata as a config.json, its tensors under their published names.
+"""A GGUF file as a model: a config.json, and tensors by their published names.
 
 llama.cpp renames tensors and changes some. ARCHITECTURES says of which family an architecture is, and GGUF in the file
 of the family what its names and keys are, and how to undo the changes; the reader of the family then reads the file as
@@ -133,7 +133,7 @@ class Architecture(NamedTuple):
     instead: Mapping[str, Mapping[str, str]] = {}
 
     def keys_of(self, fields: Fields) -> dict[str, str]:
-        """The keys of the metadata by those of config.json, the first ones of a family that state a fact."""
+        """The metadata keys by those of config.json, the first of each fact."""
         rows = ((fields[one].split()[0], one) if isinstance(one, str) else one for one in self.keys)
         return {key: METADATA[fact] for key, fact in rows}
 
@@ -180,7 +180,7 @@ class ModelFile:
         self.used: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key after the name of the architecture, as config.json would hold it.
+        """The value of a key after the architecture's name, as config.json has it.
 
         DataError for a value of another kind than KINDS has.
         """
@@ -208,7 +208,7 @@ class ModelFile:
         return width // heads
 
     def rotation(self) -> Values:
-        """The scaling of the rotation, by keys or by tensors of divisors of the frequencies."""
+        """The scaling of the rotation, by keys or by tensors of frequency divisors."""
         kind, factor = self.get("rope.scaling.type", "none"), self.get("rope.scaling.factor")
         original, attention = (self.get(f"rope.scaling.{key}") for key in ("original_context_length", "attn_factor"))
         extent = self.get_int("context_length")
@@ -264,7 +264,9 @@ def unrotate(heads: str, array: Array, values: Mapping[str, Any]) -> Array:
 
 
 def group_heads(heads: str, groups: str, array: Array, values: Mapping[str, Any]) -> Array:
-    """Rows of all queries, keys and values, in the order of groups of heads that share a key and a value.
+    """Rows of queries, keys and values, ordered by groups of heads.
+
+    A group shares a key and a value.
 
     >>> group_heads("heads", "groups", np.arange(8), {"heads": 4, "groups": 2})
     array([0, 1, 4, 6, 2, 3, 5, 7])
@@ -287,7 +289,7 @@ ROUTER = ".ffn_gate_inp.weight"
 
 
 def infer_head(file: ModelFile) -> Values:
-    """A head that predicts words: the table of embeddings, unless the file has another."""
+    """A head that predicts words: the embedding table, unless the file has another."""
     return {"architectures": ["ForCausalLM"], "tie_word_embeddings": HEAD not in file.entries}
 
 
@@ -299,7 +301,7 @@ def infer_biases(file: ModelFile) -> Values:
 
 
 def infer_whole_rotation(file: ModelFile) -> Values:
-    """Nothing; DataError if only a part of each head is rotated, which the family does not."""
+    """Raise DataError if a part of each head is rotated, and the family rotates all."""
     if (count := file.get_int("rope.dimension_count", file.head_dim())) != file.head_dim():
         problem = f"rope.dimension_count is {count} (expected the width of a head, {file.head_dim()})"
         raise DataError(problem, file.name)
@@ -330,7 +332,7 @@ ARCHITECTURES = {  # of llama.cpp -> family
 
 
 def open_model(path: str, fact_of: Callable[[str, str], Any]) -> tuple[ConfigReader, Weights, GgufFolder]:
-    """The configuration and the tensors of a GGUF file, as the reader of its family expects them, and its tokenizer.
+    """Open a GGUF file: configuration and tensors for its family, and its tokenizer.
 
     fact_of  a family and the name of a fact -> what its file states
 
@@ -351,7 +353,7 @@ def open_model(path: str, fact_of: Callable[[str, str], Any]) -> tuple[ConfigRea
 
 
 def infer_values(file: ModelFile, architecture: Architecture, keys: Mapping[str, str]) -> Values:
-    """The values of config.json that a file and its architecture say, some of them under these keys."""
+    """The values of config.json that a file and its architecture state."""
     values: Values = {"model_type": architecture.model_type}
     if WORDS not in file.entries or len(file.entries[WORDS][1]) != 2:
         raise DataError(f"no table of embeddings {WORDS!r}")
@@ -377,7 +379,7 @@ def infer_values(file: ModelFile, architecture: Architecture, keys: Mapping[str,
 
 
 def refuse_unread_keys(file: ModelFile) -> None:
-    """Raise DataError for a key of the architecture that is not read and may change a number."""
+    """Raise DataError for an unread key of the architecture that may change numbers."""
     begin = f"{file.architecture}."
     for key, value in file.metadata.items():
         name = key.removeprefix(begin)
@@ -406,7 +408,10 @@ class Restored(NamedTuple):
     other: str = ""
 
     def entry(self, parts: Mapping[str, Mapped]) -> tuple[str, tuple[int, ...]]:
-        """The dtype and the published shape. DataError for tensors that do not fit each other."""
+        """The dtype and the published shape.
+
+        DataError for tensors that do not fit each other.
+        """
         dtype, shape = parts[self.name].entries[self.name]
         shape = shape if self.row is None else shape[1:]
         others = [parts[self.other].entries[self.other][1]] if self.other in parts else []
@@ -455,7 +460,7 @@ def name_tensors(file: ModelFile, architecture: Architecture, values: Values) ->
 def find_published(
     file: ModelFile, architecture: Architecture, names: Mapping[str, str], name: str
 ) -> dict[str, Restored]:
-    """The published tensors that one in the file is, by name; one of an unknown name is itself."""
+    """The published tensors of one in the file, by name; an unknown one is itself."""
     suffix, number = SUFFIX.search(name), BLOCK.search(name)
     bare = SUFFIX.sub("", name)
     expert = EXPERT.search(bare)
@@ -490,7 +495,10 @@ def restore_tensor(
 def restore_rows(
     parts: Mapping[str, Mapped], restored: Mapping[str, Restored], values: Mapping[str, Any], name: str, index: Any
 ) -> Array:
-    """The rows of a published tensor that an index selects; no others are decoded, where rows are as in the file."""
+    """The rows of a published tensor that an index selects.
+
+    No others are decoded, where rows are as in the file.
+    """
     one = restored[name]
     is_plain = one.change is None and one.row is None
     return parts[one.name].rows(one.name, index) if is_plain else one.read(parts, values)[index]

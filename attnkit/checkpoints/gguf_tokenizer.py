@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file, presented as the files of a folder that holds the same one.
+"""The tokenizer inside a GGUF file, presented as the files of a folder.
 
 The readers of published tokenizers then read it. A GGUF file states the tokens, their scores, kinds and merges. It only
 names the way in which text is split before merges; SPLITS has the patterns.
@@ -114,7 +114,10 @@ OLDEST = "gpt-2"  # of other files that state no `pre`
 
 
 class GgufFolder(TokenizerFolder):
-    """The tokenizer of a GGUF file as a folder: tokenizer.json, tokenizer.model, spiece.model or vocab.txt."""
+    """The tokenizer of a GGUF file as a folder with the file of its kind.
+
+    tokenizer.json, tokenizer.model, spiece.model or vocab.txt
+    """
 
     usual_class = ""
 
@@ -124,7 +127,10 @@ class GgufFolder(TokenizerFolder):
 
     @cached_property
     def kind(self) -> str | None:
-        """The kind of the tokenizer, None if the file has none. DataError for one that is not known."""
+        """The kind of the tokenizer, None if the file has none.
+
+        DataError for one that is not known.
+        """
         kind = self.get("model", TEXT)
         if kind is not None and kind not in FILES:
             raise self.error(f"{PREFIX}model {kind[:40]!r} is not known (expected {', '.join(FILES)})")
@@ -142,7 +148,10 @@ class GgufFolder(TokenizerFolder):
 
     @property
     def states_ends(self) -> bool:
-        """Whether add_bos_token and add_eos_token count: not beside a tokenizer.json that the file contains."""
+        """Whether add_bos_token and add_eos_token count.
+
+        They do not beside a tokenizer.json in the file.
+        """
         return HF_JSON not in self.metadata
 
     @property
@@ -156,7 +165,10 @@ class GgufFolder(TokenizerFolder):
         return self.metadata.read(ARCHITECTURE, TEXT, "")
 
     def get(self, key: str, kind: ValueType[Value]) -> Value | None:
-        """The value of a key of the tokenizer, None if there is none; DataError for another kind."""
+        """The value of a key of the tokenizer, None if there is none.
+
+        DataError for another kind.
+        """
         return self.metadata.read(PREFIX + key, kind)
 
     def error(self, problem: str, file: str = "") -> DataError:
@@ -199,7 +211,7 @@ class GgufFolder(TokenizerFolder):
 
     @cached_property
     def kinds(self) -> list[int]:
-        """The kind of each token; of files that state none, the special tokens are control tokens."""
+        """The kind of each token; without kinds, special tokens are control tokens."""
         stated = self.numbers("token_type", WHOLES)
         if stated is not None:
             others = [kind for kind in stated if not NORMAL <= kind <= BYTE]
@@ -246,7 +258,7 @@ class GgufFolder(TokenizerFolder):
 
     @cached_property
     def whole_tokens(self) -> dict[str, dict[str, Any]]:
-        """The tokens that are never split, by id: control tokens, and those that users defined."""
+        """The tokens that are never split, by id: control and user-defined tokens."""
         return {
             str(id): {"content": token, "special": kind == CONTROL}
             for id, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
@@ -255,7 +267,10 @@ class GgufFolder(TokenizerFolder):
 
     @cached_property
     def splitter(self) -> Splitter:
-        """How text is split. DataError for a name that is not known: another one would give other tokens."""
+        """How text is split.
+
+        DataError for a name that is not known: another one would give other tokens.
+        """
         if self.splitter_name not in SPLITS:
             problem = f"{PREFIX}pre {self.splitter_name[:40]!r} is not known (expected {', '.join(SPLITS)})"
             raise self.error(problem)
@@ -263,7 +278,7 @@ class GgufFolder(TokenizerFolder):
 
     @property
     def splitter_name(self) -> str:
-        """The name of the splitter; of older files that state none, the usual one of the architecture."""
+        """The name of the splitter; in older files the usual one of the architecture."""
         return self.get("pre", TEXT) or USUAL.get(self.architecture, OLDEST)
 
     @property
@@ -273,7 +288,10 @@ class GgufFolder(TokenizerFolder):
 
     @cached_property
     def sentinels(self) -> int:
-        """The number of blanks at the end of the vocabulary of T5, whose tokens are <extra_id_99> … <extra_id_0>."""
+        """The number of sentinels at the end of T5's vocabulary.
+
+        Their tokens are <extra_id_99> … <extra_id_0>.
+        """
         blanks = sum(BLANK.fullmatch(token) is not None for token in self.tokens[-2 * MOST_SENTINELS :])
         return min(blanks, MOST_SENTINELS)
 
@@ -306,7 +324,10 @@ class GgufFolder(TokenizerFolder):
         return orjson.dumps(document)
 
     def write_word_pieces(self) -> bytes:
-        """BERT's vocab.txt: llama.cpp marks the pieces that begin a word, and not those that continue one."""
+        """Write BERT's vocab.txt.
+
+        llama.cpp marks the pieces that begin a word, and not those that continue one.
+        """
         kinds = zip(self.tokens, self.kinds, strict=True)
         pieces = [token if kind != NORMAL else word_piece(token) for token, kind in kinds]
         self.note(f"the case of text: {'lower' if self.is_uncased else 'as it is'}, as in its word pieces")

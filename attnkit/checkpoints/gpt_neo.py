@@ -1,4 +1,4 @@
-"""GPT-Neo: GPT-2 without a factor on scores, and with windows in every other layer."""
+"""GPT-Neo: GPT-2 with unscaled scores, and windows in every other layer."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _read_kinds(raw: ConfigReader, layers: int) -> list[str]:
-    """The kind of attention of each layer, from pairs of kinds and how often they repeat."""
+    """The kind of attention of each layer, from pairs of kinds and their repeats."""
     pairs = raw.values.get("attention_types") or [[[KINDS[number % 2]], 1] for number in range(layers)]
     kinds: list[str] = []
     for pair in pairs if isinstance(pairs, list) else [pairs]:

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: parallel sub-layers with a norm each, and a rotation of a part of each head."""
+"""GPT-NeoX and Pythia: parallel sub-layers with a norm each, partial rotation."""
 
 from dataclasses import replace
 

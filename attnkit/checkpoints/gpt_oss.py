@@ -1,4 +1,7 @@
-"""gpt-oss: experts with bounded gates, sinks in attention, biases, and windows in every other layer."""
+"""gpt-oss: experts with bounded gates, sinks in attention, biases and windows.
+
+Every other layer has a window.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -92,7 +95,10 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def infer_rotation(file: Any) -> dict[str, Any]:
-    """The rotation, whose ramp does not begin and end at whole numbers. DataError for another rule of the router."""
+    """The rotation, whose ramp may begin and end between whole numbers.
+
+    DataError for another rule of the router.
+    """
     found = file.rotation()
     rope = {**found["rope_scaling"], "truncate": False} if found else {}
     file.check_gating(SOFTMAX_OF_CHOSEN)
@@ -100,7 +106,7 @@ def infer_rotation(file: Any) -> dict[str, Any]:
 
 
 def take_turns(gates: Array, linear: Array, values: Mapping[str, Any]) -> Array:
-    """Gates and linear parts (experts, ...), whose outputs take turns on the last axis.
+    """Interleave gates and linear parts (experts, ...) on the last axis.
 
     >>> take_turns(np.array([[1, 2]]), np.array([[3, 4]]), {})
     array([[1, 3, 2, 4]])

@@ -1,4 +1,4 @@
-"""GPT-J: parallel sub-layers after one norm, interleaved RoPE of a part of each head, a head with a bias."""
+"""GPT-J: parallel sub-layers after one norm, interleaved RoPE, a biased head."""
 
 from attnkit.checkpoints import gpt2
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -1,4 +1,4 @@
-"""The keys of config.json that a family does not read: which are refused, and which pass.
+"""Keys of config.json that a family does not read: refused, or passed.
 
 A key that asks for a computation is refused with its name, but for the values at which it asks for nothing. These are
 the keys that the code of transformers reads for a family and attnkit does not (tests/references/make_keys.py), and some
@@ -140,7 +140,7 @@ def refuse_unread(raw: ConfigReader, family: str) -> None:
 
 
 def note_unread(raw: ConfigReader, family: str, by: str = "") -> None:
-    """Write a note about the keys that were not read, unless they are known to change nothing.
+    """Note the keys that were not read, unless they are known to change nothing.
 
     by  what does not read them, by default the family
     """
@@ -155,7 +155,7 @@ def note_unread(raw: ConfigReader, family: str, by: str = "") -> None:
 
 
 def _list_unknown(raw: ConfigReader, family: str) -> list[str]:
-    """The keys that were not read, of which nothing is known, and whose values are not those of nothing."""
+    """The unread keys whose effect is unknown and whose value means something."""
     unread = [path for path, value in raw.values.unread() if not _is_among(value, NOTHING)]
     return [path for path in unread if not ({path, _last(path)} & KNOWN or find_computation(raw, path, family))]
 

@@ -64,7 +64,7 @@ Heads = Mapping[str, Head]  # sequence, token and question -> its names
 
 
 def usual_heads(sequence: Head) -> Heads:
-    """The heads of a family whose heads of tokens and of questions have the usual names."""
+    """The heads of a family whose token and question heads have the usual names."""
     return {"sequence": sequence, "token": Head("classifier"), "question": Head("qa_outputs")}
 
 
@@ -161,7 +161,9 @@ def read_function(raw: ConfigReader, count: int) -> str:
 
 
 def read_image_labels(raw: ConfigReader) -> dict[str, Any]:
-    """The fields of Config for the labels of a classifier of images. DataError for regression.
+    """The fields of Config for the labels of a classifier of images.
+
+    DataError for regression.
 
     >>> read_image_labels(ConfigReader({"problem_type": "multi_label_classification"}, "config.json"))
     {'classes': ('LABEL_0', 'LABEL_1'), 'label_function': 'sigmoid'}

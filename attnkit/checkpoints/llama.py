@@ -49,7 +49,7 @@ def read_config(
     tied: bool = False,
     **choices: Any,
 ) -> Config:
-    """The configuration of a Llama, with defaults and further choices of another family.
+    """Read the configuration of a Llama, with defaults and choices of other families.
 
     eps      of all norms, whatever the file has
     theta, size, head_dim, tied  where the file has no such key
@@ -130,13 +130,16 @@ def limit_layers(raw: ConfigReader, config: Config, kinds: Sequence[str], window
 
 
 def read_window(raw: ConfigReader, default: int | None = None, least: int = 1) -> int:
-    """How many keys a query of a sliding layer sees, its own among them; 0 for all, which null states."""
+    """The number of keys that a query of a sliding layer sees, its own included.
+
+    0 for all, which null states.
+    """
     is_null = raw.values.get("sliding_window", default) is None
     return 0 if is_null else raw.get_int("sliding_window", default, least)
 
 
 def every(count: int, layers: int) -> list[str]:
-    """The kinds of layers of which every count-th has full attention.
+    """The kinds of layers where every count-th layer has full attention.
 
     >>> every(2, 3)
     ['sliding_attention', 'full_attention', 'sliding_attention']
@@ -229,7 +232,10 @@ BIASED = ("head", "biases", "rotation")
 
 
 def name_gguf(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """The published names by those of a GGUF file; more: of further tensors of a layer, or other ones."""
+    """The published names by those of a GGUF file.
+
+    more: of further tensors of a layer, or other ones
+    """
     body = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
     return body | name_blocks({**GGUF_LAYER, **more}, "model.layers.{n}")
 

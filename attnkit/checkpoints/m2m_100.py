@@ -1,4 +1,7 @@
-"""M2M-100 and NLLB: a pre-norm encoder-decoder with sinusoidal positions, which begin after that of the padding."""
+"""M2M-100 and NLLB: a pre-norm encoder-decoder with sinusoidal positions.
+
+Positions begin after that of the padding.
+"""
 
 from attnkit.checkpoints import mbart
 from attnkit.checkpoints.bart import LAYERS, map_words, read_translator

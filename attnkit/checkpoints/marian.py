@@ -1,4 +1,4 @@
-"""Marian as Hugging Face publishes it: BART with sinusoidal positions and no norm of the embeddings."""
+"""Marian by Hugging Face: BART with sinusoids and no norm of the embeddings."""
 
 from collections.abc import Mapping
 from math import sqrt

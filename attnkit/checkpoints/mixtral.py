@@ -43,7 +43,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def map_mixture(layers: Layers, prefix: str, names: Mapping[str, str], shared: str = "") -> Layers:
-    """Map routers and experts besides the feed-forward networks of layers without experts.
+    """Map routers and experts, and the networks of layers without experts.
 
     prefix  of the published names of a mixture; names: w1, w3 and w2 of an expert; shared: the shared network
     """

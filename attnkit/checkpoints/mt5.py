@@ -1,4 +1,4 @@
-"""mT5: T5 1.1 for many languages, whose states are not scaled before the head, tied or not."""
+"""mT5: T5 1.1 for many languages, whose states are not scaled before the head."""
 
 from attnkit.checkpoints import t5
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -1,4 +1,6 @@
-"""MXFP4 in safetensors, as gpt-oss is published: `NAME_blocks` and `NAME_scales` read as one tensor `NAME`.
+"""MXFP4 in safetensors, as gpt-oss is published.
+
+`NAME_blocks` and `NAME_scales` are read as one tensor `NAME`.
 
 A byte of a block holds two numbers of four bits, the first in its low half: a sign, two bits of exponent and one of
 mantissa. A scale is a power of two for 32 numbers, its exponent stored plus 127. Blocks lie along the inputs of a
@@ -37,7 +39,7 @@ def decode_mxfp4_blocks(blocks: Array, scales: Array) -> Array:
 
 
 def join_packed(weights: Weights) -> Weights:
-    """Weights in which every pair of blocks and scales is one tensor, decoded an entry at a time.
+    """Weights whose pairs of blocks and scales are one tensor each, decoded by entry.
 
     DataError if the two do not fit each other.
     """

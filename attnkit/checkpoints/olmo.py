@@ -1,4 +1,4 @@
-"""OLMo: Llama with layer norms without parameters, and clipped queries, keys and values."""
+"""OLMo: Llama with layer norms without parameters; clips queries, keys, values."""
 
 from typing import Any
 
@@ -25,7 +25,10 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def infer_clip(file: Any) -> dict[str, Any]:
-    """The limit of queries, keys and values. DataError for an epsilon that OLMo does not have."""
+    """The limit of queries, keys and values.
+
+    DataError for an epsilon that OLMo does not have.
+    """
     if (eps := file.get("attention.layer_norm_epsilon", EPS)) != EPS:
         raise DataError(f"attention.layer_norm_epsilon is {eps} (expected {EPS})", file.name)
     return {"clip_qkv": clip} if (clip := file.get("attention.clamp_kqv")) else {}

@@ -1,4 +1,4 @@
-"""OLMo 2: Llama with a norm after each sub-layer instead of before, and norms of whole queries and keys."""
+"""OLMo 2: Llama with norms after sub-layers, and of whole queries and keys."""
 
 from typing import Any
 
@@ -29,7 +29,10 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def infer_windows(file: Any) -> dict[str, Any]:
-    """OLMo 3 is OLMo 2 with windows to llama.cpp; the layers that have one may be stated."""
+    """The windows of OLMo 3, which to llama.cpp is an OLMo 2 with windows.
+
+    The layers that have one may be stated.
+    """
     if not (window := file.get("attention.sliding_window")):
         return {}
     flags = file.get("attention.sliding_window_pattern", [])

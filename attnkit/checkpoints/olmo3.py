@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with windows in three of four layers, which rotate without scaling."""
+"""OLMo 3: OLMo 2 with windows in three of four layers, unscaled in rotation."""
 
 from dataclasses import replace
 

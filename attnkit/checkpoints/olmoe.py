@@ -1,4 +1,4 @@
-"""OLMoE: Llama with a mixture of experts in every layer, and norms of whole queries and keys."""
+"""OLMoE: Llama with experts in every layer, and norms of whole queries and keys."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""OPT: a pre-norm decoder (post-norm in one size), whose positions begin at row 2, with ReLU."""
+"""OPT: a pre-norm decoder with ReLU, and positions from row 2.
+
+One size is post-norm.
+"""
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -1,4 +1,4 @@
-"""Phi-1 and Phi-2: parallel sub-layers after one layer norm, a rotation of half of each head, biases."""
+"""Phi-1 and Phi-2: parallel sub-layers after one layer norm, half-rotated heads."""
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4-mini: Llama with fused projections, and RoPE that changes with the length of the text."""
+"""Phi-3 and Phi-4-mini: Llama with fused projections; RoPE depends on length."""
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -16,7 +16,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def limit_last_layers(raw: ConfigReader, config: Config) -> Config:
-    """Limit the layers after the first `max_window_layers` to a window, if one is used."""
+    """Limit the layers after `max_window_layers` to a window, if one is used."""
     layers, full = config.stack("decoder").layers, raw.get_int("max_window_layers", 28, least=0)
     kinds = llama.read_layer_types(raw, [llama.FULL if number < full else llama.SLIDING for number in range(layers)])
     window = llama.read_window(raw, 4096) * raw.get_bool("use_sliding_window", False)

@@ -1,4 +1,4 @@
-"""Qwen2 with experts: a mixture of experts in some layers, beside a network with a gate that all tokens share."""
+"""Qwen2 with experts, beside a gated network that all tokens share."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Qwen3: Llama with norms of queries and keys, heads of their own width, and windows as Qwen2."""
+"""Qwen3: Llama with normed queries and keys, free head width, Qwen2's windows."""
 
 from attnkit.checkpoints import llama, qwen2
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -38,7 +38,10 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def read_experts(raw: ConfigReader, count: int, chosen: int, **choices: Any) -> ExpertConfig:
-    """The experts of a Qwen; count, chosen: where the file does not say; choices: fields of ExpertConfig."""
+    """Read the experts of a Qwen.
+
+    count, chosen: where the file does not say; choices: fields of ExpertConfig
+    """
     layers, step = raw.get_int("num_hidden_layers"), raw.get_int("decoder_sparse_step", 1)
     plain = raw.values.get("mlp_only_layers") or []
     if not isinstance(plain, list) or not all(type(number) is int for number in plain):
@@ -58,7 +61,10 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def infer_experts(file: Any, renormalizes: bool) -> dict[str, Any]:
-    """The rule of the router, which the architecture implies. DataError if the file states another."""
+    """The rule of the router, which the architecture implies.
+
+    DataError if the file states another.
+    """
     file.check_gating(llama.SOFTMAX)
     return {"norm_topk_prob": renormalizes}
 

@@ -178,7 +178,10 @@ ATTENTION_PARAMETERS: Mapping[str, dict[str, TensorSpec]] = {
 
 
 def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
-    """The values of a new model's config.json, beside its sizes. UsageError for choices that exclude each other."""
+    """The values of a new model's config.json, beside its sizes.
+
+    UsageError for choices that exclude each other.
+    """
     attention, is_fed, hidden = recipe.attention, recipe.input_feeding, recipe.hidden or recipe.dim
     if is_fed and attention == "none":
         raise UsageError("hands on what attention found, and --attention is none", "--input-feeding")

@@ -1,4 +1,4 @@
-"""SigLIP: a tower of texts and a tower of images, each pair of which is judged by itself, with a sigmoid."""
+"""SigLIP: a tower of texts and one of images, each pair judged by a sigmoid."""
 
 import math
 
@@ -34,5 +34,8 @@ def read_tower(raw: ConfigReader, tower: str) -> ConfigReader:
 
 
 def read_similarity(stored: Weights) -> Similarity:
-    """How alike a text and an image are: the sigmoid of exp(logit_scale) times their cosine, plus logit_bias."""
+    """Read how text and image are compared: sigmoid of a scaled, shifted cosine.
+
+    exp(logit_scale) times the cosine, plus logit_bias
+    """
     return Similarity(math.exp(read_number(stored, SCALE)), read_number(stored, BIAS), "sigmoid")

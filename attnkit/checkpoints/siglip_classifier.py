@@ -1,4 +1,4 @@
-"""SigLIP's classifier of images: the tower of images, and a linear head of the mean of the patches."""
+"""SigLIP's classifier of images: a linear head of the mean of the patches."""
 
 from dataclasses import replace
 

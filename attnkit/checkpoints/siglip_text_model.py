@@ -1,4 +1,7 @@
-"""SigLIP's tower of texts: all tokens attend to all, and the state of the last one of a padded text is its vector."""
+"""SigLIP's tower of texts: all tokens attend to all.
+
+The state of the last token of a padded text is its vector.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""SigLIP's tower of images: patches without a class token, whose vector is what a learned query, the probe, reads."""
+"""SigLIP's tower of images: patches without a class token.
+
+The vector is the result of a learned query, the probe.
+"""
 
 from attnkit.checkpoints import clip_text_model, siglip_text_model, vit
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -1,4 +1,4 @@
-"""StableLM: Llama with layer norms, a rotation of a part of each head, and perhaps parallel sub-layers."""
+"""StableLM: Llama with layer norms, partial rotation, perhaps parallel."""
 
 from typing import Any
 
@@ -48,7 +48,10 @@ def _map_norms(letter: str, heads: int) -> TensorSpec:
 
 
 def infer_parts(file: Any) -> dict[str, Any]:
-    """What the tensors say. The key use_parallel_residual is true in files of either kind, and llama.cpp ignores it."""
+    """Infer the parts that the tensors state.
+
+    The key use_parallel_residual is true in files of either kind, and llama.cpp ignores it.
+    """
     file.get("use_parallel_residual")
     return {
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in file.entries,

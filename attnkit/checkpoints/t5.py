@@ -109,7 +109,7 @@ def _map_position_bias(stack: str) -> Specs:
 
 
 def _map_head(raw: ConfigReader) -> Specs:
-    """Map the head: the shared table if hidden states are scaled, otherwise its own where it has one."""
+    """Map the head: the shared table if states are scaled, else its own if any."""
     return tied_head("lm_head.weight", to=SHARED) if _is_scaled(raw) else tied_head("lm_head.weight", SHARED)
 
 
@@ -121,7 +121,10 @@ def _read_activation(raw: ConfigReader) -> tuple[str, bool]:
 
 
 def _is_scaled(raw: ConfigReader) -> bool:
-    """Whether hidden states are scaled before the head: by key, or unless it is untied, for which null says nothing."""
+    """Whether states are scaled before the head: by key, or if it is tied.
+
+    null says nothing of the tie.
+    """
     is_tied = not raw.has("tie_word_embeddings") or raw.get_bool("tie_word_embeddings", True)
     return raw.get_bool("scale_decoder_outputs", is_tied)
 

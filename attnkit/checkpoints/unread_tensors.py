@@ -1,4 +1,4 @@
-"""The stored tensors that no layer of a model reads: which change no number, which may, and why.
+"""The stored tensors that no layer reads: which may change a number, and why.
 
 A tensor is harmless by its name, by the table below. Any other that is part of a layer of the model may change what
 the layer computes. The rest has no place in the model.

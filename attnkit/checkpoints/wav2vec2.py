@@ -1,4 +1,7 @@
-"""wav2vec 2.0 and HuBERT: convolutions of the samples of a sound, one of positions, an encoder, and labels by CTC."""
+"""wav2vec 2.0 and HuBERT: convolutions of samples, an encoder, labels by CTC.
+
+A further convolution gives positions.
+"""
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -81,7 +84,7 @@ def read_convolutions(raw: ConfigReader) -> dict[str, ConvolutionLayer]:
 
 
 def read_sizes(raw: ConfigReader, key: str, default: tuple[int, ...], count: int = 0) -> tuple[int, ...]:
-    """A list of whole numbers from 1 on, of so many if a count is given."""
+    """A list of whole numbers from 1 on, of the given length if there is one."""
     sizes = raw.values.get(key) or [*default]
     if not isinstance(sizes, list) or not all(type(size) is int and 1 <= size <= 1 << 16 for size in sizes):
         raise raw.error(f"{key} is {str(sizes)[:40]!r} (expected a list of whole numbers from 1 to 65536)")
@@ -116,7 +119,7 @@ def map_convolution(raw: ConfigReader, part: str, cut: ConvolutionLayer) -> Spec
 
 
 def map_positions(cut: ConvolutionLayer) -> Specs:
-    """Map the convolution of positions: its weights, and the length that those of each place have."""
+    """Map the convolution of positions: its weights, and their length at each place."""
     place = "encoder.pos_conv_embed.conv"
     names = f"{place}.parametrizations.weight.original1", f"{place}.weight_v"
     lengths = f"{place}.parametrizations.weight.original0", f"{place}.weight_g"

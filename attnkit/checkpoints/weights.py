@@ -1,4 +1,4 @@
-"""The tensors of a folder, memory-mapped, and the parameters that they are mapped to.
+"""The memory-mapped tensors of a folder, and the parameters mapped to them.
 
 A family maps the names of layers to {parameter: TensorSpec}. In both names `{n}` is the number of a layer, from 0; in
 published ones `{k}` for that number counted from 1, and `{e}` for the number of an expert. The router of a mixture of
@@ -162,7 +162,7 @@ class Share(NamedTuple):
         return self.units == self.total
 
     def of_outputs(self, size: int) -> int:
-        """The outputs of the published tensor of a parameter with so many.
+        """The number of outputs of the published tensor of a parameter.
 
         >>> Share(1, 1, 3).of_outputs(4)
         12
@@ -170,7 +170,7 @@ class Share(NamedTuple):
         return size // self.units * self.total
 
     def select(self, tensor: Array, size: int) -> Array:
-        """View the part of a tensor (outputs, ...) that is a parameter with so many outputs.
+        """View the part of a tensor (outputs, ...) that is a parameter.
 
         -> (groups, units, outputs of a unit, ...)
 
@@ -217,7 +217,7 @@ class TensorSpec(NamedTuple):
     tied: str = ""
 
     def tied_to(self, name: str) -> "TensorSpec":
-        """The spec of a parameter that is tied to a tensor, unless it has its own; "": to none."""
+        """The spec of a parameter tied to a tensor, unless it has its own; "": to none."""
         return self._replace(names=(*self.names, name), tied=name) if name else self
 
     def with_numbers(self, number: int | None, expert: int | None) -> "TensorSpec":
@@ -256,7 +256,9 @@ class TensorSpec(NamedTuple):
         return lead + (flat[:-1] + self.patch_shape if self.patch_shape else flat)
 
     def to_parameter(self, tensor: Array, shape: tuple[int, ...]) -> Array:
-        """The parameter of a shape, after `join`; a view of its tensor if its outputs are adjacent.
+        """The parameter of a shape, after `join`.
+
+        A view of its tensor if its outputs are adjacent.
 
         >>> TensorSpec(("qkv",), share=Share(1, 1, 3)).to_parameter(np.arange(6.0).reshape(1, 6), (1, 2))
         array([[2., 3.]])
@@ -267,7 +269,9 @@ class TensorSpec(NamedTuple):
         return parameter if not self.offset else parameter + np.asarray(self.offset, parameter.dtype)
 
     def store(self, tensors: Sequence[Array], parameter: Array) -> None:
-        """Write a parameter into its published tensors: the inverse of `join` and `to_parameter`.
+        """Write a parameter into its published tensors.
+
+        The inverse of `join` and `to_parameter`.
 
         >>> tensor = np.zeros((1, 4))
         >>> TensorSpec(("qk",), share=Share(1, 1, 2)).store([tensor], np.array([[7.0, 8.0]]))
@@ -297,7 +301,9 @@ class TensorSpec(NamedTuple):
         return len(shape) == 2 and self == TensorSpec(self.names, self.transposed, tied=self.tied)
 
     def join(self, tensors: Sequence[Array]) -> Array:
-        """The published tensors of a parameter as one, with its padding row: a single one as it is.
+        """Join the published tensors of a parameter to one, with its padding row.
+
+        A single one stays as it is.
 
         >>> TensorSpec(("table",), padding_row=0.0).join([np.ones((1, 2))])
         array([[1., 1.],
@@ -310,7 +316,7 @@ class TensorSpec(NamedTuple):
         return np.concatenate([rows, np.full((1, *rows.shape[1:]), self.padding_row, rows.dtype)])
 
     def _whole_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the published tensor, without leading axes, for a parameter of this shape."""
+        """Shape of the published tensor of a parameter, without leading axes."""
         whole = (*shape[:-1], self.share.of_outputs(shape[-1]))
         return whole[::-1] if self.transposed else whole
 
@@ -344,7 +350,7 @@ def map_fused(
     units: Sequence[int] = (),
     groups: int = 1,
 ) -> dict[str, TensorSpec]:
-    """Map weights and biases, such as wq, wk, wv, to the parts of one published tensor.
+    """Map weights and biases, as wq, wk, wv, to parts of one published tensor.
 
     units   the relative sizes of the parts [all equal]
     groups  the outputs are so many groups, each of which has all parts

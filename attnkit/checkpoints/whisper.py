@@ -1,4 +1,7 @@
-"""Whisper: a pre-norm encoder of log-mel spectrograms after two convolutions, and a decoder of text."""
+"""Whisper: a pre-norm encoder of log-mel spectrograms, and a decoder of text.
+
+Two convolutions come before the encoder.
+"""
 
 from dataclasses import replace
 
@@ -71,7 +74,7 @@ def read_banned(raw: ConfigReader, key: str) -> tuple[int, ...]:
 
 
 def read_forced(raw: ConfigReader) -> tuple[int, ...]:
-    """The tokens that a text begins with after its start, of [[1, id], [2, id], …]; without those that are null."""
+    """The tokens after the start of a text, of [[1, id], [2, id], …], without nulls."""
     pairs, words = raw.values.get(FORCED) or [], raw.get_int("vocab_size")
     known = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     ids = [id for _, id in pairs] if known else []
@@ -81,7 +84,7 @@ def read_forced(raw: ConfigReader) -> tuple[int, ...]:
 
 
 def read_convolutions(raw: ConfigReader) -> dict[str, ConvolutionLayer]:
-    """The two convolutions of the spectrogram, of which the second halves the number of frames."""
+    """The two convolutions of the spectrogram; the second halves the frames."""
     width, mels = raw.get_int("d_model"), raw.get_int("num_mel_bins", 80)
     return {
         "conv1": ConvolutionLayer(mels, width, KERNEL, Convolution((1,), (1,))),
@@ -99,7 +102,7 @@ def read_token_names(raw: ConfigReader, key: str) -> dict[str, int]:
 
 
 def read_tasks(raw: ConfigReader) -> dict[str, int]:
-    """The ids of the tasks, of which transcribe is the usual one; none of a model of one language."""
+    """The ids of the tasks, transcribe the usual one; none in one language."""
     tasks = read_token_names(raw, "task_to_id")
     if tasks and USUAL_TASK not in tasks:
         raise raw.error(f"task_to_id has no {USUAL_TASK}, the task of a text without --task", "task_to_id")

@@ -1,4 +1,4 @@
-"""The tools as data for programs: `attnkit help --json`, and the tables of SKILL.md.
+"""Describe the tools to programs: `attnkit help --json`, and tables of SKILL.md.
 
 Options are described in the words of JSON Schema: type, items, enum, minimum, exclusiveMinimum, maximum, default.
 """
@@ -33,7 +33,7 @@ def describe_tools(names: Sequence[str]) -> dict[str, Any]:
 
 
 def describe_tool(tool: Tool) -> dict[str, Any]:
-    """Describe a tool: its input, its result, its options and which of them exclude or require each other.
+    """Describe a tool: its input, its result, its options and the rules between them.
 
     >>> mask = describe_tool(commands.find_tool("mask"))
     >>> mask["operand"], mask["gives"], mask["constraints"][0]["terms"]
@@ -57,7 +57,7 @@ def describe_tool(tool: Tool) -> dict[str, Any]:
 
 
 def describe_option(tool: Tool, name: str, section: str) -> dict[str, Any]:
-    """Describe an option: its flags, its type with bounds or choices, its default, and the file that it names.
+    """Describe an option: its flags, type, bounds or choices, default and file.
 
     >>> described = describe_option(commands.find_tool("attend"), "heads", "")
     >>> described["flags"], described["type"], described["minimum"], described["default"]
@@ -95,7 +95,9 @@ def values_of(option: Option) -> dict[str, Any]:
 
 
 def describe_constraints(tables: Constraints) -> Iterator[dict[str, Any]]:
-    """Yield the rules of a tool; a term, as `--kind=alibi`, is met where one of its flags is passed or the default.
+    """Yield the rules between the options of a tool.
+
+    A term, as `--kind=alibi`, is met where one of its flags is passed or the default.
 
     exclusive  at most one term may be met
     requires   the first term needs the second
@@ -116,7 +118,7 @@ def describe_constraints(tables: Constraints) -> Iterator[dict[str, Any]]:
 
 
 def spell_term(term: str) -> list[str]:
-    """The flags of which one meets a term.
+    """The flags that meet a term, each by itself.
 
     >>> spell_term("memory|key"), spell_term("kind=alibi|t5")
     (['--memory', '--key'], ['--kind=alibi', '--kind=t5'])

@@ -123,7 +123,9 @@ def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
 
 
 def hint_at_absence(option: options.Option, name: str) -> str:
-    """A hint for --no-NAME: NAME is off without its option, or has a default that a value replaces, or none.
+    """Hint at --no-NAME: how NAME is switched off, or that it has no such form.
+
+    It is off without its option, or has a default that a value replaces, or none.
 
     >>> flags = list_flags(commands.find_tool("attend"))
     >>> hint_at_absence(flags["--causal"], "causal"), hint_at_absence(flags["--scale"], "scale")

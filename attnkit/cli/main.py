@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
 
 
 def find_page(tool: str) -> str:
-    """The page of a tool, which needs no import of it; "" for a terminal that is less wide than the page."""
+    """The page of a tool, without importing it; "" on a narrow terminal."""
     import shutil
 
     from attnkit import help as pages
@@ -186,7 +186,10 @@ def list_practice(chapter: str) -> str:
 
 
 def explain_word(word: str, chapter: "Chapter | None") -> int:
-    """Print the chapter or the section that explains a word, and the options it stands for; else what has a phrase."""
+    """Print the chapter or section of a word, and the options it stands for.
+
+    Else print the sections with most words of a phrase.
+    """
     from attnkit import help as pages
     from attnkit.cli import hints
 
@@ -230,12 +233,18 @@ def write_page(page: str) -> int:
 
 
 def is_cursor_movable() -> bool:
-    """Decide by TERM whether a terminal takes escape sequences: neither dumb, empty nor unset."""
+    """Decide by TERM whether a terminal takes escape sequences.
+
+    It does not where TERM is dumb, empty or unset.
+    """
     return os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def find_pager() -> list[str]:
-    """The command that shows a long page: that of PAGER, else less; [] for none, as on a dumb terminal."""
+    """The command that shows a long page: that of PAGER, else less.
+
+    [] for none, as on a dumb terminal.
+    """
     import shlex
     import shutil
 

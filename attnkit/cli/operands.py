@@ -134,7 +134,7 @@ def stdin_or_error(remedy: str = "name a file, or pipe into it ('-' reads it)") 
 
 
 def is_model_path(path: str) -> bool:
-    """Whether a path is a folder, a GGUF file or a tower of a model, DIR:text or DIR:vision."""
+    """Whether a path is a folder, a GGUF file or a tower: DIR:text or DIR:vision."""
     from attnkit.checkpoints.checkpoint import is_tower
 
     if os.path.isdir(path) or is_tower(path):
@@ -339,7 +339,7 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
 
 
 def select_ids(record: Record, name: str, file: str) -> Record:
-    """Select the ids of a record as x, with what belongs to them: the mask, the lengths, and the segments of tokens.
+    """Select the ids of a record as x, with the mask, lengths and segments of tokens.
 
     >>> import numpy as np
     >>> record = Record({"x": np.zeros((2, 3, 8)), "ids": np.zeros((2, 3)), "mask": np.ones((2, 1, 3), bool)})

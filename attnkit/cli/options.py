@@ -287,7 +287,7 @@ def parse_whole_numbers(value: Any) -> tuple[int, ...]:
 
 
 def parse_kernel_numbers(value: Any) -> tuple[int, ...]:
-    """Parse one number of a kernel for all dimensions, or one of each: whole numbers of at least 1.
+    """Parse kernel numbers: one for all dimensions, or one each, of at least 1.
 
     >>> parse_kernel_numbers("3"), parse_kernel_numbers((3, 5))
     ((3,), (3, 5))

@@ -223,7 +223,10 @@ def show_report(values: Mapping[str, Any], line: "Callable[[Style], str]") -> No
 
 
 class DrawnText(str):
-    """Text for a terminal, in which control characters are escaped and others set its colours."""
+    """Text for a terminal, whose own control characters set its colours.
+
+    Those of the data are escaped.
+    """
 
 
 def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
@@ -232,7 +235,9 @@ def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> st
 
 
 def list_text(name: str, rows: Sequence[Mapping[str, str]], table: "TextTable") -> str:
-    """Rows as a table on a terminal, as lines of cells between tabs on a pipe, or as JSON if that is requested.
+    """Write rows as a table on a terminal, as tab-separated lines on a pipe.
+
+    If JSON is requested, as JSON.
 
     name  the key of the rows in JSON
     """

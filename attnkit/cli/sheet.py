@@ -101,7 +101,7 @@ class Sheet:
         return [(name, tensor_section(views.tensor_view(record, name), self._looks)) for name in names]
 
     def _reads_blanks(self, tool: str, tensor: str, earlier: Sequence[str], empty: set[str]) -> bool:
-        """Whether a tensor is computed from one whose numbers are left out, before the stage or in it."""
+        """Whether a tensor is computed from one whose numbers are left out."""
         reads = READS.get(tool, {}).get(tensor)
         if reads is None:
             return bool(empty) or ("x" in self._empty and tool not in READ_NO_X)

@@ -66,7 +66,7 @@ def stdin_blocks(call: Stage) -> Blocks:
 
 
 def warn_of_ids(call: Stage, source: Source) -> None:
-    """Warn of a text that is a list of whole numbers in JSON, as of token ids, for a tool that takes ids as well."""
+    """Warn of a text that is a JSON list of token ids, where ids are taken too."""
     if "ids" not in call.parameters or not looks_like_ids(source.peek_available(256)):
         return
     config = call.files.load("model_").config if call.parameters.get("model_") is not None else None
@@ -79,7 +79,7 @@ def warn_of_ids(call: Stage, source: Source) -> None:
 
 
 def looks_like_ids(start: bytes) -> bool:
-    """Decide whether bytes are the start of a list of whole numbers in JSON, and not of another text.
+    """Decide whether bytes start a JSON list of whole numbers, and no other text.
 
     >>> looks_like_ids(b"[[1, 2], [3, 4]]"), looks_like_ids(b"[1] and [2]"), looks_like_ids(b"[1]")
     (True, False, False)
@@ -295,7 +295,9 @@ def needs_no_input(parameters: Mapping[str, Any]) -> bool:
 
 
 def read_trace_or_text(stage: Stage, upstream: Records | None, keep: str) -> Records:
-    """Read the input of a tool that looks into a model: a file, a stage, or a text that --model reads now.
+    """Read the input of a tool that looks into a model.
+
+    A file, a stage, or a text that --model reads now.
 
     keep  the intermediates that a text needs
 

@@ -402,7 +402,9 @@ class Stage:
         return replace(result, history=[*before, history_entry(self.command_line(item), files, beside)]).check()
 
     def command_line(self, item: Item = None, operands: Sequence[str] | None = None) -> str:
-        """The command line that does this again: the texts, or the files of an input without a history.
+        """The command line that does this again.
+
+        It has the texts, or the files of an input without a history.
 
         operands  those to write; None: those of the stage
         """
@@ -674,7 +676,7 @@ def operand_name(operand: Any) -> str:
 
 
 def command_line(tool: str, arguments: Sequence[str], values: Iterable[tuple[str, Any]]) -> str:
-    """The command line of a tool with these arguments, and these values of its parameters.
+    """The command line of a tool with these arguments and parameters.
 
     >>> command_line("attend", ["x.json"], [("heads", 2), ("causal", True)]), command_line("embed", ["-a b"], [])
     ('attnkit attend x.json --heads 2 --causal', "attnkit embed -- '-a b'")

@@ -201,7 +201,7 @@ def attend(
         bool, typer.Option(help="stop with an error at a fully masked row, instead of a warning")
     ] = False,
 ) -> Record:
-    """Compute attention: an average of the values for each query, weighted by how well each key matches.
+    """Compute attention: average the values by how well keys match each query.
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or, already split
     into heads, (B, H, T, D). Self-attention uses the record's mask and bias. Cross-attention (--memory) uses the

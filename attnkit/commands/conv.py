@@ -20,7 +20,7 @@ from attnkit.records import Array, Record
 
 
 def numbers(help: str) -> Any:
-    """Declare an option of one number for all dimensions of a kernel, or of one for each."""
+    """Declare an option of one number for all dimensions of a kernel, or of each."""
     return typer.Option(parser=options.parse_kernel_numbers, metavar="N[,M]", help=help, show_default=False)
 
 
@@ -81,7 +81,7 @@ def conv(
     keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
     steps: options.Steps = False,
 ) -> Record:
-    """Slide a kernel over x: each output is the sum of a window's numbers, each times its weight, plus b.
+    """Slide a kernel over x: weigh and sum each window, and add b.
 
     A kernel w (out, in, size) moves over the tokens of x (token, model), whose features are the channels; a kernel of
     two sizes moves over the rows and columns of x (row, column, channel). With --channels first x is (channel,

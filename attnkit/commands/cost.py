@@ -1,4 +1,4 @@
-"""attnkit cost: what a model costs: FLOPs, bytes, parameters and cache, stage by stage."""
+"""attnkit cost: FLOPs, bytes, parameters and cache of a model, by stage."""
 
 import os
 import re
@@ -147,7 +147,9 @@ def parse_sweep(value: str) -> str:
 
 
 def sweep_values(text: str) -> tuple[str, list[int]]:
-    """The name of a sweep, and its numbers: each the double of the one before, and the last.
+    """The name of a sweep and its numbers, doubled from one to the next.
+
+    The last one is always there.
 
     >>> sweep_values("tokens=100:500")
     ('tokens', [100, 200, 400, 500])
@@ -241,7 +243,7 @@ def is_bound_by_products(name: str, record: Record) -> bool:
 
 
 def pair_tables(record: Record) -> list[display.TextTable]:
-    """Two models beside each other: a table of each phase, with a row for each stage of either."""
+    """Two models side by side: a table of each phase, with a row for each stage."""
     phases, names = list(list_phases(record)), shared_labels(record.labels["model"])
     half, tables = len(phases) // 2, []
     for (title, first), (_, second) in zip(phases[:half], phases[half:], strict=True):
@@ -263,7 +265,7 @@ def pair_tables(record: Record) -> list[display.TextTable]:
 
 
 def sweep_table(record: Record) -> display.TextTable:
-    """What each run of a sweep costs, and where the scores pass the products with weights."""
+    """What each run of a sweep costs, and where scores cost more than projections."""
     names, runs = shared_labels(record.labels["curve"]), shared_labels(record.labels["run"])
     cells = []
     for run, numbers in zip(runs, record["x"].tolist(), strict=True):
@@ -339,7 +341,7 @@ def list_phases(record: Record) -> Iterator[tuple[str, list[CostRow]]]:
 
 
 def memory_text(record: Record) -> str:
-    """What stays in memory: weights, cache, and the state of training; and what the machine does in a second."""
+    """The memory for weights, cache and training; and the speed of the machine."""
     names = [*counting.HELD, "weights"]
     sides = shared_labels(record.labels["model"])
     parts = []
@@ -468,7 +470,7 @@ def cost(
     ] = 64,
     kernel: Annotated[int, typer.Option(min=2, max=1000, metavar="K", help="width of the convolution")] = 3,
 ) -> Record:
-    """Count what a model costs: FLOPs, bytes read and written, parameters and KV cache, of every stage that runs.
+    """Count what a model costs: FLOPs, bytes, parameters and cache of every stage.
 
     DIR is the folder of a model; nothing is run without --measure. Two models are set side by side. A PIPELINE in
     quotes is run once, for what standard input holds, and its stages are counted for all records together. A TRACE of
@@ -539,7 +541,10 @@ SPELLED = {"tokens": "tokens", "generate": "generated", "batch": "texts"}
 
 
 def measured_record(record: Record, checkpoint: "Checkpoint", run: counting.Workload) -> Record:
-    """Add the rates of this machine, and seconds (phase, stage, time): predicted and measured."""
+    """Add the rates of this machine, and predicted and measured seconds.
+
+    seconds (phase, stage, time)
+    """
     from attnkit.interpret import roofline
 
     machine, measured = roofline.measure_machine(), roofline.measure_stages(checkpoint, run)

@@ -719,7 +719,7 @@ def decode(
         options.choice(options.DTYPES, "convert the input x to this dtype; with --model, compute in this dtype"),
     ] = None,
 ) -> Record | str:
-    """Map hidden states to logits, probabilities and words; with --model, generate text.
+    """Map hidden states to logits, probabilities and words, or generate text.
 
     logits = x Wᵀ with the embedding table W, or x W with the matrix of --params; probabilities = softmax(logits / τ).
     The record gets `logits`, `next` (the chosen id at each position), and the probabilities as x. By default,

@@ -96,7 +96,10 @@ def open_models(stage: Stage) -> ModelPair:
 
 
 def read_tokens(pair: ModelPair, text: list[list[str]] | None, ids: Record | None) -> tuple[Array, list[str], bool]:
-    """The ids (1, T) of a text by the tokenizer of A, its tokens, and whether B would read other ids: a warning."""
+    """The ids (1, T) of a text by the tokenizer of A, and its tokens.
+
+    Warns if B would read other ids.
+    """
     from attnkit.debugger.model_inputs import compare_ids
     from attnkit.inputs.text_inputs import ModelInput, model_inputs
 
@@ -464,7 +467,7 @@ def diff(
         bool, typer.Option(help="replace one tensor of A at a time by that of B: the KL that its rounding costs")
     ] = False,
 ) -> Record:
-    """Compare two tensors, records, traces or models: exit code 0 when they are the same, 1 when they differ.
+    """Compare two tensors, records, traces or models; exit 1 if they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. The table has a line for each
     tensor: how many numbers differ, the largest |a − b| and its index, the largest |a − b| / |b| where b is not 0,

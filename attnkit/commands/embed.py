@@ -90,7 +90,7 @@ def embed(
     scale: Annotated[bool, typer.Option(help="multiply by √D, as the 2017 paper does")] = False,
     steps: options.Steps = False,
 ) -> Record:
-    """Map text or token ids to vectors: x holds the row of the embedding table for each id.
+    """Map text or token ids to vectors: a row of the embedding table for each id.
 
     One of --dim, --one-hot, --table and --model chooses the vectors. TEXT comes from the command line or from standard
     input. It is normalized to Unicode NFC and split into words (runs of letters and digits) and single punctuation

@@ -144,7 +144,9 @@ def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: F
 
 
 def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | None) -> Record | None:
-    """The vector of each text of a padded batch, computed without padding, so that it has the bits of the text alone.
+    """The vector of each text of a padded batch, with the bits of the text alone.
+
+    It is computed without padding.
 
     None if the batch has to be computed as a whole: without a pooling, or if a result is not finite.
     """

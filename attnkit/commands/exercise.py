@@ -41,7 +41,7 @@ def exercise(
     solution: Annotated[bool, typer.Option(help="show the pipeline that solves it, and its answer")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="draw fresh numbers from this seed")] = None,
 ) -> str:
-    """Print an exercise of the lecture, check an answer to it, or solve it; without a number, list the exercises.
+    """Print an exercise, check an answer to it, or solve it; or list all exercises.
 
     The numbers are small enough for paper. An answer has the right numbers in any layout: decimals with a point or a
     comma, fractions, roots, ln, tanh and powers of e, percentages, true and false, lists, rows between slashes, LaTeX,
@@ -97,7 +97,7 @@ def pose(exercise: Exercise) -> Problem:
 
 
 def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
-    """Draw fresh numbers, which tell as many slips from the answer and from each other as the printed ones do."""
+    """Draw fresh numbers that tell as many slips apart as the printed ones do."""
     if seed is None:
         return exercise
     rng, best, most = np.random.default_rng(seed), exercise, (-math.inf, 0, 0)
@@ -120,7 +120,7 @@ def is_varied(drawn: Exercise, printed: Exercise) -> bool:
 
 
 def redraw_tensors(exercise: Exercise, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw the tensors of an exercise that have fresh numbers; multiples of a row after it."""
+    """Draw the tensors with fresh numbers; multiples of a row after it."""
     tensors: dict[str, Any] = {}
     for name, value in exercise.tensors.items():
         factors = exercise.multiples.get(name)

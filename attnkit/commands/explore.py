@@ -192,7 +192,7 @@ def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: b
 
 
 def add_picture(trace: "ExploredTrace", record: Record, pixels: Array | None) -> "ExploredTrace":
-    """Add the patches of an image, and the picture that they are of, to a trace with such tokens."""
+    """Add the patches of an image and its picture to a trace with such tokens."""
     names = row_labels(record.labels.get("key") or record.labels.get("token"), 0)
     patches, grid = find_grid(names)
     if not patches:
@@ -323,7 +323,7 @@ def layer_name(name: str) -> str:
 
 
 def find_top(record: Record) -> list[str]:
-    """The names of weights of which a record keeps only the largest of each row.
+    """The names of weights whose largest alone, in each row, a record keeps.
 
     >>> find_top(Record({"weights.top": np.ones((1, 2, 1)), "weights.keys": np.ones((1, 2, 1), int)}))
     ['weights']

@@ -76,7 +76,7 @@ def ffn(
     ] = (),
     steps: options.Steps = False,
 ) -> Record:
-    """Apply the feed-forward network of a layer: the same two linear maps at every position.
+    """Apply a feed-forward network: the same two linear maps at every position.
 
     FFN(x) = activation(x w1 + b1) w2 + b2. The weights come from a file (--params), from a model (--model and --layer),
     or from a seed: then w1, w2 (and w3) are drawn in this order from N(0, 1/rows), without biases. With --experts K

@@ -156,7 +156,7 @@ def grad(
     seed: Annotated[int, typer.Option(min=0, help="seed of the direction of --check")] = 0,
     attribute: Annotated[str | None, options.attribution("x, in place of the gradients")] = None,
 ) -> Record:
-    """Compute the gradient of a pipeline's last x with respect to each of its tensors and parameters.
+    """Compute gradients of a pipeline's last x for its tensors and parameters.
 
     The stages run as `run` does; then their adjoints, from the last to the first. An x that is not one number counts
     as the sum of its elements; --of 'x[0,2]' chooses one. A gradient has the shape of its tensor, and the name

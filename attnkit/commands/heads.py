@@ -1,4 +1,4 @@
-"""attnkit heads: what each attention head attends to, and what its weights say."""
+"""attnkit heads: the attention of each head and its kind, or its weights."""
 
 import re
 from collections import Counter
@@ -72,7 +72,10 @@ def head_tables(record: Record, style: display.Style) -> list[display.TextTable]
 
 
 def kind_grids(record: Record) -> list[display.TextTable]:
-    """A grid of each kind of layer with the letter of each head's kind, where there are many heads of a trace."""
+    """Draw a grid of each kind of layer with the letter of each head's kind.
+
+    Where a trace has many heads.
+    """
     names = shared_labels(record.labels.get("head"))
     if len(names) <= MANY or "kind" not in record:
         return []
@@ -237,7 +240,7 @@ def heads(
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="return only the first N rows")] = None,
 ) -> Record:
-    """Score the attention heads of a trace, or of a stream of records over a corpus: a row for each head.
+    """Score the attention heads of a trace, or of a corpus: a row for each head.
 
     The scores are means over the queries of the weight on a target: the token before (previous), the first token, the
     query's own (self), earlier tokens that are the same (duplicate), and the tokens after these (induction); then the

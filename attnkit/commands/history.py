@@ -50,7 +50,7 @@ def history(
         bool, typer.Option(help="run the commands again; exit code 0 if the result is equal bit for bit, 1 if not")
     ] = False,
 ) -> str:
-    """Print the commands that made a record as a shell script; with --replay, run them again.
+    """Print the commands that made a record as a script, or run them again.
 
     The script and --replay write no files: the script writes the record to standard output, and the other outputs of
     its commands (--trace, --cache-out) to /dev/null. If the first command read standard input, the script and

@@ -86,7 +86,7 @@ def layernorm(
     ] = (),
     steps: options.Steps = False,
 ) -> Record:
-    """Normalize the vector of each token to mean 0 and variance 1, then multiply by γ and add β.
+    """Normalize each vector to mean 0 and variance 1, then multiply by γ and add β.
 
     y = (x − mean) / √(var + ε) · γ + β with the population variance. --kind rms does not subtract the mean; --kind
     batch normalizes each feature over all other axes. `--keep residual` keeps the input of the normalization; in

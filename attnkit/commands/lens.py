@@ -162,7 +162,7 @@ def lens(
         typer.Option(help="parts: each layer's attention, or each of its heads [default: layer]"),
     ] = None,
 ) -> Record:
-    """Apply the logit lens to a trace: the likeliest words in the state after each layer.
+    """Apply the logit lens: the likeliest words in the state after each layer.
 
     The input is a trace of the model, or a text of several words, which the model reads now. The state of each layer is
     normalized by the norm after the last layer, where the model has one (a post-norm model has normalized it already),

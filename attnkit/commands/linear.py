@@ -20,7 +20,7 @@ def linear(
     layer: options.Layer = None,
     add: options.Add = None,
 ) -> Record:
-    """Apply a linear layer to the vector of each token: x W + b, which may change its width.
+    """Apply a linear layer to the vector of each token: x W + b.
 
     The weights w (in, out) and b (out) come from a file (--params) or from a model (--model and --layer), such as the
     projection of ALBERT's and ELECTRA's narrow embeddings to the width of the layers. A weight w (D) is a diagonal

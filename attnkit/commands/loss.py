@@ -124,7 +124,9 @@ def loss(
         typer.Option(help="add the two distributions to the record, `expected` and `probs`, and show tables of them"),
     ] = False,
 ) -> Record:
-    """Compute the cross-entropy of logits and targets: how improbable the model finds the correct tokens.
+    """Compute the cross-entropy of logits and targets.
+
+    The loss tells how improbable the model finds the correct tokens.
 
     loss = −log softmax(logits)[target] for every row of `logits`, or of x if the record has no logits. The record gets
     `target` (ids), `probability` (of each target) and `loss`; x is the mean, the sum, or the loss of each row

@@ -37,7 +37,9 @@ def mel(
     keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
     steps: options.Steps = False,
 ) -> Record:
-    """Compute the log-mel spectrogram of a sound: the power of each band of frequencies in each frame.
+    """Compute the log-mel spectrogram of a sound.
+
+    The spectrogram has the power of each band of frequencies in each frame.
 
     The input is a WAV file; FLAC, Ogg and MP3 need `pip install '.[audio]'`; a record with the samples as x (T)
     will do. Frames of W samples are centered at every hop, multiplied by a Hann window and Fourier-transformed; their

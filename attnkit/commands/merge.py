@@ -40,7 +40,7 @@ def merge(
         bool, typer.Option(help="return the attention output: the heads side by side, times W_O if the parts have it")
     ] = False,
 ) -> Record:
-    """Merge results of attend --partial over parts of the keys into attention over all keys.
+    """Merge results of attend --partial into attention over all keys.
 
     A part contains x, the heads (H, T, V) or (B, H, T, V), and lse, the log-sum-exp of each query's scores. The result
     is exact, does not depend on the order of the parts, and is itself a part. --join returns the attention output:

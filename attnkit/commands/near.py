@@ -97,7 +97,9 @@ def near(
         ),
     ] = "cosine",
 ) -> Record:
-    """Find the nearest of many vectors to each vector of x: sentences or words by meaning.
+    """Find the nearest of many vectors to each vector of x: sentences or words.
+
+    They are near in meaning where the vectors are those of a model.
 
     The result is exact, not approximate: x has the scores of the nearest rows of --index, nearest first, and `rows`
     has their numbers (from 0); the label `rows` lists their names for each query. Of equal scores the lower number
@@ -154,7 +156,10 @@ def read_queries(record: Record, vectors: Array) -> Array:
 
 
 def find_queries(record: Record) -> Array:
-    """The numbers of the vectors of x that are queries: all but those of padding, of x (B, T, D) or tokens (T, D)."""
+    """The numbers of the vectors of x that are queries: all but padding.
+
+    x (B, T, D), tokens (T, D)
+    """
     x, ids = record["x"], record.get("ids")
     has_tokens = x.ndim == 3 or (ids is not None and ids.shape == x.shape[:-1])
     real = find_real_tokens(record, x.shape[:-1]) if has_tokens else None

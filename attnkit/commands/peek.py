@@ -36,7 +36,7 @@ def show_and_return(record: Record, stage: Stage) -> Record:
     keep_names=True,
 )
 def peek(record: Record) -> Record:
-    """Show the records in the middle of a pipe on standard error, and pass them on unchanged.
+    """Show records in the middle of a pipe on stderr, and pass them on unchanged.
 
     \b
     Example:

@@ -146,7 +146,7 @@ def posenc(
     one_way: Annotated[bool, typer.Option(help="t5: buckets of a decoder, only for keys before the query")] = False,
     steps: options.Steps = False,
 ) -> Record:
-    """Encode positions: add sinusoidal or learned encodings to x, or rotate x (rotary).
+    """Encode positions: add sinusoidal or learned ones to x, or rotate x.
 
     PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i+1) = cos(pos / base^(2i/D)). ALiBi and T5 positions are a bias on
     the attention scores: posenc adds it to the record as `bias`, and attend adds it to the scores; --alone returns

@@ -232,7 +232,9 @@ def rnn(
     ] = (),
     steps: options.Steps = False,
 ) -> Record:
-    """Apply recurrent layers: the hidden state after each token, from that token and the state before it.
+    """Apply recurrent layers: a hidden state after each token.
+
+    Each state is computed from that token and the state before it.
 
     h_t = tanh(W x_t + U h_(t−1) + b), or by the gates of a GRU or an LSTM. x is (T, D), or (B, T, D) with the padding
     of its texts in the mask; after the end of a text the result is 0. The weights come from a file (--params), or

@@ -114,7 +114,7 @@ def rollout(
         typer.Option(min=0, max=1, help="share of the residual connection in each layer, beside the mean of its heads"),
     ] = 0.5,
 ) -> Record:
-    """Multiply the attention of all layers: how much of each input token is in each token's last state.
+    """Multiply the attention of all layers: each token's share in each last state.
 
     The input is a trace, or a record with the weights of self-attention of every layer of an encoder or decoder, or a
     text of several words, which --model reads now. Each layer is A = 0.5 W + 0.5 I, with W the mean of its heads and I

@@ -212,7 +212,9 @@ def run(
     ] = None,
     trace_only: options.TraceOnly = (),
 ) -> Any:
-    """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
+    """Run a whole pipeline in one process.
+
+    The pipeline is one quoted argument: 'embed "The cat" --dim 4 | posenc | attend'.
 
     Stages are separated by |; quotes and # comments work as in a shell. Tensors stay in memory between the stages. The
     result is byte for byte the result of a shell pipe. The pipeline may also be in a FILE: an operand that

@@ -566,7 +566,7 @@ def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptio
 
 
 def find_start(checkpoint: "Checkpoint", language: str | None) -> tuple[int, ...]:
-    """The ids before the first word of a target: its start, and a token that is always the first."""
+    """The ids before a target's first word: its start, and a token always first."""
     languages = text_inputs.languages_of(checkpoint)
     special = text_inputs.target_special(checkpoint.config.special, languages, language)
     start = special.bos if special.start is None else special.start

@@ -427,7 +427,7 @@ def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]
 
 
 def classify_lengths(texts: Lines, width: int) -> dict[str, list[int]]:
-    """The indices of texts by classes of so many lengths in words, shortest first.
+    """The indices of texts by classes of lengths in words, shortest first.
 
     >>> classify_lengths(["a", "a b c", "a b", ""], 2)
     {'0': [3], '1-2': [0, 2], '3-4': [1]}

@@ -40,7 +40,7 @@ class CheckpointRecord(Record):
     file: Any = field(kw_only=True, default=None)
 
     def __post_init__(self) -> None:
-        """Keep the tensors as they are: without labels, and perhaps each read when it is accessed."""
+        """Keep the tensors as they are: without labels, perhaps read when accessed."""
 
     def check(self) -> "CheckpointRecord":
         return self
@@ -99,7 +99,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
 
 
 def read_gguf(stage: Stage, path: str, name: str, names: Sequence[str]) -> CheckpointRecord:
-    """Read tensors of a GGUF file, and the model that it is, unless its architecture or a key is not known."""
+    """Read tensors of a GGUF file, and its model unless that is not known."""
     from attnkit.formats.gguf import open_gguf
     from attnkit.interpret.gguf_summary import find_tensors
 
@@ -116,7 +116,10 @@ def read_gguf(stage: Stage, path: str, name: str, names: Sequence[str]) -> Check
 
 
 def read_records_over(stage: Stage, upstream: Records | None) -> Records:
-    """Read records; with --over FILE:NAME as FILE --name NAME, as FILE states where NAME is in the picture."""
+    """Read records; --over FILE:NAME alone reads that tensor of FILE.
+
+    FILE states where NAME is in the picture.
+    """
     file, _, name = stage.operands[0].rpartition(":") if stage.operands else ("", "", "")
     if stage.parameters["over"] is None or not (file and name) or os.path.lexists(stage.operands[0]):
         return read_records(stage, upstream)
@@ -144,7 +147,7 @@ def read_pair(stage: Stage) -> "FactSheet":
 
 
 def split_folder(operand: str) -> tuple[str, str]:
-    """Split DIR:NAME into DIR and NAME; "" and "" if it names neither a folder nor a GGUF file.
+    """Split DIR:NAME into DIR and NAME; "" and "" if it names no model.
 
     >>> split_folder("/:encoder.0"), split_folder("/"), split_folder("no such file")
     (('/', 'encoder.0'), ('/', ''), ('', ''))
@@ -222,7 +225,10 @@ def list_input(record: Record, stage: Stage) -> "Cells":
 
 
 def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
-    """Draw a line for each curve of losses, between its first and last number; "" for a single report."""
+    """Draw a line for each curve of losses, from its first to its last number.
+
+    "" for a single report.
+    """
     if not views.are_losses(record) or len(record["x"]) == 1:
         return ""
     if views.requested_view(stage) or is_flag_set(stage, "rows"):
@@ -304,7 +310,7 @@ def show(
     ] = False,
     over: options.Over = None,
 ) -> Record | str:
-    """Show a tensor, a record, a file or a published model as tables and heat maps; with -f or -o convert it.
+    """Show a tensor, record, file or model as tables and heat maps, or convert it.
 
     INPUT may be FILE:NAME; every NAME may be a shell pattern in quotes: 'decoder.*.self.weights'. If a file has many
     tensors and no x, such as a trace, show lists them. The output is a table for people, also on a pipe, unless -f

@@ -36,7 +36,7 @@ def softmax(
         bool, typer.Option(help="stop with an error at a fully masked row, instead of a warning")
     ] = False,
 ) -> Record:
-    """Compute the softmax of scores: e^score / Σ e^score along an axis, which adds up to 1.
+    """Compute softmax: e^score / Σ e^score along an axis, which adds up to 1.
 
     x holds scores or logits of any shape. The largest score is subtracted first, which changes no weight and keeps
     e^score finite. −∞ has the weight 0; a row of −∞ alone gets zeros and a warning. With -f json or npz, attend

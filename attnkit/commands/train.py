@@ -221,7 +221,7 @@ def train(
         ),
     ] = (),
 ) -> str:
-    """Train a model on a text file, pairs of sentences, labelled texts or labelled images, and write its folder.
+    """Train a model on texts, pairs, labelled texts or images; write its folder.
 
     The images of a vit are PNG and JPEG files, in a folder for each label.
 
@@ -245,7 +245,7 @@ def train(
 
 
 def train_on(path: str, chosen: Mapping[str, Any], output: str | None, resume: str | None, sample: str | None) -> str:
-    """Train on a text file or a folder of images; return a line that describes the result.
+    """Train on a text file or a folder of images; return a line on the result.
 
     chosen  the options of the recipe that are set
     """
@@ -281,7 +281,7 @@ def train_on(path: str, chosen: Mapping[str, Any], output: str | None, resume: s
 
 
 def read_data(path: str, chosen: Mapping[str, Any], resume: str | None) -> tuple[str | ImageFolder, str, str]:
-    """Read a text, or find the images of a folder; with it come its name and its SHA-256."""
+    """Read a text, or find the images of a folder, with its name and its SHA-256."""
     family = chosen.get("family", Recipe.family)
     if os.path.isdir(path):
         if resume is None and not learns(family, "images") and not {"from_", "config"} & set(chosen):
@@ -333,7 +333,10 @@ def check_sizes(values: Mapping[str, Any]) -> None:
 
 
 def check_output(folder: str, recipe: Recipe, data: str | ImageFolder) -> None:
-    """Check that the folder of the result can be written, and is neither --from nor among the images."""
+    """Check that the folder of the result can be written.
+
+    It may be neither --from nor among the images.
+    """
     if folder in ("", "-"):
         raise UsageError(f"expected the name of a folder, got {folder!r}", "--output")
     check_folder(folder)

@@ -159,7 +159,7 @@ def _is_nested(labels: Labels | None) -> bool:
 
 
 class IndexLabels(Sequence[str]):
-    """The labels of a dimension that has none: its indices, of which few are shown and written.
+    """Index labels of a dimension that has none; few are shown and written.
 
     >>> IndexLabels(range(10**12))[-1], [*IndexLabels(range(10**12))[:2]]
     ('999999999999', ['0', '1'])

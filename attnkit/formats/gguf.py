@@ -1,4 +1,4 @@
-"""GGUF files of llama.cpp (`.gguf`): metadata, then tensors, perhaps quantized in blocks.
+"""GGUF files of llama.cpp (`.gguf`): metadata, then tensors, maybe quantized.
 
 A tensor is decoded when it is accessed. Source: docs/gguf.md of ggml.
 """
@@ -49,14 +49,17 @@ class Entry(NamedTuple):
 
 
 class Strings(NamedTuple):
-    """A list of strings in the metadata, such as a vocabulary, decoded when it is read."""
+    """A list of strings in the metadata, decoded when it is read."""
 
     data: memoryview
     begin: int
     size: int
 
     def read(self) -> list[str]:
-        """The strings. DataError for one that is not UTF-8, or that is longer than any token."""
+        """The strings.
+
+        DataError for one that is not UTF-8, or that is longer than any token.
+        """
         at, texts = self.begin, []
         for number in range(self.size):
             (size,) = SIZE.unpack_from(self.data, at)
@@ -108,7 +111,7 @@ POWER: ValueType[int] = ValueType(
 
 
 class Metadata(Mapping[str, Any]):
-    """The metadata of a file: a number, text, boolean, array of numbers or Strings by key.
+    """The metadata of a file by key: a number, text, boolean, array or Strings.
 
     >>> metadata = Metadata({"n": 7, "heads": np.array([4, 4])}, "m.gguf")
     >>> metadata.read("n", WHOLE), metadata.read("heads", WHOLE), metadata.read("rope", NUMBER, 1.0)
@@ -178,7 +181,7 @@ class Header(NamedTuple):
     data: Array
 
     def tensor(self, name: str) -> Array:
-        """Read a tensor: in place where it holds numbers of a dtype, else decoded to float32."""
+        """Read a tensor: in place where its type is a dtype, else decoded to float32."""
         with prefix_errors(f"tensor {name[:100]!r}"):
             kind, shape, begin, end = self.entries[name]
             data = self.data[begin:end]
@@ -376,7 +379,7 @@ class _Reader:
         return flags
 
     def strings(self, count: int) -> Strings:
-        """A list of strings, of which only the lengths are read."""
+        """Skip a list of strings, reading their lengths alone."""
         self.check_count(count, SIZE.size, "strings")
         at, size_at, end = self.at, SIZE.unpack_from, len(self.data)
         try:
@@ -410,7 +413,7 @@ def decode_text(data: bytes, what: str) -> str:
 
 
 def _find_ends(entries: Mapping[str, Entry], size: int, alignment: int) -> dict[str, Entry]:
-    """The entries, of which those whose type has no known size end where the next one begins.
+    """The entries; those of unknown size end where the next one begins.
 
     DataError for tensors that overlap or end after the file, and for bytes after the last.
     """

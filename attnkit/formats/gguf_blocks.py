@@ -58,7 +58,7 @@ def decode_blocks(data: Array, kind: BlockType) -> Array:
 
 
 def unpack(data: Array, width: int, bits: int) -> Array:
-    """Numbers of a few bits: of each `width` bytes first all the lowest, then the next.
+    """Unpack numbers of a few bits: in each `width` bytes first all the lowest.
 
     >>> unpack(np.array([[0x21, 0x43]], np.uint8), 2, 4), unpack(np.array([[0x21, 0x43]], np.uint8), 1, 4)
     (array([[1, 3, 2, 4]], dtype=uint8), array([[1, 2, 3, 4]], dtype=uint8))
@@ -79,7 +79,10 @@ def signed(numbers: Array, zero: int) -> Array:
 
 
 def spread(scales: Array, numbers: Array, minima: Array | None = None) -> Array:
-    """Scales (N, parts) times the numbers (N, count) of their parts, less the minima (N, parts)."""
+    """Scale the numbers (N, count) by part, less the minima.
+
+    scales and minima (N, parts)
+    """
     scaled: Array = scales[:, :, None] * numbers.reshape(*scales.shape, -1)
     return (scaled if minima is None else scaled - minima[:, :, None]).reshape(numbers.shape)
 
@@ -223,7 +226,7 @@ UNSIZED = {
 
 
 def find_type(number: int) -> BlockType:
-    """The type of a number in a file; of a number that is not known here, one whose size is not known.
+    """The type of a number in a file; for an unknown number one without a size.
 
     >>> find_type(9).size, find_type(42).name, find_type(99).name
     (36, 'Q2_0', '99')

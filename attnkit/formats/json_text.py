@@ -133,7 +133,7 @@ def refuse_repeated_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Document(NamedTuple):
-    """One document of a stream: its text, its line and column, and its value if that is parsed already."""
+    """One document of a stream: its text, line, column, and value if parsed."""
 
     text: bytes
     place: tuple[int, int]

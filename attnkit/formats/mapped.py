@@ -38,7 +38,10 @@ class Mapped(NamedTuple):
             return self.read(name)
 
     def rows(self, name: str, index: Any) -> Array:
-        """Read the rows of a tensor that an index selects: a number, a slice or an array of numbers."""
+        """Read the rows of a tensor that an index selects.
+
+        The index is a number, a slice or an array of numbers.
+        """
         with name_errors(self.name):
             return np.asarray(self.read_rows(name, index) if self.read_rows else self.read(name)[index])
 

@@ -35,7 +35,7 @@ def physical_memory() -> int:
 
 
 def available_memory() -> int:
-    """The bytes that this process may still take: the least that the system and each limit leave.
+    """The bytes that this process may still take, by the system and each limit.
 
     >>> 0 < available_memory() <= physical_memory()
     True
@@ -58,7 +58,10 @@ def _left_by_limits() -> Iterator[int]:
 
 
 def _left_by_cgroups() -> Iterator[int]:
-    """What the limits of the groups that this process is in leave, such as those of a container."""
+    """The bytes that the limits of the groups of this process leave.
+
+    Such as those of a container.
+    """
     groups = dict(re.findall(r"^\d+:([^:]*):(.*)$", _text("/proc/self/cgroup"), re.MULTILINE))
     for folder, controller, limit, used, droppable in CGROUPS:
         path = groups.get(controller, "/").rstrip("/")
@@ -73,7 +76,10 @@ def _left_by_cgroups() -> Iterator[int]:
 
 
 def _numbers(path: str, name: str = "") -> list[int]:
-    """The number after a name in a file of the system, or the only one; none where it is missing."""
+    """The number after a name in a file of the system, or the only one.
+
+    None where it is missing.
+    """
     return [int(number) for number in re.findall(rf"^{name}:?\s*(\d+)\b", _text(path), re.MULTILINE)]
 
 

@@ -33,7 +33,9 @@ def read(source: Source) -> Iterator[Record]:
 
 
 def read_pixels(source: Source) -> Array:
-    """Read pixels (height, width, 3) uint8: greys as three equal channels, what is transparent over white.
+    """Read pixels (height, width, 3) uint8, what is transparent over white.
+
+    Greys are three equal channels.
 
     A picture that its camera has marked as lying on a side is turned upright. Both are as in transformers.
 
@@ -65,14 +67,19 @@ def read_pixels(source: Source) -> Array:
 
 
 def to_rgb(image: Any, picture: Any) -> Any:
-    """Convert a picture of Pillow, whose module is `image`, to RGB; one with transparency is laid over white."""
+    """Convert a picture of Pillow to RGB, what is transparent over white.
+
+    `image` is Pillow's module.
+    """
     if "A" in picture.getbands() or picture.info.get("transparency") is not None:
         picture = image.alpha_composite(image.new("RGBA", picture.size, WHITE), picture.convert("RGBA"))
     return picture.convert("RGB")
 
 
 def without_texts(content: bytes) -> bytes:
-    """A PNG without its texts and colour profile, which Pillow would inflate; other files as they are.
+    """A PNG without texts and colour profile; other files as they are.
+
+    Pillow would inflate them.
 
     >>> without_texts(b"\\x89PNG\\r\\n\\x1a\\n" + b"\\0\\0\\0\\2tEXta\\0....IEND")
     b'\\x89PNG\\r\\n\\x1a\\nIEND'

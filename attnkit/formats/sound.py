@@ -1,4 +1,4 @@
-"""Sounds in formats other than WAV, read only, by the soundfile library: FLAC, Ogg, MP3, AIFF."""
+"""Sounds of other formats than WAV, by soundfile: FLAC, Ogg, MP3, AIFF."""
 
 import io
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""WAV files, read only: x are the samples from -1 to 1, and sample_rate those of a second."""
+"""WAV files, read only: x has samples from -1 to 1, sample_rate their rate."""
 
 import struct
 from collections.abc import Iterator
@@ -18,7 +18,10 @@ LARGEST_RATE = 1 << 24  # samples a second, more than any recorder has
 
 
 def read(source: Source) -> Iterator[Record]:
-    """The one record of a file. DataError where the file is cut, or its sizes contradict each other."""
+    """The one record of a file.
+
+    DataError where the file is cut, or its sizes contradict each other.
+    """
     head = source.read(12)
     if head[8:] == b"WEBP":
         raise DataError(f"not a tensor file (looks like WebP, {INSTEAD})", source.name)
@@ -79,7 +82,10 @@ def read_format(source: Source, size: int) -> tuple[str, int, int]:
 
 
 def read_samples(source: Source, size: int | None, dtype: str, channels: int) -> Array:
-    """The samples (T,), or of several channels (C, T), of so many bytes; None: of all that follow."""
+    """Read the samples (T,), or of several channels (C, T), in a number of bytes.
+
+    None: all that follow.
+    """
     data = np.frombuffer(source.read_all(), np.uint8) if size is None else source.read_uint8(size)
     size = len(data) if size is None else size
     if len(data) < size:

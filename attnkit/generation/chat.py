@@ -52,7 +52,7 @@ def render_chats(source: Sequence[str] | Record | None, options: GenerationOptio
 
 
 def current_date() -> str:
-    """The date and the time in ISO 8601, by the variable SOURCE_DATE_EPOCH if it is set."""
+    """The date and time in ISO 8601, by SOURCE_DATE_EPOCH if it is set."""
     seconds = os.environ.get(DATE)
     if not seconds:
         return datetime.now().isoformat(timespec="seconds")

@@ -14,7 +14,9 @@ from attnkit.records import Array, Labels, Record, Tensor
 
 
 def label_sound(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record | str:
-    """The most probable label of each frame of a sound, or of hidden states (..., T, D), and the text of them.
+    """The most probable label of each frame of a sound, and their text.
+
+    The input may be hidden states (..., T, D).
 
     x is the log-probability of each label, or what --emit requests; with --top the probabilities of all labels.
     UsageError for options of a text that is generated token by token.
@@ -44,7 +46,7 @@ def spell_rows(ids: Array, output: OutputLogits) -> list[str]:
 
 
 def make_record(output: OutputLogits, ids: Array, texts: list[str], emit: str) -> Record:
-    """The record of the labels, of which x is what is emitted."""
+    """The record of the labels; x is the one of --emit."""
     axes = output.record.axes_of("x")[:-1]
     logprobs = model.log_probabilities(output.logits)
     x, formula = {

@@ -31,7 +31,7 @@ class Search(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What is kept of a run, and what is changed in it, by the options of these names."""
+    """Options that keep or change intermediates of a run, by name."""
 
     trace: str | None = None
     trace_only: tuple[str, ...] = ()

@@ -60,7 +60,9 @@ def apply_output_head(source: Sequence[str] | Record | None, options: Generation
 
 
 def shift_source(config: model.Config, ids: Array) -> Array:
-    """What the decoder of a classifier reads: the source after its start, (..., T) -> (..., T).
+    """Read the source after its start, as a classifier's decoder does.
+
+    (..., T) -> (..., T)
 
     >>> shift_source(model.Config("bart", 2, special=model.SpecialTokens(start=2)), np.array([0, 5, 2])).tolist()
     [2, 0, 5]

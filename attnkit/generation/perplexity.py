@@ -102,7 +102,7 @@ def slide_window(tokens: int, size: int, stride: int) -> Iterator[Window]:
 def score_long_text(
     checkpoint: "Checkpoint", text: str, name: str, window: int | None, stride: int | None, dtype: str
 ) -> TextScore:
-    """Score the tokens of a text in sliding windows of so many tokens.
+    """Score the tokens of a text in sliding windows.
 
     As on the page "Perplexity of fixed-length models" of transformers, the mean of each window
     is weighted by the number of tokens that it adds, less one. Unlike there, every window begins with the start token
@@ -144,7 +144,7 @@ def score_long_text(
 
 
 def find_start_token(checkpoint: "Checkpoint", first: int) -> int | None:
-    """The first token of a text if it is a start token, which the tokenizer puts there."""
+    """The first token of a text if the tokenizer puts a start token there."""
     known = (checkpoint.config.special.bos, text_inputs.tokenizer_of(checkpoint).special.get("bos"))
     return first if first in known else None
 

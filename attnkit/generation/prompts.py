@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TokenRows(NamedTuple):
-    """The ids of texts without padding, and where they were in the array that they came in, of `width` columns.
+    """The ids of texts without padding, and their places in an array of `width`.
 
     columns   of the tokens of each text; None if the array was not a padded batch
     is_batch  whether the array was a batch (B, T)
@@ -47,7 +47,7 @@ class SourceText(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """What a text is generated after, or what comes before the tokens to score.
+    """What a text is generated after, or its tokens are scored after.
 
     ids      all tokens so far, at least one
     prefix   how many of these come before the tokens of the prompt text: a start token, a KV cache
@@ -286,7 +286,7 @@ def encode_features(options: GenerationOptions, features: Array) -> Array:
 
 
 def begin_transcription(options: GenerationOptions, memory: Array) -> list[int]:
-    """The tokens that the text of a sound begins with: start, language, task, and no times if it is to have none.
+    """The tokens before the text of a sound: start, language, task, times or none.
 
     UsageError for a language or a task that the model does not have.
     """
@@ -348,7 +348,7 @@ def note_language(prompts: Sequence[Prompt], options: GenerationOptions, detoken
 
 
 def note_defaults(options: GenerationOptions) -> None:
-    """A note of rules that the folder of an encoder-decoder asks for, and that no option states."""
+    """Note the rules that an encoder-decoder's folder asks for and no option states."""
     given = {**options._asdict(), **options.search._asdict()}
     asked = list_defaults(options.model_.generation) if options.model_.config.encoder else {}
     flags = [f"{flag_name(name)} {value}" for name, value in asked.items() if given[name] is None]

@@ -1,4 +1,7 @@
-"""The text of a sound with its times: windows one after another, each from the last time of the one before."""
+"""Transcribe a sound with times, window by window.
+
+Each begins at the last time of the one before.
+"""
 
 from typing import Any
 
@@ -17,7 +20,7 @@ from attnkit.records import Labels, Record, Tensor
 
 
 def reads_windows(options: GenerationOptions) -> bool:
-    """Whether the text of a sound has times, or the model does not read the sound at once."""
+    """Whether the text of a sound has times, or is longer than one window."""
     config, audio = options.model_.config, options.audio
     if audio is None or config.sound is None or options.score is not None or options.max_tokens == 0:
         return False
@@ -27,7 +30,7 @@ def reads_windows(options: GenerationOptions) -> bool:
 
 
 def transcribe(audio: Record, options: GenerationOptions) -> Record | str:
-    """Generate the text of a sound window by window: its tokens and segments, or with --emit text lines.
+    """Generate the text of a sound by windows: its tokens and segments, or lines.
 
     Each window begins at the last time of the text before it, or after the window if that ended with a single time, as
     transformers reads long sounds without a fallback. UsageError for options that concern one window.

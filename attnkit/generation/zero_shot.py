@@ -1,4 +1,4 @@
-"""Label an image by texts: how alike their vectors are in the space of a model of texts and images."""
+"""Label an image by texts: how alike their vectors are in the common space."""
 
 from collections.abc import Sequence
 

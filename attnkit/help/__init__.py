@@ -43,7 +43,9 @@ def read_page(topic: str) -> str:
 
 
 def read_tool(name: str) -> str:
-    """The page of a tool: the text of `TOOL --help`, which `python -m attnkit.cli.parser` writes.
+    """The page of a tool: the text of `TOOL --help`.
+
+    `python -m attnkit.cli.parser` writes it.
 
     >>> read_tool("layernorm").splitlines()[0]
     'Usage: attnkit layernorm [OPTIONS] [INPUT]'
@@ -210,12 +212,15 @@ def fold_words(text: str) -> list[str]:
 
 @functools.cache
 def _count_words(section: PageSection) -> Counter[str]:
-    """How often a section has each word; a word of its heading or of the index counts as five."""
+    """How often a section has each word.
+
+    A word of its heading or of the index counts as five.
+    """
     return Counter(fold_words(section.text) + 5 * fold_words(f"{section.heading} {' '.join(section.words)}"))
 
 
 def _weigh(parts: Collection[str], section: PageSection) -> float:
-    """How much a section is about some words: rare words, and those that are frequent in it, weigh more."""
+    """Weigh a section for words: rare ones, and frequent ones in it, count more."""
     own = _count_words(section)
     return sum(_rarity(part) * (1 + math.log(own[part])) for part in parts if own[part])
 

@@ -60,7 +60,7 @@ UNIT = re.compile(rf"(?!(?:{OPERATIONS}|{'|'.join(WORDS)})\Z)[^\W\d_]{{2,}}", re
 
 
 def read_answer(source: Source, tensor: str, count: int) -> Array:
-    """Read the numbers of an answer: a tensor file, or numbers of a text in any layout.
+    """Read the numbers of an answer: a tensor file, or text in any layout.
 
     A text may have fractions, roots, logarithms, powers of e, percentages, decimal commas, words for true and false,
     brackets, units, simple LaTeX, and what print shows of an array. Whether a comma is a decimal mark, a slash between
@@ -101,7 +101,7 @@ def _read_text(source: Source, comma: str, slash: str) -> Array:
 
 
 def _read_digits(source: Source) -> Array:
-    """Read the rows of a matrix of 0 and 1 that are written without blanks: 100 110 111."""
+    """Read a matrix of 0 and 1 whose rows have no blanks: 100 110 111."""
     rows = [row for row in SEPARATORS.split(re.sub("[,/]", " ", decode_text(source.read(LONGEST), source.name))) if row]
     is_matrix = len(rows) > 1 and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
     if not is_matrix or not {*"".join(rows)} <= {*"01"}:
@@ -141,7 +141,7 @@ def _read_values(text: str, comma: str, name: str, slash: str = "/") -> list[flo
 
 
 def _without_units(words: list[str]) -> list[str]:
-    """The words without each that stands behind a number, such as a unit, and without the "and" before the next.
+    """The words without units after numbers, and without "and" before the next.
 
     >>> _without_units("0.5 nats and 0.25 nats".split()), _without_units("about 0.5".split())
     (['0.5', '0.25'], ['about', '0.5'])

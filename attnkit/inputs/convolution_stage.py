@@ -177,7 +177,7 @@ def describe_convolution(
 
 
 def without_outdated_labels(record: Record, tensors: Mapping[str, Tensor], stage: ConvolutionStage) -> Record:
-    """The record without the labels of its channels, and of axes that the tensors have in another size than its x."""
+    """The record without labels of channels and of axes of another size than x's."""
     last = stage.channels_last(record["x"])
     old = set(zip(stage.axes(record)[:-1], last.shape[:-1], strict=True))
     sizes = {pair for one in tensors.values() for pair in zip(one.axis_names(), one.array.shape, strict=True)}
@@ -185,7 +185,9 @@ def without_outdated_labels(record: Record, tensors: Mapping[str, Tensor], stage
 
 
 def rename_axes(axes: tuple[str, ...], before: tuple[int, ...], after: tuple[int, ...], over: int) -> tuple[str, ...]:
-    """The axes of a result with its channels last: one of another size has another name, and thus no labels.
+    """The axes of a result with its channels last.
+
+    One of another size has another name, and thus no labels.
 
     >>> rename_axes(("token", "model"), (5, 4), (3, 4), 1), rename_axes(("token", "model"), (5, 4), (5, 8), 1)
     (('position', 'model'), ('token', 'filter'))

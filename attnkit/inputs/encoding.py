@@ -122,7 +122,10 @@ def prepare_encoding(
 
 
 def make_context(encoded: Encoding, **fields: Any) -> model.Context:
-    """Build the context of a run. Where all texts are padded to one length, padding has positions too."""
+    """Build the context of a run.
+
+    Where all texts are padded to one length, padding has positions too.
+    """
     positions = {"positions": None} if encoded.core.config.text_length else {}
     return layers.context_from(encoded.base, **positions, **fields)
 
@@ -296,7 +299,9 @@ def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple
 
 
 def until_end(config: model.Config, base: Record, real: Array, order: Array | None) -> Array:
-    """The tokens up to the one whose state is the vector of a text: real (..., T) -> (..., T).
+    """The tokens up to the one whose state is the vector of a text.
+
+    real (..., T) -> (..., T)
 
     order  in which the tokens of a batch are
     """
@@ -326,7 +331,10 @@ def pooled_record(base: Record, vectors: Array, formula: str) -> Record:
 
 
 def pool_texts(encoded: Encoding, x: Array, normalize: bool, hook: Hook = no_hook) -> tuple[Array, str]:
-    """The vectors of texts by their hidden states, (..., T, D) -> (..., D), and their formula."""
+    """Make vectors of texts from hidden states, and their formula.
+
+    (..., T, D) -> (..., D)
+    """
     base = encoded.base
     states, real, order = pooled_tokens(base, x)
     if encoded.pool == "folder":
@@ -340,7 +348,10 @@ def pool_texts(encoded: Encoding, x: Array, normalize: bool, hook: Hook = no_hoo
 
 
 def split_batch(encoded: Encoding) -> list[Encoding]:
-    """The texts of a padded batch, each alone and without its padding; none if it is not one of texts with tokens."""
+    """The texts of a padded batch, each alone and without its padding.
+
+    None if it is not one of texts with tokens.
+    """
     inputs, base, config = encoded.inputs, encoded.base, encoded.core.config
     tokens = inputs.shape if inputs.dtype.kind in "iu" else inputs.shape[:-1]
     real = padding.find_real_tokens(base, tokens) if len(tokens) == 2 and "mask" in base else None

@@ -71,7 +71,10 @@ class ImageProcessor(NamedTuple):
         return PROCESSORS.get(KIND.sub("", kind), Defaults())
 
     def fit(self, image: Array, name: str) -> Array:
-        """Resize and crop pixels (height, width, 3) uint8; `name` is that of the image in errors."""
+        """Resize and crop pixels (height, width, 3) uint8.
+
+        name: that of the image in errors
+        """
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3 or 0 in image.shape:
             expected = "uint8 (height, width, 3), or floats (C, height, width)"
             raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", name)
@@ -83,14 +86,19 @@ class ImageProcessor(NamedTuple):
         return crop_center(image, crop)
 
     def sizes(self, given: tuple[int, int], name: str) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The height and width that an image is resized to, and those that are cut out of its center."""
+        """The sizes that an image is resized to, and that are cut from its center.
+
+        Each is a height and a width.
+        """
         raw, known = self.raw, self.known
         resizes, crops = raw.get_bool("do_resize", True), raw.get_bool("do_center_crop", known.crops)
         size = find_size(raw, given, known, self.usual, name) if resizes else given
         return size, read_sides(raw, "crop_size", self.usual) if crops else size
 
     def box(self, given: tuple[int, int], name: str) -> Array:
-        """The left, top, right and bottom edge of what `fit` cuts out, as shares of the image.
+        """The edges of the part that `fit` cuts out, as shares of the image.
+
+        Left, top, right and bottom.
 
         An edge is outside of 0 and 1 if there are zeros around the image.
         """
@@ -99,7 +107,9 @@ class ImageProcessor(NamedTuple):
         return np.array([left / width, top / height, (left + columns) / width, (top + rows) / height])
 
     def normalize(self, image: Array) -> Array:
-        """Pixels (height, width, 3) uint8 times rescale_factor, less image_mean, divided by image_std.
+        """Normalize pixels: times rescale_factor, less image_mean, by image_std.
+
+        (height, width, 3) uint8
 
         -> (3, height, width) float32
         """
@@ -151,7 +161,10 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> tuple[Ar
 def find_size(
     raw: ConfigReader, given: tuple[int, int], known: Defaults, usual: tuple[int, int], name: str
 ) -> tuple[int, int]:
-    """The height and width that an image of a given size, and of a name in errors, is resized to."""
+    """The height and width to which an image of a given size is resized.
+
+    name: that of the image in errors
+    """
     sizes = raw.values.get("size")
     edge = sizes.get("shortest_edge") if isinstance(sizes, dict) else sizes if known.keeps_proportion else None
     if edge is None and not (known.keeps_proportion and sizes is None):
@@ -184,7 +197,9 @@ def check_sides(raw: ConfigReader, sides: tuple[int, int], usual: tuple[int, int
 
 
 def resize_pixels(image: Array, size: tuple[int, int], resample: int, name: str) -> Array:
-    """Resize an image (height, width, 3) by a filter of Pillow, which widens for a smaller image.
+    """Resize an image (height, width, 3) by a filter of Pillow.
+
+    The filter widens for a smaller image.
 
     Numbers of uint8 are rounded, floats are not.
     """
@@ -199,7 +214,7 @@ def resize_pixels(image: Array, size: tuple[int, int], resample: int, name: str)
 
 
 def crop_center(image: Array, size: tuple[int, int]) -> Array:
-    """Cut the center out of an image; where it is smaller than that, zeros are around it.
+    """Cut the center out of an image; zeros are around a smaller one.
 
     image (H, W, C), size (height, width) -> (height, width, C)
 

@@ -122,7 +122,7 @@ def find_ffn_weights(
 
 
 def find_experts(params: Mapping[str, Array], chosen: int, gated: bool) -> "tuple[model.Experts, model.ExpertConfig]":
-    """The mixture of experts of a file, of which a router chooses some for each token.
+    """The mixture of experts of a file; a router chooses some for each token.
 
     params  router (D, E), perhaps router_bias (E,); w1 (E, D, F), w2 (E, F, D), w3 when gated, and their biases
 
@@ -207,7 +207,7 @@ def core_model(checkpoint: "Checkpoint") -> "Model":
 
 
 def complete_model(checkpoint: "Checkpoint") -> "Model":
-    """Build the model of a checkpoint; warn about layers and other tensors that it does not read."""
+    """Build the model of a checkpoint; warn about tensors that it does not read."""
     unread = checkpoint.params.unread
     for names, noun, why in (
         ([*dict.fromkeys(unread.beyond.values())], "layer", "which the configuration leaves out"),
@@ -236,7 +236,10 @@ def new_context(**fields: Any) -> "Context":
 
 
 def context_from(record: Record, **fields: Any) -> "Context":
-    """Build the context of a run on a record: mask, positions, segments and grid, unless they are given."""
+    """Build the context of a run: mask, positions, segments and grid of a record.
+
+    Unless they are given.
+    """
     record = padding.rename_model_inputs(record)
     mask, grid = record.get("mask"), record.get("grid")
     if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
@@ -258,7 +261,7 @@ def warn_empty_mask_rows(mask: Array | None) -> None:
 
 
 def ids_from_x(record: Record) -> Record:
-    """Rename x to `ids` if it contains integers, and the record nothing but what belongs to ids.
+    """Rename x to `ids` if it has integers, and the record nothing else but theirs.
 
     Names that a tokenizer of transformers gives are renamed as well.
 
@@ -285,7 +288,7 @@ def check_pair(config: "Config", pair: str | None, record: Any) -> None:
 
 
 def find_positions(record: Record) -> Array | None:
-    """Positions of the tokens of a record whose mask states padding; None for another mask."""
+    """Positions of a record's tokens if its mask states padding, else None."""
     mask = record.get("mask")
     if mask is None or (one_row := padding_positions(mask)) is not None:
         return None if mask is None else one_row

@@ -124,7 +124,7 @@ def select_mask(record: Record, name: str, tensor: Array) -> Record:
 
 
 def add_query_axis(mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
-    """A padding mask (B, S) as (B, 1, S), a row for all queries; any other mask as it is.
+    """A padding mask (B, S) as a row (B, 1, S) for all queries; others unchanged.
 
     Without names of its axes, one of as many texts as queries is (T, S), queries and keys.
 

@@ -1,4 +1,4 @@
-"""The padding of a batch, however a record states it: a mask, lengths, or the padding token of a model."""
+"""The padding of a batch: stated by a mask, lengths or a padding token."""
 
 import math
 import warnings
@@ -23,7 +23,9 @@ LIBRARY_NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids":
 
 
 def rename_model_inputs(record: Record) -> Record:
-    """Rename the tensors that a tokenizer of transformers names: input_ids, attention_mask and token_type_ids.
+    """Rename the tensors of a tokenizer of transformers.
+
+    input_ids, attention_mask and token_type_ids
 
     An attention_mask (B, T) is a row of keys for each text, so that its axes are named. A tensor keeps its name if the
     record has one of the other name as well.
@@ -44,7 +46,7 @@ def rename_model_inputs(record: Record) -> Record:
 
 
 def token_shape(record: Record) -> tuple[int, ...]:
-    """The shape of the tokens of a record, (T,) or (B, T): that of its ids, else of x without its width."""
+    """The shape of a record's tokens, (T,) or (B, T): of ids, else x without width."""
     record = rename_model_inputs(record)
     ids, x = record.get("ids"), record.get("x")
     if ids is not None:
@@ -53,7 +55,7 @@ def token_shape(record: Record) -> tuple[int, ...]:
 
 
 def find_real_tokens(record: Record, shape: tuple[int, ...] | None = None) -> Array | None:
-    """Which tokens are not padding, (T,) or (B, T), by the mask and the lengths of a record.
+    """Which tokens are not padding, (T,) or (B, T), by mask and lengths.
 
     shape  of the tokens [that of the ids, else of x]
 
@@ -72,7 +74,7 @@ def find_real_tokens(record: Record, shape: tuple[int, ...] | None = None) -> Ar
 
 
 def may_attend(mask: Array) -> Array:
-    """A mask as booleans; one of floats, which is added to scores, blocks by -inf or the lowest number.
+    """A mask as booleans; -inf or the lowest number of an additive one blocks.
 
     >>> may_attend(np.array([0.0, -np.inf], np.float32)).tolist(), may_attend(np.array([0, 1])).tolist()
     ([True, False], [False, True])
@@ -135,7 +137,9 @@ def _real_by_lengths(record: Record, shape: tuple[int, ...]) -> Array | None:
 
 
 def with_padding_mask(record: Record) -> Record:
-    """State the padding of a record by its `mask`: (B, 1, T) booleans if the mask states nothing else.
+    """State the padding of a record by its `mask`.
+
+    It is (B, 1, T) booleans if the mask states nothing else.
 
     Of a single text (T,), `lengths` become a mask (1, T), and a mask stays what it is. A mask whose queries may attend
     to different keys keeps its rows, in which the padding of `lengths` is blocked.
@@ -163,7 +167,7 @@ def with_padding_mask(record: Record) -> Record:
 
 
 def _states_padding_alone(record: Record, shape: tuple[int, ...], is_causal: bool = False) -> bool:
-    """Whether all queries of a text may attend to its real tokens, and nothing is added to scores.
+    """Whether all queries may attend to all real tokens, without a bias.
 
     is_causal  whether they may also be those that may attend to the real tokens before them
     """
@@ -175,7 +179,9 @@ def _states_padding_alone(record: Record, shape: tuple[int, ...], is_causal: boo
 
 
 def require_padding(record: Record, is_causal: bool = False) -> Array:
-    """Which tokens are not padding, all if the record does not say; for texts that are computed one by one.
+    """Which tokens are not padding, for texts computed one by one.
+
+    All if the record does not say.
 
     is_causal  whether the model is, so that a mask may be causal as well
 
@@ -195,7 +201,7 @@ def require_padding(record: Record, is_causal: bool = False) -> Array:
 
 
 def padded_ids(record: Record, config: "Config | None" = None, is_target: bool = False) -> Record:
-    """The `ids` or x of an operand, their labels, their padding mask, and the segments of tokens.
+    """The ids or x of an operand, with labels, padding mask and segments.
 
     config and is_target  of the model that reads them: see `read_padding_tokens`
 
@@ -210,7 +216,7 @@ def padded_ids(record: Record, config: "Config | None" = None, is_target: bool =
 
 
 def read_padding_tokens(record: Record, config: "Config", is_target: bool = False) -> Record:
-    """The record with its padding mask; without any, by the padding token of the model.
+    """The record with its padding mask; without one, by the model's padding token.
 
     ids (B, T) that begin or end with the padding token are padded, as `generate` of transformers takes them; a note
     says so. If the padding token also begins or ends texts, they are tokens, and so are those of a single text (T,),

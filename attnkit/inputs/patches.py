@@ -1,4 +1,4 @@
-"""Tokens of an image: their names, which say where its patches are, and maps of tensors over the patches."""
+"""Tokens of an image: names by the places of patches, and maps over patches."""
 
 import re
 import warnings
@@ -19,7 +19,9 @@ LABELLED = "encode --image names the patches r0c0, r0c1 …"
 
 
 def name_patches(patches: PatchConfig, height: int, width: int) -> list[str]:
-    """Name the tokens of an image: the class token, registers, and patches by row and column.
+    """Name the tokens of an image: class token, registers, patches by place.
+
+    Patches have a row and a column.
 
     >>> name_patches(PatchConfig(4, 6, 2, 3, registers=1), 4, 6)
     ['cls', 'reg0', 'r0c0', 'r0c1', 'r1c0', 'r1c1']
@@ -30,7 +32,7 @@ def name_patches(patches: PatchConfig, height: int, width: int) -> list[str]:
 
 
 def describe_image(patches: PatchConfig, shape: tuple[int, ...], box: Array | None) -> Record:
-    """The record of an image (..., C, height, width): names of its tokens, and the box that its patches cover.
+    """The record of an image (..., C, height, width): token names and patch box.
 
     box  left, top, right and bottom edge of the image, as shares of the picture; None: not known
     """
@@ -59,7 +61,10 @@ def check_picture(pixels: Array, name: str) -> None:
 
 
 def read_box(record: Record) -> Array:
-    """The box of a record; the whole picture, and a note, if it has none. DataError if it is no box."""
+    """The box of a record, or the whole picture with a note.
+
+    DataError if it is no box.
+    """
     box = record.get(BOX)
     if box is None:
         note = (
@@ -74,7 +79,7 @@ def read_box(record: Record) -> Array:
 
 
 def find_grid(names: Sequence[str]) -> tuple[list[int], tuple[int, int]]:
-    """The indices of the patches among the names of tokens, and their rows and columns.
+    """The indices of the patches among the tokens, and their rows and columns.
 
     No index if there are no patches, or if they are not a whole grid in its order.
 
@@ -92,7 +97,9 @@ def count_patch_names(names: Sequence[str]) -> int:
 
 
 def find_patch_axes(record: Record, whole: Record, name: str) -> tuple[int, dict[int, int]]:
-    """The axis of a tensor that is mapped over patches, and of others with patches the index of the class token.
+    """The axis of a tensor to map over patches.
+
+    Of others with patches the index of the class token is taken.
 
     whole  the record of which this is a part, by whose patches a part of them is recognized
 
@@ -118,7 +125,7 @@ def find_patch_axes(record: Record, whole: Record, name: str) -> tuple[int, dict
 
 
 def arrange_patches(record: Record, whole: Record, name: str) -> tuple[Tensor, str]:
-    """A tensor of a record as maps over the patches of an image, and what it was taken at: "query cls".
+    """Maps of a tensor over the patches of an image, and their place: "query cls".
 
     (..., token, ...) -> (..., row, column). Tokens that are no patches are left out. For errors see `find_patch_axes`.
 

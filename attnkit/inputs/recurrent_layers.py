@@ -249,7 +249,7 @@ def check_blocks(parameters: Mapping[str, Array], cell: str, layer: int, layout:
 
 
 def describe_blocks(blocks: int, is_torch: bool) -> str:
-    """Describe the kind of cell with so many blocks of rows, and its gates in order.
+    """Describe the kind of cell by its blocks of rows, and its gates in order.
 
     >>> describe_blocks(3, True), describe_blocks(1, False)
     ('a GRU (3 blocks of rows: r z n)', 'an RNN without gates (1 block of rows)')
@@ -302,7 +302,7 @@ def find_texts(record: Record, lengths: Record | None) -> Texts:
 
 
 def find_lengths(record: Record, x: Array) -> Array | None:
-    """The number of tokens of each text by the record's mask or lengths; None if all have T.
+    """The number of tokens of each text by mask or lengths; None if all have T.
 
     A token to which no token may attend is padding. DataError if padding precedes a token.
 

@@ -1,4 +1,4 @@
-"""Sounds that stages and models read: their samples, and the spectrogram of a model."""
+"""Sounds that stages and models read: samples, and a model's spectrogram."""
 
 import warnings
 from typing import NamedTuple
@@ -19,7 +19,10 @@ RATE, VARIANCE = 16000, 1e-7  # where that file states no rate, and what is adde
 
 
 def find_samples(record: Record, rate: int, name: str = "") -> Array:
-    """The samples (T,) of a record, which has this rate if it states one; channels are averaged."""
+    """The samples (T,) of a record at this rate, channels averaged.
+
+    A rate that the record states must be this one.
+    """
     x = record["x"]
     stated = record.get("sample_rate")
     if stated is not None and (stated.size != 1 or int(stated.reshape(())) != rate):
@@ -33,14 +36,17 @@ def find_samples(record: Record, rate: int, name: str = "") -> Array:
 
 
 def model_sound(record: Record, sound: SoundConfig, folder: str) -> Array:
-    """What a model reads of a sound: its spectrogram (frame, mel), or its samples (T,)."""
+    """The input of a model for a sound: spectrogram (frame, mel) or samples (T,)."""
     if sound.spectrogram is None:
         return model_samples(record, sound, folder)
     return model_spectrogram(record, sound, sound.spectrogram)
 
 
 def model_samples(record: Record, sound: SoundConfig, folder: str) -> Array:
-    """The samples (T,) that a model reads, with mean 0 and variance 1 unless its preprocessor_config.json says no."""
+    """The samples (T,) that a model reads, with mean 0 and variance 1 by default.
+
+    preprocessor_config.json may say no.
+    """
     settings = read_preprocessor(folder)
     samples = find_samples(record, settings.get_int("sampling_rate", RATE), "--audio")
     if samples.ndim != 1:
@@ -56,12 +62,15 @@ def model_samples(record: Record, sound: SoundConfig, folder: str) -> Array:
 
 
 def normalizes_samples(settings: ConfigReader) -> bool:
-    """Whether a model reads samples with mean 0 and variance 1, as its preprocessor_config.json states."""
+    """Whether a model reads samples with mean 0 and variance 1.
+
+    preprocessor_config.json states it.
+    """
     return settings.get_bool("do_normalize", True)
 
 
 def model_spectrogram(record: Record, sound: SoundConfig, spectrogram: Spectrogram) -> Array:
-    """The spectrogram (frame, mel) that a model reads of a sound, cut or with silence to its seconds."""
+    """The spectrogram (frame, mel) of a sound, cut or padded to the model's seconds."""
     rate, most = spectrogram.rate, sound.samples
     samples = find_samples(record, rate, "--audio")
     if samples.ndim == 1 and len(samples) > most:
@@ -105,7 +114,7 @@ class SoundWindows(NamedTuple):
 
 
 def open_windows(record: Record, most: int, spectrogram: Spectrogram) -> SoundWindows:
-    """The windows of a sound, each of so many samples; DataError if it is none."""
+    """The windows of a sound, equally long; DataError if it is none."""
     samples = find_samples(record, spectrogram.rate, "--audio")
     if samples.ndim == 1 and len(samples) < most:
         samples = pad_sound(samples, most)

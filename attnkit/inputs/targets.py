@@ -58,7 +58,7 @@ def find_targets(target: str | Array, shape: tuple[int, ...], words: Sequence[st
 
 
 def ignore_padding(targets: Array, record: Record, ignore: int) -> Array:
-    """Targets with `ignore` where the mask or the lengths of a record say that there is no token.
+    """Targets with `ignore` at the places that mask or lengths leave empty.
 
     targets (..., T) -> (..., T)
 

@@ -245,7 +245,9 @@ def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenize
 
 
 def fill_texts(encoded: Sequence[Tokens], tokenizer: Tokenizer, config: "model.Config") -> list[Tokens]:
-    """Pad each text to the length of all, on the side and with the padding token of the tokenizer.
+    """Pad each text to the length of all, as the tokenizer does.
+
+    On its side, with its padding token.
 
     The configuration has the token of a tokenizer that has none.
 
@@ -262,7 +264,7 @@ def fill_texts(encoded: Sequence[Tokens], tokenizer: Tokenizer, config: "model.C
 
 
 def languages_of(checkpoint: "Checkpoint") -> Languages | None:
-    """The languages that a model translates into; None if it has none, or no tokenizer."""
+    """The languages that a model translates into, or None."""
     with contextlib.suppress(AttnkitError):
         return tokenizer_of(checkpoint, "target").languages
     return None
@@ -271,7 +273,9 @@ def languages_of(checkpoint: "Checkpoint") -> Languages | None:
 def target_special(
     special: "model.SpecialTokens", languages: Languages | None, language: str | None
 ) -> "model.SpecialTokens":
-    """The special tokens of a target in a language: what the decoder starts with, or the first token after that.
+    """The special tokens before a target in a language.
+
+    The start of the decoder, or the first token after that.
 
     language  None: as the folder states
 
@@ -384,7 +388,7 @@ def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
 def text_tokenizer(
     checkpoint: "Checkpoint", side: str, language: str | None = None, tokenizer: Tokenizer | None = None
 ) -> Tokenizer:
-    """The tokenizer for texts of one language of a model, if it has languages; with a note of one that is assumed.
+    """The tokenizer for one language of a model, with a note of an assumed one.
 
     tokenizer  instead of the model's own
 

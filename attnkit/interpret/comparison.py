@@ -237,7 +237,7 @@ class DiffReport(Record):
 
 
 def are_traces(a: Record, b: Record) -> bool:
-    """Whether all names of two records are stages, of which they share at least one."""
+    """Whether all names of two records are stages, and they share at least one."""
     return all(STAGE.fullmatch(name) for record in (a, b) for name in record) and any(name in b for name in a)
 
 

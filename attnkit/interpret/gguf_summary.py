@@ -1,4 +1,4 @@
-"""Summarize a GGUF file: its metadata, its tensors by their names in it with their types, and the model that it is."""
+"""Summarize a GGUF file: its metadata, its tensors with types, and its model."""
 
 import fnmatch
 import math

@@ -1,4 +1,4 @@
-"""The facts of a model, each with the key of config.json that states it, and what differs between two models."""
+"""The facts of a model with their keys of config.json; differences of two."""
 
 import os
 from collections import Counter
@@ -180,7 +180,7 @@ def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
 
 
 def unread_text(checkpoint: "Checkpoint") -> str:
-    """The stored tensors that no layer reads, and why those that change no number do not."""
+    """The stored tensors that no layer reads, and why some change no number."""
     unread, groups = checkpoint.params.unread, dict[str, list[str]]()
     reasons = dict.fromkeys(unread.of_layers, "part of its layers") | unread.harmless
     for name in unread.names:

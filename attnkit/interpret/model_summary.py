@@ -239,7 +239,7 @@ def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> 
 
 
 def sound_stages(sound: SoundConfig, folder: str) -> list[str]:
-    """What makes of a sound what a model reads, as command lines: none if it reads the samples as they are.
+    """The command lines from a sound to the model's input: none for plain samples.
 
     >>> from attnkit.model.spectrogram import Spectrogram
     >>> sound_stages(SoundConfig(Spectrogram(mels=128), 1500, {}), "whisper-large-v3")

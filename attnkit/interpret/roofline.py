@@ -1,4 +1,4 @@
-"""How fast this machine multiplies and reads, and how long the stages of a model and the layers of Table 1 take."""
+"""How fast this machine multiplies and reads, and how long stages take."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ REPEATS = 3  # runs, of which the fastest counts
 
 
 class Machine(NamedTuple):
-    """What this machine does in a second: FLOPs of a large product, and bytes that a copy reads and writes."""
+    """The rates of this machine: FLOPs of a large product, bytes of a copy."""
 
     flops: float
     bandwidth: float
@@ -57,7 +57,9 @@ def fastest(work: Callable[[], Any], seconds: float = SECONDS) -> float:
 
 
 def measure_stages(checkpoint: "Checkpoint", run: Workload) -> dict[str, float]:
-    """Seconds of each row of a table of layers, in a pass over random tokens; the fastest of three passes.
+    """Seconds of each row of a table of layers over random tokens.
+
+    The fastest of three passes.
 
     What is computed within another step is timed with it: the whole head as its logits, experts as their layer.
     """
@@ -100,7 +102,9 @@ class Timer:
 
 
 def row_of(layer: str, rows: dict[str, str]) -> str:
-    """The row of a table that shows a layer; of a recurrence over all layers of a decoder, the row of these.
+    """The row of a table that shows a layer.
+
+    Of a recurrence over all layers of a decoder, the row of these.
 
     >>> rows = {"decoder.0.rnn.state": "decoder.#.rnn"}
     >>> row_of("decoder.0.rnn", rows), row_of("decoder.rnn", rows)
@@ -129,7 +133,10 @@ MOST = 1 << 37  # operations of a layer of Table 1 that is measured
 
 
 def measure_layer(layer: str, tokens: int, width: int, heads: int, window: int) -> float:
-    """Seconds of a layer of Table 1 over random vectors, without projections; NaN where it would take long."""
+    """Seconds of a layer of Table 1 over random vectors, without projections.
+
+    NaN where it would take long.
+    """
     operations = {"recurrent": tokens * width**2, "restricted": tokens * window * width}
     if operations.get(layer, tokens**2 * width) > MOST or layer == "convolution":
         return float("nan")
@@ -144,7 +151,7 @@ def measure_layer(layer: str, tokens: int, width: int, heads: int, window: int) 
 
 
 def table_one(tokens: int, width: int, kernel: int, window: int) -> dict[str, tuple[int, int, int]]:
-    """Operations, sequential steps and longest path of each kind of layer, as Table 1 of the paper counts them.
+    """Operations, sequential steps and longest path of layers, as in Table 1.
 
     Source: Attention Is All You Need, section 4. A path through convolutions is that of dilated ones.
 
@@ -160,7 +167,7 @@ def table_one(tokens: int, width: int, kernel: int, window: int) -> dict[str, tu
 
 
 def count_dilations(tokens: int, kernel: int) -> int:
-    """Layers of a kernel until every token reads every other: the logarithm, rounded up."""
+    """Layers of a kernel until every token reads every other: a logarithm."""
     layers, reach = 0, 1
     while reach < tokens:
         layers, reach = layers + 1, reach * kernel

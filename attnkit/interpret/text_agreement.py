@@ -1,4 +1,6 @@
-"""Two models of one architecture compared on a text: the error of each stage, KL of the predictions, what costs most.
+"""Two models compared on a text: errors of stages, KL of the predictions.
+
+With the stage that costs most.
 
 For a model and its quantized file: the norms of weights do not say how much the predictions change.
 """
@@ -49,7 +51,7 @@ class AgreementReport(Record):
 
 @dataclass(frozen=True)
 class Prediction:
-    """KL of the predictions of two models (T,), and the losses (T - 1,) and first choices (T,) of each."""
+    """KL (T,), losses (T - 1,) and first choices (T,) of two models."""
 
     kl: Array
     losses: tuple[Array, Array]
@@ -148,7 +150,7 @@ def predicts(checkpoint: "Checkpoint") -> bool:
 
 
 def run_stages(core: model.Model, stack: str, ids: Array) -> tuple[Array, dict[str, Array]]:
-    """The result of a stack for ids (1, T), and the states that it goes through by name, in float32."""
+    """The result of a stack for ids (1, T) and its states by name, in float32."""
     kept: dict[str, Array] = {}
 
     def hook(name: str) -> Callable[[Array], Array] | None:
@@ -160,7 +162,7 @@ def run_stages(core: model.Model, stack: str, ids: Array) -> tuple[Array, dict[s
 
 
 def compare_stage(x: Array, y: Array, rtol: float, atol: float) -> tuple[float, float, float, bool]:
-    """The relative norm of the change, the largest change, the cosine, and whether the numbers are the same."""
+    """The relative norm and maximum of a change, the cosine, and whether it is 0."""
     change = measure_change(x, y, rtol, atol)
     left, right = x.astype(np.float64).ravel(), y.astype(np.float64).ravel()
     norms = float(np.linalg.norm(left) * np.linalg.norm(right))
@@ -169,7 +171,7 @@ def compare_stage(x: Array, y: Array, rtol: float, atol: float) -> tuple[float, 
 
 
 def compare_predictions(a: model.Model, b: model.Model, x: Array, y: Array, ids: Array) -> Prediction:
-    """Compare the distributions of the next token after hidden states x and y (1, T, D)."""
+    """Compare next-token distributions after hidden states x and y (1, T, D)."""
     kl, losses, choices = [], ([], []), ([], [])  # type: ignore[var-annotated]
     for start in range(0, x.shape[1], ROWS):
         rows = slice(start, start + ROWS)
@@ -204,7 +206,9 @@ def describe_prediction(prediction: Prediction, tokens: Sequence[str]) -> list[s
 def scan_tensors(
     a: "Checkpoint", b: "Checkpoint", core: model.Model, stack: str, x: Array, ids: Array
 ) -> list[tuple[str, str, float, float]]:
-    """Replace each stored tensor of A by that of B, alone: its name, type, mean KL and largest KL.
+    """Replace each stored tensor of A, alone, by that of B.
+
+    A row has its name, type, mean KL and largest KL.
 
     Of a model that predicts nothing, the two are the relative norm of the change of its result and the largest change.
     """

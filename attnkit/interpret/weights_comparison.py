@@ -1,4 +1,7 @@
-"""Two checkpoints of one architecture compared, parameter by parameter, with a row for those alike in all layers."""
+"""Two checkpoints of one architecture compared parameter by parameter.
+
+A row stands for those alike in all layers.
+"""
 
 import math
 import re
@@ -153,7 +156,7 @@ def compare_parameter(
 
 
 def measure_change(x: Array, y: Array, rtol: float = 0.0, atol: float = 0.0) -> WeightChange:
-    """The change from one array to another, with sums in float64; NaN is the same as NaN.
+    """The change from one array to another, in float64; NaN equals NaN.
 
     >>> measure_change(np.array([3.0, 4.0]), np.array([3.0, 7.0]))
     WeightChange(verdict='changed', change=3.0, norm=5.0)

@@ -358,7 +358,7 @@ def project_heads(
     hook: Hook = no_hook,
     normed: dict[str, Array] | None = None,
 ) -> tuple[Array, Array, Array, int]:
-    """Project queries, keys and values, normalize them, split them into heads, and rotate them.
+    """Project queries, keys and values, norm them, split heads, and rotate.
 
     query (..., T, D), key (..., S, D), value (..., S, D) -> (..., H, T, K), (..., G, S, K), (..., G, S, V), one number
 

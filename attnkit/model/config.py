@@ -235,7 +235,7 @@ class SoundConfig(NamedTuple):
         return frames
 
     def frames_before(self, part: str, states: int) -> int:
-        """The windows of a convolution of which the encoder makes so many states, or the samples before the first.
+        """The windows of a convolution whose states the encoder counts, or samples.
 
         part  "" for the samples; the least number that suffices, and of a padded convolution one stride for each state
 
@@ -342,7 +342,7 @@ class AttentionRules(NamedTuple):
 
 @dataclass(frozen=True)
 class Similarity:
-    """The logit of a text and an image: scale times the cosine of their vectors, plus bias; then function."""
+    """The logit of a text and an image: scaled, shifted cosine, then function."""
 
     scale: float
     bias: float = 0.0
@@ -448,7 +448,10 @@ class Config:
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
     def stack(self, name: str) -> StackConfig:
-        """The encoder or the decoder, or the encoder's sizes for `vector`; UsageError if the model has none."""
+        """The encoder, the decoder, or the encoder's sizes for `vector`.
+
+        UsageError if the model has none.
+        """
         pooled = self.encoder if self.has_probe else None
         stack = {"encoder": self.encoder, "decoder": self.decoder, "vector": pooled}.get(name)
         if stack is None:
@@ -462,7 +465,7 @@ class Config:
 
     @property
     def has_probe(self) -> bool:
-        """Whether a learned query attends to the states, and a network reads its result: the stack `vector`."""
+        """Whether a learned query makes the vector of the states: the stack `vector`."""
         return self.vector_pooling == "probe"
 
     @property
@@ -806,7 +809,9 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
 
 @cache
 def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
-    """Split a layer name into stack, number and part; "" and None for none. The number of an expert is left out.
+    """Split a layer name into stack, number and part; "" and None for none.
+
+    The number of an expert is left out.
 
     >>> parse_layer_name("decoder.3.cross"), parse_layer_name("encoder.norm"), parse_layer_name("head.dense")
     (('decoder', 3, 'cross'), ('encoder', None, 'norm'), ('', None, 'head.dense'))

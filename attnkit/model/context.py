@@ -1,4 +1,4 @@
-"""A model, and the context of one forward pass: what it reads and what it reports."""
+"""A model, and the context of one forward pass: its inputs and its reports."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ class Model(NamedTuple):
         return getattr(self.params, "keeps_layers", True)
 
     def part(self, layer: str, name: str) -> Any:
-        """A parameter to read parts of: an array, or what gives its parts as arrays; None if the layer lacks it."""
+        """A parameter to read in parts: an array, or its source; None without it."""
         if self.keeps_layers:
             return self.params[layer].get(name)
         return cast(Any, self.params).part(layer, name)

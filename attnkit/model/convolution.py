@@ -1,4 +1,7 @@
-"""Convolution over one or two dimensions with its adjoint: each output is a product of a window with the kernel."""
+"""Convolution over one or two dimensions, with its adjoint.
+
+Each output is a product of a window with the kernel.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -32,7 +35,10 @@ class Convolution(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The windows of an input: kernel, stride and dilation of each dimension, and zeros before and after it."""
+    """The windows of an input: kernel, stride, dilation and zeros around it.
+
+    Stride and dilation are those of each dimension.
+    """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -129,7 +135,9 @@ def convolve_backward(
 
 
 def scale_places(kernel: Array, lengths: Array) -> Array:
-    """The kernel whose weights have a length at each place of a window: (E, C, K), (K,) -> (E, C, K).
+    """Scale a kernel by a length at each place of a window.
+
+    (E, C, K), (K,) -> (E, C, K)
 
     Source: weight normalization (Salimans and Kingma 2016), over all axes but the last as wav2vec 2.0 has it.
 
@@ -228,7 +236,7 @@ def repeat_number(numbers: tuple[int, ...], over: int, name: str, most: int = 0)
 
 
 def split_shape(x: Array, windows: Windows) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """The shape of x: that of the batch, the sizes of the dimensions, and the channels."""
+    """The shape of x: that of the batch, the dimensions, and the channels."""
     over = len(windows.kernel)
     return x.shape[: -1 - over], x.shape[-1 - over : -1], x.shape[-1]
 
@@ -246,7 +254,7 @@ def group_kernels(weight: Array, windows: Windows, dtype: DType) -> Array:
 
 
 class WindowBlock(NamedTuple):
-    """Some windows of an input: the text or image, the first dimension's windows, and their rows among all."""
+    """Some windows of an input: the text or image, its rows, and their numbers."""
 
     item: int
     first: slice
@@ -267,7 +275,10 @@ def split_windows(padded: Array, windows: Windows) -> Iterator[WindowBlock]:
 
 
 def gather(padded: Array, windows: Windows, block: WindowBlock) -> Array:
-    """Copy a block of windows: (groups, windows, C / groups * K), each in the order of the kernel."""
+    """Copy a block of windows, each in the order of the kernel.
+
+    (groups, windows, C / groups * K)
+    """
     over = len(windows.kernel)
     axes = tuple(range(over))
     view = np.lib.stride_tricks.sliding_window_view(padded[block.item], windows.spans(), axis=axes)
@@ -279,7 +290,7 @@ def gather(padded: Array, windows: Windows, block: WindowBlock) -> Array:
 
 
 def scatter(gradients: Array, dpadded: Array, windows: Windows, block: WindowBlock) -> None:
-    """Add the gradients of a block of windows (windows, C * K) to those of the padded input."""
+    """Add gradients of a block of windows (windows, C * K) to the padded input's."""
     counts = (block.first.stop - block.first.start, *windows.counts_of_padded(dpadded)[1:])
     parts = gradients.reshape(*counts, dpadded.shape[-1], *windows.kernel)
     starts = (block.first.start * windows.stride[0], *(0 for _ in counts[1:]))
@@ -293,5 +304,8 @@ def scatter(gradients: Array, dpadded: Array, windows: Windows, block: WindowBlo
 
 
 def join_groups(parts: Array) -> Array:
-    """Put the groups of each row side by side: (groups, rows, D) -> (rows, groups * D)."""
+    """Put the groups of each row side by side.
+
+    (groups, rows, D) -> (rows, groups * D)
+    """
     return np.swapaxes(parts, 0, 1).reshape(parts.shape[1], -1)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: feed-forward networks of which a router chooses some for every token, with the adjoint."""
+"""Mixtures of experts, with the adjoint: a router chooses networks by token."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -65,7 +65,10 @@ class Experts(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """Which experts compute each token: chosen (T, k) int64, best first, and their gates (T, k)."""
+    """Choose experts for each token: numbers (T, k), best first, and gates (T, k).
+
+    The numbers are int64.
+    """
 
     chosen: Array
     gates: Array
@@ -141,7 +144,7 @@ def mix_experts(
     hook: Hook = no_hook,
     products: Products = PLAIN,
 ) -> dict[str, Array]:
-    """The sum of the chosen experts of every token by their gates, and of the shared network.
+    """The sum of the chosen experts of a token by their gates, and the shared one.
 
     x (..., D) -> {"output": (..., D), "router": (..., E), "chosen": (..., k), "gates": (..., k)}
 
@@ -187,7 +190,7 @@ def _route_rows(
 
 
 def _tokens_by_expert(routing: Routing) -> list[tuple[int, Array, Array]]:
-    """For each expert that is chosen: its number, the tokens that chose it, and their ranks of it."""
+    """For each chosen expert: its number, its tokens, and their ranks of it."""
     found = []
     for number in np.unique(routing.chosen).tolist():
         tokens, ranks = np.nonzero(routing.chosen == number)
@@ -199,7 +202,7 @@ Gradients = dict[str, Array]
 
 
 class ExpertGradients(NamedTuple):
-    """Gradients of x, of the router's parameters, of each expert that was chosen, and of the shared network."""
+    """Gradients of x, router, chosen experts and shared network."""
 
     x: Array
     router: Gradients

@@ -1,4 +1,4 @@
-"""Text generation token by token: greedy search and sampling; the scores of a given text.
+"""Generation token by token: greedy search, sampling, scores of a given text.
 
 A model is a NextTokenModel, which caches earlier tokens itself. Steps are counted from 0.
 """

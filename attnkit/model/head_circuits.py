@@ -1,4 +1,4 @@
-"""What the weights of attention heads say without a text: their OV circuits, and which heads compose with which.
+"""Attention heads by weights alone: OV circuits, and composition of heads.
 
 Weights are used as they are stored: without biases, rotations, and the scales of norms. Source: A Mathematical
 Framework for Transformer Circuits (transformer-circuits.pub/2021/framework).

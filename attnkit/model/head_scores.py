@@ -1,4 +1,4 @@
-"""What each head of attention attends to: scores of its weights, summed over texts, and the kind of each head.
+"""Scores of the attention of each head, summed over texts, and its kind.
 
 The scores of targets are those of `detect_head` of TransformerLens with its error measure "mul": the mean over the
 queries of the weight on the target, and over several texts the mean of the texts. The targets of query i:

@@ -1,4 +1,4 @@
-"""Latent attention: queries, keys and values that are expanded from short vectors of each token, with the adjoint.
+"""Latent attention, with the adjoint: short vectors expanded to q, k, v.
 
 Every query head is [content, rotary]: the content features of a key head are its own, the rotary ones are one vector
 that all heads share. Source: DeepSeek-V2 (2024), section 2.1.
@@ -24,7 +24,7 @@ See = Callable[[str, Array], Array]
 def compute_latents(
     x: Array, params: Params, config: LatentConfig, see: See, products: Products
 ) -> tuple[Array, Array, Array]:
-    """What queries are projected from, the latent of keys and values, and the shared key before its rotation.
+    """The latents of queries, of keys and values, and the shared unrotated key.
 
     x (..., T, D) -> (..., T, Q) or x, (..., T, R), (..., T, P)
     """
@@ -70,7 +70,7 @@ def _rotate_end(x: Array, options: MultiHeadOptions, direction: int = 1) -> Arra
 def latent_backward(
     gradients: Mapping[str, Array], x: Array, params: Params, options: MultiHeadOptions, hook: Hook
 ) -> tuple[Array, dict[str, Array]]:
-    """Gradients of the states and of the parameters from those of queries, keys and values.
+    """Gradients of states and parameters from those of queries, keys and values.
 
     gradients  q (..., H, T, K), k (..., H, T, K), v (..., H, T, V); x (..., T, D) -> (..., T, D), {"wq": …}
     """

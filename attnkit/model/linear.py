@@ -161,7 +161,7 @@ def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
 
 
 def check_diagonal(x: Array, weight: Array, names: tuple[str, str, str]) -> None:
-    """Raise DataError unless x (..., D) has as many features as a diagonal (D,) has factors."""
+    """Raise DataError unless x (..., D) fits a diagonal (D,)."""
     if x.shape[-1:] != weight.shape:
         pair = f"{as_text(weight.shape)} for {names[0]} {as_text(x.shape)}"
         raise DataError.about(names[1], f"{pair}: expected a factor for each feature")

@@ -1,4 +1,4 @@
-"""Whether the numbers of an answer are right: exactly, but for rounding, or with a common slip."""
+"""Whether the numbers of an answer are right: exactly, rounded, or by a slip."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -29,12 +29,12 @@ class Problem(NamedTuple):
         return work(COMPUTATIONS[self.computation], self.given)[self.answer]
 
     def slack(self, slip: Slip | None = None) -> Any:
-        """How far rounded steps move each number of the answer, or of the answer with a slip."""
+        """How far rounded steps move each number of the answer, or of a slip's."""
         steps = COMPUTATIONS[self.computation]
         return rounding_slack({**steps, slip.step: slip.formula} if slip else steps, self.given, self.answer)
 
     def slips(self) -> Iterator[tuple[Slip, Any]]:
-        """Each slip that is possible before or at the answer, with the answer that it gives."""
+        """Each slip that is possible up to the answer, with the answer that it gives."""
         steps = [*COMPUTATIONS[self.computation]]
         possible = {*steps[: steps.index(self.answer) + 1]}
         for slip in SLIPS[self.computation]:
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether an answer is right, and what is to be said about it; "" for nothing to say."""
+    """Whether an answer is right, and a remark on it; "" for none."""
 
     is_right: bool
     words: str = ""
@@ -86,7 +86,7 @@ def has_numbers_of(answer: Any, right: Any, slack: Any = 0.0) -> bool:
 
 
 def mark(problem: Problem, answer: Any) -> Verdict:
-    """Judge an answer: right, right but for rounding, or wrong, with the slip if it is a known one.
+    """Judge an answer: right, right but for rounding, or wrong, with a known slip.
 
     >>> problem = Problem("softmax", {"scores": np.array([[3.0, 2.0]])}, "weights")
     >>> mark(problem, np.array([0.73, 0.27])), mark(problem, np.array([0.27, 0.73])).words
@@ -106,7 +106,7 @@ def mark(problem: Problem, answer: Any) -> Verdict:
 
 
 def join_notes(notes: list[str]) -> str:
-    """One note, or several of which an answer shows any.
+    """One note, or several that an answer may show.
 
     >>> join_notes(["a is missing", "b is twice", "a is missing"])
     'one of: a is missing, or: b is twice'
@@ -116,7 +116,7 @@ def join_notes(notes: list[str]) -> str:
 
 
 def name_steps(problem: Problem, answer: Any) -> list[str]:
-    """Name the steps, other than the one that is asked for, whose numbers an answer has."""
+    """Name other steps than the one that is asked for that an answer equals."""
     steps = COMPUTATIONS[problem.computation]
     asked = call_step(problem.computation, problem.answer)
     named = {

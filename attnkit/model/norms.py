@@ -80,7 +80,7 @@ def layer_norm(
 
 
 def channel_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5) -> Array:
-    """Each channel to mean 0 and variance 1 over all positions, times gamma, plus beta.
+    """Norm each channel over all positions, times gamma, plus beta.
 
     x (..., L, C), gamma (C,), beta (C,) -> (..., L, C)
 

@@ -42,7 +42,7 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None
 
 
 def _multiply(x: Array, weight: Any, bias: Array | None, products: Products) -> Array:
-    """Logits of a head, of so many words at a time that no large part of a weight must be converted at once."""
+    """Logits of a head by blocks of words, so that few weights are converted at once."""
     words = weight.shape[1]
     each = max(LARGEST // max(len(weight), 1) // LANES, 1) * LANES
     if words <= each:
@@ -90,7 +90,7 @@ def pool_first(model: Model, x: Array, hook: Hook = no_hook, products: Products 
 
 
 def pool_by_probe(model: Model, x: Array, hook: Hook = no_hook) -> Array:
-    """Attend to hidden states with the learned probe, and apply a network with its residual.
+    """Attend to hidden states with the probe; apply a network with its residual.
 
     x (..., T, D) -> (..., D)
     """

@@ -1,4 +1,4 @@
-"""Patch embedding: normalize pixels, split an image into patches, and interpolate positions for another grid."""
+"""Patch embedding: normalize pixels, cut patches, interpolate positions."""
 
 from collections.abc import Sequence
 
@@ -141,7 +141,7 @@ def interpolate_positions_backward(
 
 
 def add_register_rows(table: Array, registers: int) -> Array:
-    """Insert rows of zeros for registers after that of the class token, as they have no positions.
+    """Insert zeros for registers after the class token; they have no positions.
 
     table (1 + P, D) -> (1 + registers + P, D)
     """
@@ -166,7 +166,9 @@ def bicubic_weights(old: int, new: int, where: Array | None = None) -> Array:
 
 
 def antialiased_weights(old: int, new: int) -> Array:
-    """`bicubic_weights` with a = -1/2 and a kernel that widens by old/new for fewer points: (new, old).
+    """`bicubic_weights` with a = -1/2, widened by old/new for fewer points.
+
+    (new, old)
 
     Points beyond an edge have no weight, and the weights of each new point add up to 1, as PyTorch and Pillow do.
     """

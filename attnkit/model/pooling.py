@@ -28,7 +28,7 @@ def first_token(x: Array) -> Array:
 
 
 def first_token_backward(grad_output: Array, shape: tuple[int, ...]) -> Array:
-    """Gradient of hidden states of which only the first token was used.
+    """Gradient of hidden states whose first token alone was used.
 
     grad_output (..., D), shape (..., T, D) -> (..., T, D)
 
@@ -54,7 +54,7 @@ def mean_pool(x: Array, real: Array) -> Array:
 
 
 def mean_pool_backward(grad_output: Array, real: Array) -> Array:
-    """Gradient of the hidden states of which the mean over the real tokens was taken.
+    """Gradient of hidden states whose mean over the real tokens was taken.
 
     grad_output (..., D), real (..., T), True = a token, not padding -> (..., T, D)
 
@@ -217,7 +217,7 @@ def last_token(x: Array, real: Array) -> Array:
 
 
 def last_token_backward(grad_output: Array, real: Array) -> Array:
-    """Gradient of hidden states of which only the last real token was used.
+    """Gradient of hidden states whose last real token alone was used.
 
     grad_output (..., D), real (..., T) -> (..., T, D)
 

@@ -42,7 +42,9 @@ def sinusoidal_positions(positions: ArrayLike, dim: int, *, layout: str = "paper
 
 
 def base_of_pairs(pairs: int) -> float:
-    """The base whose last pair has the period 10000, as fairseq and tensor2tensor compute sinusoids.
+    """The base whose last pair has the period 10000.
+
+    fairseq and tensor2tensor compute sinusoids so.
 
     There the period of pair i of n is 10000^(i/(n-1)), not 10000^(i/n).
 

@@ -1,4 +1,4 @@
-"""Recurrent networks: one step of a cell, one direction of a layer over the tokens of each text, layers and stacks.
+"""Recurrent networks: a step of a cell, a direction of a layer, layers, stacks.
 
 The letters and the parameters are those of recurrent_cells.py.
 

@@ -1,4 +1,4 @@
-"""Recurrent cells: their kinds, states and parameters, and the formula and adjoint of each.
+"""Recurrent cells: kinds, states and parameters, formula and adjoint of each.
 
     B  batch     D  width of the input      G  blocks of rows in the weights, one for each gate
     T  tokens    H  width of the gates      P  width of the hidden state: H, or that of an LSTM's projection

@@ -1,4 +1,4 @@
-"""Configuration of recurrent models: the encoder-decoder of family seq2seq, the language model of family lstm.
+"""Configuration of recurrent models: the families seq2seq and lstm.
 
 They are run by the same loop as a Transformer, by other steps. Layer names, with STACK for encoder or decoder:
 

@@ -1,4 +1,7 @@
-"""The recurrent layers of a model: one step of its plan each, from their first states to their last."""
+"""The recurrent layers of a model: one step of its plan each.
+
+From their first states to their last.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -106,7 +109,7 @@ def layer_parameters(params: Mapping[str, Array]) -> RecurrentLayer:
 
 
 def first_state(model: Model, layer: str, rows: int, context: Context) -> State | None:
-    """First state of a layer for so many texts; None for zeros."""
+    """First state of a layer for a number of texts; None for zeros."""
     cached, (stack, number, _) = cached_state(context, layer), parse_layer_name(layer)
     if cached is not None:
         return cached
@@ -151,7 +154,7 @@ def last_state(run: LayerRun) -> State:
 
 
 def keep_state(context: Context, layer: str, state: State, tokens: int) -> None:
-    """Keep the state of a layer after so many tokens, in the context and its cache."""
+    """Keep the state of a layer after a number of tokens, in context and cache."""
     context.final_states[layer] = state
     if isinstance(context.cache, StateCache):
         context.cache.set_state(layer, state, tokens)

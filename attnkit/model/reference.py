@@ -1,4 +1,6 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) in plain NumPy: one function per formula.
+"""The Transformer of "Attention Is All You Need": one function per formula.
+
+Vaswani et al. 2017, in plain NumPy.
 
 Each function uses the ones above it. The other modules of attnkit.model compute the same numbers faster, for more
 variants and with checks of every input, and are tested against these. Arrays hold floats, all of them finite.
@@ -21,7 +23,9 @@ Params = Mapping[str, Mapping[str, Any]]  # of a layer: self, cross, ffn, norm1,
 
 
 def softmax(x: Array) -> Array:
-    """Turn scores into weights that sum to 1; a row of -inf alone becomes zeros: (..., S) -> (..., S).
+    """Turn scores into weights that sum to 1; a row of -inf becomes zeros.
+
+    (..., S) -> (..., S)
 
     >>> softmax(np.log([[1.0, 3.0], [2.0, 2.0]])).round(4).tolist()
     [[0.25, 0.75], [0.5, 0.5]]
@@ -33,13 +37,18 @@ def softmax(x: Array) -> Array:
 
 
 def attention_weights(q: Array, k: Array, mask: Array | bool = True) -> Array:
-    """softmax(Q Kᵀ / √K), section 3.2.1: q (..., T, K), k (..., S, K), mask (..., T, S) -> (..., T, S)."""
+    """Compute softmax(Q Kᵀ / √K), section 3.2.1.
+
+    q (..., T, K), k (..., S, K), mask (..., T, S) -> (..., T, S)
+    """
     scores: Array = q @ np.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5
     return softmax(np.where(mask, scores, -np.inf))
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | bool = True) -> Array:
-    """softmax(Q Kᵀ / √K) V, equation 1, with K for the paper's d_k: v (..., S, V) -> (..., T, V).
+    """Compute softmax(Q Kᵀ / √K) V, equation 1, with K for the paper's d_k.
+
+    v (..., S, V) -> (..., T, V)
 
     >>> x = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])  # scores of the first: 2 0 2, scaled: 1 0 1
     >>> attention_weights(x, x)[0].round(4).tolist()
@@ -59,7 +68,9 @@ def linear(x: Array, w: Array, b: Array | float = 0.0) -> Array:
 def multi_head_attention(
     query: Array, key: Array, value: Array, params: Mapping[str, Array], *, heads: int = 1, mask: Array | bool = True
 ) -> Array:
-    """Concat(head_1, …, head_H) W_O, section 3.2.2: query (..., T, D), key and value (..., S, D) -> (..., T, D).
+    """Compute Concat(head_1, …, head_H) W_O, section 3.2.2.
+
+    query (..., T, D), key and value (..., S, D) -> (..., T, D)
 
     params  the projections wq wk wv wo, (D, D), and where it has them their biases bq bk bv bo, (D)
 
@@ -78,7 +89,9 @@ def multi_head_attention(
 
 
 def layer_norm(x: Array, gamma: Array | float = 1.0, beta: Array | float = 0.0, eps: float = 1e-5) -> Array:
-    """(x − mean) / √(variance + ε) · γ + β over the width (Ba et al. 2016): (..., D) -> (..., D).
+    """Compute (x − mean) / √(variance + ε) · γ + β over the width.
+
+    Ba et al. 2016: (..., D) -> (..., D)
 
     >>> layer_norm(np.array([2.0, 4.0, 6.0, 8.0])).round(4).tolist()  # mean 5, variance 5
     [-1.3416, -0.4472, 0.4472, 1.3416]
@@ -88,7 +101,9 @@ def layer_norm(x: Array, gamma: Array | float = 1.0, beta: Array | float = 0.0, 
 
 
 def feed_forward(x: Array, w1: Array, w2: Array, b1: Array | float = 0.0, b2: Array | float = 0.0) -> Array:
-    """max(0, x W1 + b1) W2 + b2, equation 2: x (..., D), w1 (D, F), w2 (F, D) -> (..., D).
+    """Compute max(0, x W1 + b1) W2 + b2, equation 2.
+
+    x (..., D), w1 (D, F), w2 (F, D) -> (..., D)
 
     >>> feed_forward(np.array([[-2.0], [3.0]]), np.array([[1.0]]), np.array([[2.0]]), b2=1.0).tolist()
     [[1.0], [7.0]]
@@ -97,7 +112,9 @@ def feed_forward(x: Array, w1: Array, w2: Array, b1: Array | float = 0.0, b2: Ar
 
 
 def sinusoidal_positions(length: int, width: int) -> Array:
-    """PE(t, 2i) = sin(t / 10000^(2i/D)), PE(t, 2i+1) = cos of the same, section 3.5: T, D -> (T, D).
+    """PE(t, 2i) = sin(t / 10000^(2i/D)), PE(t, 2i+1) = cos of the same.
+
+    Section 3.5: T, D -> (T, D)
 
     >>> sinusoidal_positions(2, 4).round(4).tolist()
     [[0.0, 1.0, 0.0, 1.0], [0.8415, 0.5403, 0.01, 1.0]]
@@ -107,7 +124,10 @@ def sinusoidal_positions(length: int, width: int) -> Array:
 
 
 def encoder_layer(x: Array, params: Params, *, heads: int, mask: Array | bool = True) -> Array:
-    """LayerNorm(x + Sublayer(x)) for self-attention, then feed-forward, section 3.1: (..., T, D) -> (..., T, D)."""
+    """LayerNorm(x + Sublayer(x)) for self-attention, then feed-forward.
+
+    Section 3.1: (..., T, D) -> (..., T, D)
+    """
     x = layer_norm(x + multi_head_attention(x, x, x, params["self"], heads=heads, mask=mask), **params["norm1"])
     return layer_norm(x + feed_forward(x, **params["ffn"]), **params["norm2"])
 
@@ -115,7 +135,10 @@ def encoder_layer(x: Array, params: Params, *, heads: int, mask: Array | bool = 
 def decoder_layer(
     x: Array, memory: Array, params: Params, *, heads: int, mask: Array | bool = True, memory_mask: Array | bool = True
 ) -> Array:
-    """Apply causal self-attention, attention to the memory (..., S, D), and the feed-forward network, section 3.1."""
+    """Apply causal self-attention, attention to the memory, and the network.
+
+    Section 3.1, with the memory (..., S, D).
+    """
     causal = mask & np.tri(x.shape[-2], dtype=bool)  # token i attends to tokens 0..i
     x = layer_norm(x + multi_head_attention(x, x, x, params["self"], heads=heads, mask=causal), **params["norm1"])
     cross = multi_head_attention(x, memory, memory, params["cross"], heads=heads, mask=memory_mask)
@@ -124,7 +147,9 @@ def decoder_layer(
 
 
 def embed(ids: Array, table: Array) -> Array:
-    """Embeddings times √D plus positions, sections 3.4 and 3.5: ids (..., T), table (N, D) -> (..., T, D).
+    """Embeddings times √D plus positions, sections 3.4 and 3.5.
+
+    ids (..., T), table (N, D) -> (..., T, D)
 
     >>> embed(np.array([1, 0]), np.array([[0.0] * 4, [1.0] * 4])).round(2).tolist()
     [[2.0, 3.0, 2.0, 3.0], [0.84, 0.54, 0.01, 1.0]]
@@ -134,7 +159,9 @@ def embed(ids: Array, table: Array) -> Array:
 
 
 def next_token(x: Array, table: Array) -> Array:
-    """Probabilities of the next token from the same table, section 3.4: x (..., T, D), table (N, D) -> (..., T, N).
+    """Probabilities of the next token from the same table, section 3.4.
+
+    x (..., T, D), table (N, D) -> (..., T, N)
 
     >>> next_token(np.array([[1.0, 0.0]]), np.log([[1.0, 1.0], [3.0, 1.0]])).round(4).tolist()
     [[0.25, 0.75]]

@@ -1,4 +1,4 @@
-"""Rotary positions (RoPE): frequencies, as published or scaled for longer texts, angles and rotation."""
+"""Rotary positions (RoPE): frequencies, scaled or not, angles and rotation."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -68,7 +68,9 @@ def rotary_angles(
 
 
 def grid_places(rows: int, columns: int, before: int = 0) -> Array:
-    """Places of the patches of an image on its height and its width, from -2π to 2π; tokens before them are at 0.
+    """Places of patches on the height and width of an image, from -2π to 2π.
+
+    Tokens before them are at 0.
 
     -> (before + rows * columns, 2)
 
@@ -83,7 +85,9 @@ def grid_places(rows: int, columns: int, before: int = 0) -> Array:
 
 
 def grid_angles(places: Array, rotary_dim: int, rope: Rope) -> tuple[Array, Array]:
-    """Cosine and sine of each pair: the first half of them rotate by the height of a patch, the others by its width.
+    """Cosine and sine of each pair by the height or the width of a patch.
+
+    The first half of the pairs rotates by the height.
 
     places (T, 2) -> cos (T, R/2), sin (T, R/2), float64
 
@@ -214,7 +218,10 @@ def _pair_that_turns(times: float, dim: int, rope: Rope, length: float) -> float
 
 
 def _yarn_factor(rope: Rope, factor: float) -> float:
-    """Factor on cosines and sines: as configured, whatever mscale says, 0.1 m ln(factor) + 1, or 1."""
+    """Factor on cosines and sines by yarn.
+
+    As configured, whatever mscale says; else 0.1 m ln(factor) + 1, or 1.
+    """
     has_scales = bool(rope.get("mscale")) & bool(rope.get("mscale_all_dim"))  # both are read in any case
     if rope.get("attention_factor") is not None:
         return _number(rope, "attention_factor")
@@ -225,7 +232,10 @@ def _yarn_factor(rope: Rope, factor: float) -> float:
 
 
 def _longrope(dim: int, rope: Rope, length: int) -> Scaled:
-    """Frequencies divided by a factor for each pair, others beyond the original length (LongRoPE, Ding et al. 2024)."""
+    """Divide the frequency of each pair by a factor (LongRoPE).
+
+    Others apply beyond the original length. Ding et al. 2024.
+    """
     original = _original(rope)
     name = "long_factor" if length > original else "short_factor"
     factors = rope.get(name)

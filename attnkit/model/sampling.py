@@ -1,4 +1,4 @@
-"""Sampling: logits, probabilities, temperature, top-k, top-p, min-p, and the choice of the next token.
+"""Sampling: temperature, top-k, top-p, min-p, and the next token.
 
 The random generator's type is quoted in annotations: importing numpy.random costs ten milliseconds.
 """
@@ -105,7 +105,7 @@ def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
 
 
 def exclude_repeats(logits: Array, ids: Array, size: int) -> Array:
-    """Exclude each token that would make the last `size` tokens of a row ones that occur in it already.
+    """Exclude the tokens whose last `size` tokens would occur a second time.
 
     logits (B, N), ids (B, T) -> (B, N)
 

@@ -1,4 +1,4 @@
-"""Score functions of queries and keys, with their adjoints: dot product, general, additive."""
+"""Score functions of queries and keys, with adjoints: dot, general, additive."""
 
 from collections.abc import Callable, Mapping
 from operator import matmul

@@ -1,4 +1,4 @@
-"""Common slips, in one list: the step that each changes, the formula it has instead, and its name in words.
+"""Common slips: the step that each changes, its formula, and its name.
 
 The exercises try every slip of the steps that they ask for; `attnkit diff --why` names the same slips by the same
 words. A slip whose formula does not fit the shapes of an exercise does not occur in it.
@@ -1820,7 +1820,7 @@ def call_step(computation: str, step: str) -> str:
 
 
 def work_with_slip(steps: Mapping[str, Formula], given: Mapping[str, Any], slip: Slip) -> dict[str, Any] | None:
-    """Compute every step of a computation with a slip; None where the slip does not fit its tensors.
+    """Compute every step with a slip; None where it does not fit the tensors.
 
     >>> steps, given = {"mean": lambda x: x.mean(), "half": lambda mean: mean / 2}, {"x": np.array([1.0, 3.0])}
     >>> float(work_with_slip(steps, given, Slip("mean", "sum", "that is the sum", lambda x: x.sum()))["half"])

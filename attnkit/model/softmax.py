@@ -1,4 +1,7 @@
-"""Softmax and log-sum-exp of dense scores; kernels/tiled_attention.py has the online softmax, tile by tile."""
+"""Softmax and log-sum-exp of dense scores.
+
+kernels/tiled_attention.py has the online softmax, tile by tile.
+"""
 
 import numpy as np
 

@@ -1,4 +1,7 @@
-"""Log-mel spectrograms of sounds: frames, window, power spectrum, Slaney's mel filters, logarithm, clamp."""
+"""Log-mel spectrograms: frames, power spectrum, mel filters, logarithm, clamp.
+
+The filters are Slaney's.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -19,7 +22,9 @@ STEPS = ("frames", "windowed", "power", "filters", "mel", "log", "clamped")
 
 
 class Spectrogram(NamedTuple):
-    """How a sound becomes a log-mel spectrogram; the numbers of Whisper unless others are given.
+    """How a sound becomes a log-mel spectrogram.
+
+    The numbers of Whisper unless others are given.
 
     rate    samples a second
     window  samples of a frame
@@ -108,7 +113,7 @@ def check_sound(samples: Array, options: Spectrogram) -> None:
 
 
 def check_spectrogram(options: Spectrogram) -> None:
-    """Raise UsageError for sizes of which there is no spectrogram."""
+    """Raise UsageError for sizes that make no spectrogram."""
     for name, number in options._asdict().items():
         if number < 1:
             raise UsageError(f"{name} {number} of a spectrogram (expected 1 or more)")
@@ -117,7 +122,9 @@ def check_spectrogram(options: Spectrogram) -> None:
 
 
 def split_frames(samples: Array, options: Spectrogram, frames: slice = ALL) -> Iterator[Array]:
-    """Some frames at a time, each (F, W): those centered at 0, hop, 2 hop, …, before the end.
+    """Some frames at a time, each (F, W), centered at multiples of hop.
+
+    From 0 on, before the end.
 
     >>> [frames.tolist() for frames in split_frames(np.arange(6.0), Spectrogram(window=2, hop=2), slice(1, 3))]
     [[[1.0, 2.0], [3.0, 4.0]]]
@@ -131,7 +138,9 @@ def split_frames(samples: Array, options: Spectrogram, frames: slice = ALL) -> I
 
 
 def cut_reflected(samples: Array, first: int, last: int, window: int) -> Array:
-    """The samples in float64 of the windows centered from `first` to `last`, of a sound reflected at both ends.
+    """The samples in float64 of the windows centered from `first` to `last`.
+
+    The sound is reflected at both ends.
 
     >>> cut_reflected(np.arange(9.0), 0, 1, 4).tolist(), cut_reflected(np.arange(9.0), 8, 8, 4).tolist()
     ([2.0, 1.0, 0.0, 1.0, 2.0], [6.0, 7.0, 8.0, 7.0])
@@ -156,7 +165,9 @@ def hann_window(size: int) -> Array:
 
 
 def mel_filters(options: Spectrogram = WHISPER) -> Array:
-    """Triangles of equal area, whose corners are equally spaced in mels: (window / 2 + 1, mels).
+    """Triangles of equal area with corners equally spaced in mels.
+
+    (window / 2 + 1, mels)
 
     Source: Slaney's Auditory Toolbox (1998), as librosa.filters.mel has it.
 
@@ -191,7 +202,7 @@ def mels_to_hertz(mels: Array) -> Array:
 
 
 def pad_sound(samples: Array, count: int) -> Array:
-    """A sound of so many samples: cut, or with silence after it.
+    """A sound of a given number of samples: cut, or with silence after it.
 
     >>> pad_sound(np.array([1.0, 2.0]), 3).tolist(), pad_sound(np.array([1.0, 2.0]), 1).tolist()
     ([1.0, 2.0, 0.0], [1.0])

@@ -1,4 +1,4 @@
-"""Tokens of times in the text of a sound: where they may stand, and the segments that they delimit."""
+"""Tokens of times in the text of a sound: where they may be, and segments."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,7 +26,9 @@ class TimeTokens(NamedTuple):
 
 
 def allow_times(scores: Array, ids: Array, times: TimeTokens) -> Array:
-    """Scores of the next tokens, with -inf where a time must, or must not, be the next.
+    """Scores of the next tokens, with -inf by the rules of times.
+
+    A time must, or must not, be the next.
 
     scores (B, N), ids (B, T) of the text so far -> (B, N)
 
@@ -64,7 +66,7 @@ def allow_times(scores: Array, ids: Array, times: TimeTokens) -> Array:
 
 
 class Segment(NamedTuple):
-    """A part of a text between two times: the frames of a window from which and to which it was said, and its ids."""
+    """A part of a text between two times: the frames of its window, and its ids."""
 
     start: int
     end: int
@@ -72,7 +74,7 @@ class Segment(NamedTuple):
 
 
 def split_segments(ids: Sequence[int], first: int, frames: int) -> tuple[list[Segment], int]:
-    """The segments of the text of a window of so many frames, and the frame at which the next window begins.
+    """The segments of the text of a window, and the frame where the next begins.
 
     first  the id of time 0
 

@@ -1,4 +1,4 @@
-"""The forward pass of a whole model: the steps of its configuration, applied to its parameters.
+"""The forward pass of a model: the steps of its plan, with its parameters.
 
 `run` applies them to one text or a padded batch, `run_packed` to many texts whose tokens are the rows of one matrix,
 without padding; `encoder_layer` and `decoder_layer` are single layers with their parameters by sub-layer.
@@ -353,7 +353,9 @@ def rotation(config: Config, rules: AttentionRules, queries: int, context: Conte
 
 
 def patch_places(config: Config, grid: tuple[int, int] | None, tokens: int) -> Array:
-    """Places (T, 2) of the tokens of an image; DataError for another number of tokens than its grid has.
+    """Places (T, 2) of the tokens of an image.
+
+    DataError for another number of tokens than its grid has.
 
     grid  rows and columns of its patches [those of an image of the model's size]
     """
@@ -433,7 +435,9 @@ def convolve_frames(model: Model, layer: str, x: Array, context: Context) -> Arr
 
 
 def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer, dtype: DType) -> Array:
-    """The kernel of a convolution from its matrix w (C * K, D), and its lengths g (K,) if it has some: (D, C, K).
+    """The kernel (D, C, K) of a convolution, from a matrix and perhaps lengths.
+
+    w (C * K, D), g (K,)
 
     Lengths apply in float64, before the kernel is rounded to the dtype of the computation.
     """
@@ -451,7 +455,10 @@ def find_kernel_backward(gradient: Array, params: Mapping[str, Array], cut: Conv
 
 
 def normalize_channels(x: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
-    """The norm after a convolution, of each frame or of each channel: (..., F, D) -> (..., F, D)."""
+    """The norm after a convolution, of each frame or of each channel.
+
+    (..., F, D) -> (..., F, D)
+    """
     gamma, beta = params.get("gamma"), params.get("beta")
     return channel_norm(x, gamma, beta) if cut.norm == "channel" else layer_norm(x, gamma, beta).y
 

@@ -1,4 +1,4 @@
-"""The lazily imported names of attnkit.model: whole models, text generation, tiled attention."""
+"""The lazy names of attnkit.model: whole models, generation, tiled attention."""
 
 # ruff: noqa: I001 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.config import (

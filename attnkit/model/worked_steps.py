@@ -1,4 +1,4 @@
-"""The formulas of a Transformer as steps on paper: each a small function of the steps before it.
+"""The Transformer as steps on paper: small functions of the steps before.
 
 A computation maps the names of its steps, in their order, to formulas. The parameters of a formula are the names of
 given tensors and of earlier steps, so that a slip is one step with another formula, and rounding can be tried at each
@@ -42,7 +42,7 @@ def _inputs(formula: Formula) -> list[str]:
 
 
 def rounding_slack(steps: Steps, given: Mapping[str, Any], answer: str) -> Any:
-    """How far each number of the answer moves where steps before it are rounded to two places.
+    """How far rounding earlier steps to two places moves each number.
 
     The most that any choice of the steps moves it, each rounded before the next one is computed.
 
@@ -60,7 +60,10 @@ def rounding_slack(steps: Steps, given: Mapping[str, Any], answer: str) -> Any:
 
 
 def _as_on_paper(value: Any, earlier: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield a value, and the value in two places where that is another one; not again of an earlier step."""
+    """Yield a value, and its two-place rounding where that is another one.
+
+    Not again of an earlier step.
+    """
     yield value
     rounded = np.round(value, PLACES)
     if not np.array_equal(value, rounded) and not any(value is one for one in earlier.values()):
@@ -97,7 +100,7 @@ def first_one_hot(p: Any) -> Any:
 
 
 def sinusoids(p: Any, divisors: Any) -> Any:
-    """Sines in the even columns and cosines in the odd ones; a divisor for each column."""
+    """Sines in the even columns, cosines in the odd ones; a divisor each."""
     angles = p[:, None] / np.asarray(divisors)
     return np.where(np.arange(len(divisors)) % 2 == 0, np.sin(angles), np.cos(angles))
 
@@ -112,7 +115,10 @@ def concatenate_heads(output: Any) -> Any:
 
 
 def recurrent_steps(x: Any, w: Any, u: Any, activation: Formula = np.tanh) -> Any:
-    """The states of a recurrent layer from the state 0: (T, D), (H, D), (H, H) -> (T, H)."""
+    """The states of a recurrent layer from the state 0.
+
+    (T, D), (H, D), (H, H) -> (T, H)
+    """
     states = [np.zeros(len(w))]
     for token in x:
         states.append(activation(w @ token + u @ states[-1]))
@@ -128,7 +134,10 @@ def cells_of(i: Any, f: Any, g: Any) -> Any:
 
 
 def sum_paths(w: Any, u: Any, steps: Sequence[int]) -> Any:
-    """The gradient w (1 + u + u² + …) of tokens that are in as many later states: (1, 1), (1, 1) -> (T, 1)."""
+    """The gradient w (1 + u + u² + …) by the number of later states.
+
+    (1, 1), (1, 1) -> (T, 1)
+    """
     return np.array([[w[0, 0] * sum(u[0, 0] ** one for one in range(later + 1))] for later in steps])
 
 

@@ -119,7 +119,7 @@ def make_environment(strftime_now: Callable[[str], str]) -> ImmutableSandboxedEn
 def render_messages(
     template: str, messages: Messages, variables: Mapping[str, Any], continues: bool, date: str, most: int
 ) -> dict[str, Any]:
-    """The `text` of a chat, the roles without effect on it, `ignored`, and whether it `is_dated`.
+    """The `text` of a chat, roles `ignored` by it, and whether it `is_dated`.
 
     continues  whether the text ends in the last message, which is to be continued
     date       what the template takes for now, in ISO 8601

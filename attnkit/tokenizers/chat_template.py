@@ -1,4 +1,4 @@
-"""Chat templates: how the messages of a chat become the prompt that a model has learned."""
+"""Chat templates: from the messages of a chat to the prompt of a model."""
 
 import os
 import re
@@ -48,7 +48,7 @@ class ChatTemplates(NamedTuple):
 
 
 class RenderedChat(NamedTuple):
-    """The prompt of a chat, the roles whose messages have no effect on it, and whether it has the date."""
+    """The prompt of a chat, the roles without effect, and whether it has the date."""
 
     text: str
     ignored: Sequence[str]
@@ -56,7 +56,7 @@ class RenderedChat(NamedTuple):
 
 
 def load_chat_templates(place: str | TokenizerFolder, part: str) -> ChatTemplates:
-    """Read the chat templates of a folder, none if it has none, and its special tokens.
+    """Read the chat templates of a folder, perhaps none, and its special tokens.
 
     Files of templates replace those in tokenizer_config.json, as in transformers.
     """
@@ -75,7 +75,7 @@ def load_chat_templates(place: str | TokenizerFolder, part: str) -> ChatTemplate
 
 
 def read_template_files(folder: TokenizerFolder) -> dict[str, str]:
-    """The templates of chat_template.jinja and of the folder additional_chat_templates."""
+    """The templates of chat_template.jinja and additional_chat_templates."""
     texts = {DEFAULT: folder.read_text(TEMPLATE)} if TEMPLATE in folder.names else {}
     names = sorted(TokenizerFolder(folder.file_path(MORE)).names) if MORE in folder.names else []
     for name in names:
@@ -85,7 +85,7 @@ def read_template_files(folder: TokenizerFolder) -> dict[str, str]:
 
 
 def parse_templates(stated: Any, folder: TokenizerFolder, file: str) -> dict[str, str]:
-    """The templates by name of a value of chat_template: a text, or a list of named texts."""
+    """The templates of a value of chat_template: a text, or a list of named ones."""
     named = [{"name": DEFAULT, "template": stated}] if isinstance(stated, str) else stated
     texts = {}
     for one in named if isinstance(named, list) else [None]:
@@ -100,7 +100,7 @@ def parse_templates(stated: Any, folder: TokenizerFolder, file: str) -> dict[str
 def render_chat(
     template: str, messages: Sequence[Message], variables: Mapping[str, Any], name: str, date: str
 ) -> RenderedChat:
-    """Render a chat: the prompt of an answer, or of the rest of a last assistant message.
+    """Render a chat: the prompt of an answer, or of the rest of one.
 
     variables  what the template reads beside the messages: bos_token, enable_thinking, …
     name       the file of the template, for errors

@@ -1,4 +1,7 @@
-"""Labels of the frames of a sound to text: connectionist temporal classification (Graves et al. 2006)."""
+"""Frame labels of a sound to text: connectionist temporal classification.
+
+Graves et al. 2006.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -52,7 +55,7 @@ def refuse_text(text: str, *args: object, **options: object) -> Tokens:
 
 
 def join_labels(labels: Sequence[str], spelling: Spelling) -> str:
-    """The text of the labels of frames: each run of one label is one, and the blank is none.
+    """The text of frame labels: a run of one label is one, the blank is none.
 
     >>> join_labels(["<pad>", "A", "A", "<pad>", "A", "|", "|", "B"], Spelling())
     'AA B'

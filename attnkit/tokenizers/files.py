@@ -189,7 +189,9 @@ def find_special_tokens(
 
 
 def is_left(settings: Mapping[str, Any], name: str, default: str = "right") -> bool:
-    """Whether padding comes before a text, as `padding_side` of a tokenizer_config.json says.
+    """Whether padding comes before a text, by `padding_side` of its settings.
+
+    tokenizer_config.json has them.
 
     >>> is_left({"padding_side": "left"}, ""), is_left({}, "")
     (True, False)
@@ -291,7 +293,10 @@ class TokenizerFolder:
 
     @property
     def states_ends(self) -> bool:
-        """Whether add_bos_token and add_eos_token count: beside a tokenizer.json, its own template does."""
+        """Whether add_bos_token and add_eos_token count.
+
+        Beside a tokenizer.json, its own template does.
+        """
         return "tokenizer.json" not in self.names
 
     def error(self, problem: str, file: str = "tokenizer_config.json") -> DataError:
@@ -307,7 +312,7 @@ class TokenizerFolder:
 
     @cached_property
     def added_tokens(self) -> dict[int, AddedToken]:
-        """The tokens of added_tokens_decoder or, without it, of added_tokens.json: by id, in order."""
+        """The added tokens by id, of added_tokens_decoder or added_tokens.json."""
         decoder = self.settings.get("added_tokens_decoder")
         if not isinstance(decoder, dict):
             ids = check_token_ids(self.read_json("added_tokens.json"), self.path)
@@ -324,7 +329,7 @@ class TokenizerFolder:
 
     @cached_property
     def named_tokens(self) -> dict[str, AddedToken]:
-        """The special tokens that the settings name, by content: eos_token and the like, and a list of further ones."""
+        """The special tokens that the settings name: eos_token and so on, and others."""
         listed = self.settings.get("extra_special_tokens") or self.settings.get("additional_special_tokens")
         further = listed.values() if isinstance(listed, dict) else listed if isinstance(listed, list) else []
         usual = [f"{name}_token" for name in SPECIAL_TOKENS]

@@ -158,7 +158,10 @@ PREFIX_SPACE = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "GPTNeoXTo
 
 
 def apply_class_settings(tokenizer: Any, library: Any, folder: TokenizerFolder) -> None:
-    """Let the settings of a tokenizer's class count before those of its tokenizer.json, as in transformers."""
+    """Prefer the settings of a tokenizer's class to those of its tokenizer.json.
+
+    As in transformers.
+    """
     normalizer, words = tokenizer.normalizer, tokenizer.pre_tokenizer
     if folder.tokenizer_class in LOWER_CASE and isinstance(normalizer, library.normalizers.BertNormalizer):
         tokenizer.normalizer = make_bert_normalizer(library, folder)
@@ -265,7 +268,9 @@ def complete_tokenizer(tokenizer: Any, folder: TokenizerFolder, name: str, speci
 
 
 def add_tokens(tokenizer: Any, library: Any, folder: TokenizerFolder, name: str) -> None:
-    """Add a folder's tokens to a library tokenizer: those with ids, then named ones that are not among all added.
+    """Add a folder's tokens to a library tokenizer: by id, then by name.
+
+    Named ones are those not among all added.
 
     A token that the tokenizer has added gets the flags that the folder states with its id. DataError where a token has
     another id than stated.
@@ -316,7 +321,7 @@ def library_token(library: Any, token: AddedToken) -> Any:
 
 
 def wrap_tokenizer(tokenizer: Any, name: str, folder: TokenizerFolder | None) -> Tokenizer:
-    """The Tokenizer of a tokenizer of the library, with what a folder states beside its tokens."""
+    """The Tokenizer of a library's tokenizer, with the settings of its folder."""
     settings = folder.settings if folder else {}
     if not tokenizer.get_vocab_size(with_added_tokens=True):
         raise DataError("the tokenizer has no vocabulary", name)
@@ -397,7 +402,7 @@ def added_token_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def set_stated_ends(tokenizer: Any, library: Any, folder: TokenizerFolder) -> None:
-    """Put the bos and eos tokens around every text as add_bos_token and add_eos_token state, where these count."""
+    """Put bos and eos tokens around texts as add_bos_token and add_eos_token state."""
     stated = [folder.get_bool(f"add_{key}_token", None) for key in ("bos", "eos")]
     if not folder.states_ends or stated == [None, None]:
         return

@@ -1,4 +1,4 @@
-"""The languages of a tokenizer for translation, and the tokens that name them around a text."""
+"""The languages of a tokenizer for translation, and their tokens."""
 
 import difflib
 import re

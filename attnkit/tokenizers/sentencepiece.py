@@ -1,4 +1,4 @@
-"""Sentencepiece models of Marian, M2M-100, T5 and Llama, and vocabularies of words."""
+"""Sentencepiece models of Marian, M2M-100, T5, Llama, and word lists."""
 
 import re
 import string
@@ -44,7 +44,7 @@ def load_marian(folder: TokenizerFolder) -> Tokenizer:
 
 
 def load_m2m(folder: TokenizerFolder) -> Tokenizer:
-    """Load sentencepiece.bpe.model, numbered by vocab.json, after which the languages come."""
+    """Load sentencepiece.bpe.model, numbered by vocab.json, then the languages."""
     model, _ = load_sentencepiece(folder, "sentencepiece.bpe.model")
     vocabulary = folder.read_vocabulary("vocab.json")
     special = require_special_tokens(folder, "vocab.json", vocabulary, "unk", "eos")
@@ -66,7 +66,10 @@ def load_m2m(folder: TokenizerFolder) -> Tokenizer:
 
 
 def load_t5(folder: TokenizerFolder) -> Tokenizer:
-    """Load spiece.model, then <extra_id_99> … <extra_id_0>. </s> ends a text; <s> begins it where the file says so."""
+    """Load spiece.model, then <extra_id_99> … <extra_id_0>; </s> ends a text.
+
+    <s> begins it where the file says so.
+    """
     model, pieces = load_sentencepiece(folder, "spiece.model")
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(count_sentinels(folder, len(pieces))))]
     vocabulary = {token: id for id, token in enumerate([*pieces, *sentinels])}
@@ -88,7 +91,7 @@ def load_t5(folder: TokenizerFolder) -> Tokenizer:
 
 
 def load_siglip(folder: TokenizerFolder) -> Tokenizer:
-    """Load spiece.model for text in lower case without punctuation. </s> ends a text, and pads it."""
+    """Load spiece.model for lower case without punctuation; </s> ends and pads."""
     model, pieces = load_sentencepiece(folder, "spiece.model")
     vocabulary = {piece: id for id, piece in enumerate(pieces)}
     special = require_special_tokens(folder, "spiece.model", vocabulary, "unk", "eos")
@@ -238,7 +241,9 @@ def load_sentencepiece(folder: TokenizerFolder, name: str) -> tuple[Any, list[st
 
 
 def split_at_tokens(text: str, tokens: Mapping[str, AddedToken]) -> list[str]:
-    """Split a text at the leftmost longest tokens, which may take the spaces beside them: text, token, text, …
+    """Split a text at the leftmost longest tokens: text, token, text, …
+
+    They may take the spaces beside them.
 
     >>> end, mask = AddedToken("</s>"), AddedToken("<m>", lstrip=True)
     >>> split_at_tokens("a <m> b</s>", {"<m>": mask, "</s>": end})
@@ -261,7 +266,7 @@ def split_at_tokens(text: str, tokens: Mapping[str, AddedToken]) -> list[str]:
 
 
 def is_in_word(character: str) -> bool:
-    """Whether a character belongs to a word: a letter, a mark on one, a digit, an underscore.
+    """Whether a character is in a word: letter, mark, digit or underscore.
 
     >>> [is_in_word(character) for character in "é\u0301_ -"]
     [True, True, True, False, False]

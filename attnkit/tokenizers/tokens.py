@@ -42,7 +42,7 @@ class TokenPlaces(NamedTuple):
 
 
 class Languages(NamedTuple):
-    """The languages of a tokenizer for translation, whose tokens stand beside every text.
+    """The languages of a tokenizer for translation, named beside every text.
 
     ids       language -> its token
     end       the token that ends a text

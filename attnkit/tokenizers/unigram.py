@@ -1,4 +1,4 @@
-"""Sentencepiece models of text encoders and of mBART, as tokenizers of the library."""
+"""Sentencepiece models of encoders and mBART, as library tokenizers."""
 
 import math
 import struct

@@ -114,7 +114,10 @@ def _check_divisions(name: str, recipe: Recipe) -> None:
 
 
 def _new_sizes(fields: Fields, recipe: Recipe, positions: int) -> Values:
-    """The sizes of a new model by the keys that state them, the first of several, but of all rates of dropout."""
+    """The sizes of a new model by key, the first of several.
+
+    All rates of dropout are set.
+    """
     sizes = {
         "layers": recipe.layers,
         "width": recipe.dim,
@@ -178,7 +181,7 @@ DISTRIBUTIONS = {"normal": _draw_normal, "xavier": _draw_xavier, "recurrent": _d
 
 
 def draw_parameter(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
-    """The distribution of a new model's parameter: the one that its family names, with the family's exceptions."""
+    """The distribution of a new model's parameter, by its family."""
     family = find_family(config.family)
     usual = DISTRIBUTIONS[fact_of(family, "DISTRIBUTION", "normal")](config, raw, parameter)
     draw = fact_of(family, "draw_initial")
@@ -186,7 +189,9 @@ def draw_parameter(config: Config, raw: Mapping[str, Any], parameter: Parameter)
 
 
 def learns(family: str, kind: str) -> bool:
-    """Whether a family learns from data of a kind: causal, masked, spans, pairs or labels of texts, or images.
+    """Whether a family learns from data of a kind.
+
+    causal, masked, spans, pairs or labels of texts, or images
 
     >>> learns("lstm", "labels"), learns("vit", "causal")
     (True, False)
@@ -195,12 +200,12 @@ def learns(family: str, kind: str) -> bool:
 
 
 def can_choose_pairs(family: str) -> bool:
-    """Whether a family learns from pairs if it is asked to, and from other texts if not."""
+    """Whether a family learns from pairs on request, else from other texts."""
     return "pairs" in fact_of(family, "LEARNS", ())[1:]
 
 
 def has_option(family: str, name: str) -> bool:
-    """Whether an option of a new model, by its name, is one of a family, or of all of them."""
+    """Whether an option of a new model is one of a family, or of all."""
     options = fact_of(family, "OPTIONS", USUAL_OPTIONS) if family in FAMILIES else ()
     return name not in OWN_OPTIONS or name in options
 

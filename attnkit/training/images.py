@@ -1,4 +1,4 @@
-"""A folder of labelled images, as torchvision's ImageFolder reads it: one sub-folder for each label."""
+"""A folder of labelled images, as of ImageFolder: a sub-folder for each label."""
 
 import hashlib
 import os
@@ -53,7 +53,7 @@ class ImageFolder(NamedTuple):
 
 
 def find_images(folder: str) -> ImageFolder:
-    """Find the images of a folder by their suffixes, at any depth below the folder of their label.
+    """Find the images of a folder by suffix, at any depth below their label.
 
     Hidden files are left out, and others that are no PNG or JPEG, with a note. FileError for a folder that cannot be
     read; DataError for a label that is not UTF-8 or has no image, and for fewer than two labels.
@@ -81,7 +81,7 @@ def find_images(folder: str) -> ImageFolder:
 
 
 def list_folder(folder: str) -> tuple[list[str], list[str]]:
-    """The sorted names of the folders and of the files of a folder, without hidden ones."""
+    """The sorted folders and files of a folder, without hidden ones."""
     try:
         with os.scandir(folder) as entries:
             known = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
@@ -91,7 +91,10 @@ def list_folder(folder: str) -> tuple[list[str], list[str]]:
 
 
 def walk_files(folder: str) -> Iterator[str]:
-    """The files at any depth of a folder, folder by folder; links to folders, which may lead back, are not followed."""
+    """The files at any depth of a folder, folder by folder.
+
+    Links to folders, which may lead back, are not followed.
+    """
     waiting = [""]
     while waiting:
         below = waiting.pop()

@@ -154,7 +154,10 @@ def check_data(family: str, data: str | ImageFolder, name: str) -> None:
 
 
 def prepare_new(recipe: Recipe, raw: dict[str, Any], text: str, name: str) -> InitialModel:
-    """Prepare a new model, whose configuration is `raw` if the recipe names one, and the corpus of a text."""
+    """Prepare a new model and the corpus of a text.
+
+    raw: its configuration, if the recipe names one
+    """
     family = raw["model_type"]
     labels, words = read_labels(recipe, family, (), text, name)
     tokenizers, files = new_tokenizers(recipe, family, words, name)
@@ -232,7 +235,7 @@ def folder_tokenizers(folder: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:
 def describe_vocabulary(
     kind: str, family: str, tokenizers: tuple[Tokenizer, Tokenizer], config: Config | None, name: str
 ) -> Vocabulary:
-    """The vocabulary of tokenizers of a family, with special tokens of the configuration if given.
+    """The vocabulary of a family's tokenizers, with special tokens if given.
 
     DataError if a special token is missing that this kind of training needs.
     """
@@ -304,7 +307,7 @@ def known_tensors(checkpoint: Checkpoint, table: PublishedTensors) -> dict[str, 
 
 
 def prepare_images(recipe: Recipe, images: ImageFolder, checkpoint: Checkpoint | None = None) -> InitialModel:
-    """Prepare a classifier of images, new or published, and the corpus of a folder of images.
+    """Prepare a classifier, new or published, and its corpus of images.
 
     A published model keeps its labels if they include those of the images. Otherwise a new head replaces its own, and
     a note says so.

@@ -75,7 +75,7 @@ def batch_mask(real: Array | None) -> Array | None:
 
 
 def count_places(config: Config, batch: Batch) -> int:
-    """The tokens of a batch with their padding; of images the class token and the patches.
+    """The tokens of a batch with padding; of images class token and patches.
 
     >>> from attnkit.model.config import PatchConfig
     >>> count_places(Config("", 4, patches=PatchConfig(8, 8, 4, 4)), Batch(np.zeros((3, 3, 8, 8)), np.zeros(3)))
@@ -276,7 +276,9 @@ def drop_state_weights(params: Mapping[str, Mapping[str, Array]], dropping: Drop
 
 
 class BufferedParameters:
-    """The parameters of a buffer of published tensors, or their slopes: gradients, or states of an optimizer.
+    """The parameters of a buffer of tensors, or their gradients or states.
+
+    The states are those of an optimizer.
 
     params  by layer: views of the buffer, or copies where no view is the parameter, as of rows of every head in one
             tensor, of tensors that are joined, and where a number is added to the published ones, which slopes lack

@@ -225,7 +225,7 @@ def find_steps(folder: str) -> dict[int, str]:
 
 
 def thin(steps: Sequence[int], most: int) -> list[int]:
-    """At most so many of some numbers, evenly spaced, with the first and the last.
+    """A given number of some numbers, evenly spaced, first and last included.
 
     >>> thin([1, 2, 3, 4, 5], 3), thin([1, 2], 3)
     ([1, 3, 5], [1, 2])

@@ -72,7 +72,10 @@ def curves_section(view: TensorView, options: FigureOptions) -> Section:
 
 
 def orient_curves(view: TensorView) -> TensorView:
-    """Make each curve a column: transpose a tensor whose rows have no order, or a single row that is no step."""
+    """Make each curve a column of a tensor.
+
+    Transpose one whose rows have no order, or a single row that is no step.
+    """
     array, labels, mask = view.array, [*view.labels], view.mask
     axes = [escape(axis, DEFAULT_STYLE) for axis in view.axes]
     if array.ndim == 1:

@@ -61,14 +61,14 @@ class Overlays(HeatMaps):
 
     @property
     def extents(self) -> tuple[float, float, float, float]:
-        """Left, right, bottom and top of the picture, counted in patches as the axes of a map are."""
+        """The edges of the picture, left, right, bottom and top, in patches."""
         (rows, columns), (left, top, right, bottom) = self.cells[0].shape, self.box
         wide, high = columns / (right - left), rows / (bottom - top)
         return -0.5 - left * wide, -0.5 + (1 - left) * wide, -0.5 + (1 - top) * high, -0.5 - top * high
 
 
 def overlay_section(view: TensorView, picture: Array, box: Array, options: FigureOptions, chosen: str = "") -> Section:
-    """Maps (..., row, column) over the patches of a picture, each drawn on the picture.
+    """Maps (..., row, column) over the patches of a picture, drawn on it.
 
     The picture comes first, alone. Below the colours it is grey and lighter, so that they are told apart from its own.
     What the patches do not cover has no colours.
@@ -111,7 +111,7 @@ def overlay_section(view: TensorView, picture: Array, box: Array, options: Figur
 
 
 def shrink(picture: Array, tile: tuple[float, float], most: int) -> Array:
-    """A picture of no more pixels than its place shows at twice the resolution, and than `most`."""
+    """Shrink a picture to twice the pixels of its place, and to at most `most`."""
     height, width = picture.shape[:2]
     scale = min(1.0, 2 * max(tile) / max(height, width), math.sqrt(most / (height * width)))
     if scale == 1:

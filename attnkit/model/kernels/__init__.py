@@ -1,4 +1,4 @@
-"""Kernels: fast paths of plain formulas, each with the formula that tests compare it with.
+"""Kernels: fast paths of plain formulas, each tested against its formula.
 
 tiled_attention      heads and log-sum-exps of dot-product attention, T and S in tiles: `attention` with every
                      intermediate kept (dense_attention.py), to 2e-6 of the largest value in float32

@@ -1,4 +1,6 @@
-"""Attention that keeps its weights for the backward pass, and its adjoint (FlashAttention's), block by block.
+"""Attention that keeps its weights for the backward pass, and its adjoint.
+
+The adjoint is FlashAttention's, block by block.
 
 Blocks of scores have their queries first, (b, g, m, n), as the adjoint multiplies them from both sides. A block is of
 several rows of the batch and several heads at once, as each NumPy call has a fixed cost.
@@ -74,7 +76,7 @@ def split_parts(inputs: ScoreInputs, keys: int, by_heads: bool = False) -> list[
 
 
 def row_blocks(inputs: ScoreInputs) -> list[slice]:
-    """Queries of each block of a head, of which there is at least one."""
+    """The number of queries of each block of a head, at least one."""
     queries = inputs.q.shape[2]
     return list(split_range(0, queries, ROWS[queries >= LONG]))
 

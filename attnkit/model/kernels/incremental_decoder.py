@@ -1,4 +1,4 @@
-"""Incremental decoding with a KV cache, each layer compiled to a handful of NumPy calls.
+"""Decoding with a KV cache, each layer compiled to a few NumPy calls.
 
 Between two matrix products the weights of a large model evict everything else from the processor's caches, so that
 every Python call costs several times as much as elsewhere. What is the same for every token is therefore computed

@@ -1,4 +1,4 @@
-"""Dense attention for a block of queries at a time: exact, on every core, for any score function."""
+"""Dense attention by blocks of queries: exact, on every core, for any score."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

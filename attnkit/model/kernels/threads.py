@@ -1,4 +1,4 @@
-"""Parallel work: threads that share a queue of tasks, with BLAS limited to one thread."""
+"""Threads that share a queue of tasks, with BLAS limited to one thread."""
 
 import ctypes
 import os

@@ -1,4 +1,7 @@
-"""Tiled attention with an online softmax (FlashAttention): exact, on every core, without the T x S matrix."""
+"""Tiled attention with an online softmax (FlashAttention), on every core.
+
+Exact, without the T x S matrix.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -162,7 +165,9 @@ def _attend_band(
 
 
 def find_far_keys(inputs: TiledInputs, task: Task, keys: slice, largest: float, limit: float) -> list[bool]:
-    """Which blocks of FAR keys may have scores above a limit; one value for all if most have, or none.
+    """Which blocks of FAR keys may have scores above a limit.
+
+    One value for all if most have, or none.
 
     largest  a bound of the scores of the task
     """
@@ -202,7 +207,10 @@ class OnlineSoftmax:
     """Running maxima, sums of exponentials and weighted sums of some query tiles."""
 
     def __init__(self, inputs: TiledInputs, v: Array, task: Task, size: int, exact: DType, is_unshifted: bool) -> None:
-        """Take v (h, S, V), tiles of `size`, and scores of dtype `exact`; no maximum is subtracted if unshifted."""
+        """Take v (h, S, V), tiles of `size`, and scores of dtype `exact`.
+
+        No maximum is subtracted if unshifted.
+        """
         self.is_unshifted = is_unshifted
         self.exp, unit = fastest_exp()
         self.rows = make_query_tiles(inputs, task, size, exact, unit if self.is_unshifted else 1.0)
