@@ -285,6 +285,16 @@ def test_pages_hold_no_marks_of_a_merge():
     assert [str(path) for path in files if marked.search(path.read_text(encoding="utf-8"))] == []
 
 
+DOCSTRING = re.compile(r'(?:\A|:(?:  #.*)?\n)\s*r?"""(.*?)(?:""")?$', re.MULTILINE)  # its first line
+WORDINESS = re.compile(r"\bso many\b|(?<!each )(?<!last )(?<!first )\bof which\b|\bwhat\b.*\bwhat\b", re.IGNORECASE)
+
+
+def test_the_first_line_of_a_docstring_is_short_and_names_its_subject():
+    firsts = [(module_name(path), one) for path in FILES for one in DOCSTRING.findall(path.read_text())]
+    assert len(firsts) > 3000
+    assert [(name, one) for name, one in firsts if len(one) > 80 or WORDINESS.search(one)] == []
+
+
 def test_plurals_are_built_by_one_function():
     by_hand = re.compile(r"""['"]e?s['"] \* """)
     found = [path.name for path in FILES if path.name != "errors.py" and by_hand.search(path.read_text())]

@@ -1,4 +1,4 @@
-"""Compare the dump of an implementation with a model, or with another dump, site by site."""
+"""Compare an implementation's dump with a model or another dump, site by site."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -147,7 +147,10 @@ class Implementation(Mapping[str, Array]):
 
     @cached_property
     def usual_dtype(self) -> str:
-        """The dtype of most sites, which the parameters have too that a stage of a wider dtype reads."""
+        """The dtype of most sites.
+
+        The parameters have it too that a stage of a wider dtype reads.
+        """
         dtypes = Counter(self.dump.dtype(source.name) for source in self.sources.values())
         floats = [dtype for dtype, _ in dtypes.most_common() if dtype in FLOATS]
         return floats[0] if floats else "float64"
@@ -353,7 +356,10 @@ def compare_pair(name: str, reference: Dump, mine: Dump, left: TensorSource, rig
 
 
 def as_floats(array: Array) -> Array:
-    """An array of a stage as floats: JSON, for one, writes floats that are whole as integers."""
+    """An array of a stage as floats.
+
+    JSON, for one, writes floats that are whole as integers.
+    """
     return array.astype(np.float64) if array.dtype.kind in "iub" else array
 
 
@@ -427,7 +433,10 @@ def list_notes(mine: Dump, located: Located, own: Implementation, request: Reque
 
 
 def rotates_by_length(graph: Graph) -> bool:
-    """Whether the texts of a padded batch have different rotary frequencies, as each has its own length."""
+    """Whether the texts of a padded batch have rotary frequencies of their own.
+
+    Each then has its own length.
+    """
     mask = graph.inputs.mask
     if mask is None or not mask.size:
         return False

@@ -43,7 +43,7 @@ HALF = re.compile(r"(?:(?P<path>.*)\.)?(?P<half>(?:input|output)(?:\..*)?)")
 
 
 class Dump(Mapping[str, Array]):
-    """The tensors of a dump by name, of which one is in memory at a time.
+    """The tensors of a dump by name; one is in memory at a time.
 
     name        the file or folder
     is_ordered  whether the order is that in which they were computed

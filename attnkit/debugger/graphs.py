@@ -1,4 +1,7 @@
-"""The graph of a model that the debugger compares with: with the kinds of slips, and the picture that pixels are of."""
+"""The graph of a model for the debugger: with slips, and with a picture.
+
+The picture is the one that pixels are of.
+"""
 
 from dataclasses import replace
 

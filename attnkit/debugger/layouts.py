@@ -1,4 +1,6 @@
-"""Bring an array of a dump to the layout of its site: axes in another order, joined, split, cut or left out.
+"""Bring an array of a dump to the layout of its site.
+
+Its axes may be in another order, joined, split, cut or left out.
 
 An array is the site's numbers with its axes in some order, neighbours of which may be joined. Where several orders have
 its shape, the values decide. What had to be found by value is a finding.
@@ -239,7 +241,7 @@ def _cut_padding(array: Array, shape: tuple[int, ...], axes: Sequence[str]) -> I
 
 
 def match_ranks(mine: Array, expected: Array) -> Array:
-    """The order of the last axis that puts the numbers that both arrays have in the expected places.
+    """Order the last axis so that the numbers that both arrays have agree.
 
     mine, expected (..., N), no number twice -> (..., N) indices
 

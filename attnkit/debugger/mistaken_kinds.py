@@ -1,4 +1,4 @@
-"""Kinds of nodes that no model has: fused projections cut in another way than they are stored."""
+"""Kinds of nodes that no model has: differently cut fused projections."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from attnkit.model.head_views import merge_heads, view_heads
 
 
 def _split_wrong(scope: Scope, x: Array) -> Array:
-    """One of q, k and v, projected, and cut out of their fused projection in another layout."""
+    """One of q, k and v, cut out of their fused projection in another layout."""
     return cut_fused(scope, [scope.linear(x, f"w{letter}", f"b{letter}") for letter in "qkv"])
 
 
 def _cut_latent(scope: Scope, latent: Array) -> Array:
-    """The keys or the values of all heads, cut out of their fused expansion in another way."""
+    """The keys or values of all heads, cut out of their expansion another way."""
     keys, values = (view_heads(scope.linear(latent, name, ""), scope.option("heads")) for name in ("wk", "wv"))
     fused, content = merge_heads(np.concatenate([keys, values], axis=-1)), keys.shape[-1]
     if scope.option("cut") == "flat":

@@ -72,7 +72,10 @@ def read_model_inputs(
 
 
 def _find(mine: Dump, names: Sequence[str]) -> str | None:
-    """The first tensor whose name ends with one of some words: a row for each text, or one row."""
+    """The first tensor whose name ends with one of some words.
+
+    It has a row for each text, or one row.
+    """
     return next((name for name in mine if name.rpartition(".")[2] in names and len(mine.shape(name)) <= 2), None)
 
 
@@ -100,7 +103,10 @@ def _read_rows(mine: Dump, name: str, size: int, noun: str) -> Array:
 
 
 def _read_ids(core: model.Model, mine: Dump, name: str | None, stack: str) -> Array | None:
-    """The token ids of a stack (B, T), or None; DataError for none or more than it has positions, or other numbers."""
+    """The token ids of a stack (B, T), or None.
+
+    DataError for no ids, more than it has positions, or other numbers.
+    """
     if name is None:
         return None
     ids = _read_rows(mine, name, core.config.stack(stack).vocab, "token id")

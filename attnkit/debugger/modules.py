@@ -1,4 +1,4 @@
-"""The modules of a published model by path, and the sites that their outputs and inputs are.
+"""The modules of a published model by path, with the sites of inputs and outputs.
 
 The paths follow from the names of the parameters: `layers.0.self_attn.q_proj.weight` belongs to the module
 `layers.0.self_attn.q_proj`, whose output is the site that this weight computes, and whose input is the site that it
@@ -177,7 +177,10 @@ class _Finder:
         return module
 
     def _call_number(self, entry: ModuleParameter, calls: Mapping[str, int]) -> int:
-        """The call that computes a layer: a new one, or that of another norm of the same input, in a parallel block."""
+        """The call that computes a layer, perhaps with the norm of a parallel block.
+
+        A new one, or that of another norm of the same input.
+        """
         reads = self.stages[entry.held.site].inputs
         alike = [one for one in calls if one in self.stages and self.stages[one].inputs == reads]
         return calls[alike[0]] if alike and entry.held.site == entry.layer else len({*calls.values()})
@@ -260,7 +263,10 @@ class _Finder:
         return self.stages[following] if following and self.stages[following].inputs == (stage.site,) else None
 
     def _is_unfinished(self, entry: ModuleParameter) -> bool:
-        """Whether a module of another kind, or none, ends what a module begins: a bias, a row, a factor or a cap."""
+        """Whether another module ends what a module begins: bias, row, factor, cap.
+
+        The other may be none.
+        """
         options = self.stages[entry.held.site].options
         is_scaled = options.get("factor", 1) != 1 and not fact_of(self.family, "SCALES_STATES", False)
         if entry.held.site == "logits" and (is_scaled or options["softcap"]):

@@ -1,4 +1,4 @@
-"""The site that each name of a dump is, by the tables of four schemes or by a map of the user.
+"""The site of each name of a dump, by four schemes or a map of the user.
 
 attnkit          the names of a trace: decoder.0.self.weights
 Hugging Face     paths of modules: model.layers.0.mlp.up_proj.output, or without its suffix; those of vLLM and SGLang,
@@ -110,7 +110,7 @@ class KnownModel:
         ]
 
     def cut_gates(self, layer: str) -> list[Held]:
-        """What a network activates and its linear half, if they are columns of one tensor, or []."""
+        """The activated and the linear half of a network in one tensor, or []."""
         specs = self.specs.get(layer, {})
         if any(name not in specs or specs[name].share.is_whole for name in ("w1", "w3")):
             return []
@@ -256,7 +256,9 @@ def _find_family(names: Sequence[str]) -> KnownModel:
 
 
 def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int, int, int, int]:
-    """How well a family explains names: how many of them, as how many results; then with fewer sites of one result.
+    """How well a family explains names: how many, and as how many results.
+
+    Then with fewer sites of one result.
 
     Of families that explain them equally, the smaller one.
 
@@ -285,7 +287,7 @@ def _sketches() -> list[KnownModel]:
 
 
 def _sketch(name: str, form: Mapping[str, Any], depths: Mapping[str, int]) -> KnownModel:
-    """The smallest model of a family in one of its forms, with so many layers in each stack."""
+    """The smallest model of a family in one of its forms, by layers of a stack."""
     family = find_family(name)
     fields = fact_of(family, "FIELDS")
     counts = keys_of(fields, "layers")

@@ -1,4 +1,4 @@
-"""What becomes of a picture before a model reads it: the first node of the graph of an image."""
+"""The first node of the graph of an image, which makes a model's input."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ ROUNDED = 1.01  # grey levels by which a pixel that two programs resized may dif
 
 
 class PictureInput(NamedTuple):
-    """A picture: its pixels (height, width, 3) uint8, and what makes of them what a model reads.
+    """A picture: its pixels (height, width, 3) uint8, and how a model reads them.
 
     Floats (C, height, width) are what the model reads.
     """
@@ -56,7 +56,7 @@ def prepare_pixels(
 
 
 def pixel_noise(picture: PictureInput, resampling: str = "", rounds: bool = True, **others: Any) -> float:
-    """What two right programs may differ by in the pixels that they make of a picture, beside the last digits.
+    """How far the pixels of two correct programs may differ, beside last digits.
 
     A resized pixel may be rounded to the next grey level. The arguments are those of `prepare_pixels`.
     """

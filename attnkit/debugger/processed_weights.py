@@ -1,4 +1,4 @@
-"""Dumps of TransformerLens whose weights it has processed: norms folded into the next layers, others centered."""
+"""Dumps of TransformerLens with processed weights: norms folded, others centered."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ CENTERED = 1e-3  # the mean of a centered row, relative to its largest number
 
 
 def is_processed(mine: Dump, sources: Mapping[str, TensorSource], graph: Graph) -> bool:
-    """Whether norms lack the weight that the model has, or embeddings or logits the mean."""
+    """Whether norms lack the model's weight, or embeddings or logits the mean."""
     for site, source in sources.items():
         stage = graph.nodes.get(site)
         params = graph.core.params.get(stage.layer, {}) if stage else {}

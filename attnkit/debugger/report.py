@@ -1,4 +1,4 @@
-"""The report of a comparison with a model: figures of each stage as a record, and as a table with sentences."""
+"""The report of a comparison with a model: figures of stages, and sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -133,7 +133,7 @@ def brief(number: float, noise: float, digits: int) -> str:
 
 
 def opening_lines(report: VerdictReport) -> list[str]:
-    """What was compared: token ids, stages by name, and what fits none."""
+    """The lines on token ids, stages by name, and tensors without a stage."""
     facts = report.facts
     read = f"{facts.ids}; the stages are judged with those of {facts.file}" if facts.ids else "the same"
     lines = [f"token ids: {read} ({counted(facts.tokens, 'token')})"] if facts.tokens else []

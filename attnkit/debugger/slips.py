@@ -1,4 +1,4 @@
-"""What implementations get wrong: each slip is a stage with a changed option or input, and its name in words.
+"""Slips of implementations: stages with another option or input, and names.
 
 `find_slips` lists the slips that can occur in some stages of a graph. A slip of one name may change several stages of a
 layer at once, as rotary positions are applied to queries and to keys. `find_numbers` lists the numbers that an
@@ -129,7 +129,10 @@ def find_numbers(graph: Graph, cone: Sequence[Node]) -> list[Number]:
 
 
 def _with_number(stage: Node, option: str, value: float) -> Node:
-    """A stage with a number as an option, or as an entry of one: rope.rope_theta, norm.eps."""
+    """A stage with a number as an option, or as an entry of one.
+
+    Rope.rope_theta, norm.eps.
+    """
     name, _, entry = option.partition(".")
     if not entry:
         return stage.change(**{name: value})
@@ -195,7 +198,10 @@ def _serial(stage: Node, part: SubLayer, parts: Sequence[SubLayer], at: int) -> 
 
 
 def _one_norm(stage: Node, part: SubLayer, parts: Sequence[SubLayer], at: int) -> Iterator[Change]:
-    """A sub-layer that reads the norm of the first; what it reads may have the name of its own norm."""
+    """A sub-layer that reads the norm of the first.
+
+    Its input may have the name of its own norm.
+    """
     words, first = f"{part.norm} is left out: the sub-layers read one norm (parallel)", (parts[0].norm,)
     if at and stage.site == part.norm:
         yield words, stage._replace(kind="scale", inputs=first)
@@ -498,7 +504,7 @@ def slip_scale(graph: Graph, stage: Node) -> Iterator[Change]:
 
 
 def _slip_latent_scale(stage: Node) -> Iterator[Change]:
-    """Slips of the scale of latent attention: of one of the widths of a head, and of the growth for long texts."""
+    """Slips of the scale of latent attention, by head width or long-text growth."""
     rules, factor = stage.options["rules"], stage.options["factor"]
     is_grown = not math.isclose(factor, plain := rules.head_dim**-0.5)
     for name, width in (
@@ -696,7 +702,10 @@ def slip_linear(graph: Graph, stage: Node) -> Iterator[Change]:
 
 
 def _cut_fused(graph: Graph, stage: Node, letter: str, cut: Node) -> Iterator[Change]:
-    """Another layout of fused queries, keys and values; `cut` is the stage that cuts them."""
+    """Another layout of fused queries, keys and values.
+
+    cut: the stage that cuts them
+    """
     rules = graph.core.config.attention_rules.get(stage.site.rpartition(".")[0])
     if rules and not rules.is_cross and not rules.latent and rules.kv_heads > 1:
         each = "per head" if rules.heads == rules.kv_heads else "by groups of heads"
@@ -900,7 +909,9 @@ def _slip_window(graph: Graph, stage: Node) -> Iterator[Change]:
 
 
 def other_widths(left: int, keys: int) -> dict[int, str]:
-    """The windows that are taken for one of some keys before a query, and what each is.
+    """The windows that may be mistaken for a number of keys before a query.
+
+    Each comes with its name.
 
     keys  in the text: of windows that hold all of them, one is enough
 

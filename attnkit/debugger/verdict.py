@@ -1,4 +1,6 @@
-"""The verdict: a row for each site of an implementation, and the slips that explain what a stage adds.
+"""The verdict: a row for each site of an implementation, with its slips.
+
+A slip explains what a stage adds.
 
 A site differs in part because the sites differ that it is computed from, and in part because its own stage does. The
 stage is therefore computed from the implementation's own inputs: what that leaves is `added`, the rest `inherited`.
@@ -248,7 +250,10 @@ class Judge:
         return Measured(expected, floor)
 
     def select(self, site: str, array: Array) -> Array:
-        """The rows of a site that the implementation has, without padding, as a matrix: (..., N) -> (rows, N)."""
+        """The rows of a site that the implementation has, without padding.
+
+        (..., N) -> (rows, N)
+        """
         config, stack = self.graph.core.config, site.partition(".")[0]
         _, mask = self.graph.inputs.of(stack if stack in config.stacks else config.stacks[-1], config)
         if site.endswith(".chosen"):  # in any order
@@ -310,7 +315,7 @@ class Judge:
     def fit_slips(
         self, site: str, measured: Measured, known: Mapping[str, Array], found: Sequence[Cause]
     ) -> Iterator[Slip]:
-        """The slips whose options follow from the numbers of a site, if no other explains it."""
+        """The slips whose options follow from a site's numbers, if no other explains it."""
         if found:
             return
         for stage in self.graph.cone(site, known):
@@ -340,7 +345,7 @@ class Judge:
         base: Mapping[str, Array],
         explained: tuple[Sequence[Cause], Sequence[Cause]],
     ) -> Iterator[Slip]:
-        """The slips of numbers, each with the value that comes nearest, if no other slip explains a difference."""
+        """The slips of numbers with the nearest value, if no other slip explains it."""
         cone = self.graph.cone(row.site, known)
         for number in find_numbers(self.graph, cone) if len(cone) <= WIDE else ():
             if any(explained):
@@ -455,7 +460,10 @@ class Judge:
         return None if tried is None or tried.shape != self.graph.nodes[site].shape else self.select(site, tried)
 
     def compute(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
-        """The whole array of a site with a slip; None if the slip cannot be computed there."""
+        """The whole array of a site with a slip.
+
+        None if the slip cannot be computed there.
+        """
         affected: set[str] = set()
         for stage in self.graph.cone(site, known):
             changed = slip.stages.get(stage.site, stage)
@@ -469,7 +477,7 @@ class Judge:
 
 
 def drop_same(slips: Sequence[Slip]) -> list[Slip]:
-    """The slips without those that change the same stages in the same way as one before."""
+    """The slips without those that change the same stages in the same way."""
     found: dict[frozenset[tuple[str, int]], Slip] = {}
     for slip in slips:
         found.setdefault(frozenset((site, id(stage)) for site, stage in slip.stages.items()), slip)
@@ -478,7 +486,9 @@ def drop_same(slips: Sequence[Slip]) -> list[Slip]:
 
 @quiet
 def nearest_value(residual: Callable[[float], Array], number: Number, floor: Array) -> float | None:
-    """The value of a number that leaves the least, with as few digits as the noise allows; None if it changes nothing.
+    """The value of a number that leaves the least, in as few digits as noise allows.
+
+    None if it changes nothing.
 
     residual  what a logarithm of the number leaves: (rows, N), infinite where it cannot be computed
     floor     the noise of each row
@@ -590,7 +600,9 @@ def as_blocked(mine: Array, expected: Array) -> Array:
 
 @quiet
 def cancellation(x: Array) -> Array:
-    """How many times rounding grows where the mean is subtracted: (rows, N) -> (rows,).
+    """How many times rounding grows where the mean is subtracted.
+
+    (rows, N) -> (rows,)
 
     >>> cancellation(np.array([[99.0, 101.0], [-1.0, 1.0]])).tolist()
     [101.0, 1.0]

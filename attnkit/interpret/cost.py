@@ -96,7 +96,10 @@ def count_text(
 
 
 def source_tokens(config: Config, tokens: int) -> int:
-    """The states of the source of so many tokens, 0 without an encoder; those of a sound are as many in any case."""
+    """The number of states of the source: its tokens, or 0 without an encoder.
+
+    Those of a sound are as many in any case.
+    """
     if config.encoder is None:
         return 0
     return (config.sound.positions if config.sound else 0) or tokens
@@ -333,7 +336,7 @@ def with_shape(row: Cost, first: Shape, passes: Passes) -> Cost:
 
 
 def count_cache(model: ModelShapes, tokens: int, source: int = 0, texts: int = 1) -> int:
-    """Numbers that the cache holds after so many tokens of the decoder: keys and values, or recurrent states.
+    """Numbers in the cache after tokens of the decoder: keys, values or states.
 
     Layers with a window keep all tokens.
     """
@@ -349,7 +352,7 @@ def count_cache(model: ModelShapes, tokens: int, source: int = 0, texts: int = 1
 
 
 def count_least_cache(model: ModelShapes, tokens: int, source: int = 0, texts: int = 1) -> int:
-    """Numbers that suffice: a layer with a window keeps the keys in it, latent attention the latents alone."""
+    """Numbers that suffice: keys in a window, or latents of latent attention."""
     of = [rules for layer, rules in model.config.attention_rules.items() if layer.startswith("decoder.")]
     total = 0
     for rules in of:
@@ -361,7 +364,9 @@ def count_least_cache(model: ModelShapes, tokens: int, source: int = 0, texts: i
 
 
 def layer_of(name: str) -> str:
-    """The layer that a stage belongs to; a stage outside the stacks, and a layer's own result, is its own.
+    """The layer that a stage belongs to.
+
+    A stage outside the stacks, and a layer's own result, is its own.
 
     The name of a stage of a pipeline begins with its number and its tool.
 
@@ -404,7 +409,7 @@ MOMENTS = 2  # numbers that AdamW keeps of each parameter
 
 
 class Workload(NamedTuple):
-    """What is counted: tokens of each text, tokens generated after them, texts, and whether it is training."""
+    """A run: tokens of each text, generated tokens, texts, and whether it trains."""
 
     tokens: int
     generated: int = 0
@@ -412,7 +417,7 @@ class Workload(NamedTuple):
     train: bool = False
 
     def change(self, name: str, number: int) -> "Workload":
-        """The run with another number of tokens, generated tokens (generate) or texts (batch)."""
+        """The run with other tokens, generated tokens (generate) or texts (batch)."""
         field = {"generate": "generated", "batch": "texts"}.get(name, name)
         return Workload(**(self._asdict() | {field: number}))
 
@@ -444,7 +449,7 @@ def count_patches(config: Config) -> int:
 
 
 def default_tokens(config: Config, generated: int = 0) -> int:
-    """The tokens of a run that states none: 128, or fewer if the model has fewer positions.
+    """The tokens of a run that states none: 128, or all positions of a model.
 
     generated  tokens after them, of which all but the last are read
     """
@@ -472,7 +477,9 @@ def describe_phase(name: str, run: Workload) -> str:
 
 
 def cost_record(models: Mapping[str, ModelShapes], run: Workload, dtype: str, by_layer: bool = True) -> Record:
-    """What a run costs: x (phase, stage, quantity), shape (phase, stage, dimension), and bytes in memory (model,).
+    """The cost of a run by phase, stage and quantity, and bytes in memory.
+
+    x (phase, stage, quantity), shape (phase, stage, dimension), bytes (model,)
 
     Of several models, each has its own phases. A result of fewer than three dimensions has zeros for the others.
     """
@@ -488,7 +495,7 @@ def cost_record(models: Mapping[str, ModelShapes], run: Workload, dtype: str, by
 def phases_record(
     phases: Mapping[str, Iterable[Cost]], held: Mapping[str, Mapping[str, int]], dtype: str, by_layer: bool
 ) -> Record:
-    """What some phases cost, as `cost_record`, and numbers that each model holds in memory."""
+    """The cost of some phases, as `cost_record`, and numbers in memory by model."""
     phases = {title: collapse(stages, by_layer) for title, stages in phases.items()}
     stages = [*dict.fromkeys(stage.name for some in phases.values() for stage in some)]
     x = np.zeros((len(phases), len(stages), len(QUANTITIES)), np.int64)
@@ -557,7 +564,7 @@ def count_held(model: ModelShapes, run: Workload) -> dict[str, int]:
 
 
 def format_count(count: int) -> str:
-    """A number with four digits at least, in the unit that is easiest to read; "" for 0.
+    """A number with four digits at least, in a readable unit; "" for 0.
 
     >>> format_count(9999), format_count(12345678), format_count(0)
     ('9,999', '12.35 M', '')

@@ -88,7 +88,9 @@ def layer_shapes(call: StageCall) -> ModelShapes:
 
 
 def passes_of(x: Array, **options: Any) -> Passes:
-    """One pass over vectors (..., T, D), each row of a batch a text; a single vector is one token.
+    """One pass over vectors (..., T, D), each row of a batch a text.
+
+    A single vector is one token.
 
     >>> passes_of(np.ones((2, 3, 4))).rows
     6
@@ -341,7 +343,7 @@ def keeps_scores(call: StageCall) -> bool:
 
 
 def padded_lengths(options: AttentionOptions, texts: int, tokens: int) -> tuple[int, ...]:
-    """The lengths of texts that are attended to one by one, as they are padded at their end; () for none.
+    """The lengths of texts attended to one by one, padded at their end; or ().
 
     >>> padded_lengths(AttentionOptions(mask=np.array([[[[True, False]]], [[[True, True]]]])), 2, 2)
     (1, 2)

@@ -1,4 +1,4 @@
-"""The stages of a pipeline as they ran: what each tool was called with, and its result."""
+"""The stages of a pipeline as they ran: the values and result of each call."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +85,7 @@ class StageCall:
         return (self.prefix if is_own else self.stage) + name
 
     def error(self, problem: str) -> UsageError:
-        """The error that a pipeline cannot be used for what is asked, because of this stage."""
+        """The error that a pipeline cannot be used as asked, because of this stage."""
         return UsageError(f"stage {self.number}, {self.tool}: {problem}")
 
     def passed(self) -> set[str]:
@@ -102,7 +102,7 @@ def run_noted(function: Callable[..., Result], item: Any, values: Mapping[str, A
 
 
 def number_parts(calls: Sequence[StageCall], count: int) -> list[StageCall]:
-    """Number the records that the calls of a pipeline of so many stages ran for.
+    """Number the records that the calls of a pipeline ran for.
 
     UsageError if a result was made of several records that no stage merged.
     """

@@ -1,4 +1,7 @@
-"""What the layers of a trace cost, from the shapes that it holds and the model that its history names."""
+"""The cost of the layers of a trace, from its shapes and its model.
+
+Its history names the model.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

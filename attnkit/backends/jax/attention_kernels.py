@@ -268,7 +268,7 @@ def block_attention(
 
 
 def with_sinks(heads: JaxArray, lse: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
-    """Heads and log-sum-exps of all keys with the sinks of the rules, if there are any."""
+    """Heads and log-sum-exps of all keys, with the sinks of the rules if any."""
     if rules.sinks is None:
         return heads, lse
     share, lse = add_sinks(lse, rules.sinks.astype(lse.dtype), jnp)

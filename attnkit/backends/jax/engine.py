@@ -265,7 +265,7 @@ class JaxEngine:
         return CompiledDecoder(self, model, cache, **context)
 
     def spread(self, caches: Caches, rows: int) -> Caches:
-        """Repeat the caches of one text for so many rows, split over the mesh."""
+        """Repeat the caches of one text for a number of rows, split over the mesh."""
         if self.mesh is None:
             return caches
         spec, count = PartitionSpec("data"), round_up(rows, self.sizes().rows)

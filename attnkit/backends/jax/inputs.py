@@ -67,7 +67,7 @@ class Sizes(NamedTuple):
 
 
 def bucket(count: int) -> int:
-    """The least size of 16, 20, 24, 28, 32, 40, 48 … that holds so many.
+    """The least size of 16, 20, 24, 28, 32, 40, 48 … that is large enough.
 
     >>> [bucket(count) for count in (1, 17, 33, 1025)]
     [16, 20, 40, 1280]

@@ -1,4 +1,4 @@
-"""Many processes as one engine, with arrays of which each holds a part."""
+"""Many processes as one engine, each with a part of every array."""
 
 import contextlib
 import ctypes

@@ -84,7 +84,9 @@ def project(
     inputs: tuple[Array, ...],
     normed: dict[str, JaxArray],
 ) -> list[JaxArray]:
-    """Project, normalize, split into heads and rotate; errors are those of `project_heads`.
+    """Project, normalize, split into heads and rotate.
+
+    Errors are those of `project_heads`.
 
     normed  receives queries and keys after their norm
     """

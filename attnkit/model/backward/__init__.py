@@ -1,4 +1,4 @@
-"""Gradients of whole models and their layers, by adjoints: a forward pass is recorded, and its steps are undone.
+"""Gradients of models and layers, by adjoints of a recorded forward pass.
 
 The gradient of a tensor is the derivative of one number, the loss, with respect to each of its elements, so it has the
 tensor's shape. The adjoint of y = f(x) maps the gradient of y to the gradient of x, by the transposed Jacobian of f.

@@ -1,4 +1,4 @@
-"""Adjoints of scaled dot-product attention, on a dense score matrix or by blocks, and of multi-head attention."""
+"""Adjoints of scaled dot-product attention, dense or blocked, and multi-head."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -342,7 +342,10 @@ def _undo_projections(
     options: MultiHeadOptions,
     hook: Hook,
 ) -> Gradients:
-    """Replace the gradients of split q, k and v by those of the inputs; return those of the parameters."""
+    """Turn the gradients of q, k and v into those of inputs and parameters.
+
+    The former are replaced, the latter returned.
+    """
     weights: Gradients = {}
     if options.latent is not None:
         dx, weights = latent_backward(gradients, inputs[0], params, options, hook)
@@ -366,7 +369,9 @@ def _undo_projections(
 def _undo_norm(
     grad_output: Array, x: Array, params: Mapping[str, Array], letter: str, options: MultiHeadOptions, hook: Hook
 ) -> tuple[Array, Gradients]:
-    """Undo the bound and the norm of queries, keys or values, whose projection is computed again.
+    """Undo the bound and the norm of queries, keys or values.
+
+    Their projection is computed again.
 
     grad_output (..., H, T, K), x (..., T, D) -> (..., H, T, K), {"gamma_q": …}
     """

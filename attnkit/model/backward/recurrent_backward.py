@@ -1,4 +1,4 @@
-"""The adjoints of recurrent layers: of one direction, of layers and stacks, and of the layers of a model.
+"""The adjoints of recurrent layers: a direction, layers, stacks, models.
 
 Letters and parameters are as in recurrent_cells.py. A step is undone in two parts: the gradients of what its
 gates add up, W x + b (`inputs`) and U h + c (`products`), one step at a time; then the gradients of x and of the

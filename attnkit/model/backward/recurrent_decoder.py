@@ -1,4 +1,6 @@
-"""The adjoint of a decoder with attention inside its recurrence: its tokens are undone from the last to the first.
+"""The adjoint of a decoder with attention inside its recurrence.
+
+Its tokens are undone from the last to the first.
 
 Only what an earlier token needs is undone token by token. The gradients of parameters are one matrix product over all
 tokens each, of arrays (T, B, ...).

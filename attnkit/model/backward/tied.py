@@ -1,4 +1,7 @@
-"""Tied parameters: one array under several names, as the table of embeddings and, transposed, the head."""
+"""Tied parameters: one array under several names, perhaps transposed.
+
+As the table of embeddings and the head.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Whole models: a forward pass that is recorded, and the gradients of all parameters of a loss of its output."""
+"""Whole models: a recorded forward pass, and gradients of all parameters.
+
+They are of a loss of the output.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a model computes, as a graph of nodes: every intermediate with the intermediates that it is computed from.
+"""What a model computes, as a graph: every intermediate with its inputs.
 
 A node is data: a site, its kind, the sites that it reads, and its options. One description serves every reader that
 looks at a model instead of running it fast: comparison with another implementation, whose slips are nodes with other

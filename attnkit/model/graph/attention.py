@@ -1,4 +1,4 @@
-"""The nodes of attention: projections, heads, rotation, scores, mask, weights and their mix."""
+"""The nodes of attention: projections, heads, scores, mask, weights, mix."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,9 @@ from attnkit.model.softmax import log_sum_exp, softmax_backward
 
 
 def cut_fused(scope: Scope, flat: Sequence[Array]) -> Array:
-    """One of q (B, T, H*K), k and v (B, T, G*K) each, cut out of all three in another layout.
+    """One of q, k and v, cut out of all three in another layout.
+
+    q (B, T, H*K), k and v (B, T, G*K) each
 
     The layouts are flat, all queries before all keys before all values, and grouped, in which each key head and its
     value head follow the query heads that read them.
@@ -91,7 +93,10 @@ def turn_back(scope: Scope, dy: Array) -> Array:
 
 
 def turn_once(scope: Scope, x: Array) -> Array:
-    """Rotate the first features of a head, or the last, or by a slip the first ones of both halves."""
+    """Rotate the first or the last features of a head, or by a slip both halves.
+
+    Of both halves the first ones.
+    """
     width = scope.option("width", x.shape[-1])
     if scope.option("distant"):
         pairs, half = np.arange(width // 2), x.shape[-1] // 2  # pairs (i, i + K/2) of a head
@@ -159,7 +164,10 @@ def _count_norm(sizes: Sizes) -> Costs:
 
 
 def _latent_keys(scope: Scope, content: Array, shared: Array) -> Array:
-    """Keys of latent attention, whose last features all heads share: (B, T, H*C), (B, T, P) -> (B, H, T, C + P)."""
+    """Keys of latent attention, whose last features all heads share.
+
+    (B, T, H*C), (B, T, P) -> (B, H, T, C + P)
+    """
     own = split_heads_of(scope, content)
     both = [own, scope.xp.broadcast_to(shared[..., None, :, :], (*own.shape[:-1], shared.shape[-1]))]
     return turn(scope, scope.xp.concatenate(both, axis=-1))

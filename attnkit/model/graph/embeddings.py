@@ -1,4 +1,7 @@
-"""The first nodes of a model: embeddings of words, segments and patches, and absolute positions."""
+"""The first nodes of a model: embeddings and absolute positions.
+
+Those of words, segments and patches.
+"""
 
 import math
 from collections.abc import Callable
@@ -142,7 +145,10 @@ def _count_rows(sizes: Sizes) -> Costs:
 
 
 def _move_rows(scope: Scope, rows: Array, cut: PatchConfig) -> Array:
-    """The positions of the tokens of an image (T, D), each that of another token; registers have none."""
+    """The positions of an image's tokens (T, D); registers have none.
+
+    Each token but these has its own.
+    """
     first, registers = int(cut.has_class), rows[int(cut.has_class) : cut.before]
     table = scope.xp.concatenate([rows[:first], rows[cut.before :]])
     if rolled := scope.option("rolled", 0):

@@ -146,13 +146,13 @@ def _count_shared(sizes: Sizes) -> Costs:
 
 
 def _alternate(gate: Array, up: Array) -> tuple[Array, Array]:
-    """The columns of gate and up that alternate, of a projection where they are halves."""
+    """The alternating columns of gate and up, of a projection that has halves."""
     fused = np.concatenate([gate, up], axis=-1)
     return fused[..., ::2], fused[..., 1::2]
 
 
 def _halve(gate: Array, up: Array) -> tuple[Array, Array]:
-    """The halves that are taken for gate and up, of a projection whose columns alternate."""
+    """The halves taken for gate and up, of a projection with alternating columns."""
     fused = np.stack([gate, up], axis=-1).reshape(*gate.shape[:-1], -1)
     return fused[..., : gate.shape[-1]], fused[..., gate.shape[-1] :]
 

@@ -1,4 +1,4 @@
-"""Nodes of a graph: what they state, what their values are computed with, and what they are built from."""
+"""Nodes of a graph: their statements, contexts and builders."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NARROW = ("float16", "bfloat16")
 
 
 class Node(NamedTuple):
-    """One intermediate of a model: a site, its kind, the sites it reads, and its options.
+    """One intermediate of a model: a site, its kind, inputs and options.
 
     shape  of the site
     layer  the layer whose parameters it reads, "" for none
@@ -201,7 +201,7 @@ Built = Iterator[Node]
 
 
 class Place(NamedTuple):
-    """Where a step stands: what it reads, and the sizes of what passes through."""
+    """Where a step stands: its input, and the sizes of the states."""
 
     core: Model
     inputs: Inputs
