@@ -128,7 +128,7 @@ def show_help(names: list[str]) -> int:
     if not name or name in ("-h", "--help", "help"):
         return main(["--help"])
     if "--json" in names:
-        return describe_tools([one for one in names if one != "--json"])
+        return print_tools([one for one in names if one != "--json"])
     if name == "skill":
         return write_text(pages.read_skill())
     if name.startswith("lecture "):
@@ -142,7 +142,7 @@ def show_help(names: list[str]) -> int:
     return explain_word(name, chapter)
 
 
-def describe_tools(names: Sequence[str]) -> int:
+def print_tools(names: Sequence[str]) -> int:
     """Print tools, all if none are named, as JSON for programs."""
     import json
 

@@ -589,7 +589,7 @@ def test_a_whole_pipeline_is_that_of_torch_autograd(dtype, tolerance):
         (["decode x.npy --table table.npy --emit ids"], "stage 1, decode: its x is int64: only floats have a gradient"),
         (["embed 'a b' --dim 4", "decode --emit text"], "stage 2, decode: text has no gradient"),
         (["mask --size 3 --causal"], "stage 1, mask: its x is bool: only floats have a gradient"),
-        (["attend x.npy --partial", "merge part1.npz"], "stage 2, merge: it does not read the stage before"),
+        (["attend x.npy --partial", "merge part1.npz"], "stage 2, merge: this stage ignores the result before it"),
         (
             ["attend x.npy --params p.npz --heads 2 --partial", "merge two.npz -"],
             "stage 2, merge: no gradient of files of several parts before",
