@@ -124,7 +124,6 @@ def render_gradients(record: Record, stage: Stage, style: display.Style) -> str:
         requires=[("tolerance", "check"), ("seed", "check")],
     ),
     without=("check_finite",),
-    sections={"Engine": options.ENGINE_SECTION},
     extra=options.ENGINE,
     python=PythonForm(
         inputs={"pipeline": "str", "record": "TensorLike | None"},
