@@ -653,7 +653,9 @@ def open_checkpoint(folder: str) -> Checkpoint:
 
 
 def open_tokenizer(place: "str | TokenizerFolder", side: str = "source") -> "Tokenizer":
-    """Load the tokenizer of a folder, by its files and by the family that its config.json names, if there is one.
+    """Load the tokenizer of a folder, by its files and its family.
+
+    The family is the one that config.json names, if there is one.
 
     side  "source" or "target" of a translation: which text `encode` and `decode` are for
 

@@ -80,7 +80,10 @@ class WordIndex(Record):
 
 
 def find_model(path: str) -> tuple[str, str | None]:
-    """The model and the layer of DIR or DIR:LAYER, or ("", None); DIR is a folder, a GGUF file or a tower."""
+    """The model and the layer of DIR or DIR:LAYER, or ("", None).
+
+    DIR is a folder, a GGUF file or a tower.
+    """
     if os.path.isdir(path) or is_gguf(path):
         return path, None
     model, _, part = path.rpartition(":")

@@ -171,7 +171,10 @@ def computed_tensors(item: Item, result: Result) -> dict[str, Tensor]:
 
 
 def trace_model(function: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The trace of a whole model, in a run of its own: a traced run may differ in the last bits."""
+    """The trace of a whole model, in a run of its own.
+
+    The run is another one because a traced run may differ in the last bits.
+    """
     if name not in ("encode", "decode") or values["model_"] is None:
         return {}
     written: dict[str, Record] = {}

@@ -560,7 +560,10 @@ def measured_record(record: Record, checkpoint: "Checkpoint", run: counting.Work
 
 
 def paper_record(model: ModelShapes, lengths: Sequence[int], window: int, kernel: int, measure: bool) -> Record:
-    """Table 1 for some lengths: x (tokens, layer, quantity), sizes, and seconds (tokens, layer) if measured."""
+    """Table 1 of the paper for some lengths: x (tokens, layer, quantity) and sizes.
+
+    If measured, it has seconds (tokens, layer) too.
+    """
     from attnkit.interpret import roofline
 
     config = model.config

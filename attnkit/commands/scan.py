@@ -315,7 +315,9 @@ def run_patches(scored: Scored, base: SweepBase, patches: Sequence[Patch], value
 def join_states(
     states: Mapping[str, model.State], base: Mapping[str, model.State], old: int, rows: int
 ) -> dict[str, model.State]:
-    """The last states of recurrent layers: of the old rows of a sweep, then of new ones, which are those of the base.
+    """The last states of recurrent layers: old rows of a sweep, then new ones.
+
+    Those of new rows are those of the base.
 
     A patch changes what a layer hands on, and none of the states within it.
     """

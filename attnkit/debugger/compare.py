@@ -211,7 +211,9 @@ def compare_with_model(
     image: Array | None = None,
     audio: Record | None = None,
 ) -> VerdictReport:
-    """Compare a dump with what a model computes from the same token ids, or of the same image or sound.
+    """Compare a dump with what a model computes from the same inputs.
+
+    The inputs are token ids, an image or a sound.
 
     ids        (T,) or (B, T), which those of the dump should be; None: those of the dump
     reference  another dump, whose arrays count in place of those that attnkit computes

@@ -291,7 +291,9 @@ def cut_columns(array: Array, columns: Columns) -> Iterator[Reading]:
 
 
 def cut_layers(states: Array, columns: Columns) -> Array:
-    """The states of one layer, both directions side by side: (..., L, B, H) or (..., L, H) -> (..., B, W).
+    """The states of one layer, both directions side by side.
+
+    (..., L, B, H) or (..., L, H) -> (..., B, W)
 
     columns  the first, the end and the count of the directions of all layers, which are an axis
 

@@ -1,4 +1,4 @@
-"""What a model reads, as a dump has it: token ids, padding masks, segments, an image, what it hears.
+"""The inputs of a model in a dump: ids, padding masks, segments, images, sounds.
 
 All of it is checked here: a stage computes with these as they are.
 """
@@ -119,7 +119,9 @@ def _read_ids(core: model.Model, mine: Dump, name: str | None, stack: str) -> Ar
 
 
 def _read_mask(mine: Dump, names: Sequence[str], ids: Array, counts: Sequence[str] = ()) -> Array | None:
-    """The padding mask of token ids (B, T), True = a token, or None; one of queries and keys (T, T) is not read.
+    """The padding mask of token ids (B, T), True = a token, or None.
+
+    A mask of queries and keys (T, T) is not read.
 
     counts  the names of the lengths of texts, which stand for a mask
     """
@@ -216,7 +218,10 @@ def _read_heard(
 
 
 def _read_features(core: model.Model, mine: Dump, sound: SoundInput | None) -> Array | None:
-    """The spectrograms (B, F, M) or samples (B, T) of the dump; None for those that a given sound makes."""
+    """The spectrograms (B, F, M) or samples (B, T) of the dump, or None.
+
+    It is None for those that a given sound makes.
+    """
     name, heard = find_features(mine), core.config.sound
     assert heard is not None
     if name is None:
@@ -252,7 +257,10 @@ def frames_first(features: Array, sound: SoundConfig) -> Array:
 
 
 def _read_heard_mask(core: model.Model, mine: Dump, features: Array | None) -> Array | None:
-    """The states (B, T) that are made of no padding, of a mask of samples, whose padding is at their end."""
+    """The mask of states (B, T) that are made of samples, True = no padding.
+
+    The padding of samples is at their end.
+    """
     sound = core.config.sound
     if features is None or sound is None:
         return None

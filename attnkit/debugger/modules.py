@@ -154,7 +154,9 @@ class _Finder:
         return {**{path: [inner] for path in prefixes}, **modules, "": [whole]}
 
     def _describe_recurrent(self, layers: Sequence[str]) -> Module:
-        """A torch.nn.RNN, GRU or LSTM of some layers, which returns its last states beside those of all tokens.
+        """A torch.nn.RNN, GRU or LSTM of some layers.
+
+        It returns its last states beside those of all tokens.
 
         The layers and directions of states (L, B, H) are one axis. Of a module that is called for each token, the last
         states are those of the token.
@@ -246,7 +248,10 @@ class _Finder:
                     call_of(modules, sibling(path, "rope"), number).outputs = dict.fromkeys(MAIN, rotated)
 
     def _add_activations(self, modules: Modules, entry: ModuleParameter, call: int) -> None:
-        """The modules beside one that apply its activation, a further call for each convolution beside it."""
+        """Add the modules that apply the activation of a module beside them.
+
+        Each convolution beside an activation is a further call of it.
+        """
         stage = self.stages[entry.held.site]
         activation = stage if stage.kind == "pooler" else self._next_stage(stage)
         if not (activation is stage or (activation and activation.kind == "activate")):

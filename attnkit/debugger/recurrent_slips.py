@@ -1,4 +1,4 @@
-"""What implementations get wrong in recurrent layers: gates, states, directions, padding, and attention between them.
+"""Slips of recurrent layers: gates, states, directions, padding and attention.
 
 Each function lists the slips of one kind of node, as those of slips.py do. A slip of a gate changes the gate of the
 graph and the loops whose body has it (slips.slip_loop).
@@ -39,7 +39,7 @@ def _gate_words(gate: str) -> str:
 
 
 def slip_gate(graph: Graph, stage: Node) -> Iterator[Change]:
-    """Slips of one gate: its rows of the weights, its activation, its biases, its reset."""
+    """Slips of one gate: its rows of the weights, activation, biases and reset."""
     gate, params = stage.site.rpartition(".")[2], graph.core.params[stage.layer]
     own, words = stage.options["activation"], _gate_words(gate)
     for name in ACTIVATIONS:
@@ -122,7 +122,7 @@ def slip_hidden_state(graph: Graph, stage: Node) -> Iterator[Change]:
 
 
 def slip_recurrence(graph: Graph, stage: Node) -> Iterator[Change]:
-    """Slips of what is carried from token to token: of loops, and of what each token begins with."""
+    """Slips of loops: what is carried from token to token, and the first state."""
     options = stage.options
     yield NOT_CARRIED, stage.change(carries=False)
     if stage.shape[0] > 1 and not options.get("whole"):

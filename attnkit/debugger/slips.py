@@ -1146,7 +1146,10 @@ def slip_gate(graph: Graph, stage: Node) -> Iterator[Change]:
 
 
 def slip_loop(graph: Graph, stage: Node) -> Iterator[Change]:
-    """Slips of a loop: of what it carries, and those of the nodes of its body, all of one name at once."""
+    """Slips of a loop: of what it carries, and of the nodes of its body.
+
+    Nodes of one name are changed all at once.
+    """
     yield from recurrent_slips.slip_recurrence(graph, stage)
     found: dict[str, dict[str, Node]] = {}
     for node in stage.options["body"]:

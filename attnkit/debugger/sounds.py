@@ -1,4 +1,7 @@
-"""What becomes of a sound before a model reads it, also as a program may get it wrong, and mistaken convolutions."""
+"""The computation of a sound before a model reads it, and its mistaken forms.
+
+Convolutions that a program may get wrong are here too.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +17,10 @@ from attnkit.model.spectrogram import LEAST, RANGE, Spectrogram, hann_window, he
 
 
 class SoundInput(NamedTuple):
-    """A sound: its samples (T,), and whether a model reads them with mean 0 and variance 1."""
+    """The samples (T,) of a sound, and whether a model reads them normalized.
+
+    Normalized samples have mean 0 and variance 1.
+    """
 
     samples: Array
     standardizes: bool = True
@@ -88,7 +94,7 @@ def make_spectrogram(
 
 
 def make_filters(options: Spectrogram, size: int, scale: str, has_equal_areas: bool) -> Array:
-    """Triangles whose corners are equally spaced on a scale of mels, of equal area or of equal height.
+    """Triangles whose corners are equally spaced in mels, of equal area or height.
 
     >>> from attnkit.model.spectrogram import WHISPER, mel_filters
     >>> bool(np.allclose(make_filters(WHISPER, 400, "Slaney", True), mel_filters()))

@@ -1,4 +1,4 @@
-"""Dumps of recurrent models in torch: modules that are called once for each token, and sequences that are packed.
+"""Dumps of recurrent models in torch: calls for each token, packed sequences.
 
 A decoder that attends inside its recurrence calls its modules token by token: `decoder.rnn.output.0` is the first call,
 `decoder.rnn#1.output.0` the second. All calls together are one tensor of a dump, of all tokens. A PackedSequence is
@@ -23,7 +23,9 @@ MOST = 1 << 24  # tokens of a padded batch
 
 
 def gather_tokens(mine: Dump) -> Dump:
-    """A dump with the calls of a module as one tensor, and packed sequences as padded batches.
+    """A dump with the calls of a module as one tensor, and sequences padded.
+
+    Packed sequences become padded batches.
 
     The calls (B, 1, W) become (T, B, 1, W), and those of token ids (B,) become (B, T).
     """
@@ -69,7 +71,10 @@ def _pad_packed(entries: Mapping[str, DumpEntry]) -> dict[str, DumpEntry]:
 
 
 def _packed_sizes(entries: Mapping[str, DumpEntry], name: str) -> tuple[Array, Array] | None:
-    """How many texts have each token (T,), and the place of each text among them (B,); None if nothing is packed."""
+    """The sizes of packed batches (T,), and the place of each text (B,), or None.
+
+    A size counts the texts that have the token. It is None if nothing is packed.
+    """
     data, sizes, order = (entries.get(name + part) for part in (DATA, SIZES, ORDER))
     if data is None or sizes is None or (len(data.shape), len(sizes.shape)) != (2, 1):
         return None
@@ -85,7 +90,10 @@ def _packed_sizes(entries: Mapping[str, DumpEntry], name: str) -> tuple[Array, A
 
 
 def _pad(data: DumpEntry, texts: Array, order: Array) -> Array:
-    """A padded batch (B, T, W) of the rows of a packed sequence, texts (T,) of them at each token."""
+    """Pad the rows of a packed sequence to (B, T, W).
+
+    texts  (T,), the number of texts that have each token
+    """
     is_token = texts[:, None] > np.arange(int(texts[0]))  # (T, B)
     rows = data.read()
     padded = np.zeros((*is_token.shape, data.shape[1]), rows.dtype)

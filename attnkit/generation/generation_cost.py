@@ -1,4 +1,4 @@
-"""What the texts cost that a stage of a pipeline generated: each prompt, and the tokens after it."""
+"""The cost of generated texts in a pipeline: each prompt and its tokens after."""
 
 from collections.abc import Iterable, Iterator
 

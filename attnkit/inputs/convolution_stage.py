@@ -116,7 +116,10 @@ def find_convolution(
 
 
 def compute_convolution(record: Record, stage: ConvolutionStage, keep: Collection[str] = ()) -> dict[str, Array]:
-    """The result x and the arrays before it, with their channels last; of padded and windows those in keep."""
+    """The result x of a convolution and the arrays before it, channels last.
+
+    Of padded and windows it has those in keep.
+    """
     weight, bias = stage.weights["w"], stage.weights.get("b")
     x = stage.channels_last(record["x"])
     windows = find_windows(x, weight, stage.options)

@@ -32,7 +32,7 @@ class LayerOperands(NamedTuple):
 
 
 class NetworkOperands(NamedTuple):
-    """The weights of a feed-forward network or a mixture of experts, as the tool uses them."""
+    """The weights of a feed-forward network or experts, as the tool uses them."""
 
     weights: Mapping[str, Array]
     activation: str
@@ -155,7 +155,7 @@ def find_experts(params: Mapping[str, Array], chosen: int, gated: bool) -> "tupl
 
 
 def split_experts(params: Mapping[str, Array], layer: str) -> dict[str, dict[str, Array]]:
-    """The layers of a mixture of experts that a file stacks: of its router, and of each expert.
+    """The layers of experts that a file stacks: the router, and each expert.
 
     >>> params = {"router": np.ones((4, 2)), "w1": np.ones((2, 4, 3))}
     >>> {layer: [*one] for layer, one in split_experts(params, "own.ffn").items()}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class OutputOperands(NamedTuple):
-    """What logits are computed from: the hidden states of a record, by the head of a model or a matrix.
+    """The operands of logits: hidden states, and the head of a model or a matrix.
 
     weight  (D, N), bias (N,): the matrix, without a model
     """

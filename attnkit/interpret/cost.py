@@ -1,4 +1,4 @@
-"""What a model costs, counted from its configuration: the sum of what the nodes of its graph cost, row by row."""
+"""The cost of a model by its configuration: the sum over the nodes of its graph."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,7 +58,7 @@ def count_model(checkpoint: "Checkpoint") -> ModelShapes:
 
 
 def count_forward(model: ModelShapes, tokens: int, texts: int = 1) -> list[Cost]:
-    """Stages of one pass over texts of so many tokens, with the logits of every token.
+    """Stages of one pass over texts of a length, with the logits of every token.
 
     The decoder of an encoder-decoder model reads as many tokens as the encoder, unless that reads a sound.
     """
@@ -86,7 +86,7 @@ def count_generation(model: ModelShapes, tokens: int, generated: int, texts: int
 def count_text(
     model: ModelShapes, prompt: int, generated: int, source: int = 0, texts: int = 1
 ) -> dict[str, list[Cost]]:
-    """Rows of the tokens of a prompt of the decoder, after a source, and of the tokens generated after it."""
+    """Rows of a prompt of the decoder after a source, and of the generated tokens."""
     prefill = count_stacks(model, Passes(texts, prompt, heads=1), source)
     steps: list[Cost] = []
     for passes in generation_passes(model.config, prompt, generated - 1, texts):
@@ -106,7 +106,10 @@ def source_tokens(config: Config, tokens: int) -> int:
 
 
 def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> Iterator[Passes]:
-    """Yield the passes after a prompt: all steps together, or one by one where rotations change with the length."""
+    """Yield the passes after a prompt: all steps together, or one by one.
+
+    They are counted one by one where rotations change with the length.
+    """
     from attnkit.model.kernels.incremental_decoder import keeps_cache  # a single pass does not need it
 
     if not steps:
@@ -141,7 +144,7 @@ def longest_text(config: Config, stack: str) -> int:
 
 
 def count_stacks(model: ModelShapes, passes: Passes, source: int) -> list[Cost]:
-    """Rows of an encoder's pass over the source, if there is one, the decoder's passes, and the head."""
+    """Rows of the encoder's pass over a source, the decoder's passes, and the head."""
     config = model.config
     if config.decoder is None:
         return [*count_stack(model, "encoder", passes), *count_head(model, passes)]
@@ -176,7 +179,10 @@ def count_step(model: ModelShapes, step: Step, passes: Passes, frames: int = 0) 
 
 
 def recurrent_order(nodes: Iterable[Node]) -> list[Node]:
-    """Nodes of a recurrent step: each layer, attention, whose scores count all that it multiplies, and the readout."""
+    """Nodes of a recurrent step in order: each layer, attention, and the readout.
+
+    The scores of attention count all that it multiplies.
+    """
     parts = ("cross", "readout")
 
     def place(node: Node) -> tuple[int, int]:
@@ -187,18 +193,24 @@ def recurrent_order(nodes: Iterable[Node]) -> list[Node]:
 
 
 def place_step(model: ModelShapes, step: Step, passes: Passes) -> Place:
-    """Where a step stands in passes over tokens that nothing is known of but their number."""
+    """Place a step in passes over tokens, by the number of tokens alone."""
     return Place(as_core(model), make_inputs(model, passes), step, "x", "memory", passes.texts, passes.tokens)
 
 
 def as_core(model: ModelShapes) -> Model:
-    """A model of the shapes of parameters in place of their arrays, for the builders of nodes, which read names."""
+    """A model with the shapes of parameters in place of their arrays.
+
+    Builders of nodes read their names alone.
+    """
     shapes: Any = model.shapes
     return Model(model.config, shapes)
 
 
 def make_inputs(model: ModelShapes, passes: Passes) -> Inputs:
-    """What passes read, of the right shapes and in no memory: ids, and the frames of a sound that its states need."""
+    """The inputs of passes in the right shapes, without memory.
+
+    They are ids, and the frames of a sound that the states need.
+    """
     ids, sound = hold(passes.texts, passes.tokens), model.config.sound
     source = passes.source or passes.tokens
     heard = hold(passes.texts, sound.frames_before("", source), 1) if sound else None
@@ -212,7 +224,7 @@ def hold(*shape: int) -> Array:
 
 
 def with_cache(rows: Iterable[Cost], layer: str, rules: AttentionRules) -> list[Cost]:
-    """Rows of a layer of attention with its window, and the numbers that a token adds to the cache."""
+    """Rows of a layer of attention with its window, and what a token adds to a cache."""
     each = dict(zip("kv", head_widths(rules), strict=True)) if CACHED.fullmatch(layer) else {}
     cached = {f"{layer}.{letter}": rules.kv_heads * width for letter, width in each.items()}
     return [
@@ -249,7 +261,10 @@ def count_nodes(
 
 
 def without_memory(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield nodes but those of the memory and the encoder alone, which a pass before these has computed."""
+    """Yield all nodes but those of the memory and the encoder.
+
+    An earlier pass has computed these.
+    """
     known = {"memory"}
     for node in nodes:
         if node.inputs and all(one in known or one.startswith("encoder.") for one in node.inputs):
@@ -272,7 +287,7 @@ def row_of(site: str) -> str:
 
 
 def count_head(model: ModelShapes, passes: Passes) -> list[Cost]:
-    """Rows from the last hidden states to the logits, or to the vector of a text or an image."""
+    """Rows from the last hidden states to the logits, or to one vector of each input."""
     config = model.config
     if config.vector_width:
         once = Passes(passes.texts, 1, source=passes.tokens)
@@ -306,7 +321,10 @@ def count_linear(
 
 
 def sum_stages(stages: Iterable[Cost]) -> list[Cost]:
-    """Add up stages of one name, in the order of their first; parameters, and the cache of a token, count once."""
+    """Add up stages of one name, in the order of their first.
+
+    Parameters, and the cache of a token, count once.
+    """
     sums: dict[str, Cost] = {}
     for stage in stages:
         known = sums.get(stage.name)
@@ -323,7 +341,9 @@ def add_costs(first: Cost, second: Cost) -> Cost:
 
 
 def with_shape(row: Cost, first: Shape, passes: Passes) -> Cost:
-    """A row with the shape that it states, or that of heads (H, T, K), or of the rows of one text in one pass.
+    """A row with its shape: that which it states, that of heads, or that of a text.
+
+    Heads are (H, T, K); a text has its rows of one pass.
 
     first  the shape of its first node
     """
@@ -384,7 +404,9 @@ def layer_of(name: str) -> str:
 
 
 def collapse(stages: Iterable[Cost], by_layer: bool = True) -> list[Cost]:
-    """Add up the stages of a layer, and those of all layers with one window, with # for their number.
+    """Add up the stages of a layer, and those of all layers with one window.
+
+    In the name of the sum, # stands for the numbers of the layers.
 
     >>> stages = [Cost(f"decoder.{n}.self.{name}", (2, 2), 5) for n in (0, 1) for name in ("q", "output")]
     >>> [(stage.name, stage.flops) for stage in collapse(stages)]
@@ -463,7 +485,7 @@ def default_tokens(config: Config, generated: int = 0) -> int:
 
 
 def undo_stage(stage: Cost) -> Cost:
-    """The backward pass of a stage: two products for each, the gradients of its two factors."""
+    """The backward pass of a stage: two products for each, one for each factor."""
     doubled = {name: 2 * getattr(stage, name) for name in ("flops", "elementwise", "read", "written")}
     return stage._replace(**doubled, parameters=0, cached=0)
 
@@ -514,7 +536,7 @@ def phases_record(
 
 
 def quantities(stage: Cost, itemsize: int) -> list[int]:
-    """The numbers of a stage by the order of QUANTITIES, in bytes where they are memory."""
+    """The numbers of a stage in the order of QUANTITIES, memory in bytes."""
     return [getattr(stage, name) * (itemsize if name in IN_BYTES else 1) for name in QUANTITIES]
 
 

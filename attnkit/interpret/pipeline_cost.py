@@ -1,4 +1,6 @@
-"""What each stage of a pipeline costs, from the shapes of what it read, its weights and its result.
+"""The cost of each stage of a pipeline, by the shapes of its call.
+
+Those are the shapes of what it read, of its weights and of its result.
 
 A stage is a few nodes of the kinds that models are made of, of the shapes of its call; a layer of a model is that
 layer's nodes.
@@ -47,7 +49,7 @@ Counter = Callable[[StageCall], Iterable[Cost]]
 
 
 def count_call(call: StageCall, counters: Mapping[str, Counter]) -> list[Cost]:
-    """The rows of one call of a tool, by the number of its stage, its name, and that of an intermediate.
+    """The rows of one call of a tool, named by stage, tool and intermediate.
 
     counters  tool -> the rows of a call; UsageError if cost has no rule for the tool, or for what its options ask.
     """
@@ -62,7 +64,7 @@ def count_call(call: StageCall, counters: Mapping[str, Counter]) -> list[Cost]:
 
 
 def shorten_names(rows: Sequence[Cost]) -> list[Cost]:
-    """Rows of a whole model by their names in a trace alone, if one stage of the pipeline runs one.
+    """Rows of a model by their names in a trace, if one stage alone runs one.
 
     >>> [one.name for one in shorten_names([Cost("1.encode.encoder.0.ffn", (2,)), Cost("2.ffn.hidden", (2,))])]
     ['encoder.0.ffn', '2.ffn.hidden']
@@ -99,7 +101,7 @@ def passes_of(x: Array, **options: Any) -> Passes:
 
 
 def states(x: Array, width: int = 0) -> Shape:
-    """The shape of vectors (..., T, D) with a batch, (B, T, D), or of others of a width in their place."""
+    """The shape (B, T, D) of vectors (..., T, D), or of others of a given width."""
     passes = passes_of(x)
     return passes.texts, passes.tokens, width or x.shape[-1]
 
@@ -120,7 +122,9 @@ def count_layer(call: StageCall, tool: str, x: Array, **options: Any) -> Iterato
 
 
 def count_whole(call: StageCall, *nodes: Node, parameters: Mapping[str, Array] | None = None) -> list[Cost]:
-    """The row of nodes that are computed in place of each other, with the shape of the result of the stage.
+    """The row of nodes that are computed in place of each other.
+
+    Its shape is that of the result of the stage.
 
     parameters  of the layer ""
     """
@@ -214,7 +218,7 @@ def count_ffn(call: StageCall) -> Iterable[Cost]:
 
 
 def count_experts(call: StageCall, passes: Passes) -> list[Cost]:
-    """The rows of a mixture of experts of a file: the router, and the experts that are chosen."""
+    """The rows of experts of a file: the router, and the experts that are chosen."""
     params = call.values["params"]
     model = weights_of(layers.split_experts(params, "own.ffn"), call.before["x"].shape[-1])
     place = place_step(model, Step("ffn", "own.ffn"), passes)
@@ -238,7 +242,10 @@ def count_own_linear(
 
 
 def count_conv(call: StageCall) -> Iterable[Cost]:
-    """Yield the product of the windows with the kernel, (windows, C / groups K) with (C / groups K, E)."""
+    """Yield the product of windows with the kernel of a convolution.
+
+    It is (windows, C / groups K) with (C / groups K, E).
+    """
     x, y = call.before["x"], call.result["x"]
     stage = call.prepared
     own = sum(one.size for one in stage.weights.values())
@@ -321,7 +328,7 @@ def has_summary(call: StageCall) -> bool:
 
 
 def count_weights(call: StageCall, options: AttentionOptions, q: Shape, k: Shape) -> Iterator[Cost]:
-    """Yield the row of the summary that --weights asks for, if its scores are computed again."""
+    """Yield the row of the summary of --weights, if scores are computed again."""
     if has_summary(call) and is_tiled(call, options, q, k[-2]):
         yield count_summary(call.values["weights"], q, k, with_past(options))
 
@@ -337,7 +344,7 @@ def past_keys(options: AttentionOptions) -> int:
 
 
 def keeps_scores(call: StageCall) -> bool:
-    """Whether an option asks for scores or weights, so that none are computed in tiles."""
+    """Whether an option asks for scores or weights, which rules tiles out."""
     names, values = {*call.values["keep"], call.values["emit"]}, call.values
     return bool(values["steps"] or values["explain"] is not None or names & {*SQUARE, "all"})
 
@@ -396,7 +403,7 @@ def count_attention(call: StageCall, prepared: PreparedAttention) -> list[Cost]:
 
 
 def score_nodes(prepared: PreparedAttention, heads: Mapping[str, Shape]) -> Iterator[Node]:
-    """Yield scores, weights and heads of queries, keys and values (B, H, T, K) of these shapes."""
+    """Yield scores, weights and heads of q, k and v (B, H, T, K) of given shapes."""
     options = prepared.options
     texts, count, queries, width = heads["q"]
     q, k, params = "q", "k", options.score_params or {}
@@ -418,14 +425,19 @@ def score_nodes(prepared: PreparedAttention, heads: Mapping[str, Shape]) -> Iter
 
 
 def is_tiled(call: StageCall, options: AttentionOptions, q: Shape, keys: int) -> bool:
-    """Whether the scores of queries of a shape are computed in tiles; a summary is made of tiles of any number."""
+    """Whether the scores of queries of a shape are computed in tiles.
+
+    A summary is made of tiles of any number.
+    """
     is_dot = options.score in ("dot", "scaled-dot") and options.softmax_dtype is None
     is_summed = has_summary(call) and options.sinks is None
     return is_dot and not keeps_scores(call) and (is_summed or has_tiles(q[-3], q[-2], keys))
 
 
 def count_pairs(call: StageCall, options: AttentionOptions, q: Shape, keys: int) -> int:
-    """Scores of one head of all texts that are computed: all, or those of the tiles that are not skipped.
+    """Count the scores of one head of all texts that are computed.
+
+    These are all, or those of the tiles that are not skipped.
 
     q  the shape of the queries, (B, H, T, K)
     """
@@ -437,7 +449,7 @@ def count_pairs(call: StageCall, options: AttentionOptions, q: Shape, keys: int)
 
 
 def count_encode(call: StageCall) -> Iterable[Cost]:
-    """Yield the stages of a whole model by their names in a trace, and the layers after it."""
+    """Yield the stages of a model by their names in a trace, and the layers after."""
     values = call.values
     if values["patch"] or values["ablate"]:
         raise call.error("--patch and --ablate: what they change is not counted")
@@ -476,7 +488,7 @@ def count_encode(call: StageCall) -> Iterable[Cost]:
 
 
 def resized_positions(encoded: encoding.Encoding, layer: str) -> Iterable[Cost]:
-    """Yield the products that resize a table of positions to the patches of an image of another size."""
+    """Yield the products that resize a table of positions to another image's grid."""
     config, shape = encoded.core.config, encoded.inputs.shape
     cut = config.patches
     assert cut is not None
@@ -488,7 +500,7 @@ def resized_positions(encoded: encoding.Encoding, layer: str) -> Iterable[Cost]:
 
 
 def sound_windows(encoded: encoding.Encoding) -> dict[str, int]:
-    """The windows of each convolution that makes frames of a sound, by its layer, first to last."""
+    """The windows of each convolution of a sound, by its layer, first to last."""
     config = encoded.core.config
     if not config.sound or not encoded.steps or encoded.steps[0].op != "conv":
         return {}

@@ -94,7 +94,10 @@ class StageCall:
 
 
 def run_noted(function: Callable[..., Result], item: Any, values: Mapping[str, Any]) -> tuple[Result, Any]:
-    """The result of a tool, and what it prepared to compute with; None if it prepares nothing."""
+    """The result of a tool, and what it prepared to compute with, or None.
+
+    None means that the tool prepares nothing.
+    """
     noted: list[Any] = []
     with callbacks.use_callbacks(callbacks.current()._replace(on_operands=noted.append)):
         result = function(item, **values)

@@ -1,4 +1,4 @@
-"""What a summary of the weights of attention costs beside the heads: scores that are computed again, tile by tile."""
+"""The cost of a summary of attention weights: scores computed again by tiles."""
 
 import math
 
@@ -44,13 +44,19 @@ def count_cells(block: QueryTile, keys: slice) -> int:
 
 
 def is_beside(block: QueryTile, keys: slice) -> bool:
-    """Whether all queries of a tile come before its keys, or after, so that distances are a product with steps."""
+    """Whether the queries of a tile are all before its keys, or all after.
+
+    Distances are a product with steps then.
+    """
     position: Array = block.position - keys.start
     return bool(position.min() >= keys.stop - keys.start - 1 or position.max() <= 0)
 
 
 def count_received(inputs: TiledInputs) -> int:
-    """The scores that are computed again for what each key receives: of tiles of keys, with all their queries."""
+    """Count the scores that are computed again for what each key receives.
+
+    They are those of tiles of keys, with all their queries.
+    """
     step, total, count = BLOCKS[0], 0, inputs.q.shape[2]
     for batch, _, keys in split_tasks(inputs, inputs.k.shape[2], BLOCKS[1]):
         queries = np.flatnonzero((inputs.low[batch] < keys.stop) & (inputs.high[batch] > keys.start))

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a module of the package, or a name of whole_models.py, on first use, and keep it."""
+    """Import a module of the package, or a name of whole_models.py, on first use."""
     from importlib import import_module
     from importlib.util import find_spec
 

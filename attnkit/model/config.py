@@ -221,7 +221,9 @@ class SoundConfig(NamedTuple):
         return 2 * self.positions * self.spectrogram.hop if self.spectrogram else 0
 
     def frames_after(self, part: str, frames: int) -> int:
-        """The frames that a convolution makes of those, or samples, that the first one reads; of "" the last one.
+        """Count the frames of the convolution `part`, "" for the last one.
+
+        frames  of the first one, or samples
 
         >>> one = ConvolutionLayer(1, 4, 10, Convolution((5,)))
         >>> sound = SoundConfig(None, 0, {"conv1": one, "conv2": one})
@@ -634,12 +636,12 @@ class Config:
 
     @property
     def carries_states(self) -> bool:
-        """Whether its layers carry states from token to token, in place of keys and values."""
+        """Whether layers carry states from token to token, not keys and values."""
         return False
 
     @property
     def source_states(self) -> "SourceStates | None":
-        """The last states of the encoder that a decoder begins with; None: it begins with none."""
+        """The last states of the encoder that a decoder begins with, or None."""
         return None
 
     def needs_memory(self, step: "Step") -> bool:
@@ -651,7 +653,9 @@ class Config:
         return parse_layer_name(step.layer)[2] == "cross"
 
     def head_states(self, stack: str) -> dict[str, str]:
-        """The sites of the states of a stack that its head can read, by layer; `embedding` is before layer 0.
+        """The sites of the states of a stack that its head can read, by layer.
+
+        `embedding` is the state before layer 0.
 
         >>> small = StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
         >>> Config("gpt2", 2, decoder=small, norm_first=True).head_states("decoder")
@@ -671,7 +675,10 @@ class Config:
 
 
 class SourceStates(NamedTuple):
-    """The last states of an encoder: how many layers, how wide, and of how many parts: hidden, and of an LSTM cell."""
+    """The last states of an encoder: their layers, width and parts.
+
+    A state has one part, the hidden state, and a second in an LSTM, its cell.
+    """
 
     layers: int
     width: int
@@ -720,7 +727,9 @@ def walk_steps(
     add: Callable[[Step, Value, Value], Value],
     saved: Value | None = None,
 ) -> Value:
-    """Take a value through steps, with their residuals: an array, or anything that a reader of a plan knows of one.
+    """Take a value through steps, with their residuals.
+
+    The value is an array, or anything that a reader of a plan knows of one.
 
     apply  (step, what it reads) -> its result
     add    (step, its result, its residual) -> the sum of both, or both side by side

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Later:
-    """A function of a module of attnkit.model, which is imported by the first call: a stage imports what it computes.
+    """A function of a module of attnkit.model, imported by its first call.
+
+    A stage imports only what it computes.
 
     >>> Later("config", "parse_layer_name")("decoder.3.ffn")
     ('decoder', 3, 'ffn')

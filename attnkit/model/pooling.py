@@ -124,7 +124,7 @@ def concat_pool_backward(grad_output: Array, x: Array, real: Array) -> Array:
 
 
 def find_marked_tokens(ids: Array, real: Array | None, end: int | None) -> Array:
-    """The first token of each text that is an end token, or the one with the largest id: (..., T) -> (...).
+    """The first token that is an end token, or has the largest id: (..., T) -> (...).
 
     end   the id of an end token; None: the largest id of real (..., T) tokens counts. Without an end token it is the
           first token, as in transformers.

@@ -396,7 +396,7 @@ def disentangled_positions(model: Model, layer: str, queries: int, context: Cont
 
 
 def relative_layer(config: Config, layer: str, name: str) -> str:
-    """The layer that holds a parameter of the disentangled positions of a layer of attention.
+    """The layer that holds a parameter of disentangled positions of attention.
 
     >>> [relative_layer(Config("", 2), "encoder.1.self", name) for name in ("table", "wk")]
     ['encoder.relative', 'encoder.1.relative']
@@ -426,7 +426,10 @@ def apply_convolution(model: Model, layer: str, x: Array, context: Context) -> A
 
 
 def convolve_frames(model: Model, layer: str, x: Array, context: Context) -> Array:
-    """The convolution of a layer before its norm: x (..., F, C), or samples (..., F) -> (..., F', D)."""
+    """The convolution of a layer before its norm: (..., F, C) -> (..., F', D).
+
+    Samples are (..., F).
+    """
     cut, params = model.config.convolution(layer), model.params[layer]
     frames = x.astype(context.dtype or x.dtype, copy=False)
     frames = frames[..., None] if cut.reads_samples else frames
@@ -446,7 +449,10 @@ def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer, dtype: DType
 
 
 def find_kernel_backward(gradient: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> dict[str, Array]:
-    """Gradients of the parameters from that of `find_kernel`: (D, C, K) -> {"w": (C * K, D), "g": (K,)}."""
+    """Gradients of the parameters from that of `find_kernel`.
+
+    (D, C, K) -> {"w": (C * K, D), "g": (K,)}
+    """
     lengths = {}
     if cut.is_scaled:
         kernel = params["w"].T.reshape(cut.filters, -1, cut.size)

@@ -158,7 +158,10 @@ class JaxEngine:
             return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
 
     def differentiates(self, steps: Sequence[Step]) -> bool:
-        """Whether the gradients of steps are its own: not those of a recurrent decoder with attention."""
+        """Whether the engine computes the gradients of steps itself.
+
+        It leaves those of a recurrent decoder with attention to NumPy.
+        """
         return all(step.op != "rnn" or parse_layer_name(step.layer)[1] is not None for step in steps)
 
     def run_recorded(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> tuple[Array, Undo]:

@@ -138,7 +138,10 @@ def choose_experts(logits: JaxArray, config: ExpertConfig, correction: JaxArray 
 
 
 def sum_experts(expert: Expert, x: JaxArray, gates: JaxArray, chosen: JaxArray, count: int) -> JaxArray:
-    """The sum of the experts of each token: every expert computes all, and the gates keep what it was chosen for."""
+    """The sum of the experts of each token by their gates.
+
+    Every expert computes all tokens; the gate of a token that did not choose it is 0.
+    """
     y = jnp.zeros_like(x)
     for number in range(count):
         gate = jnp.where(chosen == number, gates, 0).sum(axis=-1, keepdims=True)
@@ -147,7 +150,9 @@ def sum_experts(expert: Expert, x: JaxArray, gates: JaxArray, chosen: JaxArray, 
 
 
 def relative_scores(q: JaxArray, k: JaxArray, relative: RelativePositions) -> JaxArray:
-    """The scores of queries and of keys with the rows of a table of distances: see model/relative.py.
+    """Scores of queries and keys with a table of distances.
+
+    See model/relative.py.
 
     q (..., H, T, K), k (..., H, S, K) -> (..., H, T, S)
     """
@@ -167,7 +172,10 @@ def relative_scores(q: JaxArray, k: JaxArray, relative: RelativePositions) -> Ja
 
 
 def pool(kind: str, x: JaxArray, real: JaxArray, before: int) -> JaxArray:
-    """One vector of the tokens of each text: see HEAD_POOLINGS of model/pooling.py. (..., T, D) -> (..., P)"""
+    """Pool the tokens of each text into one vector: (..., T, D) -> (..., P).
+
+    The kinds are those of HEAD_POOLINGS in model/pooling.py.
+    """
     if kind in ("first", "patches"):
         parts = [x[..., 0, :], *[x[..., before:, :].mean(axis=-2)] * (kind == "patches")]
         return jnp.concatenate(parts, axis=-1)
@@ -180,7 +188,10 @@ def pool(kind: str, x: JaxArray, real: JaxArray, before: int) -> JaxArray:
 def position_encoding(
     model: Model, layer: str, x: JaxArray, where: Array | None, grid: tuple[int, int] | None
 ) -> Callable[[JaxArray], JaxArray]:
-    """The function from positions (..., T) to the vectors (..., T, D) added to x: see model/transformer.py."""
+    """A function from positions (..., T) to the vectors (..., T, D) added to x.
+
+    See model/transformer.py.
+    """
     positions, cut = model.config.positions, model.config.patches
     if positions.kind == "sinusoidal":
         return transformer.position_encoding(model, layer, x, np.asarray(where), grid)
@@ -193,7 +204,10 @@ def position_encoding(
 
 
 def convolve(frames: JaxArray, params: Params, cut: ConvolutionLayer) -> JaxArray:
-    """The windows of frames by the kernel of a layer: see model/convolution.py. (..., F, C) -> (..., F', D)"""
+    """Convolve frames with the kernel of a layer: (..., F, C) -> (..., F', D).
+
+    See model/convolution.py.
+    """
     kernel = params["w"].T.reshape(cut.filters, -1, cut.size)
     if cut.is_scaled:
         kernel = kernel * (params["g"] / jnp.sqrt(jnp.square(kernel).sum(axis=(0, 1))))

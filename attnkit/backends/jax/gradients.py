@@ -153,7 +153,7 @@ def choose_kernel(fused: Kernel, names: Sequence[str]) -> Kernel:
 
 
 def record_pass(engine: Any, model: Model, steps: Sequence[Step], x: Array, context: Context) -> tuple[Array, Undo]:
-    """Run steps as `JaxEngine.run` does, and prepare to undo them all: see `recorded_steps.run_recorded`."""
+    """Run steps and prepare to undo them: see `recorded_steps.run_recorded`."""
     if context.cache is not None:
         raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")
     given, hook = dict[str, Array](), context.hook
@@ -204,7 +204,7 @@ def record_pass(engine: Any, model: Model, steps: Sequence[Step], x: Array, cont
 
 
 def take_states(steps: Sequence[Step], reverse: Reverse) -> Arrays:
-    """The gradients of the last states of recurrent layers, as `last_states` names these."""
+    """Gradients of the last states of recurrent layers, under `last_states` names."""
     states = [reverse.states.pop(step.layer) for step in steps if step.layer in reverse.states]
     parts = {"source": tuple(one.hidden for one in states), "source_cell": tuple(one.cell for one in states)}
     return {name: own for name, own in parts.items() if own and own[0] is not None}
@@ -220,7 +220,10 @@ def add_states(gradients: Arrays, reverse: Reverse) -> None:
 def record_head(
     engine: Any, model: Model, site: str, x: Array, mask: Array | None, layers: Sequence[str], dtype: str
 ) -> Undo:
-    """Prepare to undo "logits" or "pooler" of hidden states: see `whole_models.head_backward`."""
+    """Prepare to undo the head of a model: see `whole_models.head_backward`.
+
+    The head gives "logits" or "pooler" of hidden states.
+    """
 
     def program(params: Any, inputs: Arrays, see: See, kernel: Kernel) -> Arrays:
         return {"y": compute_head(Pass(model.config, params, {}, see=see), site, inputs["x"], inputs.get("real"))}

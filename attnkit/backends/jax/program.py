@@ -56,7 +56,7 @@ WIDE = ("norm", "norm of heads", "norm of channels", "gates")  # kinds that are 
 
 
 class Nodes(NamedTuple):
-    """The nodes of one step or of a head in a pass, whose values are computed from the arrays of sites.
+    """The nodes of one step or of a head, computed from the arrays of sites.
 
     The sizes and roots that builders read are of no account here: shapes are those of the arrays.
     """
@@ -84,7 +84,7 @@ class Nodes(NamedTuple):
         return known[site]
 
     def apply(self, node: Node, arrays: Sequence[JaxArray]) -> JaxArray:
-        """Compute a node; some kinds, and logits, in float32 at least, whatever the rest is computed in."""
+        """Compute a node; some kinds, and logits, in float32 at least."""
         functions = self.run.functions._replace(multiply=multiply_wide) if node.kind == "logits" else self.run.functions
         inputs = [wide(one) if node.kind in WIDE and is_float(one.dtype) else one for one in arrays]
         value = KINDS[node.kind].value(Scope(self.run.core, self.inputs, node, "", functions=functions), *inputs)
@@ -92,7 +92,7 @@ class Nodes(NamedTuple):
 
 
 def shape_inputs(run: Pass, x: JaxArray) -> Inputs:
-    """What builders read of the inputs of a pass: segments, and the shape of an image or a sound."""
+    """What builders read of a pass: segments, and the shape of an image or a sound."""
     tokens, cut, grid = np.broadcast_to(0, (1, 1)), run.config.patches, run.inputs.get("grid")
     image = None
     if cut and grid:
@@ -157,7 +157,10 @@ def attend_layer(run: Pass, step: Step, x: JaxArray) -> JaxArray:
 
 
 def attend_by_score(run: Pass, layer: str, attention: AttentionRules, x: JaxArray) -> JaxArray:
-    """Attention of a recurrent decoder to the memory, neither of which is projected: (..., T, D) -> (..., T, D)."""
+    """Attention of a recurrent decoder to the memory: (..., T, D) -> (..., T, D).
+
+    Neither x nor the memory is projected.
+    """
     see, score = run.see_in(layer), run.config.score
     q = view_heads(x, attention.heads)
     if layer in run.caches:
@@ -175,7 +178,10 @@ def attend_by_score(run: Pass, layer: str, attention: AttentionRules, x: JaxArra
 
 
 def without(see: See, layer: str, letters: str) -> See:
-    """A function that sees all intermediates but queries, keys and values, which caches add to."""
+    """A function that sees all intermediates but queries, keys and values.
+
+    A cache adds to those.
+    """
     hidden = {f"{layer}.{letter}" for letter in letters}
     return see if see is see_nothing else lambda name, x: x if name in hidden else see(name, x)
 

@@ -74,7 +74,7 @@ class StageGradients:
         self.parameters += [name] * (name not in self.parameters)
 
     def add_origin(self, origin: ArrayOrigin, gradient: Array) -> None:
-        """Add the gradient of what the stage read: of a tensor of a record, or of an operand."""
+        """Add the gradient of what a stage read: a tensor of a record, or an operand."""
         if origin.part > 1:
             self.others += [{} for _ in range(len(self.others), origin.part - 1)]
             self.others[origin.part - 2][origin.name] = gradient

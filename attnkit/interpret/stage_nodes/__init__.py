@@ -1,4 +1,4 @@
-"""The nodes of every tool of arithmetic: what a stage of a pipeline computes, as a graph.
+"""The nodes of every tool of arithmetic: a stage of a pipeline as a graph.
 
 stage_graph.py  a graph of one stage: its nodes, what it reads and what it returns
 attention.py    attend, softmax and merge

@@ -96,7 +96,10 @@ def read_attended(graph: StageGraph, call: StageCall, inputs: AttentionInputs, n
 
 
 def read_scores(graph: StageGraph, call: StageCall, prepared: PreparedAttention, name: str) -> str:
-    """The site of a mask of floats or of a bias, "" if attention adds none of an option or the record."""
+    """The site of a mask of floats or of a bias, or "" if attention adds neither.
+
+    It may come from an option or from the record.
+    """
     inputs, heads = prepared.inputs, prepared.options.heads if name == "bias" else 0
     operand: Record | None = getattr(inputs, name)
     if operand is None or not is_float(operand["x"].dtype):

@@ -44,7 +44,10 @@ KERNEL_AXES = ("filter", "channel", "row", "column")
 
 
 def layer_nodes(call: StageCall, operands: LayerOperands, x: str, graph: StageGraph) -> StageGraph:
-    """A layer of a model as one node, which reads the site x, and the states of --memory or of layers below."""
+    """A layer of a model as one node, which reads the site x.
+
+    It also reads the states of --memory, or of the layers below.
+    """
     memory, before, sites = call.values.get("memory"), call.before, dict[str, str]()
     if memory is not None:
         own = {"x": memory["x"]} | {name: memory.companions[name] for name in LAST_STATES if name in memory.companions}
@@ -81,7 +84,9 @@ def _layer(scope: Scope, *arrays: Array) -> tuple[Array, Undo]:
 
 
 def undo_last_states(scope: Scope, reverse: Reverse, layer: str, before: Mapping[str, Array]) -> dict[str, Array]:
-    """Begin with the gradient of the last state of an encoder's layer, which its record keeps for a decoder.
+    """Begin with the gradient of the last state of an encoder's layer.
+
+    The record keeps that state for a decoder.
 
     before  the last states of the layers below it in the record, whose gradients are returned
     """
@@ -162,7 +167,7 @@ def _norm_along(scope: Scope, x: Array) -> tuple[Array, Undo]:
 
 
 def ffn_nodes(call: StageCall) -> StageGraph:
-    """A feed-forward network or a mixture of experts node by node, and what is added to it."""
+    """A feed-forward network or experts node by node, and what is added to it."""
     operands: NetworkOperands = call.prepared
     values, x, checkpoint = call.values, call.before["x"], call.values["model_"]
     weights, mixture = operands.weights, operands.mixture
@@ -210,7 +215,10 @@ def is_step_of(site: str, layer: str) -> bool:
 
 
 def stack_experts(params: ModelGradients, weights: Mapping[str, Array]) -> dict[str, Array]:
-    """The gradients of the experts of a file, stacked as their weights are; 0 for one that no token chose."""
+    """The gradients of the experts of a file, stacked as their weights are.
+
+    They are 0 for an expert that no token chose.
+    """
     stacked = dict(params.get("stage.ffn", {}))
     for layer, parts in params.items():
         number = layer.rpartition(".")[2]

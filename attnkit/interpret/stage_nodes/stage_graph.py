@@ -1,4 +1,4 @@
-"""The graph of one stage: its nodes, what it reads and what it returns."""
+"""The graph of one stage: its nodes, its inputs and its result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,10 @@ class ArrayOrigin(NamedTuple):
 
 
 class StageReverse(NamedTuple):
-    """Gradients of what a stage read, of parameters by layer, and of intermediates, from the last to the first."""
+    """Gradients of inputs, of parameters by layer, and of intermediates of a stage.
+
+    They are in the order from the last to the first.
+    """
 
     origins: dict[str, Array]
     params: ModelGradients
@@ -94,7 +97,7 @@ class StageGraph:
         return self.add(site, kind, *inputs, layer=layer, recorded={}, **options)
 
     def backward(self, outer: dict[str, Array], kinds: Mapping[str, Kind]) -> StageReverse:
-        """The gradients by those of the tensors that the stage computed, which are removed from `outer`.
+        """The gradients by those of the stage's tensors, which leave `outer`.
 
         A gradient stays there if nothing computes its tensor.
         """
@@ -124,7 +127,7 @@ class StageGraph:
         return StageReverse({site: sites.get(site, zero) for site, zero in zeros.items()}, params, collected)
 
     def evaluate(self, kinds: Mapping[str, Kind]) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
-        """The graph of the nodes, the arrays that they read, and the arrays of all of them."""
+        """The graph of the nodes, the arrays that they read, and all their arrays."""
         graph = Graph(self.core, Inputs(), self.nodes, kinds)
         known, memo = {site: one.array for site, one in self.origins.items()}, dict[str, Array]()
         for site in self.nodes:
@@ -132,7 +135,10 @@ class StageGraph:
         return graph, known, memo
 
     def _take_gradients(self, outer: dict[str, Array]) -> dict[str, Array]:
-        """Take the gradients of tensors that the graph computes, by their sites; those of constants are dropped."""
+        """Take the gradients of tensors that the graph computes, by their sites.
+
+        Those of constants are dropped.
+        """
         found: dict[str, Array] = {}
         for name in [*outer]:
             site = self.results.get(name, name if self.inside else None)
@@ -142,7 +148,10 @@ class StageGraph:
         return found
 
     def _in_order(self, layer: str, parts: Mapping[str, Array]) -> dict[str, Array]:
-        """Gradients of parameters in the order of the layer; those of a kernel of a model in its own."""
+        """Gradients of parameters in the order of the layer.
+
+        Those of a kernel of a model are in the order of the kernel.
+        """
         is_of_kernel = self.has_trace or any(node.kind == "layer" for node in self.nodes.values())
         return {name: parts[name] for name in (parts if is_of_kernel else self.core.params[layer]) if name in parts}
 
@@ -160,7 +169,9 @@ def new_graph(
 
 
 def fused(vjp: Vjp) -> Kind:
-    """The kind of a node that a kernel computes, whose pass forward keeps what its pullback reads.
+    """The kind of a node that a kernel computes, forward and back.
+
+    The pass forward keeps what the pullback reads.
 
     vjp  (scope, arrays) -> the array of the site, and (scope, its gradient) -> gradients of the arrays
     """
@@ -183,7 +194,7 @@ def add_layers(scope: Scope, params: ModelGradients) -> None:
 
 
 def add_to(hook: Hook, more: Mapping[str, Array]) -> Hook:
-    """A hook that adds to the gradients of some intermediates before another one receives them."""
+    """A hook that adds to some gradients before another hook receives them."""
 
     def add(name: str) -> Callable[[Array], Array] | None:
         if name not in more:

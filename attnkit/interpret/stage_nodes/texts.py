@@ -64,7 +64,10 @@ def embed_nodes(call: StageCall) -> StageGraph:
 
 
 def posenc_nodes(call: StageCall) -> StageGraph:
-    """Positions that are added to x, rotate it, or are a bias on scores; sinusoids and angles are constants."""
+    """Positions that are added to x, rotate it, or are a bias on scores.
+
+    Sinusoids and angles are constants.
+    """
     values = call.values
     if isinstance(call.prepared, LayerOperands):
         graph = new_graph(call.prepared.x, core=call.prepared.core)
@@ -205,7 +208,7 @@ def undo_order(dx: Array, order: Array | None) -> Array:
 
 
 def decode_nodes(call: StageCall) -> StageGraph:
-    """Logits of hidden states, by the head of a model or a matrix, and their probabilities."""
+    """Logits by the head of a model or a matrix, and their probabilities."""
     values, emit, checkpoint = call.values, call.values["emit"], call.values["model_"]
     operands: OutputOperands | None = call.prepared
     if "text" in call.result.labels or not isinstance(call.item, Record):
@@ -273,7 +276,7 @@ def _undo_probabilities(scope: Scope, dy: Array, y: Array, logits: Array) -> lis
 
 
 def loss_nodes(call: StageCall) -> StageGraph:
-    """The cross-entropy of logits: reduced, of each row, and the probability of each target."""
+    """The cross-entropy of logits, reduced and by row, and target probabilities."""
     values, record = call.values, call.before
     logits, _, _ = find_logits(record)
     weight = None if values["weights"] is None else values["weights"]["x"]
@@ -296,7 +299,10 @@ def _undo_cross_entropy(scope: Scope, dy: Array, y: Array, logits: Array) -> lis
 
 
 def _probability(scope: Scope, logits: Array) -> Array:
-    """exp(−loss) of each target without weights and smoothing: (..., T, N) -> (..., T)."""
+    """exp(−loss) of each target, plain: (..., T, N) -> (..., T).
+
+    Plain means that neither weights nor smoothing change the loss.
+    """
     losses, _ = loss_and_gradient(logits, scope.option("ids"), scope.option("loss"))
     probability: Array = np.exp(-losses)
     return probability

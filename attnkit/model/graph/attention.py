@@ -88,7 +88,7 @@ def turn(scope: Scope, x: Array) -> Array:
 
 
 def turn_back(scope: Scope, dy: Array) -> Array:
-    """The gradient of heads (B, H, T, K) from that of the rotated ones: the rotation in the other direction."""
+    """The gradient of heads (B, H, T, K), rotated in the other direction."""
     return turn(scope._replace(node=scope.node.change(direction=-scope.option("direction", 1))), dy)
 
 
@@ -187,7 +187,10 @@ def _undo_scores(scope: Scope, dy: Array, y: Array, q: Array, k: Array) -> list[
 
 
 def _count_scores(sizes: Sizes) -> Costs:
-    """Products of queries and keys; additive scores are a sum and its tanh before the product with va."""
+    """Count the products of queries and keys, or the sums of additive scores.
+
+    Additive scores are a sum and its tanh before the product with va.
+    """
     (q, k), scores = sizes.shapes, sizes.scores
     added = 2 * scores * q[-1] * (sizes.option("score") == "additive")
     read, own = math.prod(q) + sizes.read_keys(k), sizes.own("va")
@@ -241,7 +244,10 @@ def _mask(scope: Scope, x: Array, *pair: Array) -> Array:
 
 
 def _undo_mask(scope: Scope, dy: Array, y: Array, x: Array, *pair: Array) -> list[Array]:
-    """Gradients of scores, and of q and k where positions multiply them; those of tables of positions are added."""
+    """Gradients of scores, and of q and k where positions multiply them.
+
+    Gradients of tables of positions are added.
+    """
     rules: AttentionRules = scope.option("rules")
     dy = np.where(np.isneginf(y), 0, dy)
     if rules.relative == "t5" and not rules.is_cross:
@@ -261,7 +267,10 @@ def _undo_mask(scope: Scope, dy: Array, y: Array, x: Array, *pair: Array) -> lis
 
 
 def _count_mask(sizes: Sizes) -> Costs:
-    """What relative positions add; of disentangled ones, the products with their table are rows of their own."""
+    """Count what relative positions add to scores.
+
+    The products of disentangled ones with their table are rows of their own.
+    """
     rules: AttentionRules = sizes.option("rules")
     if rules.relative == "disentangled":
         yield from _count_distances(sizes, rules)
@@ -330,7 +339,10 @@ def _undo_softmax(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 
 
 def _count_softmax(sizes: Sizes) -> Costs:
-    """Maximum subtracted, exponential, sum and division of each score; a sink adds two to each row."""
+    """Count maximum, subtraction, exponential, sum and division of each score.
+
+    A sink adds two to each row.
+    """
     cost, sinks = sizes.elementwise(4), sizes.found("sinks")
     rows = 2 * math.prod(sizes.node.shape[:-1]) * len(sinks)
     shape = square(sizes, sizes.node.shape[-1]) if sizes.option("rules") else ()

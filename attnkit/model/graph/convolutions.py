@@ -1,4 +1,4 @@
-"""The nodes of convolutions, and of what the first one reads: the samples or the spectrogram of a sound."""
+"""The nodes of convolutions, and the samples or spectrograms that they read."""
 
 import math
 from typing import Any
@@ -20,7 +20,10 @@ VARIANCE = 1e-7  # added to the variance of the samples of a sound
 
 
 def _spectrogram(scope: Scope, sound: Array) -> Array:
-    """The spectrograms of sounds, cut or with silence to the length that a model reads: (B, T) -> (B, F, M)."""
+    """The spectrograms of sounds, cut or padded: (B, T) -> (B, F, M).
+
+    The padding is silence, to the length that a model reads.
+    """
     heard = scope.config.sound
     assert heard is not None and heard.spectrogram is not None
     each = [log_mel(pad_sound(one, heard.samples), heard.spectrogram)["output"] for one in sound]
@@ -40,7 +43,10 @@ def _count_spectrogram(sizes: Sizes) -> Costs:
 
 
 def _samples(scope: Scope, sound: Array) -> Array:
-    """Samples with mean 0 and variance 1 in each sound, or as they are: (B, T) -> (B, T)."""
+    """Samples, normalized in each sound or as they are: (B, T) -> (B, T).
+
+    Normalized samples have mean 0 and variance 1.
+    """
     return standardize(scope, sound, "layer", scope.option("eps")) if scope.option("standardizes") else sound
 
 
@@ -49,7 +55,7 @@ def _undo_samples(scope: Scope, dy: Array, y: Array, sound: Array) -> list[Array
 
 
 def _convolve(scope: Scope, x: Array) -> Array:
-    """The windows of frames times a kernel: (B, F, C), or samples (B, T) -> (B, F', D)."""
+    """Windows of frames (B, F, C) or samples (B, T) times a kernel: (B, F', D)."""
     return scope.functions.convolve(as_frames(scope, x), _kernel_parameters(scope), scope.option("cut"))
 
 
@@ -72,14 +78,17 @@ def _count_convolution(sizes: Sizes) -> Costs:
 
 
 def as_frames(scope: Scope, x: Array) -> Array:
-    """What a convolution reads with an axis of channels, and with zeros in place of padding: (B, F, C)."""
+    """The input of a convolution with channels, zeros for padding: (B, F, C)."""
     real = scope.option("real")
     frames = x[..., None] if scope.option("cut").reads_samples else x
     return frames if real is None else scope.xp.where(real[..., None], frames, np.zeros((), frames.dtype))
 
 
 def _norm_channels(scope: Scope, x: Array) -> Array:
-    """Each channel over all frames to mean 0 and variance 1: (..., F, D) -> (..., F, D)."""
+    """Normalize each channel over all frames: (..., F, D) -> (..., F, D).
+
+    Its mean becomes 0 and its variance 1.
+    """
     if scope.option("skips"):
         return x
     rows = np.swapaxes(x, -1, -2)

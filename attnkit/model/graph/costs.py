@@ -1,4 +1,4 @@
-"""What the nodes of a graph cost, from their shapes, those of parameters, and the passes that a run consists of.
+"""The cost of the nodes of a graph, by their shapes and the passes of a run.
 
 A FLOP is an addition or a multiplication: a product of (M, K) and (K, N) is 2 M K N of them. Counted is what runs.
 Scores are those of every query and key, blocked ones among them, as long as they are computed as one matrix; where
@@ -23,7 +23,7 @@ Shapes = Mapping[str, Mapping[str, Shape]]
 
 
 class Cost(NamedTuple):
-    """What a row of a table costs: a node, and those that are computed in place of its result.
+    """A row of a table of costs: a node, and those in place of its result.
 
     name         in a trace; "" for the row of the node that is counted
     shape        of the result for one text, and of a single pass; () for that of its rows and columns
@@ -137,14 +137,17 @@ class Passes:
         return self.texts * ((first + first + growing - 1) * growing // 2 + (self.tokens - growing) * most)
 
     def cells(self, rules: AttentionRules, tokens: int, past: int, keys: int) -> int:
-        """Pairs of so many tokens of a text and its keys: all, or those of the tiles that are not skipped."""
+        """Count the pairs of a text's tokens and keys in the tiles that are not skipped.
+
+        Without tiles these are all pairs.
+        """
         if self.is_dense or not has_tiles(rules.heads, tokens, keys):
             return tokens * keys
         return tiled_pairs(tokens, past, keys, rules.window, rules.causal)
 
 
 def has_tiles(heads: int, tokens: int, keys: int) -> bool:
-    """Whether scores of a text are so many that they are computed in tiles."""
+    """Whether the scores of a text are computed in tiles."""
     from attnkit.model.attention import MANY
 
     return tokens > 1 and heads * tokens * keys >= MANY
@@ -258,5 +261,5 @@ def per_number(each: int) -> Callable[[Sizes], Costs]:
 
 
 def count_product(sizes: Sizes) -> Costs:
-    """The cost of a product with a weight, whose name and that of its bias are an option."""
+    """The cost of a product with a weight; options name it and its bias."""
     return [sizes.product(sizes.option("names"))]

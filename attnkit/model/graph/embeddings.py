@@ -80,7 +80,7 @@ def _undo_patches(scope: Scope, dy: Array, y: Array, image: Array) -> list[Array
 
 
 def _tokens(scope: Scope, patches: Array) -> Array:
-    """The patches with the class token and the registers in their places: (..., P, D) -> (..., T, D)."""
+    """Patches with class token and registers: (..., P, D) -> (..., T, D)."""
     xp, params = scope.xp, scope.core.params[scope.node.layer]
     if scope.option("by_column"):
         cut, image = scope.config.patches, scope.inputs.image

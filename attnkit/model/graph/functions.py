@@ -1,4 +1,6 @@
-"""What values of nodes call of the library whose arrays they compute with: NumPy here, JAX in backends/jax.
+"""Functions of an array library that values of nodes call, here those of NumPy.
+
+Those of JAX are in backends/jax.
 
 The formula of a value is written once, with the array module of its scope. A row here is what no array module has, or
 what each library computes in its own way: without copies in NumPy, without shapes that depend on numbers in JAX.
@@ -66,7 +68,10 @@ class Functions(NamedTuple):
 
 
 def multiply_columns(x: Array, weight: Array, convert: Callable[[Array], Array]) -> Array:
-    """x (..., D) by a weight (D, E), some columns at a time, which are converted: (..., E)."""
+    """Multiply x (..., D) by a weight (D, E), a few columns at a time: (..., E).
+
+    `convert` is applied to these columns.
+    """
     y = np.empty((*x.shape[:-1], weight.shape[1]), x.dtype)
     for start in range(0, weight.shape[1], COLUMNS):
         part = slice(start, start + COLUMNS)
@@ -81,7 +86,10 @@ def convolve_frames(frames: Array, params: Mapping[str, Array], cut: Convolution
 
 
 def sum_chosen(expert: Expert, x: Array, gates: Array, chosen: Array, count: int) -> Array:
-    """The sum of the experts of each token, which compute the tokens that chose them: (..., D) -> (..., D)."""
+    """The sum of the experts of each token by their gates: (..., D) -> (..., D).
+
+    An expert computes only the tokens that chose it.
+    """
     y = np.zeros_like(x)
     for number in np.unique(chosen).tolist():
         *tokens, ranks = np.nonzero(chosen == number)

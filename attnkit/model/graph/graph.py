@@ -84,7 +84,7 @@ class CycleError(Exception):
 
 @dataclass
 class Graph:
-    """Nodes by site, in the order of computation, with the parameters and the inputs that they read.
+    """Nodes by site in the order of computation, with parameters and inputs.
 
     functions  of the library that computes
     """
@@ -118,7 +118,7 @@ class Graph:
 
     @property
     def roots(self) -> dict[str, Array]:
-        """The arrays that no node computes by site: token ids, the pixels of an image, or a sound.
+        """The arrays that no node computes by site: token ids, pixels, or a sound.
 
         What a node computes is none of them, unless it is given in another shape than the node makes it.
         """
@@ -200,7 +200,9 @@ class Graph:
         precision: str = "float64",
         hook: Hook = no_hook,
     ) -> GraphGradients:
-        """The gradients of all sites and parameters that some sites depend on, from the gradients of those sites.
+        """Gradients of the sites and parameters that some sites depend on.
+
+        They are computed from the gradients of those sites.
 
         known, memo  as of `evaluate`: known sites have gradients, but what they are computed from has none
         hook         receives the gradient of any site, and may replace it

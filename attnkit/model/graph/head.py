@@ -18,7 +18,7 @@ def _pool(scope: Scope, x: Array) -> Array:
 
 
 def _places(scope: Scope, x: Array) -> tuple[Array, int]:
-    """Which tokens of x (..., T, D) are real, and the number of those before the patches."""
+    """The real tokens of x (..., T, D), and the number of those before patches."""
     real, cut = scope.option("real"), scope.config.patches
     return np.ones(x.shape[:-1], bool) if real is None else real, cut.before if cut else 0
 
@@ -129,7 +129,10 @@ KINDS = {
 
 
 def vector_places(config: Config, inputs: Inputs, which: str, batch: int) -> Array:
-    """The token of each text whose state is its vector, by a value of `vector_pooling`: (B,)."""
+    """The token of each text whose state is its vector: (B,).
+
+    which  a value of `vector_pooling`
+    """
     if which not in ("end", "largest") or inputs.ids is None:
         return np.full(batch, -1 if which == "last" else 0)
     return find_marked_tokens(inputs.ids, inputs.mask, config.special.eos[0] if which == "end" else None)

@@ -1,4 +1,6 @@
-"""The graph of a whole model: its nodes from token ids, pixels or sounds to logits, in the order of its plan.
+"""The graph of a whole model: from token ids, pixels or sounds to logits.
+
+Its nodes are in the order of its plan.
 
 The names of sites are those of traces, and some that traces lack: `embed.words`, `embed.types`, `positions.rows`,
 `q_projected`, `k_projected`, `v_projected`, `joined`, `embed.patches`, `q_latent_projected`, `kv_latent_projected`,

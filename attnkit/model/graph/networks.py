@@ -48,7 +48,7 @@ def _count_gates(sizes: Sizes) -> Costs:
 
 
 def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
-    """The sum of the chosen experts of each token by their gates: (B, T, D) -> (B, T, D)."""
+    """The sum of the experts of each token by their gates: (B, T, D) -> (B, T, D)."""
     layer, instead = scope.node.layer, scope.option("instead", {})
     experts = transformer.layer_experts(scope.core, layer)
 
@@ -62,7 +62,7 @@ def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
 
 
 def _undo_experts(scope: Scope, dy: Array, y: Array, x: Array, gates: Array, chosen: Array) -> list[Array | None]:
-    """Gradients of the tokens and of the gates; those of the experts that were chosen are added."""
+    """Gradients of tokens and gates; those of the chosen experts are added."""
     layer = scope.node.layer
     experts, dx, dgates = transformer.layer_experts(scope.core, layer), np.zeros_like(x), np.zeros_like(gates)
     options = {"activation": scope.option("activation"), "limit": scope.option("limit")}

@@ -92,7 +92,7 @@ class Inputs:
         return any(one is not None for one in given)
 
     def heard_shape(self, sound: SoundConfig) -> tuple[int, ...]:
-        """The shape of the spectrograms (B, F, M) or samples (B, T) that the first convolution reads."""
+        """The shape of the spectrograms (B, F, M) or samples (B, T) that a model reads."""
         return self.made_shape(sound) if self.features is None else tuple(self.features.shape)
 
     def made_shape(self, sound: SoundConfig) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def no_nodes(*given: Any) -> Any:
 
 
 class Scope(NamedTuple):
-    """What the value of a node, or its pullback, is computed with beside the arrays that it reads.
+    """What a node computes with, beside the arrays that it reads.
 
     precision    the dtype to compute in; "" for that of the arrays and parameters
     within       (the model, with its parameters as they should be) -> what computes other nodes, as those of a loop
@@ -226,7 +226,7 @@ class Place(NamedTuple):
 
 
 def stack_sizes(core: Model, inputs: Inputs, stack: str) -> tuple[int, int]:
-    """The number of texts and tokens of a stack, of images and patches, or of sounds and states."""
+    """Count the texts and tokens of a stack, images and patches, or sounds and states."""
     ids, _ = inputs.of(stack, core.config)
     if (sound := core.config.sound) and stack == "encoder":
         batch, frames, *_ = inputs.heard_shape(sound)

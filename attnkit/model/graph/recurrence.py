@@ -53,7 +53,7 @@ class Carried(NamedTuple):
 
 
 def _loop(scope: Scope, *arrays: Array) -> Array:
-    """A state of every token (B, T, W), computed token by token by the nodes of a body.
+    """A state of every token, by the nodes of a body token by token: (B, T, W).
 
     The inputs are read token by token, but for those that the option `whole` names. The real tokens of a text are read
     in their order, or in reverse; what follows from padding is 0 if the option `blanks` says so.
@@ -68,7 +68,9 @@ def _loop(scope: Scope, *arrays: Array) -> Array:
 
 
 def _count_loop(sizes: Sizes) -> Costs:
-    """The products of a layer with its input and its state, and the projection of its state, by their parameters.
+    """Count the products of a recurrent layer by its parameters.
+
+    They are those with its input and its state, and the projection of its state.
 
     The loop of a cell is that of its state.
     """
@@ -96,7 +98,10 @@ def _count_loop(sizes: Sizes) -> Costs:
 
 
 def _undo_loop(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Array]:
-    """Gradients of what a loop reads; its tokens are computed again, and undone from the last to the first."""
+    """Gradients of what a loop reads, from the last token to the first.
+
+    The tokens are computed again before.
+    """
     given, directions = dict(zip(scope.node.inputs, arrays, strict=True)), scope.option("directions")
     core, found = _convert_body(scope), {name: np.zeros_like(array) for name, array in given.items()}
     for direction, half in zip(directions, np.split(_blank(scope, dy), len(directions), axis=-1), strict=True):
@@ -112,7 +117,7 @@ def _undo_loop(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Array]
 def _undo_tokens(
     scope: Scope, dy: Array, tape: Sequence[tuple[int, Arrays]], undo: UndoNodes, found: dict[str, Array]
 ) -> None:
-    """Add the gradients of what the tokens of one direction of a loop read, and of its parameters."""
+    """Add the gradients of one direction of a loop: its reads and its parameters."""
     whole, real, carried = scope.option("whole"), scope.option("real"), scope.option("carried")
     later = {one.read: np.zeros_like(tape[0][1][one.read]) for one in carried}
     for t, values in reversed(tape):
@@ -132,7 +137,7 @@ def _undo_tokens(
 
 
 def _convert_body(scope: Scope) -> Model:
-    """The model with the parameters of the body of a loop in the precision of the computation."""
+    """The model with the parameters of a loop's body in the precision of the run."""
     layers = {node.layer: scope.core.params.get(node.layer, {}) for node in scope.option("body")}
     params = {layer: {name: scope.convert(one) for name, one in held.items()} for layer, held in layers.items()}
     return scope.core._replace(params=params)
@@ -144,7 +149,10 @@ def _beside(scope: Scope, halves: Sequence[Array]) -> Array:
 
 
 def _run_texts(scope: Scope, given: Arrays, body: Sequence[Node], apply: Apply, direction: int) -> Array:
-    """One direction of a loop: all texts at once, or by a slip each from the last state of the one before."""
+    """One direction of a loop, for all texts at once.
+
+    By a slip each text begins with the last state of the one before.
+    """
     texts = len(next(iter(given.values())))
     first = {one.read: _first_state(scope, given, one, body) for one in scope.option("carried")}
     if not scope.option("continues"):
@@ -213,7 +221,10 @@ def _blank(scope: Scope, x: Array, texts: slice = slice(None)) -> Array:
 
 
 def _previous(scope: Scope, x: Array, *first: Array) -> Array:
-    """What each token reads of the real token before it: (B, T, W), and (B, W) for the first -> (B, T, W)."""
+    """The row of the real token before each token: (B, T, W) -> (B, T, W).
+
+    Before the first token it is the first state (B, W), or 0 without one.
+    """
     halves, directions = [], scope.option("directions")
     for direction, half in zip(directions, np.split(x, len(directions), axis=-1), strict=True):
         step, is_real = _step(scope, direction), _real(scope, x, direction)
@@ -227,7 +238,10 @@ def _previous(scope: Scope, x: Array, *first: Array) -> Array:
 
 
 def _rows_before(is_real: Array) -> Array:
-    """The number of the last real token before each, from 1; 0: there is none: (B, T) -> (B, T)."""
+    """The number of the last real token before each, from 1: (B, T) -> (B, T).
+
+    0 means that there is none.
+    """
     after = np.where(is_real, np.arange(1, is_real.shape[1] + 1), 0)
     before: Array = np.maximum.accumulate(np.pad(after, ((0, 0), (1, 0)))[:, :-1], axis=1)
     return before
@@ -252,7 +266,10 @@ def _real(scope: Scope, x: Array, direction: int) -> Array:
 
 
 def _last(scope: Scope, x: Array) -> Array:
-    """The state after the last token of each text, of a reverse direction after the first: (B, T, W) -> (B, W)."""
+    """The state after the last token of each text: (B, T, W) -> (B, W).
+
+    Of a reverse direction it is the one after the first token.
+    """
     directions = scope.option("directions")
     halves = zip(directions, np.split(x, len(directions), axis=-1), strict=True)
     places = ((half, _last_places(_real(scope, x, direction), _step(scope, direction))) for direction, half in halves)
@@ -281,7 +298,7 @@ def _at(x: Array, places: Array) -> Array:
 
 
 def _gate(scope: Scope, x: Array, before: Array, *reset: Array) -> Array:
-    """A gate of every token, from its input and the state before it: (B, T, D), (B, T, P) -> (B, T, H).
+    """A gate from its input and the state before: (B, T, D), (B, T, P) -> (B, T, H).
 
     reset  a gate by which the candidate of a GRU multiplies that state, or its product, as the option `reset` says
     """
@@ -334,7 +351,10 @@ def _undo_gate(scope: Scope, dy: Array, y: Array, x: Array, before: Array, *rese
 
 
 def _undo_product(scope: Scope, dy: Array, x: Array, weight: str, bias: str) -> Array:
-    """The gradient of x from that of its product with the rows of a gate in a weight; those of the rows are added."""
+    """The gradient of x from that of its product with the rows of a gate.
+
+    The gradients of these rows of the weight are added.
+    """
     has_bias, gradients = scope.has(bias), dict[str, Array]()
     own = linear_backward(dy, x, _block(scope, weight).T, _block(scope, bias) if has_bias else None)
     for name, part in ((weight, own.weight), (bias, own.bias)):
@@ -399,7 +419,10 @@ def _align(scope: Scope, q: Array, k: Array) -> Array:
 
 
 def _count_alignment(sizes: Sizes) -> Costs:
-    """What attention to the memory multiplies: the keys, the query, their scores, and the values by the weights."""
+    """Count the products of attention to the memory.
+
+    They are those of the keys, the query, their scores, and the values.
+    """
     config, layer = as_recurrent(sizes.model.config), sizes.node.layer
     model, passes = sizes.model, sizes.passes
     decoding, shapes = config.decoding, model.shapes.get(layer, {})
@@ -444,7 +467,10 @@ def _undo_align(scope: Scope, dy: Array, y: Array, q: Array, k: Array) -> list[A
 
 
 def _concat(scope: Scope, *arrays: Array) -> Array:
-    """The arrays beside one another; by a slip with zeros in place of some, or in another order."""
+    """Concatenate arrays along their last axis.
+
+    By a slip some are zeros, or their order is another.
+    """
     parts = [np.zeros_like(one) if at in scope.option("zeros", ()) else one for at, one in enumerate(arrays)]
     return np.concatenate([parts[at] for at in scope.option("order", range(len(parts)))], axis=-1)
 
@@ -541,7 +567,7 @@ class Recurrence(NamedTuple):
         return [hidden, *[Carried(f"{layer}.previous_cell", f"{layer}.cell", firsts[1])] * has_cell]
 
     def body(self, number: int, x: str) -> list[Node]:
-        """The nodes that compute the states of a layer after a token from its input and the states before."""
+        """The nodes of a layer's states after a token: from its input and states before."""
         layer, kind, shape = f"{self.stack}.{number}.rnn", CELLS[self.cell], self.shape(number)
         before, state = f"{layer}.previous", f"{layer}.state"
         common = {"directions": self.shared["directions"], "cell": self.cell}
@@ -597,7 +623,10 @@ class Recurrence(NamedTuple):
 
 
 def build_recurrence(place: Place) -> Built:
-    """The nodes of a recurrent layer, or of all layers of a decoder that attends inside its recurrence."""
+    """The nodes of a recurrent layer, or of all layers of an attentive decoder.
+
+    An attentive decoder attends inside its recurrence.
+    """
     config, (stack, number, _) = as_recurrent(place.core.config), parse_layer_name(place.step.layer)
     mask = place.inputs.of(stack, config)[1]
     owner = Recurrence(place, config, stack, None if mask is None or mask.all() else mask.astype(bool))
@@ -605,7 +634,10 @@ def build_recurrence(place: Place) -> Built:
 
 
 def in_order(nodes: Sequence[Node]) -> Built:
-    """Nodes in the order of computation: each after those that it reads, else as they are."""
+    """Sort nodes so that each follows those that it reads.
+
+    The order stays as it is otherwise.
+    """
     waiting, found = {node.site: node for node in nodes}, set[str]()
 
     def visit(node: Node) -> Built:
@@ -645,7 +677,7 @@ CROSS, READOUT = "decoder.cross", "decoder.readout"
 
 
 def _build_attentive(owner: Recurrence) -> Built:
-    """The nodes of a decoder whose input of a token depends on what attention found before.
+    """The nodes of a decoder whose input depends on what attention found before.
 
     The states of its first layer are loops over the nodes of all layers, of attention, and of the readout that is fed.
     """
@@ -688,7 +720,10 @@ def _build_attentive(owner: Recurrence) -> Built:
 
 
 def build_attend(place: Place) -> Built:
-    """The nodes of attention to the memory, of a decoder whose layers run over all tokens before it."""
+    """The nodes of attention to the memory after all recurrent layers have run.
+
+    This is attention of a decoder whose layers run over all tokens before it.
+    """
     layer, memory = place.step.layer, stack_sizes(place.core, place.inputs, "encoder")[1]
     for letter, read, tokens, width in (
         ("q", place.x, place.tokens, _width_of(place, "decoder")),
