@@ -655,7 +655,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
 def open_tokenizer(place: "str | TokenizerFolder", side: str = "source") -> "Tokenizer":
     """Load the tokenizer of a folder, by its files and its family.
 
-    The family is the one that config.json names, if there is one.
+    config.json names the family, if the folder contains one.
 
     side  "source" or "target" of a translation: which text `encode` and `decode` are for
 

@@ -173,7 +173,7 @@ def computed_tensors(item: Item, result: Result) -> dict[str, Tensor]:
 def trace_model(function: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]) -> dict[str, Tensor]:
     """The trace of a whole model, in a run of its own.
 
-    The run is another one because a traced run may differ in the last bits.
+    A traced run may differ in the last bits, so the result comes from another run.
     """
     if name not in ("encode", "decode") or values["model_"] is None:
         return {}

@@ -560,9 +560,9 @@ def measured_record(record: Record, checkpoint: "Checkpoint", run: counting.Work
 
 
 def paper_record(model: ModelShapes, lengths: Sequence[int], window: int, kernel: int, measure: bool) -> Record:
-    """Table 1 of the paper for some lengths: x (tokens, layer, quantity) and sizes.
+    """Build Table 1 of the paper for some lengths: x (tokens, layer, quantity), sizes.
 
-    If measured, it has seconds (tokens, layer) too.
+    With `measure` the record contains seconds (tokens, layer), too.
     """
     from attnkit.interpret import roofline
 

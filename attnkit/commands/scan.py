@@ -317,7 +317,7 @@ def join_states(
 ) -> dict[str, model.State]:
     """The last states of recurrent layers: old rows of a sweep, then new ones.
 
-    Those of new rows are those of the base.
+    New rows repeat the last states of the base.
 
     A patch changes what a layer hands on, and none of the states within it.
     """

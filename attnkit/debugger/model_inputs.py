@@ -220,7 +220,7 @@ def _read_heard(
 def _read_features(core: model.Model, mine: Dump, sound: SoundInput | None) -> Array | None:
     """The spectrograms (B, F, M) or samples (B, T) of the dump, or None.
 
-    It is None for those that a given sound makes.
+    None if the features are computed from a given sound.
     """
     name, heard = find_features(mine), core.config.sound
     assert heard is not None
@@ -259,7 +259,7 @@ def frames_first(features: Array, sound: SoundConfig) -> Array:
 def _read_heard_mask(core: model.Model, mine: Dump, features: Array | None) -> Array | None:
     """The mask of states (B, T) that are made of samples, True = no padding.
 
-    The padding of samples is at their end.
+    Samples are padded at their end.
     """
     sound = core.config.sound
     if features is None or sound is None:

@@ -156,7 +156,7 @@ class _Finder:
     def _describe_recurrent(self, layers: Sequence[str]) -> Module:
         """A torch.nn.RNN, GRU or LSTM of some layers.
 
-        It returns its last states beside those of all tokens.
+        The module returns its last states beside the states of all tokens.
 
         The layers and directions of states (L, B, H) are one axis. Of a module that is called for each token, the last
         states are those of the token.
@@ -250,7 +250,7 @@ class _Finder:
     def _add_activations(self, modules: Modules, entry: ModuleParameter, call: int) -> None:
         """Add the modules that apply the activation of a module beside them.
 
-        Each convolution beside an activation is a further call of it.
+        Each convolution beside an activation is a further call of that module.
         """
         stage = self.stages[entry.held.site]
         activation = stage if stage.kind == "pooler" else self._next_stage(stage)

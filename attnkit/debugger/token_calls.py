@@ -73,7 +73,7 @@ def _pad_packed(entries: Mapping[str, DumpEntry]) -> dict[str, DumpEntry]:
 def _packed_sizes(entries: Mapping[str, DumpEntry], name: str) -> tuple[Array, Array] | None:
     """The sizes of packed batches (T,), and the place of each text (B,), or None.
 
-    A size counts the texts that have the token. It is None if nothing is packed.
+    A size is the number of texts that have the token. None if nothing is packed.
     """
     data, sizes, order = (entries.get(name + part) for part in (DATA, SIZES, ORDER))
     if data is None or sizes is None or (len(data.shape), len(sizes.shape)) != (2, 1):

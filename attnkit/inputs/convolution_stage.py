@@ -118,7 +118,7 @@ def find_convolution(
 def compute_convolution(record: Record, stage: ConvolutionStage, keep: Collection[str] = ()) -> dict[str, Array]:
     """The result x of a convolution and the arrays before it, channels last.
 
-    Of padded and windows it has those in keep.
+    `padded` and `windows` are included only if `keep` names them.
     """
     weight, bias = stage.weights["w"], stage.weights.get("b")
     x = stage.channels_last(record["x"])

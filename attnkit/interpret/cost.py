@@ -108,7 +108,7 @@ def source_tokens(config: Config, tokens: int) -> int:
 def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> Iterator[Passes]:
     """Yield the passes after a prompt: all steps together, or one by one.
 
-    They are counted one by one where rotations change with the length.
+    Steps are counted one by one if rotations change with the length.
     """
     from attnkit.model.kernels.incremental_decoder import keeps_cache  # a single pass does not need it
 
@@ -209,7 +209,7 @@ def as_core(model: ModelShapes) -> Model:
 def make_inputs(model: ModelShapes, passes: Passes) -> Inputs:
     """The inputs of passes in the right shapes, without memory.
 
-    They are ids, and the frames of a sound that the states need.
+    Inputs are ids, and with a sound the frames that its states need.
     """
     ids, sound = hold(passes.texts, passes.tokens), model.config.sound
     source = passes.source or passes.tokens
@@ -341,9 +341,9 @@ def add_costs(first: Cost, second: Cost) -> Cost:
 
 
 def with_shape(row: Cost, first: Shape, passes: Passes) -> Cost:
-    """A row with its shape: that which it states, that of heads, or that of a text.
+    """A row with its own shape, the shape of heads, or the shape of one text.
 
-    Heads are (H, T, K); a text has its rows of one pass.
+    Heads are (H, T, K); one text counts its rows in one pass.
 
     first  the shape of its first node
     """

@@ -1,6 +1,6 @@
 """The cost of each stage of a pipeline, by the shapes of its call.
 
-Those are the shapes of what it read, of its weights and of its result.
+A call has the shapes of its inputs, its weights and its result.
 
 A stage is a few nodes of the kinds that models are made of, of the shapes of its call; a layer of a model is that
 layer's nodes.
@@ -124,7 +124,7 @@ def count_layer(call: StageCall, tool: str, x: Array, **options: Any) -> Iterato
 def count_whole(call: StageCall, *nodes: Node, parameters: Mapping[str, Array] | None = None) -> list[Cost]:
     """The row of nodes that are computed in place of each other.
 
-    Its shape is that of the result of the stage.
+    The row has the shape of the stage's result.
 
     parameters  of the layer ""
     """
@@ -244,7 +244,7 @@ def count_own_linear(
 def count_conv(call: StageCall) -> Iterable[Cost]:
     """Yield the product of windows with the kernel of a convolution.
 
-    It is (windows, C / groups K) with (C / groups K, E).
+    The factors are (windows, C / groups K) and (C / groups K, E).
     """
     x, y = call.before["x"], call.result["x"]
     stage = call.prepared
@@ -427,7 +427,7 @@ def score_nodes(prepared: PreparedAttention, heads: Mapping[str, Shape]) -> Iter
 def is_tiled(call: StageCall, options: AttentionOptions, q: Shape, keys: int) -> bool:
     """Whether the scores of queries of a shape are computed in tiles.
 
-    A summary is made of tiles of any number.
+    A summary is computed in tiles, however many there are.
     """
     is_dot = options.score in ("dot", "scaled-dot") and options.softmax_dtype is None
     is_summed = has_summary(call) and options.sinks is None
@@ -437,7 +437,7 @@ def is_tiled(call: StageCall, options: AttentionOptions, q: Shape, keys: int) ->
 def count_pairs(call: StageCall, options: AttentionOptions, q: Shape, keys: int) -> int:
     """Count the scores of one head of all texts that are computed.
 
-    These are all, or those of the tiles that are not skipped.
+    Tiles that are skipped do not count.
 
     q  the shape of the queries, (B, H, T, K)
     """

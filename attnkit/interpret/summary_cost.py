@@ -46,7 +46,7 @@ def count_cells(block: QueryTile, keys: slice) -> int:
 def is_beside(block: QueryTile, keys: slice) -> bool:
     """Whether the queries of a tile are all before its keys, or all after.
 
-    Distances are a product with steps then.
+    Then distances are a product with steps.
     """
     position: Array = block.position - keys.start
     return bool(position.min() >= keys.stop - keys.start - 1 or position.max() <= 0)
@@ -55,7 +55,7 @@ def is_beside(block: QueryTile, keys: slice) -> bool:
 def count_received(inputs: TiledInputs) -> int:
     """Count the scores that are computed again for what each key receives.
 
-    They are those of tiles of keys, with all their queries.
+    Each tile of keys is computed with all its queries.
     """
     step, total, count = BLOCKS[0], 0, inputs.q.shape[2]
     for batch, _, keys in split_tasks(inputs, inputs.k.shape[2], BLOCKS[1]):

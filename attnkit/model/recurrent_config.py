@@ -110,7 +110,7 @@ class RecurrentConfig(Config):
     def head_states(self, stack: str) -> dict[str, str]:
         """The sites of the states of a stack that are as wide as its head reads.
 
-        The last of them is what the head reads.
+        The last site is the state that the head reads.
 
         >>> decoder = RecurrentStack(2, 1, 4, 1, 4, vocab=9, embedding=4, widths=(6, 4))
         >>> RecurrentConfig("lstm", 4, decoder=decoder).head_states("decoder")

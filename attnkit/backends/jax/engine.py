@@ -160,7 +160,7 @@ class JaxEngine:
     def differentiates(self, steps: Sequence[Step]) -> bool:
         """Whether the engine computes the gradients of steps itself.
 
-        It leaves those of a recurrent decoder with attention to NumPy.
+        NumPy computes the gradients of a recurrent decoder with attention.
         """
         return all(step.op != "rnn" or parse_layer_name(step.layer)[1] is not None for step in steps)
 

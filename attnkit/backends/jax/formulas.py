@@ -174,7 +174,7 @@ def relative_scores(q: JaxArray, k: JaxArray, relative: RelativePositions) -> Ja
 def pool(kind: str, x: JaxArray, real: JaxArray, before: int) -> JaxArray:
     """Pool the tokens of each text into one vector: (..., T, D) -> (..., P).
 
-    The kinds are those of HEAD_POOLINGS in model/pooling.py.
+    HEAD_POOLINGS in model/pooling.py lists the kinds.
     """
     if kind in ("first", "patches"):
         parts = [x[..., 0, :], *[x[..., before:, :].mean(axis=-2)] * (kind == "patches")]

@@ -35,7 +35,7 @@ LEAST = 16  # tokens that a text is padded to at least
 class Prepared(NamedTuple):
     """The inputs of a program, padded to its shapes.
 
-    Those of convolutions are not padded, because their windows would read the padding.
+    Inputs of convolutions are not padded, because their windows would read the padding.
 
     x       padded ids (..., T), hidden states (..., T, D), an image or a sound
     arrays  what `Pass.inputs` holds

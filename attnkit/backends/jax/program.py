@@ -180,7 +180,7 @@ def attend_by_score(run: Pass, layer: str, attention: AttentionRules, x: JaxArra
 def without(see: See, layer: str, letters: str) -> See:
     """A function that sees all intermediates but queries, keys and values.
 
-    A cache adds to those.
+    A cache adds to these three.
     """
     hidden = {f"{layer}.{letter}" for letter in letters}
     return see if see is see_nothing else lambda name, x: x if name in hidden else see(name, x)

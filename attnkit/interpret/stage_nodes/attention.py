@@ -98,7 +98,7 @@ def read_attended(graph: StageGraph, call: StageCall, inputs: AttentionInputs, n
 def read_scores(graph: StageGraph, call: StageCall, prepared: PreparedAttention, name: str) -> str:
     """The site of a mask of floats or of a bias, or "" if attention adds neither.
 
-    It may come from an option or from the record.
+    An option or the record may name either.
     """
     inputs, heads = prepared.inputs, prepared.options.heads if name == "bias" else 0
     operand: Record | None = getattr(inputs, name)

@@ -46,7 +46,7 @@ KERNEL_AXES = ("filter", "channel", "row", "column")
 def layer_nodes(call: StageCall, operands: LayerOperands, x: str, graph: StageGraph) -> StageGraph:
     """A layer of a model as one node, which reads the site x.
 
-    It also reads the states of --memory, or of the layers below.
+    The node also reads the states of --memory, or of the layers below.
     """
     memory, before, sites = call.values.get("memory"), call.before, dict[str, str]()
     if memory is not None:
@@ -217,7 +217,7 @@ def is_step_of(site: str, layer: str) -> bool:
 def stack_experts(params: ModelGradients, weights: Mapping[str, Array]) -> dict[str, Array]:
     """The gradients of the experts of a file, stacked as their weights are.
 
-    They are 0 for an expert that no token chose.
+    An expert that no token chose has zeros.
     """
     stacked = dict(params.get("stage.ffn", {}))
     for layer, parts in params.items():

@@ -38,7 +38,7 @@ class ArrayOrigin(NamedTuple):
 class StageReverse(NamedTuple):
     """Gradients of inputs, of parameters by layer, and of intermediates of a stage.
 
-    They are in the order from the last to the first.
+    The order is from the last to the first.
     """
 
     origins: dict[str, Array]
@@ -137,7 +137,7 @@ class StageGraph:
     def _take_gradients(self, outer: dict[str, Array]) -> dict[str, Array]:
         """Take the gradients of tensors that the graph computes, by their sites.
 
-        Those of constants are dropped.
+        Gradients of constants are dropped.
         """
         found: dict[str, Array] = {}
         for name in [*outer]:
@@ -150,7 +150,7 @@ class StageGraph:
     def _in_order(self, layer: str, parts: Mapping[str, Array]) -> dict[str, Array]:
         """Gradients of parameters in the order of the layer.
 
-        Those of a kernel of a model are in the order of the kernel.
+        Gradients from a kernel of a model keep the order of the kernel.
         """
         is_of_kernel = self.has_trace or any(node.kind == "layer" for node in self.nodes.values())
         return {name: parts[name] for name in (parts if is_of_kernel else self.core.params[layer]) if name in parts}

@@ -87,7 +87,7 @@ def as_frames(scope: Scope, x: Array) -> Array:
 def _norm_channels(scope: Scope, x: Array) -> Array:
     """Normalize each channel over all frames: (..., F, D) -> (..., F, D).
 
-    Its mean becomes 0 and its variance 1.
+    The mean becomes 0 and the variance 1.
     """
     if scope.option("skips"):
         return x

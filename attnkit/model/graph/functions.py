@@ -1,6 +1,6 @@
-"""Functions of an array library that values of nodes call, here those of NumPy.
+"""Functions of an array library that the values of nodes call.
 
-Those of JAX are in backends/jax.
+NUMPY is the row of NumPy; backends/jax has the row of JAX.
 
 The formula of a value is written once, with the array module of its scope. A row here is what no array module has, or
 what each library computes in its own way: without copies in NumPy, without shapes that depend on numbers in JAX.

@@ -202,7 +202,7 @@ class Graph:
     ) -> GraphGradients:
         """Gradients of the sites and parameters that some sites depend on.
 
-        They are computed from the gradients of those sites.
+        The gradients of those sites are given.
 
         known, memo  as of `evaluate`: known sites have gradients, but what they are computed from has none
         hook         receives the gradient of any site, and may replace it

@@ -70,7 +70,7 @@ def _loop(scope: Scope, *arrays: Array) -> Array:
 def _count_loop(sizes: Sizes) -> Costs:
     """Count the products of a recurrent layer by its parameters.
 
-    They are those with its input and its state, and the projection of its state.
+    The factors are its input and its state; a projection multiplies the state again.
 
     The loop of a cell is that of its state.
     """
@@ -100,7 +100,7 @@ def _count_loop(sizes: Sizes) -> Costs:
 def _undo_loop(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Array]:
     """Gradients of what a loop reads, from the last token to the first.
 
-    The tokens are computed again before.
+    The tokens are computed again first.
     """
     given, directions = dict(zip(scope.node.inputs, arrays, strict=True)), scope.option("directions")
     core, found = _convert_body(scope), {name: np.zeros_like(array) for name, array in given.items()}
@@ -223,7 +223,7 @@ def _blank(scope: Scope, x: Array, texts: slice = slice(None)) -> Array:
 def _previous(scope: Scope, x: Array, *first: Array) -> Array:
     """The row of the real token before each token: (B, T, W) -> (B, T, W).
 
-    Before the first token it is the first state (B, W), or 0 without one.
+    The first token reads the first state (B, W), or zeros.
     """
     halves, directions = [], scope.option("directions")
     for direction, half in zip(directions, np.split(x, len(directions), axis=-1), strict=True):
@@ -268,7 +268,7 @@ def _real(scope: Scope, x: Array, direction: int) -> Array:
 def _last(scope: Scope, x: Array) -> Array:
     """The state after the last token of each text: (B, T, W) -> (B, W).
 
-    Of a reverse direction it is the one after the first token.
+    A reverse direction ends at the first token.
     """
     directions = scope.option("directions")
     halves = zip(directions, np.split(x, len(directions), axis=-1), strict=True)
@@ -353,7 +353,7 @@ def _undo_gate(scope: Scope, dy: Array, y: Array, x: Array, before: Array, *rese
 def _undo_product(scope: Scope, dy: Array, x: Array, weight: str, bias: str) -> Array:
     """The gradient of x from that of its product with the rows of a gate.
 
-    The gradients of these rows of the weight are added.
+    The gradients of these rows are added to the scope.
     """
     has_bias, gradients = scope.has(bias), dict[str, Array]()
     own = linear_backward(dy, x, _block(scope, weight).T, _block(scope, bias) if has_bias else None)
@@ -421,7 +421,7 @@ def _align(scope: Scope, q: Array, k: Array) -> Array:
 def _count_alignment(sizes: Sizes) -> Costs:
     """Count the products of attention to the memory.
 
-    They are those of the keys, the query, their scores, and the values.
+    The keys, the query, their scores and the values each have a product.
     """
     config, layer = as_recurrent(sizes.model.config), sizes.node.layer
     model, passes = sizes.model, sizes.passes
@@ -722,7 +722,7 @@ def _build_attentive(owner: Recurrence) -> Built:
 def build_attend(place: Place) -> Built:
     """The nodes of attention to the memory after all recurrent layers have run.
 
-    This is attention of a decoder whose layers run over all tokens before it.
+    In such a decoder the layers run over all tokens before attention.
     """
     layer, memory = place.step.layer, stack_sizes(place.core, place.inputs, "encoder")[1]
     for letter, read, tokens, width in (
