@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from attnkit.cli.options import ENGINE
 from tests import process
 from tests.transcripts import FOLDER, LINKS, ROOT, cases, check, in_process, replay, stages
 
@@ -88,11 +89,11 @@ def tools():
 
 
 def flags(tool):
-    """Long flags of a tool, by every way to write them."""
+    """Long flags of a tool, by every way to write them; those of engines need JAX, and tests/backends runs them."""
     found, options = {}, printed(tool, "--help").partition("\nOptions:\n")[2]
     for short, long in re.findall(r"^  (?:(-\w), )?(--[\w-]+)", options, re.MULTILINE):
         found |= {long: long} | ({short: long} if short else {})
-    return found
+    return {spelling: long for spelling, long in found.items() if long.removeprefix("--") not in ENGINE}
 
 
 def used():
