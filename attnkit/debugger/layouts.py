@@ -394,25 +394,3 @@ def _describe_inner(inner: Array) -> str:
         if len(pairs) and (inner == np.concatenate([np.argsort(pairs), rest])).all():
             return f"columns in halves in each head{part} (interleaved in the reference)"
     return "columns of each head in another order"
-
-
-def describe_fused(mine: Sequence[Array], expected: Sequence[Array], heads: int) -> str:
-    """Describe how queries, keys and values were cut out of one tensor, or "".
-
-    mine, expected  q, k, v (..., H*K) each
-
-    >>> fused = np.arange(12.0)  # per head: q0 q1 k0 k1 v0 v1, twice
-    >>> right = [fused.reshape(2, 3, 2)[:, at].ravel() for at in range(3)]
-    >>> describe_fused(np.split(fused, 3), right, 2)
-    'q, k and v are cut flat, and stored per head'
-    """
-    order = find_permutation(np.concatenate(mine, axis=-1), np.concatenate(expected, axis=-1))
-    if order is None:
-        return ""
-    count = len(order)
-    by_head = np.arange(count).reshape(heads, len(mine), -1).swapaxes(0, 1).ravel()
-    if (order == by_head).all():
-        return "q, k and v are cut flat, and stored per head"
-    if (order == np.argsort(by_head)).all():
-        return "q, k and v are cut per head, and stored flat"
-    return ""

@@ -221,10 +221,10 @@ def slip_alignment(graph: Graph, stage: Node) -> Iterator[Change]:
         if graph.nodes[memory].shape[-1] == graph.nodes[query].shape[-1]:
             words = "the weight of the score is missing (dot instead of general)"
             yield words, stage._replace(inputs=(query, memory))
-    yield from slip_query(graph, stage)
+    yield from slip_query(stage)
 
 
-def slip_query(graph: Graph, stage: Node) -> Iterator[Change]:
+def slip_query(stage: Node) -> Iterator[Change]:
     """The state that attention asks with: before the token, or after it."""
     layer, _, which = stage.inputs[0].rpartition(".")
     if stage.layer == "decoder.cross" and which in ASKED and layer.endswith(".rnn"):

@@ -82,7 +82,7 @@ def find_slips(graph: Graph, cone: Sequence[Node], dtype: str, named: Collection
         changes = [*SLIPS.get(stage.kind, _no_changes)(graph, stage)]
         changes += block_slips(graph, stage)
         if dtype in ("float32", "float64"):
-            changes += rounding_slips(graph, stage)
+            changes += rounding_slips(stage)
         for name, changed in changes:
             found.setdefault(name, {})[stage.site] = changed
     published = [number.slip(value) for number in find_numbers(graph, cone) for value in number.published]
@@ -239,7 +239,7 @@ def join_slips(graph: Graph, one: Slip, other: Slip) -> Slip:
     return Slip(f"{one.name} and {other.name}", stages)
 
 
-def rounding_slips(graph: Graph, stage: Node) -> Iterator[Change]:
+def rounding_slips(stage: Node) -> Iterator[Change]:
     for form in ROUNDINGS:
         yield f"{stage.site} is rounded to {form}", stage.change(rounds=form)
         yield f"the inputs of {stage.site} are rounded to {form}", stage.change(rounds_inputs=form)
@@ -692,7 +692,7 @@ def slip_linear(graph: Graph, stage: Node) -> Iterator[Change]:
         for cut, words in CUT.items():
             yield words, stage._replace(kind="cut gate").change(cut=cut, place=int(weight == "w3"))
     yield from _skip_norm(graph, stage)
-    yield from recurrent_slips.slip_query(graph, stage)
+    yield from recurrent_slips.slip_query(stage)
     for instead in ("wq", "wk", "wv") if weight in ("wq", "wk", "wv") else ():
         if instead != weight and params[instead].shape == params[weight].shape:
             exchanged = stage.change(names=(instead, f"b{instead[1:]}"))
@@ -1115,7 +1115,7 @@ def slip_join(graph: Graph, stage: Node) -> Iterator[Change]:
 
 def slip_activate(graph: Graph, stage: Node) -> Iterator[Change]:
     yield from _slip_activation(stage)
-    if stage.options["is_gated"]:
+    if stage.options.get("is_gated"):
         other = stage.site.replace(".activated", ".linear")
         yield "gate and up are exchanged", stage._replace(inputs=(other,))
         for cut, words in CUT.items():

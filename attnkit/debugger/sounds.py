@@ -47,7 +47,7 @@ WINDOWS: dict[str, Callable[[int], Array]] = {
     "Hamming": lambda size: 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(size) / size),
     "none": np.ones,
 }
-# logarithm of a band -> its function, and the unit of the range that is kept
+# logarithm of a band -> its function
 LOGARITHMS: dict[str, Callable[[Array], Array]] = {
     "log10": np.log10,
     "ln": np.log,

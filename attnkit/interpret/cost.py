@@ -301,25 +301,6 @@ def count_head(model: ModelShapes, passes: Passes) -> list[Cost]:
     return count_nodes([node for node in nodes if node.site in needed], model, passes)
 
 
-def count_linear(
-    model: ModelShapes,
-    layer: str,
-    row: str,
-    passes: Passes,
-    rows: int,
-    names: tuple[str, str] = ("w", "b"),
-    after: int = 0,
-) -> list[Cost]:
-    """The row of a linear layer of all parameters.
-
-    rows  that it multiplies, of all texts and passes
-    after elementwise FLOPs of each number of its result, beside the bias
-    """
-    shape = (rows, model.shapes[layer][names[0]][-1])
-    [one] = count_nodes([Node(row, "linear", ("x",), shape, layer, {"names": names})], model, passes)
-    return [one._replace(elementwise=one.elementwise + after * one.written, parameters=model.own_size(layer))]
-
-
 def sum_stages(stages: Iterable[Cost]) -> list[Cost]:
     """Add up stages of one name, in the order of their first.
 

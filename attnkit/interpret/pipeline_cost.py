@@ -22,7 +22,6 @@ from attnkit.inputs.attention_inputs import PreparedAttention
 from attnkit.inputs.output_matrix import find_output_matrix
 from attnkit.interpret.cost import (
     count_head,
-    count_linear,
     count_model,
     count_nodes,
     count_step,
@@ -238,7 +237,8 @@ def count_own_linear(
     rows  that it multiplies; 0: those of all tokens
     """
     model = weights_of({"": {name: own[name] for name in names if name in own}})
-    return count_linear(model, "", row, passes, rows or passes.rows, names)
+    shape = (rows or passes.rows, own[names[0]].shape[-1])
+    return count_nodes([Node(row, "linear", ("x",), shape, options={"names": names})], model, passes)
 
 
 def count_conv(call: StageCall) -> Iterable[Cost]:
@@ -478,7 +478,9 @@ def count_encode(call: StageCall) -> Iterable[Cost]:
     if has_head_alone and any(map(asked.wants, encoding.HEAD_STEPS)):
         yield from count_head(model, replace(passes, heads=passes.tokens))
     if encoded.pool == "pooler":
-        yield from count_linear(model, "pooler", "pooler", passes, passes.texts, after=1)
+        yield from count_nodes(
+            [Node("pooler", "pooler", ("x",), (passes.texts, config.width), "pooler")], model, passes
+        )
     if encoded.pool == "folder" and config.has_probe:
         yield from count_head(model, passes)
     for number, module in encoded.modules.modules.items():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnkit.debugger import layouts
-from attnkit.debugger.layouts import describe_fused, describe_order, find_permutation, site_axes, to_layout
+from attnkit.debugger.layouts import describe_order, find_permutation, site_axes, to_layout
 
 HEADS, SCORES = ("batch", "head", "query", "head_dim"), ("batch", "head", "query", "key")
 STATES, LOGITS = ("batch", "token", "model"), ("batch", "token", "vocab")
@@ -206,15 +206,6 @@ def test_no_permutation_is_found_where_there_is_none():
     assert find_permutation(x[:, :12], x) is None
     assert find_permutation(np.zeros((9, 24)), x) is None
     assert describe_order(np.random.default_rng(1).permutation(24), 4) == "columns in another order"
-
-
-def test_queries_keys_and_values_cut_flat_or_per_head():
-    fused = numbers(7, 4 * 3 * 5)
-    flat = np.split(fused, 3, axis=-1)
-    by_head = [fused.reshape(7, 4, 3, 5)[:, :, at].reshape(7, -1) for at in range(3)]
-    assert describe_fused(flat, by_head, 4) == "q, k and v are cut flat, and stored per head"
-    assert describe_fused(by_head, flat, 4) == "q, k and v are cut per head, and stored flat"
-    assert describe_fused(flat, [numbers(7, 20) for _ in range(3)], 4) == ""
 
 
 def test_axes_of_sites():

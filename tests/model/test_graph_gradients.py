@@ -8,12 +8,12 @@ import pytest
 
 from attnkit.errors import UsageError
 from attnkit.model import transformer
-from attnkit.model.backward.tied import cast_parameters
+from attnkit.model.backward.tied import cast_parameters, sum_tied
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.experts import ExpertConfig
-from attnkit.model.graph.graph import Graph
+from attnkit.model.graph.graph import Graph, GraphGradients
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs, Node
@@ -67,7 +67,8 @@ def run_graph(core, inputs, output, dy=None):
     graph, memo = model_graph(core, inputs), {}
     y = graph.evaluate(output, graph.roots, memo=memo)
     dy = np.random.default_rng(0).standard_normal(y.shape) if dy is None else dy
-    return graph, graph.backward({output: dy}, graph.roots, memo), memo
+    sites, params = graph.backward({output: dy}, graph.roots, memo)
+    return graph, GraphGradients(sites, sum_tied(params, core.params)), memo
 
 
 def compare(found, expected, layer=""):

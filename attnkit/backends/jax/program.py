@@ -67,13 +67,13 @@ class Nodes(NamedTuple):
 
     @classmethod
     def of_step(cls, run: Pass, step: Step, x: JaxArray) -> "Nodes":
-        inputs = shape_inputs(run, x)
+        inputs = shape_inputs(run)
         place = Place(run.core, inputs, step, "x", "memory", 1, x.shape[-2] if x.ndim > 1 else 1)
         return cls(run, inputs, {node.site: node for node in GROUPS[step.op].nodes(place)})
 
     @classmethod
     def of_head(cls, run: Pass, x: JaxArray, real: JaxArray | None) -> "Nodes":
-        inputs = replace(shape_inputs(run, x), mask=real, target_mask=real)
+        inputs = replace(shape_inputs(run), mask=real, target_mask=real)
         return cls(run, inputs, {node.site: node for node in build_head(run.core, inputs, "x")})
 
     def evaluate(self, site: str, known: dict[str, JaxArray]) -> JaxArray:
@@ -91,7 +91,7 @@ class Nodes(NamedTuple):
         return value.astype(arrays[0].dtype) if node.kind in WIDE else value
 
 
-def shape_inputs(run: Pass, x: JaxArray) -> Inputs:
+def shape_inputs(run: Pass) -> Inputs:
     """What builders read of a pass: segments, and the shape of an image or a sound."""
     tokens, cut, grid = np.broadcast_to(0, (1, 1)), run.config.patches, run.inputs.get("grid")
     image = None

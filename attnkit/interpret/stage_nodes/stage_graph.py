@@ -120,7 +120,7 @@ class StageGraph:
             return visit if is_kept or name in inner else None
 
         graph, known, memo = self.evaluate(kinds)
-        sites, params = graph.pull_back(found, known, memo, self.precision, hook)
+        sites, params = graph.backward(found, known, memo, self.precision, hook)
         outer |= {site: found[site] for site in inner if site not in visited}
         zeros = {site: np.zeros(one.shape, self.precision) for site, one in known.items() if is_float(one.dtype)}
         params = {layer: self._in_order(layer, parts) for layer, parts in params.items()}
@@ -228,15 +228,6 @@ def as_number(x: Array) -> Array:
     return x if is_float(x.dtype) else x.astype(working(x))
 
 
-def _concat(scope: Scope, *parts: Array) -> Array:
-    return np.concatenate(parts, axis=scope.option("axis", -1))
-
-
-def _undo_concat(scope: Scope, dy: Array, y: Array, *parts: Array) -> list[Array]:
-    axis = scope.option("axis", -1)
-    return np.split(dy, np.cumsum([part.shape[axis] for part in parts[:-1]]), axis=axis)
-
-
 def _parameter(scope: Scope) -> Array:
     value = scope.parameter(scope.option("name"))
     assert value is not None
@@ -249,10 +240,6 @@ def _undo_parameter(scope: Scope, dy: Array, y: Array) -> list[Array]:
 
 
 KINDS = {
-    "concat": Kind(
-        value=_concat,
-        pullback=_undo_concat,
-    ),
     "parameter": Kind(
         value=_parameter,
         pullback=_undo_parameter,

@@ -163,4 +163,4 @@ def build_convolution(place: Place) -> Built:
         norm = {"kind": "layer", "eps": 1e-5, "names": ("gamma", "beta")}
         yield Node(f"{layer}.normalized", kind, (convolved,), shape, layer, norm)
         convolved = f"{layer}.normalized"
-    yield Node(layer, "activate", (convolved,), shape, options={"activation": cut.activation, "is_gated": False})
+    yield Node(layer, "activate", (convolved,), shape, options={"activation": cut.activation})

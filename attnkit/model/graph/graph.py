@@ -14,7 +14,6 @@ import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.model.backward.tape import ModelGradients, Reverse
-from attnkit.model.backward.tied import sum_tied
 from attnkit.model.config import layer_steps
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, quiet, rounded
@@ -207,21 +206,8 @@ class Graph:
         known, memo  as of `evaluate`: known sites have gradients, but what they are computed from has none
         hook         receives the gradient of any site, and may replace it
 
-        Tied parameters share one gradient. UsageError where a gradient reaches a kind that has no derivative.
-        """
-        sites, params = self.pull_back(gradients, known, memo, precision, hook)
-        return GraphGradients(sites, sum_tied(params, self.core.params))
-
-    @quiet
-    def pull_back(
-        self,
-        gradients: Mapping[str, Array],
-        known: Mapping[str, Array],
-        memo: Mapping[str, Array],
-        precision: str = "float64",
-        hook: Hook = no_hook,
-    ) -> GraphGradients:
-        """The gradients of `backward`, with one for each of the names of a tied parameter.
+        A tied parameter has a gradient under each of its names. UsageError where a gradient reaches a kind that has no
+        derivative.
 
         The option `inner` of a node names intermediates that its kind computes inside, as a kernel does that fuses
         several nodes: other sites may read them, and their gradients reach its pullback through the hook of its scope.
@@ -260,7 +246,7 @@ class Graph:
 
         def undo_within(core: Model, nodes: Sequence[Node]) -> UndoNodes:
             inner = replace(self, core=core, nodes={node.site: node for node in nodes})
-            return lambda gradients, known, memo: inner.pull_back(gradients, known, memo, precision)
+            return lambda gradients, known, memo: inner.backward(gradients, known, memo, precision)
 
         parts = self.core, self.inputs, node, precision, within
         return Scope(*parts, undo_within=undo_within, functions=self.functions)

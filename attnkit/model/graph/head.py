@@ -157,7 +157,7 @@ def build_head(core: Model, inputs: Inputs, x: str) -> Built:
         x = "head.pooled"
     inner, outer = config.parameter_shape("head", "w")
     if config.transform:
-        activation = {"activation": config.head_activation or config.activation, "is_gated": False}
+        activation = {"activation": config.head_activation or config.activation}
         yield Node("head.hidden", "linear", (x,), (*rows, inner), "head.dense", {"names": ("w", "b")})
         yield Node("head.dense", "activate", ("head.hidden",), (*rows, inner), options=activation)
         x = "head.dense"

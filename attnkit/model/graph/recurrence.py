@@ -619,7 +619,7 @@ class Recurrence(NamedTuple):
             source = f"encoder.{number}.rnn.last_{one.site.rpartition('.')[2]}"
             layer, sums = one.first, f"{one.first}.hidden"
             yield Node(sums, "linear", (source,), (batch, width), layer, {"names": ("w1", "b1")})
-            yield Node(layer, "activate", (sums,), (batch, width), "", {"activation": "tanh", "is_gated": False})
+            yield Node(layer, "activate", (sums,), (batch, width), "", {"activation": "tanh"})
 
 
 def build_recurrence(place: Place) -> Built:
