@@ -1,6 +1,6 @@
 """Mixtures of experts, with the adjoint: a router chooses networks by token."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -162,9 +162,9 @@ def mix_experts(
     logits, routing = _route_rows(rows, x.shape[:-1], experts.router, config, hook, products)
     y = np.zeros(rows.shape, working(rows))
     options: Any = {"activation": activation, "limit": limit, "products": products, "keep": ()}
-    for number, tokens, ranks in _tokens_by_expert(routing):
+    for number, tokens, ranks in tokens_by_expert(routing.chosen):
         part = feed_forward(rows[tokens], experts.expert(number), **options)["output"]
-        y[tokens] += part * routing.gates[tokens, ranks][:, None]
+        y[tokens] += part * routing.gates[(*tokens, ranks)][:, None]
     if experts.shared is not None:
         part, gate = feed_forward(rows, experts.shared, **options)["output"], experts.router.get("shared_gate")
         y += part if gate is None else part * sigmoid(linear(rows, gate))
@@ -189,13 +189,17 @@ def _route_rows(
     return logits, Routing(see("chosen", routing.chosen), see("gates", routing.gates))
 
 
-def _tokens_by_expert(routing: Routing) -> list[tuple[int, Array, Array]]:
-    """For each chosen expert: its number, its tokens, and their ranks of it."""
-    found = []
-    for number in np.unique(routing.chosen).tolist():
-        tokens, ranks = np.nonzero(routing.chosen == number)
-        found.append((number, tokens, ranks))
-    return found
+def tokens_by_expert(chosen: Array) -> Iterator[tuple[int, tuple[Array, ...], Array]]:
+    """Yield the number of each chosen expert, its tokens, and their ranks of it.
+
+    chosen (..., k)
+
+    >>> [(number, tokens[0].tolist(), ranks.tolist()) for number, tokens, ranks in tokens_by_expert(np.array([[5, 2]]))]
+    [(2, [0], [1]), (5, [0], [0])]
+    """
+    for number in np.unique(chosen).tolist():
+        *tokens, ranks = np.nonzero(chosen == number)
+        yield number, tuple(tokens), ranks
 
 
 Gradients = dict[str, Array]
@@ -229,9 +233,9 @@ def mix_experts_vjp(
     rows, lead = cast(x.reshape(-1, x.shape[-1]), working(x)), x.shape[:-1]
     logits, routing = _route_rows(rows, lead, experts.router, config, hook, PLAIN)
     y, parts = np.zeros(rows.shape, rows.dtype), []
-    for number, tokens, ranks in _tokens_by_expert(routing):
+    for number, tokens, ranks in tokens_by_expert(routing.chosen):
         part, undo = feed_forward_vjp(rows[tokens], experts.expert(number), activation=activation, limit=limit)
-        y[tokens] += part * routing.gates[tokens, ranks][:, None]
+        y[tokens] += part * routing.gates[(*tokens, ranks)][:, None]
         parts.append((number, tokens, ranks, part, undo))
     shared, gate = None, None
     if experts.shared is not None:
@@ -246,8 +250,8 @@ def mix_experts_vjp(
         dy = apply_hook(hook, "output", grad_output).reshape(rows.shape)
         dx, dgates, of_experts = np.zeros_like(rows), np.zeros_like(routing.gates), dict[int, Gradients]()
         for number, tokens, ranks, part, undo in parts:
-            dgates[tokens, ranks] = (dy[tokens] * part).sum(axis=-1)
-            back, of_experts[number] = undo(dy[tokens] * routing.gates[tokens, ranks][:, None])
+            dgates[(*tokens, ranks)] = (dy[tokens] * part).sum(axis=-1)
+            back, of_experts[number] = undo(dy[tokens] * routing.gates[(*tokens, ranks)][:, None])
             dx[tokens] += back
         of_router, of_shared = Gradients(), Gradients()
         if shared is not None:

@@ -26,7 +26,7 @@ from attnkit.model.config import (
     walk_steps,
 )
 from attnkit.model.context import Context, Model, Params
-from attnkit.model.convolution import convolve, scale_places, scale_places_backward
+from attnkit.model.convolution import convolve, convolve_backward, scale_places, scale_places_backward
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, rounded, working
 from attnkit.model.embedding import embed, embed_backward
@@ -433,8 +433,27 @@ def convolve_frames(model: Model, layer: str, x: Array, context: Context) -> Arr
     cut, params = model.config.convolution(layer), model.params[layer]
     frames = x.astype(context.dtype or x.dtype, copy=False)
     frames = frames[..., None] if cut.reads_samples else frames
-    y = convolve(frames, find_kernel(params, cut, working(frames)), params.get("b"), cut.options)["output"]
-    return apply_hook(context.hook, f"{layer}.convolved", y)
+    return apply_hook(context.hook, f"{layer}.convolved", multiply_windows(frames, params, cut))
+
+
+def multiply_windows(frames: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
+    """The windows of frames by the kernel of a layer: (..., F, C) -> (..., F', D)."""
+    return convolve(frames, find_kernel(params, cut, working(frames)), params.get("b"), cut.options)["output"]
+
+
+def multiply_windows_backward(
+    grad_output: Array, frames: Array, params: Mapping[str, Array], cut: ConvolutionLayer
+) -> tuple[Array, dict[str, Array]]:
+    """The gradients of the frames, and of the parameters by name.
+
+    grad_output (..., F', D), frames (..., F, C) -> (..., F, C)
+    """
+    dx, dkernel, db = convolve_backward(grad_output, frames, find_kernel(params, cut, working(frames)), cut.options)
+    lengths = {}
+    if cut.is_scaled:
+        kernel = params["w"].T.reshape(cut.filters, -1, cut.size)
+        dkernel, lengths["g"] = scale_places_backward(dkernel, kernel, params["g"])
+    return dx, {"w": dkernel.reshape(len(dkernel), -1).T, **lengths} | ({"b": db} if "b" in params else {})
 
 
 def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer, dtype: DType) -> Array:
@@ -446,18 +465,6 @@ def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer, dtype: DType
     """
     kernel: Array = params["w"].T.reshape(cut.filters, -1, cut.size)
     return scale_places(kernel.astype(np.float64), params["g"]).astype(dtype) if cut.is_scaled else kernel
-
-
-def find_kernel_backward(gradient: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> dict[str, Array]:
-    """Gradients of the parameters from that of `find_kernel`.
-
-    (D, C, K) -> {"w": (C * K, D), "g": (K,)}
-    """
-    lengths = {}
-    if cut.is_scaled:
-        kernel = params["w"].T.reshape(cut.filters, -1, cut.size)
-        gradient, lengths["g"] = scale_places_backward(gradient, kernel, params["g"])
-    return {"w": gradient.reshape(len(gradient), -1).T, **lengths}
 
 
 def normalize_channels(x: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:

@@ -247,7 +247,6 @@ def test_a_trace_has_every_convolution(folder, tmp_path):
         ("decode", {"temperature": 0.5}, UsageError, "--temperature: needs a model that generates text"),
         ("decode", {"steps": True}, UsageError, "--steps: needs a model that generates text"),
         ("encode", {"audio": np.zeros(10)}, DataError, "a sound of 10 samples"),
-        ("encode", {"audio": sound(), "engine": "jax"}, UsageError, "numpy computes models of sounds"),
     ],
 )
 def test_what_is_refused(folder, tool, options, kind, problem):

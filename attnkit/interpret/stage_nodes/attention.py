@@ -171,14 +171,6 @@ def weighted_nodes(call: StageCall, computed: WeightedValues) -> StageGraph:
     return graph
 
 
-def _spread(scope: Scope, x: Array) -> Array:
-    return np.broadcast_to(x, scope.option("shape"))
-
-
-def _undo_spread(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
-    return [sum_to_shape(dy, x.shape)]
-
-
 def softmax_nodes(call: StageCall) -> StageGraph:
     """The softmax of scores, to which a mask of floats may be added."""
     graph, mask = new_graph(call.before["x"]), call.values["mask"]
@@ -233,8 +225,8 @@ def _merge(scope: Scope, *parts: Array) -> tuple[Array, Undo]:
 KINDS = {
     "attention": fused(_attention),
     "spread": Kind(
-        value=_spread,
-        pullback=_undo_spread,
+        value=lambda scope, x: np.broadcast_to(x, scope.option("shape")),
+        pullback=lambda scope, dy, y, x: [sum_to_shape(dy, x.shape)],
     ),
     "softmax along": Kind(
         value=_softmax_along,

@@ -257,22 +257,10 @@ def _head(scope: Scope, x: Array) -> tuple[Array, Undo]:
     return scope.option("operands").logits, undo
 
 
-def _by_table(scope: Scope, x: Array, table: Array) -> Array:
-    return model.logits(x, table.T, None)
-
-
 def _undo_by_table(scope: Scope, dy: Array, y: Array, x: Array, table: Array) -> list[Array]:
     gradients = linear_backward(dy, x, table.T)
     assert gradients.weight is not None
     return [gradients.x, np.ascontiguousarray(gradients.weight.T)]
-
-
-def _probabilities(scope: Scope, logits: Array) -> Array:
-    return model.probabilities(scope.option("choice").filter(logits))
-
-
-def _undo_probabilities(scope: Scope, dy: Array, y: Array, logits: Array) -> list[Array]:
-    return [softmax_backward(dy, y) / scope.option("choice").tau]
 
 
 def loss_nodes(call: StageCall) -> StageGraph:
@@ -288,10 +276,6 @@ def loss_nodes(call: StageCall) -> StageGraph:
         graph.results[name] = graph.add(f"{name}_of_rows", "cross entropy", site, ids=ids, loss=options)
     graph.results["probability"] = graph.add("probability", "probability", site, ids=ids, loss=plain)
     return graph
-
-
-def _cross_entropy(scope: Scope, logits: Array) -> Array:
-    return cross_entropy(logits, scope.option("ids"), scope.option("loss"))
 
 
 def _undo_cross_entropy(scope: Scope, dy: Array, y: Array, logits: Array) -> list[Array]:
@@ -329,15 +313,15 @@ KINDS = {
     "vectors of texts": fused(_vectors),
     "head": fused(_head),
     "by table": Kind(
-        value=_by_table,
+        value=lambda scope, x, table: model.logits(x, table.T, None),
         pullback=_undo_by_table,
     ),
     "probabilities": Kind(
-        value=_probabilities,
-        pullback=_undo_probabilities,
+        value=lambda scope, logits: model.probabilities(scope.option("choice").filter(logits)),
+        pullback=lambda scope, dy, y, logits: [softmax_backward(dy, y) / scope.option("choice").tau],
     ),
     "cross entropy": Kind(
-        value=_cross_entropy,
+        value=lambda scope, logits: cross_entropy(logits, scope.option("ids"), scope.option("loss")),
         pullback=_undo_cross_entropy,
     ),
     "probability": Kind(

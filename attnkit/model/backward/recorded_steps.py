@@ -22,9 +22,8 @@ from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_projection
 from attnkit.model.config import Config, PatchConfig, Step, parse_layer_name
 from attnkit.model.context import Context, Model
-from attnkit.model.convolution import convolve_backward
 from attnkit.model.dropout import dropout
-from attnkit.model.dtypes import Array, working
+from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed_backward
 from attnkit.model.experts import ExpertConfig, mix_experts_vjp
 from attnkit.model.feedforward import feed_forward_vjp
@@ -43,9 +42,8 @@ from attnkit.model.transformer import (
     convolve_frames,
     cut_patches_backward,
     expert_layer,
-    find_kernel,
-    find_kernel_backward,
     layer_experts,
+    multiply_windows_backward,
     position_buckets,
     position_encoding_backward,
     relative_layer,
@@ -292,8 +290,8 @@ def convolution_vjp(model: Model, step: Step, x: Array, context: Context) -> tup
             dy, gamma, beta = undo_norm(apply_hook(reverse.hook, f"{layer}.normalized", dy))
             reverse.add(layer, {"gamma": gamma, "beta": beta})
         dy, frames = apply_hook(reverse.hook, f"{layer}.convolved", dy), x[..., None] if cut.reads_samples else x
-        dx, dkernel, db = convolve_backward(dy, frames, find_kernel(params, cut, working(x)), cut.options)
-        reverse.add(layer, find_kernel_backward(dkernel, params, cut) | ({"b": db} if "b" in params else {}))
+        dx, gradients = multiply_windows_backward(dy, frames, params, cut)
+        reverse.add(layer, gradients)
         return dx.reshape(x.shape)
 
     return apply_hook(context.hook, layer, apply_activation(cut.activation, inner)), undo

@@ -182,10 +182,6 @@ def _scores(scope: Scope, q: Array, k: Array) -> Array:
     return q @ np.swapaxes(repeat_heads(scope, k, q.shape[-3]), -1, -2)
 
 
-def _undo_scores(scope: Scope, dy: Array, y: Array, q: Array, k: Array) -> list[Array]:
-    return [*dot_backward(dy, q, k, {})[:2]]
-
-
 def _count_scores(sizes: Sizes) -> Costs:
     """Count the products of queries and keys, or the sums of additive scores.
 
@@ -219,10 +215,6 @@ def cap(scope: Scope, x: Array) -> Array:
 def cap_backward(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     softcap = scope.option("softcap", 0.0)
     return [dy * (1 - np.square(y / softcap)) if softcap else dy]
-
-
-def _count_cap(sizes: Sizes) -> Costs:
-    return [sizes.elementwise(3 * bool(sizes.option("softcap")))]
 
 
 def _mask(scope: Scope, x: Array, *pair: Array) -> Array:
@@ -353,10 +345,6 @@ def _mix(scope: Scope, weights: Array, v: Array) -> Array:
     return weights @ repeat_heads(scope, v, weights.shape[-3])
 
 
-def _undo_mix(scope: Scope, dy: Array, y: Array, weights: Array, v: Array) -> list[Array]:
-    return [*product_backward(dy, weights, v)]
-
-
 def _count_mix(sizes: Sizes) -> Costs:
     scores, v, width = sizes.scores, sizes.shapes[1], sizes.node.shape[-1]
     read, written = scores + sizes.read_keys(v), math.prod(sizes.node.shape)
@@ -367,10 +355,6 @@ def _join(scope: Scope, x: Array) -> Array:
     if scope.option("no_transposing"):
         return x.reshape(x.shape[0], x.shape[2], -1)
     return merge_heads(x)
-
-
-def _undo_join(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
-    return [view_heads(dy, x.shape[-3])]
 
 
 KINDS = {
@@ -396,13 +380,13 @@ KINDS = {
     ),
     "scores": Kind(
         value=_scores,
-        pullback=_undo_scores,
+        pullback=lambda scope, dy, y, q, k: [*dot_backward(dy, q, k, {})[:2]],
         cost=_count_scores,
     ),
     "cap": Kind(
         value=cap,
         pullback=cap_backward,
-        cost=_count_cap,
+        cost=lambda sizes: [sizes.elementwise(3 * bool(sizes.option("softcap")))],
     ),
     "mask": Kind(
         value=_mask,
@@ -416,12 +400,12 @@ KINDS = {
     ),
     "mix": Kind(
         value=_mix,
-        pullback=_undo_mix,
+        pullback=lambda scope, dy, y, weights, v: [*product_backward(dy, weights, v)],
         cost=_count_mix,
     ),
     "join": Kind(
         value=_join,
-        pullback=_undo_join,
+        pullback=lambda scope, dy, y, x: [view_heads(dy, x.shape[-3])],
     ),
 }
 

@@ -7,14 +7,13 @@ import numpy as np
 
 from attnkit.model.config import POSITION_CONVOLUTION, Config
 from attnkit.model.context import Model
-from attnkit.model.convolution import convolve_backward
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.costs import Cost, Costs, Sizes
-from attnkit.model.graph.linear import scale_and_shift, standardize
+from attnkit.model.graph.linear import count_norm, scale_and_shift, standardize
 from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Place, Scope
 from attnkit.model.norms import channel_norm_vjp, layer_norm_vjp
 from attnkit.model.spectrogram import log_mel, pad_sound
-from attnkit.model.transformer import find_kernel, find_kernel_backward
+from attnkit.model.transformer import multiply_windows_backward
 
 VARIANCE = 1e-7  # added to the variance of the samples of a sound
 
@@ -65,9 +64,8 @@ def _kernel_parameters(scope: Scope) -> dict[str, Array]:
 
 def _undo_convolve(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     cut, params, real = scope.option("cut"), _kernel_parameters(scope), scope.option("real")
-    kernel = find_kernel(params, cut, x.dtype)
-    dx, dkernel, db = convolve_backward(dy, as_frames(scope, x), kernel, cut.options)
-    scope.add(scope.node.layer, find_kernel_backward(dkernel, params, cut) | ({"b": db} if "b" in params else {}))
+    dx, gradients = multiply_windows_backward(dy, as_frames(scope, x), params, cut)
+    scope.add(scope.node.layer, gradients)
     return [(dx if real is None else np.where(real[..., None], dx, 0)).reshape(x.shape)]
 
 
@@ -104,11 +102,6 @@ def _undo_norm_channels(scope: Scope, dy: Array, y: Array, x: Array) -> list[Arr
     return [dx]
 
 
-def _count_norm(sizes: Sizes) -> Costs:
-    names = sizes.found(*sizes.option("names"))
-    return [sizes.elementwise(5 + len(names), *names)]
-
-
 KINDS = {
     "spectrogram": Kind(
         value=_spectrogram,
@@ -126,7 +119,7 @@ KINDS = {
     "norm of channels": Kind(
         value=_norm_channels,
         pullback=_undo_norm_channels,
-        cost=_count_norm,
+        cost=count_norm,
     ),
 }
 

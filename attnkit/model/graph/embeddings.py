@@ -55,10 +55,6 @@ def _undo_types(scope: Scope, dy: Array, y: Array, words: Array) -> list[None]:
     return [None]
 
 
-def _count_types(sizes: Sizes) -> Costs:
-    return [Cost(read=math.prod(sizes.node.shape), parameters=sizes.own("types"))]
-
-
 def _patches(scope: Scope, image: Array) -> Array:
     """The vectors of the patches of images: (..., C, height, width) -> (..., P, D)."""
     cut = scope.config.patches
@@ -207,7 +203,7 @@ KINDS = {
     "types": Kind(
         value=_types,
         pullback=_undo_types,
-        cost=_count_types,
+        cost=lambda sizes: [Cost(read=math.prod(sizes.node.shape), parameters=sizes.own("types"))],
     ),
     "patches": Kind(
         value=_patches,

@@ -15,9 +15,8 @@ from attnkit.model import transformer
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
-from attnkit.model.convolution import convolve
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import ExpertConfig, route
+from attnkit.model.experts import ExpertConfig, route, tokens_by_expert
 from attnkit.model.pooling import HEAD_POOLINGS
 from attnkit.model.positions import t5_bias
 from attnkit.model.relative import RelativePositions, relative_scores
@@ -79,22 +78,14 @@ def multiply_columns(x: Array, weight: Array, convert: Callable[[Array], Array])
     return y
 
 
-def convolve_frames(frames: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
-    """The windows of frames by the kernel of a layer: (..., F, C) -> (..., F', D)."""
-    kernel = transformer.find_kernel(params, cut, frames.dtype)
-    return convolve(frames, kernel, params.get("b"), cut.options)["output"]
-
-
 def sum_chosen(expert: Expert, x: Array, gates: Array, chosen: Array, count: int) -> Array:
     """The sum of the experts of each token by their gates: (..., D) -> (..., D).
 
     An expert computes only the tokens that chose it.
     """
     y = np.zeros_like(x)
-    for number in np.unique(chosen).tolist():
-        *tokens, ranks = np.nonzero(chosen == number)
-        place = tuple(tokens)
-        y[place] += expert(number, x[place], gates[(*place, ranks)][:, None])
+    for number, tokens, ranks in tokens_by_expert(chosen):
+        y[tokens] += expert(number, x[tokens], gates[(*tokens, ranks)][:, None])
     return y
 
 
@@ -112,5 +103,5 @@ NUMPY = Functions(
     choose=lambda logits, mixture, correction: route(logits, mixture, correction).chosen,
     sum_experts=sum_chosen,
     pool=lambda kind, x, real, before: HEAD_POOLINGS[kind].pool(x, real, before),
-    convolve=convolve_frames,
+    convolve=transformer.multiply_windows,
 )

@@ -36,10 +36,6 @@ def _undo_pooler(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     return [first_token_backward(scope.linear_backward(dy * (1 - y * y), x[:, 0], "w", "b"), x.shape)]
 
 
-def _count_pooler(sizes: Sizes) -> Costs:
-    return [sizes.product(("w", "b"), after=1)]
-
-
 def _logits(scope: Scope, x: Array) -> Array:
     """Logits of states (..., T, D), or of one vector of each text."""
     y = cap(scope, scope.linear(_scaled_states(scope, x), *scope.option("names")))
@@ -60,14 +56,6 @@ def _undo_logits(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 def _count_logits(sizes: Sizes) -> Costs:
     after = (sizes.option("factor", 1) != 1) + 3 * bool(sizes.option("softcap"))
     return [sizes.product(sizes.option("names"), after)]
-
-
-def _same(scope: Scope, x: Array) -> Array:
-    return x[..., None, :]
-
-
-def _undo_same(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
-    return [dy[:, 0]]
 
 
 def _probe(scope: Scope, x: Array) -> Array:
@@ -105,11 +93,11 @@ KINDS = {
     "pooler": Kind(
         value=_pooler,
         pullback=_undo_pooler,
-        cost=_count_pooler,
+        cost=lambda sizes: [sizes.product(("w", "b"), after=1)],
     ),
     "one row": Kind(
-        value=_same,
-        pullback=_undo_same,
+        value=lambda scope, x: x[..., None, :],
+        pullback=lambda scope, dy, y, x: [dy[:, 0]],
     ),
     "logits": Kind(
         value=_logits,

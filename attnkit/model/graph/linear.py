@@ -53,7 +53,7 @@ def _undo_norm(scope: Scope, dy: Array, y: Array, x: Array, *others: Array) -> l
     return [sum_to_shape(dx, one.shape) for one in (x, *others)]
 
 
-def _count_norm(sizes: Sizes) -> Costs:
+def count_norm(sizes: Sizes) -> Costs:
     """Squares, sum and division; the mean subtracted; gamma and beta."""
     names = sizes.found(*sizes.option("names"))
     return [sizes.elementwise(3 + 2 * (sizes.option("kind") == "layer") + len(names), *names)]
@@ -85,14 +85,6 @@ def _activate(scope: Scope, x: Array) -> Array:
     return y
 
 
-def _undo_activate(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
-    return [activation_backward(scope.option("activation"), dy, x)]
-
-
-def _multiply(scope: Scope, x: Array, y: Array) -> Array:
-    return x * y
-
-
 def _undo_multiply(scope: Scope, dz: Array, z: Array, x: Array, y: Array) -> list[Array]:
     return [sum_to_shape(dz * y, x.shape), sum_to_shape(dz * x, y.shape)]
 
@@ -116,15 +108,15 @@ KINDS = {
     "norm": Kind(
         value=_norm,
         pullback=_undo_norm,
-        cost=_count_norm,
+        cost=count_norm,
     ),
     "activate": Kind(
         value=_activate,
-        pullback=_undo_activate,
+        pullback=lambda scope, dy, y, x: [activation_backward(scope.option("activation"), dy, x)],
         cost=per_number(1),
     ),
     "multiply": Kind(
-        value=_multiply,
+        value=lambda scope, x, y: x * y,
         pullback=_undo_multiply,
         cost=per_number(1),
     ),

@@ -8,7 +8,7 @@ import numpy as np
 from attnkit.model import transformer
 from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import ExpertConfig, Routing, route_backward
+from attnkit.model.experts import ExpertConfig, Routing, route_backward, tokens_by_expert
 from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
@@ -66,14 +66,12 @@ def _undo_experts(scope: Scope, dy: Array, y: Array, x: Array, gates: Array, cho
     layer = scope.node.layer
     experts, dx, dgates = transformer.layer_experts(scope.core, layer), np.zeros_like(x), np.zeros_like(gates)
     options = {"activation": scope.option("activation"), "limit": scope.option("limit")}
-    for number in np.unique(chosen).tolist():
+    for number, tokens, ranks in tokens_by_expert(chosen):
         params = {name: scope.convert(array) for name, array in experts.expert(number).items()}
-        *tokens, ranks = np.nonzero(chosen == number)
-        place = tuple(tokens)
-        part, undo = feed_forward_vjp(x[place], params, **options)
-        back, gradients = undo(dy[place] * gates[(*place, ranks)][:, None])
-        dgates[(*place, ranks)] = (dy[place] * part).sum(axis=-1)
-        dx[place] += back
+        part, undo = feed_forward_vjp(x[tokens], params, **options)
+        back, gradients = undo(dy[tokens] * gates[(*tokens, ranks)][:, None])
+        dgates[(*tokens, ranks)] = (dy[tokens] * part).sum(axis=-1)
+        dx[tokens] += back
         scope.add(transformer.expert_layer(layer, number), gradients)
     return [dx, dgates, None]
 

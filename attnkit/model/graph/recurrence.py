@@ -479,14 +479,6 @@ def _undo_concat(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Arra
     return np.split(dy, np.cumsum([one.shape[-1] for one in arrays])[:-1], axis=-1)
 
 
-def _real_tokens(scope: Scope, x: Array) -> Array:
-    return _blank(scope, x)
-
-
-def _undo_real_tokens(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
-    return [_blank(scope, dy)]
-
-
 KINDS = {
     "loop": Kind(
         value=_loop,
@@ -523,8 +515,8 @@ KINDS = {
         pullback=_undo_concat,
     ),
     "real tokens": Kind(
-        value=_real_tokens,
-        pullback=_undo_real_tokens,
+        value=lambda scope, x: _blank(scope, x),
+        pullback=lambda scope, dy, y, x: [_blank(scope, dy)],
     ),
 }
 
