@@ -5,8 +5,7 @@ The picture is the one that pixels are of.
 
 from dataclasses import replace
 
-from attnkit.debugger import pictures, sounds
-from attnkit.debugger.mistaken_kinds import MISTAKEN_KINDS
+from attnkit.debugger import mistaken_kinds, pictures, sounds
 from attnkit.debugger.pictures import PictureInput, pixel_node
 from attnkit.model.context import Model
 from attnkit.model.graph.graph import Graph
@@ -21,5 +20,5 @@ def debugged_graph(core: Model, inputs: Inputs, picture: PictureInput | None = N
     """
     graph = model_graph(core, inputs)
     before = {} if picture is None else {"pixels": pixel_node(picture)}
-    kinds = {**graph.kinds, **MISTAKEN_KINDS, **pictures.KINDS, **sounds.KINDS}
+    kinds = {**graph.kinds, **mistaken_kinds.KINDS, **pictures.KINDS, **sounds.KINDS}
     return replace(graph, nodes={**before, **graph.nodes}, kinds=kinds)

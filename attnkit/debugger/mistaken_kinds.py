@@ -40,14 +40,8 @@ def _cut_gate(scope: Scope, *arrays: Array) -> Array:
     return part * factors[0] if factors else part
 
 
-MISTAKEN_KINDS = {
-    "split wrong": Kind(
-        value=_split_wrong,
-    ),
-    "cut latent": Kind(
-        value=_cut_latent,
-    ),
-    "cut gate": Kind(
-        value=_cut_gate,
-    ),
+KINDS = {
+    "split wrong": Kind(value=_split_wrong),
+    "cut latent": Kind(value=_cut_latent),
+    "cut gate": Kind(value=_cut_gate),
 }

@@ -81,9 +81,7 @@ def _resample(pixels: Array, processor: ImageProcessor, weigh: Filter, rounds: b
 
 
 KINDS = {
-    "pixels": Kind(
-        value=_pixels,
-    ),
+    "pixels": Kind(value=_pixels),
 }
 
 

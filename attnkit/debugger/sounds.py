@@ -13,7 +13,16 @@ from attnkit.model.convolution import convolve, scale_places
 from attnkit.model.dtypes import Array
 from attnkit.model.graph.convolutions import as_frames
 from attnkit.model.graph.nodes import Kind, Scope
-from attnkit.model.spectrogram import LEAST, RANGE, Spectrogram, hann_window, hertz_to_mels, mels_to_hertz, pad_sound
+from attnkit.model.spectrogram import (
+    LEAST,
+    RANGE,
+    Spectrogram,
+    hann_window,
+    hertz_to_mels,
+    make_triangles,
+    mels_to_hertz,
+    pad_sound,
+)
 
 
 class SoundInput(NamedTuple):
@@ -94,18 +103,11 @@ def make_spectrogram(
 
 
 def make_filters(options: Spectrogram, size: int, scale: str, has_equal_areas: bool) -> Array:
-    """Triangles whose corners are equally spaced in mels, of equal area or height.
-
-    >>> from attnkit.model.spectrogram import WHISPER, mel_filters
-    >>> bool(np.allclose(make_filters(WHISPER, 400, "Slaney", True), mel_filters()))
-    True
-    """
+    """Triangles whose corners are equally spaced in mels, of equal area or height."""
     to_mels, to_hertz = SCALES[scale]
     corners = to_hertz(np.linspace(0, to_mels(options.rate / 2), options.mels + 2))
-    at = np.linspace(0, options.rate / 2, size // 2 + 1)[:, None]
-    left, middle, right = corners[:-2], corners[1:-1], corners[2:]
-    filters: Array = np.maximum(0, np.minimum((at - left) / (middle - left), (right - at) / (right - middle)))
-    return filters * (2 / (right - left)) if has_equal_areas else filters
+    triangles = make_triangles(corners, options.rate, size)
+    return triangles * (2 / (corners[2:] - corners[:-2])) if has_equal_areas else triangles
 
 
 def _mistaken_spectrogram(scope: Scope, sound: Array) -> Array:
@@ -184,10 +186,6 @@ KERNELS: dict[str, Callable[[Mapping[str, Array], ConvolutionLayer], Array]] = {
 }
 
 KINDS = {
-    "mistaken spectrogram": Kind(
-        value=_mistaken_spectrogram,
-    ),
-    "mistaken kernel": Kind(
-        value=_mistaken_kernel,
-    ),
+    "mistaken spectrogram": Kind(value=_mistaken_spectrogram),
+    "mistaken kernel": Kind(value=_mistaken_kernel),
 }

@@ -224,10 +224,6 @@ def count_experts(call: StageCall, passes: Passes) -> list[Cost]:
     return count_nodes(build_mixture(place, call.prepared.mixture), model, passes)
 
 
-def count_linear_call(call: StageCall) -> Iterable[Cost]:
-    return with_addends(call, count_own_linear("", call.prepared, passes_of(call.before["x"])))
-
-
 def count_own_linear(
     row: str, own: Mapping[str, Array], passes: Passes, rows: int = 0, names: tuple[str, str] = ("w", "b")
 ) -> list[Cost]:
@@ -555,7 +551,7 @@ COUNTERS: Mapping[str, Counter] = {
     "merge": count_merge,
     "layernorm": count_layernorm,
     "ffn": count_ffn,
-    "linear": count_linear_call,
+    "linear": lambda call: with_addends(call, count_own_linear("", call.prepared, passes_of(call.before["x"]))),
     "conv": count_conv,
     "mel": count_mel,
     "rnn": count_rnn,

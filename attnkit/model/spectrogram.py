@@ -175,11 +175,15 @@ def mel_filters(options: Spectrogram = WHISPER) -> Array:
     [0.0, 0.000419, 0.000356, 0.000178, 0.0]
     """
     corners = mels_to_hertz(np.linspace(0, hertz_to_mels(options.rate / 2), options.mels + 2))
-    at = np.linspace(0, options.rate / 2, options.window // 2 + 1)[:, None]
+    return make_triangles(corners, options.rate, options.window) * (2 / (corners[2:] - corners[:-2]))
+
+
+def make_triangles(corners: Array, rate: int, size: int) -> Array:
+    """Triangles of height 1 with these corners in hertz: (mels + 2,) -> (size / 2 + 1, mels)."""
+    at = np.linspace(0, rate / 2, size // 2 + 1)[:, None]
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]
-    rising, falling = (at - left) / (middle - left), (right - at) / (right - middle)
-    filters: Array = np.maximum(0, np.minimum(rising, falling)) * (2 / (right - left))
-    return filters
+    triangles: Array = np.maximum(0, np.minimum((at - left) / (middle - left), (right - at) / (right - middle)))
+    return triangles
 
 
 def hertz_to_mels(hertz: float) -> float:

@@ -13,7 +13,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
 from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
-from tests.model.test_graph import as_inputs, assert_same, evaluate, run_whole
+from tests.model.test_graph import assert_same, evaluate, run_whole
 from tests.places import folder
 from tests.registry import RECURRENT, load_core, make_batch
 
@@ -41,14 +41,6 @@ def test_the_last_states_are_those_that_the_encoder_ends_with(name):
         for part, array in zip(("state", "cell"), state, strict=True):
             if array is not None:
                 assert_same(sites[f"{layer}.last_{part}"], array, f"{layer}.last_{part}")
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_a_node_comes_after_those_that_it_reads(name):
-    core = load_core(f"recurrent/{name}")
-    graph = model_graph(core, as_inputs(make_batch(core.config)))
-    order = {site: at for at, site in enumerate([*graph.roots, *graph.nodes])}
-    assert all(order[one] < order[site] for site, node in graph.nodes.items() for one in node.inputs)
 
 
 def test_a_gate_follows_from_the_states_that_are_given_for_it():

@@ -6,28 +6,14 @@ What the numbers are, and how they were made: tests/references/make_sounds.py, m
 import numpy as np
 import pytest
 
-from attnkit.checkpoints import open_checkpoint
-from attnkit.inputs import layers
 from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
-from tests.drawing import assert_near, drawn_models, keep_folders
+from tests.drawing import assert_near
 from tests.places import arrays
+from tests.registry import drawn_names, load_core
 
 EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
-SOUNDS, WAVES = drawn_models("sounds"), drawn_models("waves")
 TOWERS = [f"{name}:{tower}" for name in ("clip", "clip-old", "siglip") for tower in ("text", "vision")]
-
-
-@pytest.fixture(scope="module")
-def open_model(tmp_path_factory):
-    folders = {kind: keep_folders(tmp_path_factory.mktemp, kind) for kind in ("sounds", "waves", "vision")}
-
-    def read(name):
-        kind = "sounds" if name in SOUNDS else "waves" if name in WAVES else "vision"
-        place, _, tower = name.partition(":")
-        return layers.complete_model(open_checkpoint(f"{folders[kind](place)}{f':{tower}' if tower else ''}"))
-
-    return read
 
 
 def evaluate_all(core, inputs):
@@ -38,9 +24,9 @@ def evaluate_all(core, inputs):
     return graph, memo
 
 
-@pytest.mark.parametrize("name", SOUNDS)
-def test_the_graph_begins_with_a_sound_of_which_it_makes_the_spectrogram(open_model, name):
-    core, frozen = open_model(name), lambda key: arrays("sounds")[f"{name}/{key}"]
+@pytest.mark.parametrize("name", drawn_names("sounds"))
+def test_the_graph_begins_with_a_sound_of_which_it_makes_the_spectrogram(name):
+    core, frozen = load_core(name), lambda key: arrays("sounds")[f"{name}/{key}"]
     graph, values = evaluate_all(core, Inputs(sound=frozen("samples")[None], target=frozen("ids")))
     assert graph.cone("spectrogram", graph.roots) == [graph.nodes["spectrogram"]]
     assert_near(values["spectrogram"], frozen("features").swapaxes(1, 2), SINGLE)
@@ -50,21 +36,23 @@ def test_the_graph_begins_with_a_sound_of_which_it_makes_the_spectrogram(open_mo
     assert_near(given.evaluate("logits", given.roots), frozen("logits.f64"), EXACT)
 
 
-@pytest.mark.parametrize("name", WAVES)
-def test_the_graph_begins_with_a_sound_whose_samples_it_standardizes(open_model, name):
-    core, samples = open_model(name), arrays("waves")["samples"][None] / np.float64(32768)
+@pytest.mark.parametrize("name", drawn_names("waves"))
+def test_the_graph_begins_with_a_sound_whose_samples_it_standardizes(name):
+    core, samples = load_core(name), arrays("waves")["samples"][None] / np.float64(32768)
     graph, values = evaluate_all(core, Inputs(sound=samples))
     assert graph.inputs.sound is samples and set(graph.roots) == {"sound"}
     assert_near(values["samples"][0], arrays("waves")["values"], SINGLE)
     plain = model_graph(core, Inputs(sound=samples, standardizes=False))
     assert np.array_equal(plain.evaluate("samples", plain.roots), samples)
     given = model_graph(core, Inputs(features=arrays("waves")["values"][None].astype(np.float64)))
-    assert_near(given.evaluate("logits", given.roots)[0], arrays("waves")[f"{name}/logits.f64"], EXACT)
+    assert_near(
+        given.evaluate("logits", given.roots)[0], arrays("waves")[f"{name.removeprefix('waves/')}/logits.f64"], EXACT
+    )
 
 
-def test_a_sound_of_a_padded_batch_is_that_sound_alone(open_model):
+def test_a_sound_of_a_padded_batch_is_that_sound_alone():
     """With a norm of each frame; one of each channel is over the padding too, as in transformers."""
-    core, rng = open_model("layer"), np.random.default_rng(0)
+    core, rng = load_core("waves/layer"), np.random.default_rng(0)
     sounds = [rng.normal(size=length) for length in (4000, 2500)]
     padded = np.stack([np.pad(one, (0, 4000 - len(one))) for one in sounds])
     counts = [core.config.sound.frames_after("", len(one)) for one in sounds]
@@ -78,8 +66,8 @@ def test_a_sound_of_a_padded_batch_is_that_sound_alone(open_model):
 
 
 @pytest.mark.parametrize("name", TOWERS)
-def test_the_vector_of_a_text_or_image_is_a_node(open_model, name):
-    core, (place, _, tower) = open_model(name), name.partition(":")
+def test_the_vector_of_a_text_or_image_is_a_node(name):
+    core, (place, _, tower) = load_core(name), name.partition(":")
 
     def frozen(key):
         return arrays("vision")[f"{place}/{key}"]

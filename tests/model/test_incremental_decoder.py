@@ -12,9 +12,9 @@ NAMES = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-yarn", "
          "marian", "marian-native")  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_one_token_is_the_run_of_one_token(name, rows):
+def test_one_token_of_several_texts_is_the_run_of_one_token(name):
+    rows = 3
     core = layers.core_model(open_checkpoint(str(MODELS / name)))
     rng = np.random.default_rng(0)
     ids = rng.integers(1, 40, (rows, 12))

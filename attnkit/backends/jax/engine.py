@@ -129,7 +129,7 @@ class JaxEngine:
         """Compute what `output_head.head_logits` does."""
         config, pooled = model.config, model.config.is_head_pooled
         layers = self.head_layers(model)
-        dtype = self.compute or str(working(x, *empty_parameters(model.params, "head")).name)
+        dtype = self.head_dtype(model, x, "head")
         real = None if mask is None or not pooled else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
         if pooled and config.pooling == "concat":
             require_last_tokens(x, real_places(x, mask))
@@ -147,7 +147,7 @@ class JaxEngine:
 
     def pool_first(self, model: Model, x: Array, hook: Hook = no_hook) -> Array:
         """Compute what `output_head.pool_first` does."""
-        dtype = self.compute or str(working(x, *empty_parameters(model.params, "pooler")).name)
+        dtype = self.head_dtype(model, x, "pooler")
 
         def compute(params: Any, x: JaxArray, real: None, see: See = see_nothing) -> JaxArray:
             return compute_head(Pass(model.config, params, {}, see=see), "pooler", x)
@@ -170,14 +170,18 @@ class JaxEngine:
 
     def head_backward(self, model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None) -> Array:
         """Compute what `whole_models.head_backward` does."""
-        dtype = self.compute or str(working(x, *empty_parameters(model.params, "head")).name)
+        dtype = self.head_dtype(model, x, "head")
         real = mask if model.config.is_head_pooled else None
         return record_head(self, model, "logits", x, real, self.head_layers(model), dtype)(grad_output, reverse)
 
     def pool_first_backward(self, model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
         """Compute what `whole_models.pool_first_backward` does."""
-        dtype = self.compute or str(working(x, *empty_parameters(model.params, "pooler")).name)
+        dtype = self.head_dtype(model, x, "pooler")
         return record_head(self, model, "pooler", x, None, ["pooler"], dtype)(grad_output, reverse)
+
+    def head_dtype(self, model: Model, x: Array, layer: str) -> str:
+        """The dtype in which a layer of the head computes hidden states."""
+        return self.compute or str(working(x, *empty_parameters(model.params, layer)).name)
 
     def head_layers(self, model: Model) -> list[str]:
         """The layers of the head of a model."""

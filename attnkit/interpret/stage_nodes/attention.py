@@ -228,9 +228,6 @@ KINDS = {
         value=lambda scope, x: np.broadcast_to(x, scope.option("shape")),
         pullback=lambda scope, dy, y, x: [sum_to_shape(dy, x.shape)],
     ),
-    "softmax along": Kind(
-        value=_softmax_along,
-        pullback=_undo_softmax_along,
-    ),
+    "softmax along": Kind(value=_softmax_along, pullback=_undo_softmax_along),
     "merge": fused(_merge),
 }

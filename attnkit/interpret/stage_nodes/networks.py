@@ -309,9 +309,6 @@ def _recurrence(scope: Scope, x: Array) -> tuple[Array, Undo]:
 KINDS = {
     "layer": fused(_layer),
     "norm along": fused(_norm_along),
-    "convolution": Kind(
-        value=_convolution,
-        pullback=_undo_convolution,
-    ),
+    "convolution": Kind(value=_convolution, pullback=_undo_convolution),
     "recurrence": fused(_recurrence),
 }

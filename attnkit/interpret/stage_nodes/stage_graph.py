@@ -240,8 +240,5 @@ def _undo_parameter(scope: Scope, dy: Array, y: Array) -> list[Array]:
 
 
 KINDS = {
-    "parameter": Kind(
-        value=_parameter,
-        pullback=_undo_parameter,
-    ),
+    "parameter": Kind(value=_parameter, pullback=_undo_parameter),
 }

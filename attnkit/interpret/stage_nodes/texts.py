@@ -297,25 +297,13 @@ def _undo_probability(scope: Scope, dy: Array, y: Array, logits: Array) -> list[
 
 
 KINDS = {
-    "sinusoids": Kind(
-        value=_sinusoids,
-        pullback=lambda scope, dy, y, positions: [None],
-    ),
-    "rotation": Kind(
-        value=_rotate,
-        pullback=lambda scope, dy, y, x: [_rotate(scope, dy, -1)],
-    ),
-    "bias of buckets": Kind(
-        value=_bias_of_buckets,
-        pullback=_undo_bias_of_buckets,
-    ),
+    "sinusoids": Kind(value=_sinusoids, pullback=lambda scope, dy, y, positions: [None]),
+    "rotation": Kind(value=_rotate, pullback=lambda scope, dy, y, x: [_rotate(scope, dy, -1)]),
+    "bias of buckets": Kind(value=_bias_of_buckets, pullback=_undo_bias_of_buckets),
     "layers": fused(_layers),
     "vectors of texts": fused(_vectors),
     "head": fused(_head),
-    "by table": Kind(
-        value=lambda scope, x, table: model.logits(x, table.T, None),
-        pullback=_undo_by_table,
-    ),
+    "by table": Kind(value=lambda scope, x, table: model.logits(x, table.T, None), pullback=_undo_by_table),
     "probabilities": Kind(
         value=lambda scope, logits: model.probabilities(scope.option("choice").filter(logits)),
         pullback=lambda scope, dy, y, logits: [softmax_backward(dy, y) / scope.option("choice").tau],
@@ -324,8 +312,5 @@ KINDS = {
         value=lambda scope, logits: cross_entropy(logits, scope.option("ids"), scope.option("loss")),
         pullback=_undo_cross_entropy,
     ),
-    "probability": Kind(
-        value=_probability,
-        pullback=_undo_probability,
-    ),
+    "probability": Kind(value=_probability, pullback=_undo_probability),
 }

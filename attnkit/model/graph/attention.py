@@ -358,55 +358,22 @@ def _join(scope: Scope, x: Array) -> Array:
 
 
 KINDS = {
-    "expand": Kind(
-        value=apply_linear,
-        pullback=apply_linear_backward,
-        cost=count_product,
-    ),
-    "norm of heads": Kind(
-        value=_norm_heads,
-        pullback=_undo_norm_heads,
-        cost=_count_norm,
-    ),
-    "heads": Kind(
-        value=_heads,
-        pullback=_undo_heads,
-        cost=_count_heads,
-    ),
-    "latent keys": Kind(
-        value=_latent_keys,
-        pullback=_undo_latent_keys,
-        cost=_count_heads,
-    ),
+    "expand": Kind(value=apply_linear, pullback=apply_linear_backward, cost=count_product),
+    "norm of heads": Kind(value=_norm_heads, pullback=_undo_norm_heads, cost=_count_norm),
+    "heads": Kind(value=_heads, pullback=_undo_heads, cost=_count_heads),
+    "latent keys": Kind(value=_latent_keys, pullback=_undo_latent_keys, cost=_count_heads),
     "scores": Kind(
-        value=_scores,
-        pullback=lambda scope, dy, y, q, k: [*dot_backward(dy, q, k, {})[:2]],
-        cost=_count_scores,
+        value=_scores, pullback=lambda scope, dy, y, q, k: [*dot_backward(dy, q, k, {})[:2]], cost=_count_scores
     ),
     "cap": Kind(
-        value=cap,
-        pullback=cap_backward,
-        cost=lambda sizes: [sizes.elementwise(3 * bool(sizes.option("softcap")))],
+        value=cap, pullback=cap_backward, cost=lambda sizes: [sizes.elementwise(3 * bool(sizes.option("softcap")))]
     ),
-    "mask": Kind(
-        value=_mask,
-        pullback=_undo_mask,
-        cost=_count_mask,
-    ),
-    "softmax": Kind(
-        value=_softmax,
-        pullback=_undo_softmax,
-        cost=_count_softmax,
-    ),
+    "mask": Kind(value=_mask, pullback=_undo_mask, cost=_count_mask),
+    "softmax": Kind(value=_softmax, pullback=_undo_softmax, cost=_count_softmax),
     "mix": Kind(
-        value=_mix,
-        pullback=lambda scope, dy, y, weights, v: [*product_backward(dy, weights, v)],
-        cost=_count_mix,
+        value=_mix, pullback=lambda scope, dy, y, weights, v: [*product_backward(dy, weights, v)], cost=_count_mix
     ),
-    "join": Kind(
-        value=_join,
-        pullback=lambda scope, dy, y, x: [view_heads(dy, x.shape[-3])],
-    ),
+    "join": Kind(value=_join, pullback=lambda scope, dy, y, x: [view_heads(dy, x.shape[-3])]),
 }
 
 

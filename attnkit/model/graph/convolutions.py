@@ -103,24 +103,10 @@ def _undo_norm_channels(scope: Scope, dy: Array, y: Array, x: Array) -> list[Arr
 
 
 KINDS = {
-    "spectrogram": Kind(
-        value=_spectrogram,
-        cost=_count_spectrogram,
-    ),
-    "samples": Kind(
-        value=_samples,
-        pullback=_undo_samples,
-    ),
-    "convolve": Kind(
-        value=_convolve,
-        pullback=_undo_convolve,
-        cost=_count_convolution,
-    ),
-    "norm of channels": Kind(
-        value=_norm_channels,
-        pullback=_undo_norm_channels,
-        cost=count_norm,
-    ),
+    "spectrogram": Kind(value=_spectrogram, cost=_count_spectrogram),
+    "samples": Kind(value=_samples, pullback=_undo_samples),
+    "convolve": Kind(value=_convolve, pullback=_undo_convolve, cost=_count_convolution),
+    "norm of channels": Kind(value=_norm_channels, pullback=_undo_norm_channels, cost=count_norm),
 }
 
 

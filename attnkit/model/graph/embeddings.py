@@ -195,31 +195,15 @@ FILTERS: dict[str, Filter] = {
 
 
 KINDS = {
-    "words": Kind(
-        value=_words,
-        pullback=_undo_words,
-        cost=_count_words,
-    ),
+    "words": Kind(value=_words, pullback=_undo_words, cost=_count_words),
     "types": Kind(
         value=_types,
         pullback=_undo_types,
         cost=lambda sizes: [Cost(read=math.prod(sizes.node.shape), parameters=sizes.own("types"))],
     ),
-    "patches": Kind(
-        value=_patches,
-        pullback=_undo_patches,
-        cost=count_product,
-    ),
-    "tokens": Kind(
-        value=_tokens,
-        pullback=_undo_tokens,
-        cost=_count_tokens,
-    ),
-    "rows": Kind(
-        value=_rows,
-        pullback=_undo_rows,
-        cost=_count_rows,
-    ),
+    "patches": Kind(value=_patches, pullback=_undo_patches, cost=count_product),
+    "tokens": Kind(value=_tokens, pullback=_undo_tokens, cost=_count_tokens),
+    "rows": Kind(value=_rows, pullback=_undo_rows, cost=_count_rows),
 }
 
 

@@ -86,33 +86,12 @@ def _undo_state(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 
 
 KINDS = {
-    "pool": Kind(
-        value=_pool,
-        pullback=_undo_pool,
-    ),
-    "pooler": Kind(
-        value=_pooler,
-        pullback=_undo_pooler,
-        cost=lambda sizes: [sizes.product(("w", "b"), after=1)],
-    ),
-    "one row": Kind(
-        value=lambda scope, x: x[..., None, :],
-        pullback=lambda scope, dy, y, x: [dy[:, 0]],
-    ),
-    "logits": Kind(
-        value=_logits,
-        pullback=_undo_logits,
-        cost=_count_logits,
-    ),
-    "probe": Kind(
-        value=_probe,
-        pullback=_undo_probe,
-        cost=_count_probe,
-    ),
-    "state": Kind(
-        value=_state,
-        pullback=_undo_state,
-    ),
+    "pool": Kind(value=_pool, pullback=_undo_pool),
+    "pooler": Kind(value=_pooler, pullback=_undo_pooler, cost=lambda sizes: [sizes.product(("w", "b"), after=1)]),
+    "one row": Kind(value=lambda scope, x: x[..., None, :], pullback=lambda scope, dy, y, x: [dy[:, 0]]),
+    "logits": Kind(value=_logits, pullback=_undo_logits, cost=_count_logits),
+    "probe": Kind(value=_probe, pullback=_undo_probe, cost=_count_probe),
+    "state": Kind(value=_state, pullback=_undo_state),
 }
 
 

@@ -90,36 +90,16 @@ def _undo_multiply(scope: Scope, dz: Array, z: Array, x: Array, y: Array) -> lis
 
 
 KINDS = {
-    "scale": Kind(
-        value=_scale,
-        pullback=_undo_scale,
-        cost=_count_scale,
-    ),
-    "add": Kind(
-        value=_scale,
-        pullback=_undo_scale,
-        cost=_count_scale,
-    ),
-    "linear": Kind(
-        value=apply_linear,
-        pullback=apply_linear_backward,
-        cost=count_product,
-    ),
-    "norm": Kind(
-        value=_norm,
-        pullback=_undo_norm,
-        cost=count_norm,
-    ),
+    "scale": Kind(value=_scale, pullback=_undo_scale, cost=_count_scale),
+    "add": Kind(value=_scale, pullback=_undo_scale, cost=_count_scale),
+    "linear": Kind(value=apply_linear, pullback=apply_linear_backward, cost=count_product),
+    "norm": Kind(value=_norm, pullback=_undo_norm, cost=count_norm),
     "activate": Kind(
         value=_activate,
         pullback=lambda scope, dy, y, x: [activation_backward(scope.option("activation"), dy, x)],
         cost=per_number(1),
     ),
-    "multiply": Kind(
-        value=lambda scope, x, y: x * y,
-        pullback=_undo_multiply,
-        cost=per_number(1),
-    ),
+    "multiply": Kind(value=lambda scope, x, y: x * y, pullback=_undo_multiply, cost=per_number(1)),
 }
 
 

@@ -164,25 +164,10 @@ CUTS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
 
 
 KINDS = {
-    "choose": Kind(
-        value=_choose,
-        cost=_count_choice,
-    ),
-    "gates": Kind(
-        value=_gates,
-        pullback=_undo_gates,
-        cost=_count_gates,
-    ),
-    "experts": Kind(
-        value=_experts,
-        pullback=_undo_experts,
-        cost=_count_experts,
-    ),
-    "add shared": Kind(
-        value=_add_shared,
-        pullback=_undo_add_shared,
-        cost=_count_shared,
-    ),
+    "choose": Kind(value=_choose, cost=_count_choice),
+    "gates": Kind(value=_gates, pullback=_undo_gates, cost=_count_gates),
+    "experts": Kind(value=_experts, pullback=_undo_experts, cost=_count_experts),
+    "add shared": Kind(value=_add_shared, pullback=_undo_add_shared, cost=_count_shared),
 }
 
 

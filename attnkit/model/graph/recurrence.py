@@ -480,44 +480,15 @@ def _undo_concat(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Arra
 
 
 KINDS = {
-    "loop": Kind(
-        value=_loop,
-        pullback=_undo_loop,
-        cost=_count_loop,
-    ),
-    "previous state": Kind(
-        value=_previous,
-        pullback=_undo_previous,
-    ),
-    "last state": Kind(
-        value=_last,
-        pullback=_undo_last,
-    ),
-    "gate": Kind(
-        value=_gate,
-        pullback=_undo_gate,
-    ),
-    "cell state": Kind(
-        value=_cell_state,
-        pullback=_undo_cell_state,
-    ),
-    "hidden state": Kind(
-        value=_hidden_state,
-        pullback=_undo_hidden_state,
-    ),
-    "alignment": Kind(
-        value=_align,
-        pullback=_undo_align,
-        cost=_count_alignment,
-    ),
-    "concat": Kind(
-        value=_concat,
-        pullback=_undo_concat,
-    ),
-    "real tokens": Kind(
-        value=lambda scope, x: _blank(scope, x),
-        pullback=lambda scope, dy, y, x: [_blank(scope, dy)],
-    ),
+    "loop": Kind(value=_loop, pullback=_undo_loop, cost=_count_loop),
+    "previous state": Kind(value=_previous, pullback=_undo_previous),
+    "last state": Kind(value=_last, pullback=_undo_last),
+    "gate": Kind(value=_gate, pullback=_undo_gate),
+    "cell state": Kind(value=_cell_state, pullback=_undo_cell_state),
+    "hidden state": Kind(value=_hidden_state, pullback=_undo_hidden_state),
+    "alignment": Kind(value=_align, pullback=_undo_align, cost=_count_alignment),
+    "concat": Kind(value=_concat, pullback=_undo_concat),
+    "real tokens": Kind(value=lambda scope, x: _blank(scope, x), pullback=lambda scope, dy, y, x: [_blank(scope, dy)]),
 }
 
 
