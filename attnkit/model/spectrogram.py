@@ -179,7 +179,10 @@ def mel_filters(options: Spectrogram = WHISPER) -> Array:
 
 
 def make_triangles(corners: Array, rate: int, size: int) -> Array:
-    """Triangles of height 1 with these corners in hertz: (mels + 2,) -> (size / 2 + 1, mels)."""
+    """Triangles of height 1 between corners in hertz.
+
+    corners (mels + 2,) -> (size / 2 + 1, mels)
+    """
     at = np.linspace(0, rate / 2, size // 2 + 1)[:, None]
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]
     triangles: Array = np.maximum(0, np.minimum((at - left) / (middle - left), (right - at) / (right - middle)))
