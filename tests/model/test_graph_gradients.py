@@ -17,7 +17,7 @@ from attnkit.model.graph.graph import Graph, GraphGradients
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs, Node
-from tests.model.test_graph import NO_GRAPH, as_inputs, wide
+from tests.model.test_graph import NO_GRAPH, as_inputs, assert_same, wide
 from tests.registry import REGISTRY, kind_of, load_core, make_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties it to")
@@ -32,7 +32,7 @@ def load(name):
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY if not name.startswith(COPIES)])
 def test_gradients_of_the_graph_are_those_of_the_recorded_pass(name):
-    """Of every parameter and intermediate to 1e-12 of the largest number of each, in float64."""
+    """Of every parameter and intermediate to 1e-12 of the largest number of each, in float64, and the values too."""
     core, batch = load(name)
     if kind_of(core.config) in NO_GRAPH:
         pytest.skip("the model has no graph")
@@ -46,12 +46,16 @@ def check_gradients(core, batch):
         rules = {} if mask is None else {"mask": mask[:, None], "positions": transformer.token_positions(mask)}
         types = None if stack == "decoder" and core.config.encoder else batch.types
         inputs[stack] = StackInputs(wide(batch.first(stack, core.config)), segment_ids=types, **rules)
-    y, recorded = run_model(core, inputs, dtype="float64")
-    dy, kept = np.random.default_rng(0).standard_normal(y.shape), {}
+    seen, kept = {}, {}
+    y, recorded = run_model(core, inputs, dtype="float64", hook=lambda name: lambda one: seen.setdefault(name, one))
+    dy = np.random.default_rng(0).standard_normal(y.shape)
     expected = model_backward(core, recorded, dy, hook=lambda name: lambda one: kept.setdefault(name, one))
     last = core.config.plan(core.config.stacks[-1])[-1]
     hidden = f"{last.layer}.residual" if last.adds_residual else last.layer
-    graph, found, _ = run_graph(core, as_inputs(batch), "logits" if core.config.head else hidden, dy)
+    graph, found, memo = run_graph(core, as_inputs(batch), "logits" if core.config.head else hidden, dy)
+    assert len({*seen} & {*memo}) > 4
+    for site in {*seen} & {*memo}:
+        assert_same(memo[site], seen[site], site)
     if not core.config.carries_states:  # of states the graph has the gradients that reach them outside their loops
         compare(found.sites, {name: one for name, one in kept.items() if not name.endswith(".relative")})
     assert found.params.keys() == expected.params.keys()

@@ -15,8 +15,6 @@ from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Context
-from attnkit.model.output_head import head_logits
-from attnkit.model.transformer import run
 from tests.places import REFERENCES
 
 SMALL = 32  # elements of a gradient that is frozen whole
@@ -129,27 +127,6 @@ def gpt2(dtype="float64"):
     return model, inputs, recorded, np.random.default_rng(0).standard_normal(y.shape).astype(dtype)
 
 
-def reading(kept):
-    """A hook that keeps every intermediate by its name."""
-    return lambda name: lambda array: kept.setdefault(name, array)
-
-
-def test_the_recorded_pass_is_the_forward_pass():
-    for case in ("gpt2", "llama", "bert-mlm", "vit", "t5", "marian"):
-        model, (inputs, output) = core(CASES[case], "float64"), inputs_of(case, "float64")
-        plain, kept = {}, {}
-        y, _ = run_model(model, inputs, output=output, hook=reading(kept))
-        memory = memory_mask = None
-        for stack, one in inputs.items():
-            hook = reading(plain)
-            context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook)
-            memory, memory_mask = run(model, model.config.plan(stack), one.x, context), one.mask
-        np.testing.assert_allclose(y, head_logits(model, memory), rtol=1e-12, atol=1e-12)
-        assert set(kept) - {"logits", "head.dense", "head.norm"} == set(plain)
-        for name, x in plain.items():
-            np.testing.assert_allclose(kept[name], x, rtol=1e-12, atol=1e-12, err_msg=name)
-
-
 def test_tied_parameters_share_one_gradient():
     model, _, recorded, dy = gpt2()
     assert tied_parameters(model.params) == [[("decoder.embed", "table"), ("head", "w")]]
@@ -246,16 +223,6 @@ def test_a_layer_by_itself(layer, cross, directions):
     reverse = Reverse()
     gradients = {"x": run_backward(model, tape, dy, reverse)} | ({"memory": reverse.memory} if cross else {})
     directions(lambda moved: np.vdot(dy, outputs(moved)), arrays, gradients, rng)
-
-
-def test_images_have_gradients(directions):
-    model, (inputs, _) = core("vit", "float64"), inputs_of("vit-wide", "float64")
-    y, recorded = run_model(model, inputs)
-    rng = np.random.default_rng(3)
-    dy = rng.standard_normal(y.shape)
-    gradients = {"image": model_backward(model, recorded, dy).inputs["encoder"]}
-    loss = lambda moved: np.vdot(dy, run_model(model, {"encoder": StackInputs(moved["image"])})[0])  # noqa: E731
-    directions(loss, {"image": inputs["encoder"].x}, gradients, rng)
 
 
 def test_the_first_layer_that_is_not_finite_is_named():
