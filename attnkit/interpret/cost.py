@@ -16,7 +16,7 @@ from attnkit.model.graph.costs import Cost, ModelShapes, Passes, Shape, Sizes
 from attnkit.model.graph.head import build_head
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.models import build_steps, build_vector
-from attnkit.model.graph.nodes import Inputs, Node, Place
+from attnkit.model.graph.nodes import Inputs, Node
 from attnkit.model.recurrent_config import as_recurrent
 from attnkit.records import Labels, Record, Tensor
 
@@ -190,11 +190,6 @@ def recurrent_order(nodes: Iterable[Node]) -> list[Node]:
         return 1 + parts.index(part) if part in parts else 0, int(part) if part.isdigit() else 0
 
     return sorted((node for node in nodes if node.kind == "alignment" or ".cross." not in node.site), key=place)
-
-
-def place_step(model: ModelShapes, step: Step, passes: Passes) -> Place:
-    """Place a step in passes over tokens, by the number of tokens alone."""
-    return Place(as_core(model), make_inputs(model, passes), step, "x", "memory", passes.texts, passes.tokens)
 
 
 def as_core(model: ModelShapes) -> Model:

@@ -25,9 +25,9 @@ from attnkit.interpret.cost import (
     count_model,
     count_nodes,
     count_step,
-    place_step,
 )
 from attnkit.interpret.stage_calls import StageCall
+from attnkit.interpret.stage_nodes.networks import network_nodes
 from attnkit.interpret.summary_cost import count_summary
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array, Config, Step
@@ -35,7 +35,6 @@ from attnkit.model.attention import text_lengths
 from attnkit.model.config import AttentionRules
 from attnkit.model.dense_attention import AttentionOptions
 from attnkit.model.graph.costs import Cost, ModelShapes, Passes, Shape, count_tiles, has_tiles
-from attnkit.model.graph.networks import build_mixture, build_network
 from attnkit.model.graph.nodes import Node
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.kernels.tiles import key_ranges
@@ -201,27 +200,10 @@ def count_layernorm(call: StageCall) -> Iterable[Cost]:
 
 
 def count_ffn(call: StageCall) -> Iterable[Cost]:
-    values, x = call.values, call.before["x"]
-    if values["model_"] is not None:
-        layer = layers.find_layer(values["model_"], values["layer"], "ffn")
-        rows = count_step(layer_shapes(call), Step("ffn", layer), passes_of(x))
-        return with_addends(call, strip_layer(rows, layer.removesuffix(".ffn")))
-    if values["experts"] is not None:
-        experts = strip_layer(count_experts(call, passes_of(x)), "own")
-        return with_addends(call, strip_layer(experts, "ffn."))
-    weights = call.prepared.weights
-    model, passes = weights_of({"own.ffn": weights}, x.shape[-1]), passes_of(x)
-    place = place_step(model, Step("ffn", "own.ffn"), passes)
-    nodes = build_network(place, "own.ffn", weights["w1"].shape[1])
-    return with_addends(call, strip_layer(count_nodes(nodes, model, passes), "own.ffn"))
-
-
-def count_experts(call: StageCall, passes: Passes) -> list[Cost]:
-    """The rows of experts of a file: the router, and the experts that are chosen."""
-    params = call.values["params"]
-    model = weights_of(layers.split_experts(params, "own.ffn"), call.before["x"].shape[-1])
-    place = place_step(model, Step("ffn", "own.ffn"), passes)
-    return count_nodes(build_mixture(place, call.prepared.mixture), model, passes)
+    core, layer, nodes = network_nodes(call)
+    model = weights_of(core.params) if call.values["model_"] is None else layer_shapes(call)
+    rows = strip_layer(count_nodes(nodes, model, passes_of(call.before["x"])), layer.removesuffix(".ffn"))
+    return with_addends(call, rows if call.values["model_"] is not None else strip_layer(rows, "ffn."))
 
 
 def count_own_linear(

@@ -1,5 +1,6 @@
 """The nodes of layernorm, ffn, linear, conv and rnn, and of one layer of a model."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ from attnkit.model.backward.tape import ModelGradients, Reverse
 from attnkit.model.config import parse_layer_name
 from attnkit.model.convolution import convolve, convolve_backward
 from attnkit.model.graph.networks import build_mixture, build_network
-from attnkit.model.graph.nodes import Inputs, Kind, Place, Scope
+from attnkit.model.graph.nodes import Inputs, Kind, Node, Place, Scope
 from attnkit.model.groups import GROUPS
 from attnkit.model.intermediates import INTERMEDIATES, step_names
 from attnkit.model.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
@@ -166,26 +167,29 @@ def _norm_along(scope: Scope, x: Array) -> tuple[Array, Undo]:
     return normalized.y, undo
 
 
+def network_nodes(call: StageCall) -> tuple[Model, str, list[Node]]:
+    """The model, the layer and the nodes of a network or a mixture of experts of x."""
+    operands: NetworkOperands = call.prepared
+    weights, mixture, x, checkpoint = operands.weights, operands.mixture, call.before["x"], call.values["model_"]
+    config, layer = Config("", x.shape[-1], activation=operands.activation), "" if mixture is None else "stage.ffn"
+    if checkpoint is not None:
+        core, layer = layers.core_model(checkpoint), layers.find_layer(checkpoint, call.values["layer"], "ffn")
+    else:
+        core = Model(config, {"": weights} if mixture is None else layers.split_experts(weights, layer))
+    texts, tokens = math.prod(x.shape[:-2]), x.shape[-2] if x.ndim > 1 else 1
+    place = Place(core, Inputs(), Step("ffn", layer), "x", "", texts, tokens)
+    built = build_network(place, layer, weights["w1"].shape[-1]) if mixture is None else build_mixture(place, mixture)
+    return core, layer, [*built]
+
+
 def ffn_nodes(call: StageCall) -> StageGraph:
     """A feed-forward network or experts node by node, and what is added to it."""
     operands: NetworkOperands = call.prepared
-    values, x, checkpoint = call.values, call.before["x"], call.values["model_"]
-    weights, mixture = operands.weights, operands.mixture
-    config = Config("", x.shape[-1], activation=operands.activation)
-    if checkpoint is not None:
-        core, layer = layers.core_model(checkpoint), layers.find_layer(checkpoint, values["layer"], "ffn")
-    elif mixture is not None:
-        layer = "stage.ffn"
-        core = Model(config, layers.split_experts(weights, layer))
-    else:
-        core, layer = Model(config, {"": weights}), ""
-    graph = new_graph(x, weights=weights, core=core)
+    weights, values = operands.weights, call.values
+    core, layer, built = network_nodes(call)
+    graph = new_graph(call.before["x"], weights=weights, core=core)
     before = read_addends(graph, call.before, values)
-    place = Place(core, Inputs(), Step("ffn", layer), read_x(graph, call.before), "", 1, x[..., 0].size)
-    if mixture is not None:
-        built = [*build_mixture(place, mixture)]
-    else:
-        built = [*build_network(place, layer, weights["w1"].shape[-1])]
+    read_x(graph, call.before)
     graph.nodes |= {node.site: node for node in built}
     graph.names = {site: site.removeprefix(f"{layer}.").lstrip(".") for site in graph.nodes if is_step_of(site, layer)}
     graph.results = {own: site for site, own in graph.names.items()}
@@ -199,7 +203,7 @@ def ffn_nodes(call: StageCall) -> StageGraph:
         return Tensor(gradient, (*lead, (FFN[name].axes or ("hidden",))[-1]), labels if {*lead[:1]} & {*labels} else {})
 
     graph.describe = describe
-    if checkpoint is None and mixture is not None:
+    if values["model_"] is None and operands.mixture is not None:
         graph.weights = lambda params: stack_experts(params, weights)
         graph.axes = lambda name: None if name in ROUTER else ("expert", *parameter_axes("", name))
     return graph
