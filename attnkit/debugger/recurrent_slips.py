@@ -22,6 +22,7 @@ ORDERS = {"ONNX": ("input", "output", "forget", "candidate")}
 NOT_CARRIED = "the state is not carried: every token begins with the first one"
 CONTINUED = "the state is not reset between texts: each begins with the last one of the text before"
 NO_BRIDGE = "the decoder begins with zeros, not with the last state of the encoder"
+REVERSE_FIRST = "the reverse direction is before the forward one, side by side"
 CELL_FOR_STATE = "the cell state is taken for the hidden state"
 ASKED = {
     "previous": "attention asks with the state after the token, not with the one before it",
@@ -139,7 +140,7 @@ def slip_recurrence(graph: Graph, stage: Node) -> Iterator[Change]:
         yield CELL_FOR_STATE, stage.change(returns=cell)
     if stage.kind == "loop" and len(options["directions"]) > 1:
         yield "the outputs of the reverse direction are not turned back", stage.change(turned=True)
-        yield "the reverse direction is before the forward one, side by side", stage.change(sides=True)
+        yield REVERSE_FIRST, stage.change(sides=True)
 
 
 def _slip_padding(stage: Node) -> Iterator[Change]:
@@ -204,7 +205,7 @@ def slip_last(graph: Graph, stage: Node) -> Iterator[Change]:
     if len(stage.options["directions"]) > 1:
         words = "the last state of the reverse direction is taken at the last token, which it reads first"
         yield words, stage.change(forward=True)
-        yield "the reverse direction is before the forward one, side by side", stage.change(sides=True)
+        yield REVERSE_FIRST, stage.change(sides=True)
     layer, _, name = stage.site.rpartition(".")
     if name == "last_state" and f"{layer}.cell" in graph.nodes:
         yield CELL_FOR_STATE, stage._replace(inputs=(f"{layer}.cell",))

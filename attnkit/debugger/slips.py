@@ -140,6 +140,8 @@ def _with_number(stage: Node, option: str, value: float) -> Node:
     return stage.change(**{name: {**whole, entry: value} if isinstance(whole, dict) else whole._replace(eps=value)})
 
 
+EPS_OUTSIDE = "eps of the norm is added to the standard deviation, not to the variance"
+GATE_AND_UP = "gate and up are exchanged"
 POST_NORM = "the norms follow the residuals (post-norm, not pre-norm)"
 PARALLEL = "the sub-layers read the same input (parallel, not serial)"
 CAPPED_FIRST = "the soft cap of the scores is applied before their scale, not after it"
@@ -449,7 +451,7 @@ def slip_channel_norm(graph: Graph, stage: Node) -> Iterator[Change]:
     together = "the norm is over all channels and frames (one group), not of each channel"
     yield together, stage.change(together=True)
     yield N_MINUS_1, stage.change(ddof=1)
-    yield "eps of the norm is added to the standard deviation, not to the variance", stage.change(eps_outside=True)
+    yield EPS_OUTSIDE, stage.change(eps_outside=True)
     yield from _slip_weights(graph.core.params[stage.layer], stage)
 
 
@@ -578,7 +580,7 @@ UNIT_OFFSETS = (
 
 def slip_norm(graph: Graph, stage: Node) -> Iterator[Change]:
     params = graph.core.params.get(stage.layer, {})
-    yield "eps of the norm is added to the standard deviation, not to the variance", stage.change(eps_outside=True)
+    yield EPS_OUTSIDE, stage.change(eps_outside=True)
     yield N_MINUS_1, stage.change(ddof=1)
     yield "the norm is missing", stage.change(skips=True)
     if stage.options["kind"] == "layer":
@@ -640,7 +642,7 @@ def slip_head_norm(graph: Graph, stage: Node) -> Iterator[Change]:
         exchanged = stage.change(names=names)
         yield f"{WHOSE[letter]} are normalized with the parameters of {WHOSE[other]}", exchanged
         yield "the norms of queries and keys are exchanged", exchanged
-    yield "eps of the norm is added to the standard deviation, not to the variance", stage.change(eps_outside=True)
+    yield EPS_OUTSIDE, stage.change(eps_outside=True)
     if norm.kind == "layer":
         yield "the norm does not subtract the mean (RMS norm)", stage.change(norm=norm._replace(kind="rms"))
     else:
@@ -688,7 +690,7 @@ def slip_linear(graph: Graph, stage: Node) -> Iterator[Change]:
     yield from _neighbours(graph, stage)
     if weight in ("w1", "w3") and "w3" in params:
         other = {"w1": ("w3", "b3"), "w3": ("w1", "b1")}[weight]
-        yield "gate and up are exchanged", stage.change(names=other)
+        yield GATE_AND_UP, stage.change(names=other)
         for cut, words in CUT.items():
             yield words, stage._replace(kind="cut gate").change(cut=cut, place=int(weight == "w3"))
     yield from _skip_norm(graph, stage)
@@ -1011,7 +1013,7 @@ def _slip_mixture(mixture: ExpertConfig) -> Iterator[tuple[str, dict[str, Any]]]
 
 # sentence -> options of experts instead
 EXPERTS: dict[str, dict[str, Any]] = {
-    "gate and up are exchanged": {"exchanged": True},
+    GATE_AND_UP: {"exchanged": True},
     "the biases of gate and up are missing": {"missing": ("b1", "b3")},
     "the biases of the down projection are missing": {"missing": ("b2",)},
     "the biases of the experts are missing": {"missing": ("b1", "b2", "b3")},
@@ -1117,7 +1119,7 @@ def slip_activate(graph: Graph, stage: Node) -> Iterator[Change]:
     yield from _slip_activation(stage)
     if stage.options.get("is_gated"):
         other = stage.site.replace(".activated", ".linear")
-        yield "gate and up are exchanged", stage._replace(inputs=(other,))
+        yield GATE_AND_UP, stage._replace(inputs=(other,))
         for cut, words in CUT.items():
             changed = stage._replace(kind="cut gate", inputs=(*stage.inputs, other))
             yield words + AS_READ, changed.change(cut=cut, place=0)
@@ -1133,7 +1135,7 @@ def _slip_activation(stage: Node) -> Iterator[Change]:
 
 def slip_multiply(graph: Graph, stage: Node) -> Iterator[Change]:
     first, second = stage.inputs
-    yield "gate and up are exchanged", stage._replace(inputs=(first, first.replace(".activated", ".hidden")))
+    yield GATE_AND_UP, stage._replace(inputs=(first, first.replace(".activated", ".hidden")))
     yield "the gate is not applied", stage._replace(kind="scale", inputs=(second,), options={})
     for cut, words in CUT.items():
         changed = stage._replace(kind="cut gate", inputs=(first, first.replace(".activated", ".hidden"), second))
