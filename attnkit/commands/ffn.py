@@ -106,14 +106,14 @@ def ffn(
         raise UsageError(f"a {what} has no {' and no '.join(missing)}", "--keep")
     listener = callbacks.current().on_intermediates
     names = None if steps or listener or "all" in keep else [name for name in keep if name != "residual"]
-    limit = 0.0 if model_ is None else model_.config.ffn_limit
-    options_: dict[str, Any] = {"activation": activation, "limit": limit, "keep": names}
+    options_: dict[str, Any] = {} if model_ is None else model_.config.network_options
+    options_ |= {"activation": activation, "keep": names}
     options_["products"] = layers.products_of(model_, layer)
     if mixture:
         arrays = model.mix_experts(x, networks, mixture, **options_)
     else:
         arrays = model.feed_forward(x, weights, **options_)
-    formulas = mixture_formulas() if mixture else ffn_formulas(weights, activation, limit)
+    formulas = mixture_formulas() if mixture else ffn_formulas(weights, activation, options_.get("limit", 0.0))
     output, formula = arrays.pop("output"), formulas["output"]
     scale = layers.residual_scale(model_)
     if scale != 1 and (residual or add is not None):

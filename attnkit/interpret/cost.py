@@ -175,7 +175,7 @@ def count_step(model: ModelShapes, step: Step, passes: Passes, frames: int = 0) 
     if frames:
         nodes = [node._replace(shape=(passes.texts, frames, node.shape[-1])) for node in nodes]
     rows = count_nodes(nodes, model, passes)
-    return with_cache(rows, step.layer, model.config.attention_rules[step.layer]) if step.op == "attend" else rows
+    return with_cache(rows, step.layer, model.config.attention_rules[step.layer]) if step.attends else rows
 
 
 def recurrent_order(nodes: Iterable[Node]) -> list[Node]:

@@ -170,7 +170,7 @@ OF_PROBE = {"token": "probe", "query": "probe", "source": "key"}  # axes where a
 
 def head_counts(config: "model.Config", steps: "Sequence[model.Step]") -> dict[str, int]:
     """Number of heads of each attention layer among some steps of a model."""
-    layers = [step.layer for step in steps if step.op == "attend"]
+    layers = [step.layer for step in steps if step.attends]
     return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}
 
 

@@ -476,6 +476,11 @@ class Config:
         return self.width * ({"concat": 3, "patches": 2}.get(self.pooling, 1) if self.classes else 1)
 
     @property
+    def network_options(self) -> dict[str, Any]:
+        """The options of `feed_forward` in every network, without those that are off."""
+        return {"activation": self.activation} | ({"limit": self.ffn_limit} if self.ffn_limit else {})
+
+    @property
     def memory_width(self) -> int:
         """The width of the encoder's hidden states, which the decoder attends to."""
         return self.width
@@ -488,7 +493,7 @@ class Config:
     def attention_rules(self) -> dict[str, AttentionRules]:
         """The rules of every layer of attention by its name."""
         steps = [step for stack in (*self.stacks, *["vector"] * self.has_probe) for step in self.plan(stack)]
-        return {step.layer: find_attention_rules(self, step.layer) for step in steps if step.op == "attend"}
+        return {step.layer: find_attention_rules(self, step.layer) for step in steps if step.attends}
 
     def plan(self, stack: str) -> "list[Step]":
         """All steps of a stack, from ids (or patches) to its last hidden states.
@@ -710,6 +715,11 @@ class Step(NamedTuple):
         """The name of its result in a trace, which may be a residual sum."""
         sums = {"concat": f"{self.layer}.concat", "": self.result or self.layer}
         return sums.get(self.adds_residual, f"{self.layer}.residual")
+
+    @property
+    def attends(self) -> bool:
+        """Whether it reads keys and values of other tokens, by the rules of its layer."""
+        return self.op == "attend"
 
     @property
     def changes_saved(self) -> bool:

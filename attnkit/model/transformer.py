@@ -486,8 +486,7 @@ def apply_network(model: Model, layer: str, x: Array, context: Context) -> Array
     params: Mapping[str, Any] = model.params[layer]
     hook = scoped(context.hook, layer)
     products = layer_products(model, layer, context)
-    options: dict[str, Any] = {"activation": model.config.activation, "limit": model.config.ffn_limit}
-    options |= {"keep": (), "hook": hook, "products": products}
+    options: dict[str, Any] = {"keep": (), "hook": hook, "products": products, **model.config.network_options}
     if mixture := model.config.mixture(layer):
         return mix_experts(x, layer_experts(model, layer), mixture, **options)["output"]
     return feed_forward(x, params, **options)["output"]

@@ -154,7 +154,7 @@ def attention_arrays(
     shape  of the scores, (..., H, T, S); width: T with padding
     """
     name, arrays = parse_layer_name(steps[0].layer)[0], dict[str, Any]()
-    layers = [step.layer for step in steps if step.op == "attend"]
+    layers = [step.layer for step in steps if step.attends]
     keys = width if sizes.capacity is None else sizes.capacity
     if any(layer.endswith(".self") for layer in layers):
         is_masked = not config.stack(name).causal and sizes.is_padded

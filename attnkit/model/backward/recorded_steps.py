@@ -60,7 +60,7 @@ def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
     ['decoder.0.ffn', 'decoder.positions']
     """
     steps = list(steps)
-    sublayers = {step.layer for step in steps if step.adds_residual or step.op in ("attend", "ffn", "rnn")}
+    sublayers = {step.layer for step in steps if step.adds_residual or step.attends or step.op in ("ffn", "rnn")}
     embeddings = [step.layer for step in steps if step.op in ("embed", "posenc") or step.layer.endswith(".embed_norm")]
     return frozenset(sublayers.union(embeddings[-1:]))
 
@@ -239,7 +239,7 @@ def network_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
         return hook if hook is no_hook else visit
 
-    options: dict[str, Any] = {"activation": model.config.activation, "limit": model.config.ffn_limit}
+    options = model.config.network_options
     if mixture := model.config.mixture(layer):
         return _mixture_vjp(model, layer, x, mixture, context, options)
     y, pullback = feed_forward_vjp(as_rows(x), model.params[layer], hook=by_token(context.hook), **options)

@@ -18,6 +18,7 @@ from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.experts import ExpertConfig, mix_experts
 from attnkit.model.feedforward import feed_forward
+from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.linear import scaled
@@ -135,6 +136,9 @@ def _compile_step(model: Model, step: Step, cache: KVCache) -> Layer:
     if step.op == "ffn":
         mixture = config.mixture(step.layer)
         return _ffn(config, layer_params) if mixture is None else _mixture(model, step.layer, mixture)
+    if step.op != "attend":
+        context = Context(cache=cache)
+        return lambda x, shared: GROUPS[step.op].kernel(model, step.layer, x[:, None], context)[:, 0]
     rules = config.attention_rules[step.layer]
     compile_attention = _cross_attention if rules.is_cross else _latent_attention if rules.latent else _self_attention
     return compile_attention(rules, layer_params, step.layer, cache)
@@ -171,9 +175,10 @@ def _linear(weight: Array, bias: Array | None) -> Callable[[Array], Array]:
 def _ffn(config: Config, params: Parameters) -> Layer:
     inner, outer = _linear(params["w1"], params.get("b1")), _linear(params["w2"], params.get("b2"))
     gate = _linear(params["w3"], params.get("b3")) if "w3" in params else None
-    activation, limit = ACTIVATIONS[config.activation], config.ffn_limit
-    if limit:
-        return lambda x, shared: feed_forward(x, params, activation=config.activation, limit=limit, keep=())["output"]
+    options = config.network_options
+    if len(options) > 1:  # more than an activation
+        return lambda x, shared: feed_forward(x, params, keep=(), **options)["output"]
+    activation = ACTIVATIONS[config.activation]
 
     def ffn(x: Array, shared: Mapping[str, Any]) -> Array:
         hidden = activation(inner(x))
@@ -183,9 +188,8 @@ def _ffn(config: Config, params: Parameters) -> Layer:
 
 
 def _mixture(model: Model, layer: str, mixture: ExpertConfig) -> Layer:
-    config, experts = model.config, layer_experts(model, layer)
-    options: dict[str, Any] = {"activation": config.activation, "limit": config.ffn_limit, "keep": ()}
-    return lambda x, shared: mix_experts(x, experts, mixture, **options)["output"]
+    experts, options = layer_experts(model, layer), model.config.network_options
+    return lambda x, shared: mix_experts(x, experts, mixture, keep=(), **options)["output"]
 
 
 def _projections(params: Parameters) -> Callable[[Array], tuple[Array, Array, Array]]:
