@@ -56,13 +56,15 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
 
     Without a name, the embedding or the positions of the first stack. UsageError names the closest layers.
     """
-    mine = [name for name in checkpoint.layers() if is_layer_of(name, tool)]
+    config = checkpoint.config
+    others = {step.layer for stack in config.stacks for step in config.plan(stack) if step.op != tool}
+    mine = [name for name in checkpoint.layers() if is_layer_of(name, tool) and name not in others]
     mine = recurrent_layers(checkpoint) if tool == "rnn" else mine
     if layer is None and tool in ("embed", "posenc"):
-        return f"{checkpoint.config.stacks[0]}.{'embed' if tool == 'embed' else 'positions'}"
+        return f"{config.stacks[0]}.{'embed' if tool == 'embed' else 'positions'}"
     if layer is None:
         raise UsageError(f"--model needs --layer NAME{f', such as {mine[0]}' if mine else ''}")
-    positions = [f"{stack}.positions" for stack in checkpoint.config.stacks]  # with or without parameters
+    positions = [f"{stack}.positions" for stack in config.stacks]  # with or without parameters
     if layer not in mine and not (tool == "posenc" and layer in positions):
         if layer in checkpoint.layers():
             raise UsageError(f"{layer} is not a layer for {tool}{suggest(layer, mine)}", "--layer")

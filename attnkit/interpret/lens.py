@@ -263,7 +263,7 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
     for step in core.config.plan(stack):
         params = core.params.get(step.layer, {})
         if step.op == "ffn" or step.attends:
-            if step.op == "ffn" or by == "layer":
+            if step.op != "attend" or by == "layer":
                 branch = {step.layer: read_token(record, f"{step.layer}.output", at, (core.config.width,))}
             else:
                 rules = core.config.attention_rules[step.layer]

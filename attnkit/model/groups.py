@@ -4,7 +4,7 @@ A group is what a kernel fuses of the nodes of a model. Every operation is told 
 `transformer.run`, `recorded_steps.run_recorded` or `models.model_graph`, takes its field of the row.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -45,13 +45,14 @@ class Group(NamedTuple):
 
     kernel     (model, layer, x, context) -> its result
     vjp        (model, step, x, context) -> its result, and the function (gradient of it, Reverse) -> gradient of x
-    nodes      (place of the graph) -> its nodes, the last of which is its result unless the step names another
+    nodes      (place of the graph) -> its nodes, the last of which is its result unless the step names another; the
+               table KINDS of that module has their kinds
     is_packed  whether the kernel computes each row by itself, or attends, so that texts can be packed without padding
     """
 
     kernel: Callable[[Model, str, Array, Context], Array]
     vjp: Callable[[Model, Step, Array, Context], "tuple[Array, Undo]"]
-    nodes: Callable[[Any], Iterator[Any]]
+    nodes: Later
     is_packed: bool = False
 
 
