@@ -1,5 +1,7 @@
 """The fast way through one token gives what the plain way gives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,21 @@ def test_one_token_of_several_texts_is_the_run_of_one_token(name):
         assert layer == other
         for x, y in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * max(1, np.abs(y).max()))
+
+
+def test_a_token_passes_operations_that_have_no_compiled_step():
+    """The factors of LayerScale, which decoders do not publish, are computed by the kernel of their group."""
+    core, rng = layers.core_model(open_checkpoint(str(MODELS / "gpt2"))), np.random.default_rng(0)
+    config = replace(core.config, layer_scale=True)
+    scales = {step.layer: {"w": rng.standard_normal(config.width).astype(np.float32)}
+              for step in config.plan("decoder") if step.op == "linear"}  # fmt: skip
+    assert len(scales) == 2 * config.decoder.layers
+    core = core._replace(config=config, params={**core.params, **scales})
+    lean, ids = model.CachedDecoder(core), rng.integers(1, 40, (2, 6))
+    found = [lean(ids[:, :3]), *(lean(ids[:, at : at + 1]) for at in range(3, 6))]
+    assert lean._layers is not None
+    expected = model.head_logits(core, model.run(core, config.plan("decoder"), ids, model.Context()))
+    np.testing.assert_allclose(found, expected[:, 2:].swapaxes(0, 1), rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_weights_laid_anew_for_long_texts_say_the_same():
