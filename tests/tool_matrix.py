@@ -194,7 +194,6 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "Two models are compared on a text if they have an encoder or a decoder alone.": {
         "diff DIR DIR --text": "both, seq2seq",
     },
-    "Vectors have no gradients; those of states are computed with `--pool none`.": {"grad": "towers"},
     "The losses of sounds, and of pairs of images and texts, are not computed.": {
         "train --from": "towers, Whisper, wav2vec 2.0",
     },

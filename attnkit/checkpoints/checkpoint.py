@@ -492,7 +492,8 @@ class Checkpoint:
 
     def tower(self, name: str) -> "Checkpoint":
         """The tower of texts or of images; the model itself if it has none."""
-        return self.towers.get(name, self)
+        one = self.towers.get(name, self)
+        return self if one.folder == self.folder else one
 
     def layers(self) -> list[str]:
         return list(self.params)

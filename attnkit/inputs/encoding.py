@@ -222,17 +222,26 @@ def read_inputs(
     return model.check_ids(record["ids"], config.stack(stack).vocab), record
 
 
+def token_order(base: Record, tokens: tuple[int, ...]) -> tuple[Array, Array | None]:
+    """The order that puts the tokens of each text before its padding.
+
+    tokens  their shape (..., T) -> which of them are no padding (..., T), in that order, and the order
+    """
+    stated = padding.find_real_tokens(base, tokens)
+    real = np.ones(tokens, bool) if stated is None else stated
+    if len(tokens) < 2:
+        return real, None
+    order = np.argsort(~real, axis=-1, kind="stable")
+    return np.take_along_axis(real, order, axis=-1), order
+
+
 def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array, Array | None]:
     """Put the tokens of each text before its padding, which may be on either side.
 
     x (B, T, D) -> x in the new order, which of its tokens are no padding (B, T), and the order (B, T)
     """
-    stated = padding.find_real_tokens(base, x.shape[:-1])
-    real = np.ones(x.shape[:-1], bool) if stated is None else stated
-    if x.ndim < 3:
-        return x, real, None
-    order = np.argsort(~real, axis=-1, kind="stable")
-    return np.take_along_axis(x, order[..., None], axis=-2), np.take_along_axis(real, order, axis=-1), order
+    real, order = token_order(base, x.shape[:-1])
+    return x if order is None else np.take_along_axis(x, order[..., None], axis=-2), real, order
 
 
 def text_spans(base: Record) -> list[slice]:
@@ -267,7 +276,7 @@ def pool_states(core: model.Model, x: Array, real: Array, pool: str, hook: Hook 
     UsageError for the pooler of a model that has none.
     """
     if pool in FORMULAS:
-        return model.POOLINGS[pool](x, real), FORMULAS[pool]
+        return model.POOLINGS[pool].pool(x, real), FORMULAS[pool]
     if not core.config.pooler:
         raise UsageError("the model has no pooler", "--pool")
     return model.pool_first(core, x, hook), "tanh(first token W + b)"
@@ -283,9 +292,9 @@ def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple
     vectors, formulas = x, []
     for number, module in encoded.modules.modules.items():
         if isinstance(module, Pooling):
-            used = real if module.with_prompt else real & (np.arange(x.shape[-2]) >= encoded.prompt_length)
+            used = pooled_places(encoded, module, real)
             parts = [
-                model.pool_by_probe(encoded.core, x, hook) if pool == "probe" else model.POOLINGS[pool](x, used)
+                model.pool_by_probe(encoded.core, x, hook) if pool == "probe" else model.POOLINGS[pool].pool(x, used)
                 for pool in module.pools
             ]
             vectors, formula = np.concatenate(parts, axis=-1), " and ".join(FORMULAS[pool] for pool in module.pools)
@@ -296,6 +305,11 @@ def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple
         vectors = apply_hook(hook, f"modules.{number}", vectors)
         formulas.append(formula)
     return vectors, ", ".join(formulas)
+
+
+def pooled_places(encoded: Encoding, module: Pooling, real: Array) -> Array:
+    """Select the real tokens (..., T) that a module pools: perhaps no prompt."""
+    return real if module.with_prompt else real & (np.arange(real.shape[-1]) >= encoded.prompt_length)
 
 
 def until_end(config: model.Config, base: Record, real: Array, order: Array | None) -> Array:

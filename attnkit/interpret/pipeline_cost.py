@@ -431,9 +431,6 @@ def count_encode(call: StageCall) -> Iterable[Cost]:
     values = call.values
     if values["patch"] or values["ablate"]:
         raise call.error("--patch and --ablate: what they change is not counted")
-    if values["image"] is not None:
-        values = {**values, "model_": values["model_"].tower("vision")}
-        call = replace(call, values=values)
     encoded: encoding.Encoding = call.prepared
     config, model = encoded.core.config, count_model(values["model_"])
     asked = Tracer({"--keep": values["keep"], "--trace": (values["trace_only"] or ("*",)) if values["trace"] else ()})

@@ -94,7 +94,14 @@ def pool_by_probe(model: Model, x: Array, hook: Hook = no_hook) -> Array:
 
     x (..., T, D) -> (..., D)
     """
-    dtype = working(x)
-    probe = np.broadcast_to(model.params["vector"]["probe"].astype(dtype), (*x.shape[:-2], 1, x.shape[-1]))
-    context = Context(memory=cast(x, dtype), hook=hook)
-    return run(model, model.config.plan("vector"), probe, context)[..., 0, :]
+    context = Context(memory=cast(x, working(x)), hook=hook)
+    return run(model, model.config.plan("vector"), repeat_probe(model, x), context)[..., 0, :]
+
+
+def repeat_probe(model: Model, x: Array) -> Array:
+    """Repeat the learned query for each text or image of hidden states x.
+
+    x (..., T, D) -> (..., 1, D)
+    """
+    probe = model.params["vector"]["probe"].astype(working(x))
+    return np.broadcast_to(probe, (*x.shape[:-2], 1, x.shape[-1]))

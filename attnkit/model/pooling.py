@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.activations import ACTIVATIONS
+from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.linear import linear
+from attnkit.model.linear import LinearGradients, linear, linear_backward
 
 
 def first_token(x: Array) -> Array:
@@ -167,6 +167,19 @@ def mean_sqrt_pool(x: Array, real: Array) -> Array:
     return mean
 
 
+def mean_sqrt_pool_backward(grad_output: Array, real: Array) -> Array:
+    """Gradient before `mean_sqrt_pool`.
+
+    grad_output (..., D), real (..., T) -> (..., T, D)
+
+    >>> mean_sqrt_pool_backward(np.array([4.0]), np.array([True, True, True, True, False])).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0, 0.0]
+    """
+    weights = real[..., None].astype(grad_output.dtype)
+    gradient: Array = grad_output[..., None, :] * weights / np.sqrt(np.maximum(weights.sum(axis=-2, keepdims=True), 1))
+    return gradient
+
+
 def weighted_mean_pool(x: Array, real: Array) -> Array:
     """Mean of the hidden states of real tokens, weighted by positions from 1.
 
@@ -178,6 +191,19 @@ def weighted_mean_pool(x: Array, real: Array) -> Array:
     weights = (real * np.arange(1, x.shape[-2] + 1))[..., None].astype(x.dtype)
     mean: Array = (x * weights).sum(axis=-2) / np.maximum(weights.sum(axis=-2), 1)
     return mean
+
+
+def weighted_mean_pool_backward(grad_output: Array, real: Array) -> Array:
+    """Gradient before `weighted_mean_pool`.
+
+    grad_output (..., D), real (..., T) -> (..., T, D)
+
+    >>> weighted_mean_pool_backward(np.array([6.0]), np.array([True, True, False])).ravel().tolist()
+    [2.0, 4.0, 0.0]
+    """
+    weights = (real * np.arange(1, real.shape[-1] + 1))[..., None].astype(grad_output.dtype)
+    gradient: Array = grad_output[..., None, :] * weights / np.maximum(weights.sum(axis=-2, keepdims=True), 1)
+    return gradient
 
 
 def max_pool(x: Array, real: Array) -> Array:
@@ -192,6 +218,20 @@ def max_pool(x: Array, real: Array) -> Array:
     return largest
 
 
+def max_pool_backward(grad_output: Array, x: Array, real: Array) -> Array:
+    """Gradient before `max_pool`; that of equal values goes to the first of them.
+
+    grad_output (..., D), x (..., T, D), real (..., T) -> (..., T, D)
+
+    >>> max_pool_backward(np.array([7.0]), np.array([[3.0], [5.0], [5.0], [9.0]]), np.array([True] * 3 + [False])).T
+    array([[0., 7., 0., 0.]])
+    """
+    places = np.where(real[..., None], x, -np.inf).argmax(axis=-2)[..., None, :]
+    gradient = np.zeros(x.shape, grad_output.dtype)
+    np.put_along_axis(gradient, places, grad_output[..., None, :], axis=-2)
+    return gradient
+
+
 def first_real_token(x: Array, real: Array) -> Array:
     """Hidden state of the first real token: (..., T, D), (..., T) -> (..., D).
 
@@ -202,6 +242,17 @@ def first_real_token(x: Array, real: Array) -> Array:
     """
     require_tokens(x)
     return _token_at(x, real.argmax(axis=-1))
+
+
+def first_real_token_backward(grad_output: Array, real: Array) -> Array:
+    """Gradient of hidden states whose first real token alone was used.
+
+    grad_output (..., D), real (..., T) -> (..., T, D)
+
+    >>> first_real_token_backward(np.array([2.0]), np.array([False, True, True])).ravel().tolist()
+    [0.0, 2.0, 0.0]
+    """
+    return _token_backward(grad_output, real.argmax(axis=-1), real.shape[-1])
 
 
 def last_token(x: Array, real: Array) -> Array:
@@ -224,9 +275,7 @@ def last_token_backward(grad_output: Array, real: Array) -> Array:
     >>> last_token_backward(np.array([2.0]), np.array([True, True, False])).tolist()
     [[0.0], [2.0], [0.0]]
     """
-    is_last = np.arange(real.shape[-1]) == last_tokens(real)[..., None]
-    gradient: Array = np.where(is_last[..., None], grad_output[..., None, :], grad_output.dtype.type(0))
-    return gradient
+    return _token_backward(grad_output, last_tokens(real), real.shape[-1])
 
 
 def require_tokens(x: Array) -> None:
@@ -239,14 +288,30 @@ def _token_at(x: Array, at: Array) -> Array:
     return np.take_along_axis(x, np.asarray(at)[..., None, None], axis=-2)[..., 0, :]
 
 
-# kind of pooling -> its function of x (..., T, D) and the real tokens (..., T)
-POOLINGS: dict[str, Callable[[Array, Array], Array]] = {
-    "cls": first_real_token,
-    "mean": mean_pool,
-    "max": max_pool,
-    "mean-sqrt": mean_sqrt_pool,
-    "weighted-mean": weighted_mean_pool,
-    "last": last_token,
+def _token_backward(grad_output: Array, at: Array, tokens: int) -> Array:
+    is_used = np.arange(tokens) == np.asarray(at)[..., None]
+    gradient: Array = np.where(is_used[..., None], grad_output[..., None, :], grad_output.dtype.type(0))
+    return gradient
+
+
+class TokenPooling(NamedTuple):
+    """One vector of the tokens of a text, of x (..., T, D), and its adjoint.
+
+    pool      (x, real tokens (..., T)) -> (..., D)
+    backward  (gradient of the vector, x, real tokens) -> (..., T, D)
+    """
+
+    pool: Callable[[Array, Array], Array]
+    backward: Callable[[Array, Array, Array], Array]
+
+
+POOLINGS = {
+    "cls": TokenPooling(first_real_token, lambda dy, x, real: first_real_token_backward(dy, real)),
+    "mean": TokenPooling(mean_pool, lambda dy, x, real: mean_pool_backward(dy, real)),
+    "max": TokenPooling(max_pool, max_pool_backward),
+    "mean-sqrt": TokenPooling(mean_sqrt_pool, lambda dy, x, real: mean_sqrt_pool_backward(dy, real)),
+    "weighted-mean": TokenPooling(weighted_mean_pool, lambda dy, x, real: weighted_mean_pool_backward(dy, real)),
+    "last": TokenPooling(last_token, lambda dy, x, real: last_token_backward(dy, real)),
 }
 
 
@@ -329,3 +394,16 @@ def dense(x: Array, weight: Array, bias: Array | None, activation: str) -> Array
     """
     y = linear(x[..., None, :], weight, bias)[..., 0, :]
     return ACTIVATIONS[activation](y)
+
+
+@quiet
+def dense_backward(grad_output: Array, x: Array, weight: Array, bias: Array | None, activation: str) -> LinearGradients:
+    """Gradients of `dense`.
+
+    grad_output (..., E), x (..., D), weight (D, E), bias (E,) -> x (..., D), weight (D, E), bias (E,)
+
+    >>> dense_backward(np.array([5.0, 7.0]), np.array([1.0, 2.0]), np.eye(2), np.array([0.0, -3.0]), "relu").x
+    array([5., 0.])
+    """
+    dy = activation_backward(activation, grad_output, linear(x[..., None, :], weight, bias)[..., 0, :])
+    return linear_backward(dy, x, weight, bias)

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import attnkit
 from attnkit import commands, formats, model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.sentence_modules import POOLS
 from attnkit.cli import parser
 from attnkit.errors import AttnkitWarning, UsageError
 from attnkit.inputs import layers
@@ -20,9 +22,11 @@ from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.records import Record
 from tests.drawing import write_model
 from tests.places import DATA, MODELS, REFERENCES, ROOT
-from tests.registry import FOLDERS
+from tests.registry import FOLDERS, TOWERS, place_of
 
 TOLERANCE = 1e-6  # of a finite difference
+PADDED = np.array([[False, True, True, True], [True, True, False, False]])  # the tokens of two texts, on both sides
+CLIP = ROOT / "tests" / "transcripts" / "inputs" / "clip"
 
 pytestmark = pytest.mark.filterwarnings("ignore::attnkit.errors.AttnkitWarning")  # of an x that is not one number
 
@@ -472,9 +476,39 @@ def test_the_gradient_of_a_spectrogram_is_a_slope():
     np.testing.assert_allclose((gradient * direction).sum(), (sides[0] - sides[1]) / 2, rtol=1e-6)
 
 
-def test_vectors_of_modules_have_no_gradient():
-    with pytest.raises(UsageError, match="no gradient of --pool folder"):
-        grad(f"encode --model {MODELS / 'bert-sentences'} --ids texts.npy", "ffn --hidden 3")
+@pytest.mark.parametrize("name", [name for name in TOWERS if "wide" not in name and "old" not in name])
+def test_slopes_of_the_vector_of_a_tower(name):
+    """By the end token and by the first token (CLIP), by the last token and by the probe (SigLIP)."""
+    np.save("marked.npy", np.array([[3, 8, 4, 5], [6, 3, 4, 9]]))
+    read = "--ids marked.npy" if name.endswith(":text") else f"--image {MODELS / 'vit.png'}"
+    result = grad(f"encode --model {place_of(name)} {read}", "ffn --hidden 3 --activation gelu --seed 4", check=True)
+    assert result["check"][2] < TOLERANCE
+    names = {"modules.1", "vector.cross.weights", "vector.probe"} if name == "siglip:vision" else {"vector.w"}
+    assert names <= {*result} and result["modules.1"].any()
+
+
+def test_the_vector_of_an_image_has_the_gradients_of_its_tower():
+    """The model of a folder with two towers is the one that reads the input."""
+    line = f"encode --model {{}} --image {MODELS / 'vit.png'}"
+    whole, tower = (grad(line.format(one), "ffn --hidden 3") for one in (CLIP, f"{CLIP}:vision"))
+    assert [*whole] == [*tower] and all(np.array_equal(whole[name], tower[name]) for name in tower)
+
+
+def test_slopes_of_the_modules_of_a_folder(tmp_path):
+    """Every pooling, alone and before a dense layer and a normalization, of padded texts."""
+    folder = tmp_path / "sentences"
+    shutil.copytree(MODELS / "bert-sentences", folder)
+    np.savez("padded.npz", ids=np.load("bids.npy"), mask=PADDED)
+    lines = f"encode --model {folder} --ids padded.npz", "ffn --hidden 3 --activation gelu --seed 4"
+    for mode in POOLS:
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 24, "pooling_mode": mode}))
+        assert error_of(*lines) < TOLERANCE, mode
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(modules[:2]))
+    flags = {"pooling_mode_max_tokens": True, "pooling_mode_lasttoken": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24, **flags}))
+    result = grad(*lines, check=True)
+    assert result["modules.1"].shape == (2, 48) and result["check"][2] < TOLERANCE
 
 
 BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert-mlm"))
@@ -489,6 +523,7 @@ BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert
         [f"encode {BERT} --ids texts.npy --pool pooler --normalize", "layernorm", "ffn --hidden 3"],
         [f"encode {BERT} --ids padded.npz --pool mean", "ffn --hidden 3"],
         [f"encode {BERT} --ids padded.npz --pool cls", "ffn --hidden 3"],
+        *([f"encode {BERT} --ids padded.npz --pool {pool} --normalize", "ffn --hidden 3"] for pool in model.POOLINGS),
         [f"encode {BERT} --ids padded.npz", "ffn --hidden 3"],
         [f"encode {GPT2} --ids ids.npy --layers :1", f"encode {GPT2} --layers 1:", "ffn --hidden 9"],
         [f"encode {GPT2} --ids ids.npy", f"decode {GPT2} --layer head", "loss --target :ids"],
@@ -501,8 +536,7 @@ BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert
     ids=lambda stages: " ".join(stages).replace(str(MODELS), ""),
 )
 def test_slopes_of_encode(stages):
-    mask = np.array([[False, True, True, True], [True, True, False, False]])
-    np.savez("padded.npz", ids=np.load("bids.npy"), mask=mask)
+    np.savez("padded.npz", ids=np.load("bids.npy"), mask=PADDED)
     assert error_of(*stages) < TOLERANCE
 
 

@@ -1,11 +1,13 @@
 """The nodes of embed, posenc, encode, decode and loss."""
 
 import math
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from attnkit import model
+from attnkit.checkpoints.sentence_modules import Dense, Pooling
 from attnkit.inputs import encoding
 from attnkit.inputs.encoding import Encoding
 from attnkit.inputs.layers import LayerOperands
@@ -35,8 +37,9 @@ from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.linear import linear_backward, sum_to_shape
 from attnkit.model.loss import LossOptions, cross_entropy, cross_entropy_backward, loss_and_gradient
+from attnkit.model.output_head import repeat_probe
 from attnkit.model.parameters import parameter_axes
-from attnkit.model.pooling import first_token_backward, l2_normalize_backward, mean_pool_backward
+from attnkit.model.pooling import dense_backward, l2_normalize_backward
 from attnkit.model.positions import t5_bias_backward
 from attnkit.model.sampling import Sampling
 from attnkit.model.softmax import softmax_backward
@@ -146,11 +149,9 @@ def encode_nodes(call: StageCall, forward: Hook = no_hook) -> StageGraph:
     states = graph.inside = graph.fuse("states", "layers", source, **options)
     graph.results = {"x": states, "memory": states}
     if encoded.pool != "none":
-        if encoded.pool not in ("cls", "mean", "pooler"):
-            raise call.error(f"no gradient of --pool {encoded.pool} (use cls, mean or pooler)")
-        graph.results["x"] = graph.fuse(
-            "vectors", "vectors of texts", states, encoded=encoded, normalize=call.values["normalize"]
-        )
+        graph.results["x"] = add_vectors(graph, encoded, states)
+        if call.values["normalize"]:
+            graph.results["x"] = graph.add("unit", "to length 1", graph.results["x"])
     states_shape = call.result["x"].shape if encoded.pool == "none" else inputs.shape
     tokens = inputs.shape if inputs.dtype.kind in "iu" else states_shape[:-1] or (1,)
     scores = math.prod(tokens) * tokens[-1] * core.config.stack(encoded.stack).heads
@@ -177,25 +178,104 @@ def _layers(scope: Scope, inputs: Array) -> tuple[Array, Undo]:
     return x, undo
 
 
-def _vectors(scope: Scope, x: Array) -> tuple[Array, Undo]:
-    """One vector of each text (B, D), of hidden states (B, T, D)."""
+def add_vectors(graph: StageGraph, encoded: Encoding, states: str) -> str:
+    """Add the nodes of one vector of each text, and return the last site.
+
+    states  the site of hidden states
+    """
+    site = graph.add("tokens", "tokens first", states, encoded=encoded)
+    if encoded.pool == "pooler":
+        return graph.fuse("vectors", "pooler of texts", site)
+    if encoded.pool != "folder":
+        whole = Pooling((encoded.pool,), with_prompt=True)
+        return graph.add("vectors", "pooled", site, encoded=encoded, module=whole)
+    for number, module in encoded.modules.modules.items():
+        name = f"modules.{number}"
+        if isinstance(module, Pooling) and module.pools == ("probe",):
+            site = graph.fuse(name, "pooled by the probe", site)
+        elif isinstance(module, Pooling):
+            site = graph.add(name, "pooled", site, encoded=encoded, module=module)
+        elif module is None:
+            site = graph.add(name, "to length 1", site)
+        else:
+            site = graph.add(name, "dense", site, layer="vector" * bool(graph.core.config.vector_width), module=module)
+        graph.names[name] = name
+    return site
+
+
+def _tokens_first(scope: Scope, x: Array) -> Array:
+    return encoding.pooled_tokens(scope.option("encoded").base, x)[0]
+
+
+def _undo_tokens_first(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [undo_order(dy, encoding.token_order(scope.option("encoded").base, x.shape[:-1])[1])]
+
+
+def _pooled_places(scope: Scope, x: Array) -> Array:
+    """Which tokens of x (..., T, D), in their order, a module pools."""
     encoded: Encoding = scope.option("encoded")
-    core, pool, normalize = encoded.core, encoded.pool, scope.option("normalize")
-    states, real, order = encoding.pooled_tokens(encoded.base, x)
-    vectors = encoding.pool_states(core, states, real, pool)[0]
+    real, order = encoding.token_order(encoded.base, x.shape[:-1])
+    if encoded.pool == "folder":
+        real = encoding.until_end(encoded.core.config, encoded.base, real, order)
+    return encoding.pooled_places(encoded, scope.option("module"), real)
+
+
+def _pooled(scope: Scope, x: Array) -> Array:
+    real = _pooled_places(scope, x)
+    return np.concatenate([model.POOLINGS[pool].pool(x, real) for pool in scope.option("module").pools], axis=-1)
+
+
+def _undo_pooled(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    real, pools = _pooled_places(scope, x), scope.option("module").pools
+    parts = zip(pools, np.split(dy, len(pools), axis=-1), strict=True)
+    return [reduce(np.add, [model.POOLINGS[pool].backward(part, x, real) for pool, part in parts])]
+
+
+def _pooled_by_probe(scope: Scope, x: Array) -> tuple[Array, Undo]:
+    core, plan = scope.core, scope.core.config.plan("vector")
+    y, tape = run_recorded(core, plan, repeat_probe(core, x), model.Context(memory=x))
 
     def undo(scope: Scope, dy: Array) -> list[Array | None]:
-        dy, reverse = l2_normalize_backward(dy, vectors) if normalize else dy, Reverse(hook=scope.hook)
-        if pool == "mean":
-            dx = mean_pool_backward(dy, real)
-        elif pool == "pooler":
-            dx = pool_first_backward(core, states, dy, reverse)
-        else:
-            dx = first_token_backward(dy, states.shape)
+        reverse = Reverse(hook=scope.hook)
+        dprobe = run_backward(core, tape, dy[..., None, :], reverse)
+        reverse.add("vector", {"probe": sum_to_shape(dprobe, dprobe.shape[-1:])})
         add_layers(scope, reverse.gradients)
-        return [undo_order(dx, order)]
+        return [reverse.memory]
 
-    return model.l2_normalize(vectors) if normalize else vectors, undo
+    return y[..., 0, :], undo
+
+
+def _pooler(scope: Scope, x: Array) -> tuple[Array, Undo]:
+    """The vector of each text by the pooler: (..., T, D) -> (..., D)."""
+
+    def undo(scope: Scope, dy: Array) -> list[Array | None]:
+        reverse = Reverse(hook=scope.hook)
+        dx = pool_first_backward(scope.core, x, dy, reverse)
+        add_layers(scope, reverse.gradients)
+        return [dx]
+
+    return model.pool_first(scope.core, x), undo
+
+
+def _dense(scope: Scope, x: Array) -> Array:
+    module: Dense = scope.option("module")
+    return model.dense(x, module.w, module.b, module.activation)
+
+
+def _undo_dense(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    module: Dense = scope.option("module")
+    gradients = dense_backward(dy, x, module.w, module.b, module.activation)
+    if scope.node.layer:
+        scope.add(scope.node.layer, {"w": gradients.weight, "b": gradients.bias})
+    return [gradients.x]
+
+
+def _to_length_1(scope: Scope, x: Array) -> Array:
+    return model.l2_normalize(x)
+
+
+def _undo_to_length_1(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [l2_normalize_backward(dy, x)]
 
 
 def undo_order(dx: Array, order: Array | None) -> Array:
@@ -301,7 +381,24 @@ KINDS = {
     "rotation": Kind(value=_rotate, pullback=lambda scope, dy, y, x: [_rotate(scope, dy, -1)]),
     "bias of buckets": Kind(value=_bias_of_buckets, pullback=_undo_bias_of_buckets),
     "layers": fused(_layers),
-    "vectors of texts": fused(_vectors),
+    "tokens first": Kind(
+        value=_tokens_first,
+        pullback=_undo_tokens_first,
+    ),
+    "pooled": Kind(
+        value=_pooled,
+        pullback=_undo_pooled,
+    ),
+    "pooled by the probe": fused(_pooled_by_probe),
+    "pooler of texts": fused(_pooler),
+    "dense": Kind(
+        value=_dense,
+        pullback=_undo_dense,
+    ),
+    "to length 1": Kind(
+        value=_to_length_1,
+        pullback=_undo_to_length_1,
+    ),
     "head": fused(_head),
     "by table": Kind(value=lambda scope, x, table: model.logits(x, table.T, None), pullback=_undo_by_table),
     "probabilities": Kind(
