@@ -652,6 +652,8 @@ def diff(
     match: bool = False,
     text: Sequence[str] | Sequence[Sequence[str]] | Path | None = None,
     scan: bool = False,
+    source_language: str | None = None,
+    target_language: str | None = None,
     heatmap: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,

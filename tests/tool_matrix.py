@@ -191,9 +191,6 @@ NOTHING: Mapping[str, Mapping[str, str]] = {
 # reasons why a tool does not compute what the model has -> tools -> kinds
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "`scan` reads texts, not sounds.": {"scan --patch": "Whisper", "scan --ablate": "Whisper"},
-    "Two models are compared on a text if they have an encoder or a decoder alone.": {
-        "diff DIR DIR --text": "both, seq2seq",
-    },
     "The losses of sounds, and of pairs of images and texts, are not computed.": {
         "train --from": "towers, Whisper, wav2vec 2.0",
     },

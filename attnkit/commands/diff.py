@@ -1,5 +1,6 @@
 """attnkit diff: compare two tensors, records, traces or models."""
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,8 @@ if TYPE_CHECKING:  # what compares dumps takes long to import, and two records d
     from attnkit.debugger.report import VerdictReport
     from attnkit.display import Style
     from attnkit.display.figures import FigureOptions, Section
-    from attnkit.interpret.text_agreement import AgreementReport
+    from attnkit.inputs.text_inputs import ModelInput
+    from attnkit.interpret.text_agreement import AgreementReport, TokenText
     from attnkit.interpret.weights_comparison import WeightsReport
 
 
@@ -95,34 +97,54 @@ def open_models(stage: Stage) -> ModelPair:
     return ModelPair(*models)
 
 
-def read_tokens(pair: ModelPair, text: list[list[str]] | None, ids: Record | None) -> tuple[Array, list[str], bool]:
-    """The ids (1, T) of a text by the tokenizer of A, and its tokens.
+def find_sides(
+    pair: ModelPair, lines: list[str], ids: Record | None, languages: Sequence[str | None]
+) -> list[list["ModelInput"]]:
+    """What the stacks read of each text, or of each pair of texts."""
+    from attnkit.inputs.text_inputs import ModelInput
 
-    Warns if B would read other ids.
+    stacks, text = pair.a.config.stacks, "\n".join(lines)
+    if len(stacks) == 1:
+        return [[ModelInput(None, ids=ids) if ids is not None else ModelInput(text, language=languages[0])]]
+    if ids is not None:
+        raise UsageError("an encoder-decoder model reads the pairs of --text", "--ids")
+    from attnkit.training.data import parse_pairs
+
+    pairs = [sides for _, *sides in parse_pairs(text, "--text")]
+    return [[ModelInput(side, language=one) for side, one in zip(sides, languages, strict=True)] for sides in pairs]
+
+
+def read_compared(
+    pair: ModelPair, inputs: Sequence[Sequence["ModelInput"]]
+) -> tuple[list["TokenText"], list[str], bool]:
+    """The ids of texts by the tokenizer of A, and the tokens that it reads last.
+
+    Also whether B would read other ids, of which it warns.
     """
     from attnkit.debugger.model_inputs import compare_ids
-    from attnkit.inputs.text_inputs import ModelInput, model_inputs
+    from attnkit.inputs.text_inputs import model_inputs
+    from attnkit.interpret.text_agreement import TokenText
 
-    if text is not None and ids is not None:
-        raise UsageError("cannot be combined with --ids", "--text")
-    words = None if text is None else "\n".join(line for lines in text for line in lines)
-    found = []
-    for one in (pair.a, pair.b):
-        try:
-            found.append(model_inputs(one, one.config.stacks[0], ModelInput(words, ids=ids)))
-        except AttnkitError:
-            if one is pair.a:
-                raise
-    tokens = np.atleast_2d(found[0][0])
-    if len(tokens) > 1 or tokens.shape[1] < 1:
-        raise DataError(f"ids {tokens.shape} (expected those of one text)")
-    difference = compare_ids(np.atleast_2d(found[1][0]), tokens, None) if len(found) > 1 else ""
+    stacks, texts, tokens, difference = pair.a.config.stacks, list[TokenText](), list[str](), ""
+    for sides in inputs:
+        read = []
+        for stack, side in zip(stacks, sides, strict=True):
+            ids, record = model_inputs(pair.a, stack, side)
+            read.append(np.atleast_2d(ids))
+            if len(read[-1]) > 1 or read[-1].shape[1] < 1:
+                raise DataError(f"ids {read[-1].shape} (expected those of one text)")
+            with warnings.catch_warnings(), contextlib.suppress(AttnkitError):
+                warnings.simplefilter("ignore")  # A has warned of the same text
+                other = np.atleast_2d(model_inputs(pair.b, stack, side)[0])
+                difference = difference or compare_ids(other, read[-1], None)
+        texts.append(TokenText(*reversed(read)))
+        tokens += [str(token) for token in record.labels.get("token", [])][: -1 if len(stacks) > 1 else None]
     if difference:
         problem = (
             f"the tokenizers of the models give other ids for the text; both models read those of A. B: {difference}"
         )
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
-    return tokens, [str(token) for token in found[0][1].labels.get("token", [])], bool(difference)
+    return texts, tokens, bool(difference)
 
 
 def is_port(stage: Stage) -> bool:
@@ -410,7 +432,7 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
     derived=check_heatmap,
     sections={
         "Comparison": "rtol atol all_ heatmap",
-        "Two models on a text": "text scan",
+        "Two models on a text": "text scan source_language target_language",
         "An implementation and a model": "model_ ids image audio why map_ match",
         "Figures": "numbers no_numbers range cmap",
     },
@@ -422,6 +444,8 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
             ("match", "model"),
             ("image", "model"),
             ("audio", "model"),
+            ("source_language", "text"),
+            ("target_language", "text"),
         ],
     ),
     extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map of A − B for every tensor that differs")]}
@@ -461,11 +485,17 @@ def diff(
     match: Annotated[bool, typer.Option(help="pair tensors whose names say nothing by shape and value")] = False,
     text: Annotated[
         list[list[str]] | None,
-        options.file("lines", "run both models on the text in this file: error of each stage, KL of the predictions"),
+        options.file(
+            "lines",
+            "run both models on the text in this file, or on its lines of source, tab, target: error of each stage, "
+            "KL of the predictions",
+        ),
     ] = None,
     scan: Annotated[
         bool, typer.Option(help="replace one tensor of A at a time by that of B: the KL that its rounding costs")
     ] = False,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
 ) -> Record:
     """Compare two tensors, records, traces or models; exit 1 if they differ.
 
@@ -479,8 +509,9 @@ def diff(
     --trace) are compared stage by stage, up to the first stage that differs, or, with --all, to the end. Of the folders
     of two models the parameters are compared, those of all layers in one line (decoder.#.ffn.w1): the norm of the
     change beside the norm, the layer with the largest relative change, and what only one of them has. With --text both
-    run on a text: the error of each stage, KL(A‖B) of the predictions in nats, equal first choices, perplexities. With
-    --scan one tensor of A at a time is replaced by that of B, such as a quantized one: the KL that each costs.
+    run on a text: the error of each stage, KL(A‖B) of the predictions in nats, equal first choices, perplexities.
+    Encoder-decoder models take lines of source, tab, target, as `score` does, and predict the targets. With --scan one
+    tensor of A at a time is replaced by that of B, such as a quantized one: the KL that each costs.
 
     With --model DIR the reference is computed: `diff --model DIR "a text" MINE` compares MINE, the dump of another
     implementation, with the model in every stage that MINE has, each computed from MINE's own inputs, and --why names
@@ -500,8 +531,11 @@ def diff(
     if isinstance(pair, ModelPair) and (text is not None or ids is not None):
         from attnkit.interpret.text_agreement import compare_on_text
 
-        tokens, labels, has_other_ids = read_tokens(pair, text, ids)
-        return compare_on_text(pair.a, pair.b, tokens, labels, rtol, atol, scan, has_other_ids)
+        if text is not None and ids is not None:
+            raise UsageError("cannot be combined with --ids", "--text")
+        lines = [line for lines in text or [] for line in lines]
+        inputs = find_sides(pair, lines, ids, (source_language, target_language))
+        return compare_on_text(pair.a, pair.b, *read_compared(pair, inputs), rtol, atol, scan)
     if text is not None:
         raise UsageError("needs two models: attnkit diff DIR m.gguf --text FILE", "--text")
     if isinstance(pair, ModelPair):

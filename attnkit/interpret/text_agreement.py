@@ -8,7 +8,7 @@ For a model and its quantized file: the norms of weights do not say how much the
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from attnkit.records import Array, Record, Tensor
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint, Parameters
 
-STAGES = (".residual", ".embed", ".embed_norm", ".norm")  # the ends of the names of stages that are compared
+# the ends of the names of stages that are compared
+STAGES = (".residual", ".embed", ".embed_norm", ".norm", ".rnn.state", "decoder.cross.output", "readout.output")
 ROWS = 64  # tokens whose logits are computed at a time
 HEADINGS = ("stage", "‖b−a‖/‖a‖", "largest", "cosine")
 COSTS = ("tensor", "stored as", "KL", "largest")
@@ -49,9 +50,25 @@ class AgreementReport(Record):
         return draw_agreement(self)
 
 
+class TokenText(NamedTuple):
+    """The ids (1, T) of a text, and those of its source (1, S).
+
+    source  of an encoder-decoder model, whose decoder reads all ids but the last; None for other models
+    """
+
+    ids: Array
+    source: Array | None = None
+
+    def inputs(self, stacks: Sequence[str]) -> dict[str, Array]:
+        """What each stack reads."""
+        if self.source is None:
+            return dict.fromkeys(stacks, self.ids)
+        return dict(zip(stacks, (self.source, self.ids[:, :-1]), strict=True))
+
+
 @dataclass(frozen=True)
 class Prediction:
-    """KL (T,), losses (T - 1,) and first choices (T,) of two models."""
+    """KL (T,), losses of the tokens that are predicted, and first choices (T,)."""
 
     kl: Array
     losses: tuple[Array, Array]
@@ -81,26 +98,24 @@ class Replaced(Mapping[str, Mapping[str, Array]]):
 def compare_on_text(
     a: "Checkpoint",
     b: "Checkpoint",
-    ids: Array,
+    texts: Sequence[TokenText],
     labels: Sequence[str] = (),
+    has_other_ids: bool = False,
     rtol: float = 0.0,
     atol: float = 0.0,
     scans: bool = False,
-    has_other_ids: bool = False,
 ) -> AgreementReport:
-    """Run two models of one architecture on the ids (1, T) of a text.
+    """Run two models of one architecture on texts, of which each is read alone.
 
-    labels         the tokens
-    scans          also replace one stored tensor of A at a time by that of B
+    labels         the tokens after which another is predicted, of all texts
     has_other_ids  whether B itself would read other ids of the text, so that the models are not the same
+    scans          also replace one stored tensor of A at a time by that of B
 
-    Numbers a and b of a stage are the same when |a - b| <= atol + rtol |b|. DataError for models of other shapes, and
-    for those of an encoder and a decoder.
+    Numbers a and b of a stage are the same when |a - b| <= atol + rtol |b|. DataError for models of other shapes.
     """
     check_same_architecture(a, b)
-    stack = a.config.stacks[0]
     cores = [model.Model(one.config, one.params) for one in (a, b)]
-    (x, kept), (y, others) = (run_stages(core, stack, ids) for core in cores)
+    (x, kept), (y, others) = (run_compared(core, texts) for core in cores)
     figures = [compare_stage(kept[name], others[name], rtol, atol) for name in kept]
     tensors = {"same": Tensor(np.array(all(same for *_, same in figures) and not has_other_ids), ())}
     tensors |= {
@@ -108,12 +123,13 @@ def compare_on_text(
     }
     names, lines = {"stage": [*kept]}, []
     if predicts(a):
-        prediction = compare_predictions(cores[0], cores[1], x, y, ids)
+        prediction = compare_predictions(cores[0], cores[1], x, y, texts)
         tensors["kl"] = Tensor(prediction.kl, ("token",))
-        names["token"] = [*labels] if len(labels) == ids.shape[1] else [str(id) for id in ids[0].tolist()]
+        read = [str(id) for states, text in zip(x, texts, strict=True) for id in text.ids[0, : states.shape[1]]]
+        names["token"] = [*labels] if len(labels) == len(read) else read
         lines += describe_prediction(prediction, names["token"])
     if scans:
-        scanned = scan_tensors(a, b, cores[0], stack, x, ids)
+        scanned = scan_tensors(a, b, cores[0], x, texts)
         names |= {"tensor": [name for name, *_ in scanned], "stored": [kind for _, kind, *_ in scanned]}
         tensors |= {
             key: Tensor(np.array([row[at] for row in scanned], np.float64), ("tensor",))
@@ -128,8 +144,6 @@ def compare_on_text(
 
 def check_same_architecture(a: "Checkpoint", b: "Checkpoint") -> None:
     """Raise DataError for models whose parameters have other names or shapes."""
-    if len(a.config.stacks) > 1:
-        raise DataError("has an encoder and a decoder; --text compares models with one of them", a.folder)
     for layer in dict.fromkeys([*a.params.specs, *b.params.specs]):
         one, other = (
             {name: params.config.parameter_shape(layer, name) for name in params.specs.get(layer, {})}
@@ -149,8 +163,18 @@ def predicts(checkpoint: "Checkpoint") -> bool:
     return checkpoint.config.decoder is not None and checkpoint.config.head
 
 
-def run_stages(core: model.Model, stack: str, ids: Array) -> tuple[Array, dict[str, Array]]:
-    """The result of a stack for ids (1, T) and its states by name, in float32."""
+def run_compared(core: model.Model, texts: Sequence[TokenText]) -> tuple[list[Array], dict[str, Array]]:
+    """The result (1, T, D) of a model for each text, and its states by name.
+
+    The states of all texts are joined along their tokens.
+    """
+    ran = [run_stages(core, text) for text in texts]
+    states = {name: np.concatenate([kept[name] for _, kept in ran], axis=1) for name in ran[0][1]}
+    return [x for x, _ in ran], states
+
+
+def run_stages(core: model.Model, text: TokenText) -> tuple[Array, dict[str, Array]]:
+    """The result (1, T, D) of a model for a text and its states, in float32."""
     kept: dict[str, Array] = {}
 
     def hook(name: str) -> Callable[[Array], Array] | None:
@@ -158,7 +182,12 @@ def run_stages(core: model.Model, stack: str, ids: Array) -> tuple[Array, dict[s
             return lambda x: kept.setdefault(name, x)
         return None
 
-    return model.run(core, core.config.plan(stack), ids, model.Context(hook=hook)), kept
+    x, context = None, model.Context()
+    for stack, ids in text.inputs(core.config.stacks).items():
+        context = model.Context(memory=x, source_states=context.last_states(), hook=hook)
+        x = model.run(core, core.config.plan(stack), ids, context)
+    assert x is not None
+    return x, kept
 
 
 def compare_stage(x: Array, y: Array, rtol: float, atol: float) -> tuple[float, float, float, bool]:
@@ -170,21 +199,24 @@ def compare_stage(x: Array, y: Array, rtol: float, atol: float) -> tuple[float, 
     return change.relative, float(np.abs(left - right).max(initial=0)), cosine, change.verdict == "equal"
 
 
-def compare_predictions(a: model.Model, b: model.Model, x: Array, y: Array, ids: Array) -> Prediction:
+def compare_predictions(
+    a: model.Model, b: model.Model, x: Sequence[Array], y: Sequence[Array], texts: Sequence[TokenText]
+) -> Prediction:
     """Compare next-token distributions after hidden states x and y (1, T, D)."""
     kl, losses, choices = [], ([], []), ([], [])  # type: ignore[var-annotated]
-    for start in range(0, x.shape[1], ROWS):
-        rows = slice(start, start + ROWS)
-        logs = [
-            model.log_probabilities(model.head_logits(core, states[:, rows])[0].astype(np.float64))
-            for core, states in ((a, x), (b, y))
-        ]
-        with np.errstate(invalid="ignore"):
-            kl.append(np.where(np.isneginf(logs[0]), 0, np.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=-1))
-        following = ids[0, start + 1 : start + 1 + len(logs[0])]
-        for at, one in enumerate(logs):
-            losses[at].append(-one[np.arange(len(following)), following])
-            choices[at].append(one.argmax(axis=-1))
+    for one_x, one_y, text in zip(x, y, texts, strict=True):
+        for start in range(0, one_x.shape[1], ROWS):
+            rows = slice(start, start + ROWS)
+            logs = [
+                model.log_probabilities(model.head_logits(core, states[:, rows])[0].astype(np.float64))
+                for core, states in ((a, one_x), (b, one_y))
+            ]
+            with np.errstate(invalid="ignore"):
+                kl.append(np.where(np.isneginf(logs[0]), 0, np.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=-1))
+            following = text.ids[0, start + 1 : start + 1 + len(logs[0])]
+            for at, one in enumerate(logs):
+                losses[at].append(-one[np.arange(len(following)), following])
+                choices[at].append(one.argmax(axis=-1))
     joined = [(np.concatenate(first), np.concatenate(second)) for first, second in (losses, choices)]
     return Prediction(np.maximum(np.concatenate(kl), 0.0), joined[0], joined[1])
 
@@ -204,7 +236,7 @@ def describe_prediction(prediction: Prediction, tokens: Sequence[str]) -> list[s
 
 
 def scan_tensors(
-    a: "Checkpoint", b: "Checkpoint", core: model.Model, stack: str, x: Array, ids: Array
+    a: "Checkpoint", b: "Checkpoint", core: model.Model, x: Sequence[Array], texts: Sequence[TokenText]
 ) -> list[tuple[str, str, float, float]]:
     """Replace each stored tensor of A, alone, by that of B.
 
@@ -223,12 +255,12 @@ def scan_tensors(
         if all(measure_change(a.params.read(*place), other).verdict == "equal" for place, other in others.items()):
             continue
         replaced = model.Model(a.config, Replaced(a.params, others))
-        y, _ = run_stages(replaced, stack, ids)
+        y, _ = run_compared(replaced, texts)
         if predicts(a):
-            kl = compare_predictions(core, replaced, x, y, ids).kl
+            kl = compare_predictions(core, replaced, x, y, texts).kl
             cost = float(kl.mean()), float(kl.max())
         else:
-            cost = compare_stage(x, y, 0.0, 0.0)[:2]
+            cost = compare_stage(np.concatenate(x, axis=1), np.concatenate(y, axis=1), 0.0, 0.0)[:2]
         found.append((stored, b.params.weights.kind(stored), *cost))
     return sorted(found, key=lambda row: -row[2])
 

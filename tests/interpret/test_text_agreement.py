@@ -1,20 +1,23 @@
 """Two models on a text: errors of stages, KL of predictions, and the tensors whose rounding costs most."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from attnkit import model
+import attnkit
+from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.errors import DataError
-from attnkit.interpret.text_agreement import compare_on_text
+from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.interpret.text_agreement import TokenText, compare_on_text
 from tests.gguf_models import convert, load_tiny, quantize_rows, tokenizer_keys
-from tests.places import folder
+from tests.places import DATA, ROOT, folder
 from tests.process import run
 
 IDS = np.array([[1, 5, 7, 9, 33, 12, 8]])
+TEXT = [TokenText(IDS)]
 
 
 def write_folder(place, name="wide", **changed):
@@ -51,7 +54,7 @@ def divergence(a, b):
 
 def test_kl_is_that_of_the_logits(models):
     a, b = map(open_checkpoint, models)
-    report = compare_on_text(a, b, IDS)
+    report = compare_on_text(a, b, TEXT)
     expected = divergence(logits(models[0]), logits(models[1]))
     assert np.allclose(report["kl"], expected, rtol=1e-6, atol=1e-12) and expected.mean() > 1e-4
     assert not report.same and report.labels["token"] == [str(id) for id in IDS[0]]
@@ -66,7 +69,7 @@ def test_kl_is_that_of_the_logits(models):
 
 def test_the_error_of_a_stage_is_the_norm_of_the_change_by_the_norm(models):
     a, b = map(open_checkpoint, models)
-    report = compare_on_text(a, b, IDS)
+    report = compare_on_text(a, b, TEXT)
     tables = [one.params["decoder.embed"]["table"][IDS[0]].astype(np.float64) for one in (a, b)]
     at = report.labels["stage"].index("decoder.embed")
     difference = tables[1] - tables[0]
@@ -83,7 +86,7 @@ def test_the_error_of_a_stage_is_the_norm_of_the_change_by_the_norm(models):
 
 def test_a_model_is_the_same_as_itself(models):
     a = open_checkpoint(models[0])
-    report = compare_on_text(a, open_checkpoint(models[0]), IDS, scans=True)
+    report = compare_on_text(a, open_checkpoint(models[0]), TEXT, scans=True)
     assert report.same and report["kl"].tolist() == [0] * 7 and not len(report["tensor_kl"])
     assert report["relative"].tolist() == [0] * 6
 
@@ -91,7 +94,7 @@ def test_a_model_is_the_same_as_itself(models):
 def test_the_scan_replaces_one_tensor_at_a_time(models, tmp_path):
     """Its KL is that of a folder in which this tensor alone is the one of the file."""
     a, b = map(open_checkpoint, models)
-    report = compare_on_text(a, b, IDS, scans=True)
+    report = compare_on_text(a, b, TEXT, scans=True)
     names = report.labels["tensor"]
     assert len(names) == 16 and [*report["tensor_kl"]] == sorted(report["tensor_kl"], reverse=True)
     kinds = dict(zip(names, report.labels["stored"], strict=True))
@@ -111,7 +114,7 @@ def test_a_tied_table_is_replaced_at_both_its_places(tmp_path):
     second = str(write_folder(tmp_path / "b", "gpt2", **{"transformer.wte.weight": lambda array: array * 1.25}))
     [name] = [name for name in load_tiny("gpt2")[1] if name.endswith("wte.weight")]
     second = str(write_folder(tmp_path / "b", "gpt2", **{name: lambda array: array * 1.25}))
-    report = compare_on_text(open_checkpoint(first), open_checkpoint(second), IDS, scans=True)
+    report = compare_on_text(open_checkpoint(first), open_checkpoint(second), TEXT, scans=True)
     assert report.labels["tensor"] == [name]
     assert np.isclose(report["tensor_kl"][0], report["kl"].mean(), rtol=1e-9)
     assert np.isclose(report["kl"].mean(), divergence(logits(first), logits(second)).mean(), rtol=1e-5)
@@ -119,16 +122,89 @@ def test_a_tied_table_is_replaced_at_both_its_places(tmp_path):
 
 def test_an_encoder_has_stages_and_no_predictions(tmp_path):
     (tmp_path / "m.gguf").write_bytes(convert("bert-mlm"))
-    report = compare_on_text(open_checkpoint(folder("bert-mlm")), open_checkpoint(str(tmp_path / "m.gguf")), IDS)
+    report = compare_on_text(open_checkpoint(folder("bert-mlm")), open_checkpoint(str(tmp_path / "m.gguf")), TEXT)
     assert report.same and "kl" not in report and report.lines == ()
 
 
 def test_models_of_other_shapes_are_refused(models, tmp_path):
     a = open_checkpoint(models[0])
     with pytest.raises(DataError, match=r"not of the architecture of .*: decoder.embed has table \(330, 24\)"):
-        compare_on_text(a, open_checkpoint(folder("llama")), IDS)
-    with pytest.raises(DataError, match="has an encoder and a decoder"):
-        compare_on_text(open_checkpoint(folder("t5")), open_checkpoint(folder("t5")), IDS)
+        compare_on_text(a, open_checkpoint(folder("llama")), TEXT)
+    with pytest.raises(DataError, match="not of the architecture of"):
+        compare_on_text(a, open_checkpoint(folder("t5")), TEXT)
+
+
+@pytest.fixture
+def translators(tmp_path):
+    """A model that translates, the same one with another matrix in its decoder, and two pairs of sentences."""
+    shutil.copytree(DATA / "fr-en", tmp_path / "other")
+    tensors = safetensors.numpy.load_file(tmp_path / "other" / "model.safetensors")
+    tensors["model.decoder.layers.1.fc1.weight"] *= np.float16(1.5)
+    safetensors.numpy.save_file(tensors, tmp_path / "other" / "model.safetensors")
+    (tmp_path / "pairs.tsv").write_text("je suis ici\tI am here\n\ntu es\tyou are\n")
+    return str(DATA / "fr-en"), str(tmp_path / "other"), tmp_path / "pairs.tsv"
+
+
+def trace_logits(source, target, folder, path):
+    """The logits of the tokens of a target after a source."""
+    attnkit.decode(source, model=folder, score=target, trace=str(path))
+    return formats.load(str(path))["logits"][:-1]  # of the tokens before the end
+
+
+def test_encoder_decoders_are_compared_on_the_targets_of_pairs(translators, tmp_path):
+    *folders, pairs = translators
+    report = attnkit.diff(*folders, text=str(pairs))
+    scores = [attnkit.score(str(pairs), model=one) for one in folders]
+    perplexities = [float(one["perplexity"]) for one in scores]
+    assert report.lines[2] == "perplexity of the text {:.5g} with A, {:.5g} with B".format(*perplexities)
+    assert (
+        len(report["kl"]) == len(report.labels["token"]) == scores[0]["tokens"] and perplexities[0] != perplexities[1]
+    )
+    assert report.labels["token"].count("<pad>") == 2  # from which decoding starts
+    changed = [name for name, figure in zip(report.labels["stage"], report["relative"], strict=True) if figure]
+    assert changed == ["decoder.1.ffn.residual"] and "encoder.1.ffn.residual" in report.labels["stage"]
+    expected = []
+    for source, target in (("je suis ici", "I am here"), ("tu es", "you are")):
+        ran = [trace_logits(source, target, one, tmp_path / "run.npz") for one in folders]
+        expected += divergence(*ran).tolist()
+    np.testing.assert_allclose(report["kl"], expected, rtol=1e-4, atol=1e-9)
+
+
+def test_the_scan_of_an_encoder_decoder_names_the_tensor(translators):
+    *folders, pairs = translators
+    report = attnkit.diff(*folders, text=str(pairs), scan=True)
+    assert report.labels["tensor"] == ["model.decoder.layers.1.fc1.weight"]
+    np.testing.assert_allclose(report["tensor_kl"], [report["kl"].mean()], rtol=1e-9)
+
+
+def test_a_recurrent_encoder_decoder_has_the_stages_of_its_cells(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("je suis\tI am\n")
+    report = attnkit.diff(folder("seq2seq"), folder("seq2seq"), text=str(tmp_path / "pairs.tsv"))
+    assert report.same and len(report["kl"]) == 3
+    assert report.labels["stage"] == ["encoder.embed", "encoder.0.rnn.state", "decoder.embed", "decoder.cross.output",
+                                      "decoder.0.rnn.state", "decoder.readout.output"]  # fmt: skip
+
+
+def test_pairs_are_read_by_the_languages_of_the_options(tmp_path):
+    nllb, pairs = str(ROOT / "tests" / "transcripts" / "inputs" / "nllb"), tmp_path / "pairs.tsv"
+    pairs.write_text("a cat\tun chat\n")
+    options = {"source_language": "eng_Latn", "target_language": "fra_Latn"}
+    report = attnkit.diff(nllb, nllb, text=str(pairs), **options)
+    perplexity = float(attnkit.score(str(pairs), model=nllb, **options)["perplexity"])
+    assert report.lines[2] == f"perplexity of the text {perplexity:.5g} with A, {perplexity:.5g} with B"
+
+
+def test_errors_of_pairs(translators, tmp_path):
+    *folders, pairs = translators
+    np.save(tmp_path / "ids.npy", IDS[0])
+    with pytest.raises(UsageError, match=r"ids\.npy: an encoder-decoder model reads the pairs of --text"):
+        attnkit.diff(*folders, ids=str(tmp_path / "ids.npy"))
+    pairs.write_text("je suis ici\n")
+    with pytest.raises(DataError, match=r"pairs\.tsv: line 1: 1 column \(expected source, tab, target\)"):
+        attnkit.diff(*folders, text=str(pairs))
+    pairs.write_text("je suis ici\tI am here\n")
+    with pytest.warns(AttnkitWarning, match="other ids"), pytest.raises(DataError, match="not of the architecture of"):
+        attnkit.diff(folders[0], str(DATA / "story"), text=str(pairs))
 
 
 def diff(cwd, *arguments):
