@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from tests import process
 from tests.places import ROOT
 from tests.registry import place_of
@@ -23,7 +25,7 @@ class Example(NamedTuple):
     model    its name in the registry
     input    arguments with its input; decode: those of decode
     tower    of a model of two towers
-    against  a text of as many tokens; word: one whose logit is asked for
+    against  the option with a text of as many tokens, or another sound; word: one whose logit is asked for
     site     an intermediate of encode; layer: one of its layers of attention
     text     what is scored, compared and trained on, "" for an input of another kind; corpus: a folder to train on
     generates  whether the whole model runs in decode, not in encode
@@ -33,7 +35,7 @@ class Example(NamedTuple):
     input: str
     decode: str = "{input}"
     tower: str = ""
-    against: str = "'a cat sat on the mat'"
+    against: str = "--against 'a cat sat on the mat'"
     word: str = "the"
     site: str = "encoder.0.ffn.output"
     layer: str = "encoder.0.self"
@@ -42,8 +44,9 @@ class Example(NamedTuple):
     generates: bool = False
 
     def arguments(self, folder: Path) -> Mapping[str, str]:
-        """Values of the placeholders of a command; the text is written into a folder."""
+        """Values of the placeholders of a command; the text and another sound are written into a folder."""
         (folder / "text.txt").write_text(self.text)
+        np.save(folder / "noise.npy", np.random.default_rng(0).normal(size=1600) / 8)
         whole = shlex.quote(place_of(self.model))
         return {
             "whole": whole,
@@ -67,18 +70,20 @@ KINDS: Mapping[str, tuple[Example, ...]] = {
         Example(
             "story",
             "'A small bear looked at'",
-            against="'A small fox looked at'",
+            against="--against 'A small fox looked at'",
             word=" the",
             site="decoder.0.ffn.output",
             layer="decoder.0.self",
         ),
     ),
-    "encoder": (Example("bert-mlm", "'the cat [MASK] on the mat'", against="'a cat [MASK] on the mat'", word="sat"),),
+    "encoder": (
+        Example("bert-mlm", "'the cat [MASK] on the mat'", against="--against 'a cat [MASK] on the mat'", word="sat"),
+    ),
     "both": (
         Example(
             "fr-en",
             "'je suis étudiant'",
-            against="'tu es étudiant'",
+            against="--against 'tu es étudiant'",
             word="▁I",
             layer="decoder.0.cross",
             text="je suis ici\tI am here\ntu es ici\tyou are here\n",
@@ -90,13 +95,22 @@ KINDS: Mapping[str, tuple[Example, ...]] = {
         Example("inputs/clip", "'a photo of a cat'", LABELS, "text", text="a cat\n"),
         Example("inputs/clip", PICTURE, LABELS, "vision", text=""),
     ),
-    "Whisper": (Example("inputs/whisper", SOUND, word="t", layer="decoder.0.cross", generates=True),),
+    "Whisper": (
+        Example(
+            "inputs/whisper",
+            SOUND,
+            against="--against-audio noise.npy",
+            word="t",
+            layer="decoder.0.cross",
+            generates=True,
+        ),
+    ),
     "wav2vec 2.0": (Example("inputs/wav2vec2", SOUND, word="E"),),
     "lstm": (
         Example(
             "lstm",
             "'je suis un chat'",
-            against="'je suis un petit'",
+            against="--against 'je suis un petit'",
             word="noir",
             site="decoder.0.rnn.state",
             text="je suis un chat\nje suis petit\n",
@@ -106,7 +120,7 @@ KINDS: Mapping[str, tuple[Example, ...]] = {
         Example(
             "seq2seq",
             "'je suis un chat'",
-            against="'je suis un petit'",
+            against="--against 'je suis un petit'",
             word="I",
             site="encoder.0.rnn.state",
             layer="decoder.cross",
@@ -136,7 +150,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {  # row of the table -> commands, the la
     "heads TRACE": (TRACE, "heads run.npz -f json"),
     "heads --model": ("heads --model {model} -f json",),
     "rollout": (TRACE, "rollout run.npz -f json"),
-    "scan --patch": (f"{SCAN} --against {{against}} --patch {{site}}",),
+    "scan --patch": (f"{SCAN} {{against}} --patch {{site}}",),
     "scan --ablate": (f"{SCAN} --ablate heads",),
     "explore": (TRACE, "explore run.npz -o page.html"),
     "explore --model": (TRACE, "explore run.npz --model {model} -o page.html"),
@@ -190,7 +204,6 @@ NOTHING: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 # reasons why a tool does not compute what the model has -> tools -> kinds
 REFUSED: Mapping[str, Mapping[str, str]] = {
-    "`scan` reads texts, not sounds.": {"scan --patch": "Whisper", "scan --ablate": "Whisper"},
     "The losses of sounds, and of pairs of images and texts, are not computed.": {
         "train --from": "towers, Whisper, wav2vec 2.0",
     },

@@ -68,19 +68,30 @@ def draw_scan(record: Record, stage: Stage, figure_options: "FigureOptions") -> 
 
 @tool(
     sections={
-        "Model and score": "model_ against score minus source_language target_language",
+        "Model and score": "model_ audio against against_audio score minus language source_language target_language",
         "Sweep": "patch positions heads ablate mean",
         "Views": "heatmap",
         "Figures": "numbers no_numbers range cmap",
         "Results": "dtype",
     },
     rules=Constraints(
-        exclusive=[("patch", "ablate"), ("ablate", "heads"), ("ablate", "against"), ("numbers", "no_numbers")],
-        requires=[("patch", "against"), ("against", "patch"), ("mean", "ablate"), ("heads", "patch")],
+        exclusive=[
+            ("patch", "ablate"),
+            ("ablate", "heads"),
+            *(("ablate", name) for name in ("against", "against_audio")),
+            *(("audio", name) for name in ("against", "source_language", "target_language")),
+            ("numbers", "no_numbers"),
+        ],
+        requires=[
+            *((name, "patch") for name in ("against", "against_audio", "heads")),
+            *((name, "audio") for name in ("against_audio", "language")),
+            ("mean", "ablate"),
+        ],
         one_of=[("model",), ("score",), ("patch", "ablate")],
     ),
     operand=TEXT,
     reader=text_input.read_texts,
+    needs_no_input=text_input.replaces_text,
     views=ResultViews(table=render_scan, figure=draw_scan, options=lambda stage: ("heatmap",)),
     extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map instead of a table")], **views.LOOK_FLAGS},
 )
@@ -92,6 +103,10 @@ def scan(
         str | None,
         typer.Option(help="corrupted text with as many tokens as TEXT, which is patched with states of TEXT"),
     ] = None,
+    audio: options.Audio = None,
+    against_audio: Annotated[
+        Record | None, options.file("audio", "corrupted sound, which is patched with states of --audio")
+    ] = None,
     score: Annotated[
         str | None,
         typer.Option(
@@ -99,6 +114,9 @@ def scan(
         ),
     ] = None,
     minus: Annotated[str | None, typer.Option(help="subtract the logit of this word")] = None,
+    language: Annotated[
+        str | None, typer.Option(metavar="NAME", help="language of --audio, as en [default: the most probable one]")
+    ] = None,
     source_language: options.SourceLanguage = None,
     target_language: options.TargetLanguage = None,
     patch: Annotated[
@@ -125,7 +143,8 @@ def scan(
     how much of the difference of the scores it restores, (patched − corrupted) / (clean − corrupted): 0 as for the
     corrupted text, 1 as for the clean one. The score is the logit of --score, less the logit of --minus, after the last
     token, in place of the mask token of a model that has one, or as the first word that an encoder-decoder model, whose
-    encoder is patched, makes of the text. `patched`, `clean` and `corrupted` are the scores.
+    encoder is patched, makes of the text. `patched`, `clean` and `corrupted` are the scores. For Whisper --audio is the
+    clean sound and --against-audio the corrupted one; the score is that of the first word of the transcript.
 
     --ablate heads sets each head of TEXT to 0, or to its mean over the tokens of --mean FILE: x is how much the score
     changes, ablated − clean; `ablated` and `clean` are the scores.
@@ -141,11 +160,17 @@ def scan(
     if isinstance(source, Record):
         raise UsageError("takes text, got a record", "TEXT")
     texts = [source] if isinstance(source, str) else [*(source or [])]
-    if len(texts) != 1:
+    if audio is None and len(texts) != 1:
         raise UsageError(f"{len(texts)} texts (expected 1; --against is the other)", "TEXT")
-    languages = source_language, target_language
-    question = ScanOptions(against, score or "", minus, patch, heads, positions, mean, dtype, *languages)
-    return scan_model(model_, texts[0], question)
+    if audio is not None and texts:
+        raise UsageError("replaces text: cannot be combined with TEXT", "--audio")
+    clean = ScannedInput(texts[0]) if audio is None else ScannedInput(audio=audio)
+    corrupted = ScannedInput(against, against_audio)
+    if patch is not None and corrupted == ScannedInput():
+        raise UsageError(f"needs {'--against TEXT' if audio is None else '--against-audio FILE'}", "--patch")
+    spoken = {"language": language, "source_language": source_language, "target_language": target_language}
+    question = ScanOptions(corrupted, score or "", minus, patch, heads, positions, mean, dtype, **spoken)
+    return scan_model(model_, clean, question)
 
 
 MOST_TOKENS = 8192  # tokens of all rows of a batch, which bounds its memory
@@ -250,8 +275,8 @@ class PrefixCache(model.KVCache):
         return keys, values, self._size
 
 
-def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
-    """Run a model on one text, ids (T,); keep the intermediates that match patterns."""
+def run_text(scored: Scored, array: Array, patterns: Sequence[str]) -> SweepBase:
+    """Run a model on one input; keep the intermediates that match patterns."""
     record = SweepBase([], [], [], {}, model.KVCache() if scored.is_cached else None, {})
 
     def save(name: str, array: Array) -> Array:
@@ -264,7 +289,7 @@ def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
         return partial(save, name) if is_wanted else None
 
     context = layers.new_context(cache=record.cache, hook=hook, dtype=scored.dtype)
-    x = saved = ids[None]
+    x = saved = array[None]
     for step in scored.steps:
         record.inputs.append(x)
         record.saved.append(saved)
@@ -385,11 +410,10 @@ def list_patches(
 
     UsageError for an intermediate without heads or tokens, and for different numbers of heads.
     """
-    counts = {count_heads(base, name, by_head, by_position) for name in names}
-    if len(counts) > 1:
-        raise UsageError(f"the intermediates have {join_names([*map(str, sorted(counts))])} heads", "--heads")
-    heads = range(*counts) if by_head else [None]
-    positions = range(base.inputs[0].shape[1]) if by_position else [None]
+    heads, positions = (
+        range(count_parts(base, names, axis)) if is_wanted else [None]
+        for axis, is_wanted in enumerate((by_head, by_position))
+    )
     steps = {name: number for number, names in enumerate(base.names) for name in names}
     patches = [
         Patch(steps[name], name, (position or 0) * scored.is_cached, head, position)
@@ -400,17 +424,19 @@ def list_patches(
     return patches, (len(names), *[len(heads)] * by_head, *[len(positions)] * by_position)
 
 
-def count_heads(base: SweepBase, name: str, by_head: bool, by_position: bool) -> int:
-    """Count the heads that are patched one by one; 1 if all are patched at once."""
-    shape = base.states[name].shape
-    head_axis, axis = find_axes(name, len(shape))
-    for flag, kind, lacks in (
-        ("--heads", "heads", by_head and head_axis is None),
-        ("--positions", "tokens", by_position and axis is None),
-    ):
-        if lacks:
+def count_parts(base: SweepBase, names: Sequence[str], which: int) -> int:
+    """Count the heads (0) or tokens (1) that are patched one by one."""
+    kind, counts = ("heads", "tokens")[which], set[int]()
+    flag = ("--heads", "--positions")[which]
+    for name in names:
+        shape = base.states[name].shape
+        axis = find_axes(name, len(shape))[which]
+        if axis is None:
             raise UsageError(f"{name} {shape} has no axis of {kind}", flag)
-    return shape[head_axis] if by_head and head_axis is not None else 1
+        counts.add(shape[axis])
+    if len(counts) > 1:
+        raise UsageError(f"the intermediates have {join_names([*map(str, sorted(counts))])} {kind}", flag)
+    return counts.pop()
 
 
 def match_names(base: SweepBase, pattern: str) -> list[str]:
@@ -424,17 +450,25 @@ def match_names(base: SweepBase, pattern: str) -> list[str]:
 RESTORED = "(patched − corrupted) / (clean − corrupted)"
 
 
+class ScannedInput(NamedTuple):
+    """What a run reads: a text, or a sound."""
+
+    text: str | None = None
+    audio: Record | None = None
+
+
 class ScanOptions(NamedTuple):
     """What scan computes.
 
-    against   the corrupted text
+    against   the corrupted text or sound
     score     the word whose logit is the score; minus: the word whose logit is subtracted
     patch     the shell pattern of the intermediates to patch
     means     LAYER.heads -> (H, K): what ablated heads are set to, in place of 0
+    language  of a sound; None: the most probable one
     source_language, target_language   of a model that translates between several; None: as the folder states
     """
 
-    against: str | None
+    against: ScannedInput
     score: str
     minus: str | None
     patch: str | None
@@ -442,31 +476,32 @@ class ScanOptions(NamedTuple):
     by_position: bool
     means: Mapping[str, Array] | None
     dtype: str | None
+    language: str | None = None
     source_language: str | None = None
     target_language: str | None = None
 
 
-class TokenizedText(NamedTuple):
-    """The ids of a text, (T,), and its tokens."""
+class ReadInput(NamedTuple):
+    """What the first step reads: ids (T,) with tokens, or a spectrogram (F, M)."""
 
-    ids: Array
+    array: Array
     tokens: list[str]
 
 
-def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Record:
+def scan_model(checkpoint: "Checkpoint", source: ScannedInput, options: ScanOptions) -> Record:
     """Map a sweep of patches or ablated heads over layers, heads and positions.
 
     UsageError for a model or words that have no score, and for a pattern that fits nothing; DataError for texts of
     different lengths, or of one score.
     """
     check_model(checkpoint.config)
-    clean = tokenize_text(checkpoint, text, options.source_language)
+    clean = read_input(checkpoint, source, options.source_language)
     scored = make_score(checkpoint, clean, options)
-    if options.patch is None or options.against is None:
+    if options.patch is None:
         return scan_heads(scored, clean, options)
-    corrupted = tokenize_text(checkpoint, options.against, options.source_language)
-    if len(clean.ids) != len(corrupted.ids):
-        sizes = f"{counted(len(corrupted.ids), 'token')}, but the text has {len(clean.ids)}"
+    corrupted = read_input(checkpoint, options.against, options.source_language)
+    if len(clean.array) != len(corrupted.array):
+        sizes = f"{counted(len(corrupted.array), 'token')}, but the text has {len(clean.array)}"
         raise DataError(f"{sizes}; both must have the same number", "--against")
     if (
         not scored.is_causal
@@ -477,10 +512,10 @@ def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Rec
     return scan_patches(scored, clean, corrupted, options)
 
 
-def scan_patches(scored: Scored, clean: TokenizedText, corrupted: TokenizedText, options: ScanOptions) -> Record:
+def scan_patches(scored: Scored, clean: ReadInput, corrupted: ReadInput, options: ScanOptions) -> Record:
     """How much of the difference of two texts each patch restores."""
     pattern = options.patch or ""
-    source, base = (run_text(scored, text.ids, [pattern]) for text in (clean, corrupted))
+    source, base = (run_text(scored, text.array, [pattern]) for text in (clean, corrupted))
     names = match_names(base, pattern)
     scores = {
         "clean": scored.score(source.inputs[-1], source.last),
@@ -488,9 +523,8 @@ def scan_patches(scored: Scored, clean: TokenizedText, corrupted: TokenizedText,
     }
     difference = scores["clean"] - scores["corrupted"]
     if not np.all(np.abs(difference) > 0):
-        raise DataError(
-            f"both texts have the score {scores['clean'][0]:g}, so there is nothing to restore", "--against"
-        )
+        what, flag = ("texts", "--against") if options.against.audio is None else ("sounds", "--against-audio")
+        raise DataError(f"both {what} have the score {scores['clean'][0]:g}, so there is nothing to restore", flag)
     patches, shape = list_patches(scored, base, names, options.by_head, options.by_position)
     patched = sweep(scored, base, patches, source.states).reshape(shape)
     axes, labels = map_labels(options, name_layers(names, pattern), join_candidates(clean.tokens, corrupted.tokens))
@@ -501,13 +535,13 @@ def scan_patches(scored: Scored, clean: TokenizedText, corrupted: TokenizedText,
     return Record(tensors | {name: Tensor(score[0], ()) for name, score in scores.items()})
 
 
-def scan_heads(scored: Scored, text: TokenizedText, options: ScanOptions) -> Record:
+def scan_heads(scored: Scored, text: ReadInput, options: ScanOptions) -> Record:
     """How much the score changes with each head set to 0, or to its mean."""
     config = scored.core.config
     pattern = f"{config.stacks[0]}.*.self{HEADS}"
     if not any(layer.endswith(".self") for layer in config.attention_rules):
         raise UsageError(f"this {config.family} model has no heads of self-attention", "--ablate")
-    base = run_text(scored, text.ids, [pattern])
+    base = run_text(scored, text.array, [pattern])
     names = match_names(base, pattern)
     patches, shape = list_patches(scored, base, names, True, options.by_position)
     score = scored.score(base.inputs[-1], base.last)
@@ -536,28 +570,31 @@ def ablated_values(base: SweepBase, names: Sequence[str], means: Mapping[str, Ar
 
 
 def check_model(config: "model.Config") -> None:
-    if config.sound:
-        raise UsageError(f"this {config.family} model reads a sound (expected a model of texts)", "--model")
-    if not config.head or config.classes or config.task or not all(config.stack(name).vocab for name in config.stacks):
+    readers = [config.stack(name).vocab for name in (config.stacks[1:] if config.sound else config.stacks)]
+    if not (config.head and readers and all(readers)) or config.classes or config.task:
         raise UsageError(f"this {config.family} model has no head that gives words", "--model")
 
 
-def tokenize_text(checkpoint: "Checkpoint", text: str, language: str | None) -> TokenizedText:
-    stack = checkpoint.config.stacks[0]
-    inputs = text_inputs.read_known_texts(checkpoint, stack, text_inputs.ModelInput(text, language=language))
-    if not inputs.ids.size:
+def read_input(checkpoint: "Checkpoint", source: ScannedInput, language: str | None) -> ReadInput:
+    read = text_inputs.ModelInput(source.text, audio=source.audio, language=language)
+    array, record = text_inputs.model_inputs(checkpoint, checkpoint.config.stacks[0], read)
+    if not array.size:
         raise DataError("an empty text has no score", "TEXT")
-    return TokenizedText(inputs.ids, [str(token) for token in inputs.tokens or []])
+    return ReadInput(array, [str(token) for token in record.labels.get("token", [])])
 
 
-def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptions) -> Scored:
+def make_score(checkpoint: "Checkpoint", read: ReadInput, options: ScanOptions) -> Scored:
     """Find the score of a model: at the next token, the mask, or a target."""
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, config.plan(config.stacks[0]), {}, 0, options.dtype)
     if options.target_language and len(config.stacks) == 1:
         raise UsageError(f"a {config.family} model translates no text", "--target-language")
-    target = find_start(checkpoint, options.target_language) if len(config.stacks) > 1 else None
-    place = len(read.ids) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read, "TEXT")
+    target = None
+    if config.sound:
+        target = begin_transcript(checkpoint, run_text(scored, read.array, []).inputs[-1][0], options)
+    elif len(config.stacks) > 1:
+        target = find_start(checkpoint, options.target_language)
+    place = len(read.array) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read, "TEXT")
     flags = [("--score", options.score), ("--minus", options.minus)]
     words = [find_word(checkpoint, word, flag) for flag, word in flags if word is not None]
     if len({*words}) < len(words):
@@ -577,9 +614,18 @@ def find_start(checkpoint: "Checkpoint", language: str | None) -> tuple[int, ...
     return (start,) if special.forced_bos is None else (start, special.forced_bos)
 
 
-def find_place(checkpoint: "Checkpoint", text: TokenizedText, name: str) -> int:
+def begin_transcript(checkpoint: "Checkpoint", memory: Array, options: ScanOptions) -> tuple[int, ...]:
+    """The ids before the first word of the transcript of a sound, memory (S, D)."""
+    from attnkit.generation.options import GenerationOptions
+    from attnkit.generation.prompts import begin_transcription
+
+    settings = GenerationOptions(checkpoint, language=options.language, dtype=options.dtype)
+    return tuple(begin_transcription(settings, memory))
+
+
+def find_place(checkpoint: "Checkpoint", text: ReadInput, name: str) -> int:
     mask = text_inputs.tokenizer_of(checkpoint).special.get("mask")
-    places = [at for at, id in enumerate(text.ids) if id == mask]
+    places = [at for at, id in enumerate(text.array) if id == mask]
     if len(places) != 1:
         raise DataError(
             f"{len(places)} mask tokens in {' '.join(text.tokens)[:60]!r} (expected 1, whose word is scored)", name
@@ -590,7 +636,7 @@ def find_place(checkpoint: "Checkpoint", text: TokenizedText, name: str) -> int:
 def map_labels(options: ScanOptions, names: list[str], tokens: list[str]) -> tuple[tuple[str, ...], dict[str, Labels]]:
     axes = ("layer", *["head"] * options.by_head, *["token"] * options.by_position)
     labels: dict[str, Labels] = {"layer": names}
-    return axes, labels | ({"token": tokens} if options.by_position else {})
+    return axes, labels | ({"token": tokens} if options.by_position and tokens else {})
 
 
 def name_layers(names: Sequence[str], pattern: str) -> list[str]:

@@ -1,5 +1,6 @@
 """scan: sweeps of patches and ablations; each cell is one run of decode with --patch or --ablate."""
 
+import fnmatch
 import re
 import shutil
 from functools import cache
@@ -9,14 +10,20 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import display
+from attnkit import display, model
+from attnkit.checkpoints import open_checkpoint
 from attnkit.commands.scan import map_view
 from attnkit.errors import DataError, UsageError
+from attnkit.generation.options import GenerationOptions
+from attnkit.generation.prompts import begin_transcription
+from attnkit.inputs import layers
+from attnkit.interpret.lens import find_word
 from attnkit.records import Record, Tensor
 from tests import process
 from tests.places import MODELS, REFERENCES, ROOT
 
 STORY, TRANSLATOR = (str(ROOT / "samples/data" / name) for name in ("story", "fr-en"))
+WHISPER, TONE = (str(ROOT / "tests" / "transcripts" / "inputs" / name) for name in ("whisper", "tone.wav"))
 CLEAN, CORRUPTED = (f"There was a small {hero} by the sea. Every evening the" for hero in ("bear", "robot"))
 TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
 HELPERS = {
@@ -207,6 +214,67 @@ def test_the_encoder_of_a_translator_is_swept():
         assert abs(logits[0, one] - logits[0, other] - made["patched"][layer, position]) < 1e-10
     assert made["clean"] > 0 > made["corrupted"] and made["x"].shape == (2, 5)
     assert attnkit.scan(texts[0], ablate="heads", **options)["x"].shape[0] == 2
+
+
+@pytest.fixture
+def sounds():
+    """A model of sounds, and two spectrograms' worth of samples."""
+    return {"model": WHISPER, "audio": TONE, "against_audio": np.random.default_rng(1).normal(size=16000) / 8}
+
+
+def first_word(memory, name):
+    """The logit of a word as the first of a transcript, by hidden states of the encoder."""
+    checkpoint, context = open_checkpoint(WHISPER), model.Context(memory=memory, dtype="float64")
+    clean = attnkit.encode(audio=TONE, model=WHISPER, dtype="float64")["x"]
+    core, begin = layers.core_model(checkpoint), begin_transcription(GenerationOptions(checkpoint), clean)
+    x = model.run(core, core.config.plan("decoder"), np.array(begin), context)
+    return model.head_logits(core, x)[-1, find_word(checkpoint, name, "")]
+
+
+@pytest.mark.parametrize("pattern", ["encoder.*.self.residual", "encoder.conv2"])
+def test_the_encoder_of_a_sound_is_swept(sounds, pattern):
+    made = attnkit.scan(patch=pattern, positions=True, score="t", dtype="float64", **sounds)
+    clean = attnkit.encode(audio=TONE, model=WHISPER, keep="*", dtype="float64")
+    names = [name for name in clean if fnmatch.fnmatchcase(name, pattern)]
+    assert made["x"].shape == (len(names), len(clean["x"]))
+    for layer, position in ((0, 3), (len(names) - 1, 17)):
+        patch = {f"{names[layer]}[{position}]": clean[names[layer]]}
+        states = attnkit.encode(audio=sounds["against_audio"], model=WHISPER, patch=patch, dtype="float64")["x"]
+        assert abs(first_word(states, "t") - made["patched"][layer, position]) < 1e-10
+    assert abs(first_word(clean["x"], "t") - made["clean"]) < 1e-10 and np.ptp(made["x"]) > 0.01
+    whole = attnkit.scan(patch=pattern, score="t", dtype="float64", **sounds)
+    np.testing.assert_allclose(whole["x"][-1], 1, atol=1e-9)  # what follows reads this alone
+
+
+def test_every_head_of_the_encoder_of_a_sound_is_ablated(sounds):
+    made = attnkit.scan(model=WHISPER, audio=TONE, score="t", ablate="heads", dtype="float64")
+    for layer, head in ((0, 2), (1, 3)):
+        ablate = f"encoder.{layer}.self:{head}"
+        states = attnkit.encode(audio=TONE, model=WHISPER, ablate=ablate, dtype="float64")["x"]
+        assert abs(first_word(states, "t") - made["ablated"][layer, head]) < 1e-10
+    english, german = (
+        attnkit.scan(score="t", patch="encoder.*.norm1", language=name, **sounds)["clean"] for name in ("en", "de")
+    )
+    assert english != german
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"patch": "*.residual", "against_audio": None}, "--patch: needs --against-audio FILE"),
+        ({"patch": "*.residual", "against": "a"}, "--audio: cannot be combined with --against"),
+        ({"patch": "encoder.conv*", "positions": True}, "--positions: the intermediates have 50, 100 tokens"),
+        ({"patch": "*.norm1", "against_audio": TONE}, r"tone\.wav: both sounds have the score .*, so there is"),
+        ({"patch": "*.norm1", "language": "xx"}, "--language: the model has no language 'xx'"),
+        ({"patch": "*.norm1", "model": STORY}, "a gpt2 model takes no sound"),
+        ({"patch": "*.norm1", "text": "a"}, "replaces text: cannot be combined with TEXT"),
+    ],
+)
+def test_what_cannot_be_scanned_of_sounds(sounds, values, problem):
+    texts = [values[name] for name in ("text",) if name in values]
+    values = sounds | {"score": "t"} | {name: one for name, one in values.items() if name != "text"}
+    with pytest.raises((UsageError, DataError), match=problem):
+        attnkit.scan(*texts, **values)
 
 
 @pytest.mark.parametrize(

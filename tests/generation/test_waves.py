@@ -262,7 +262,11 @@ def test_what_is_refused(folder, tool, options, kind, problem):
         ("encode --model {model} hello", 2, "a wav2vec2 model takes --audio FILE"),
         ("decode --model {model} --audio {sound} --batch", 2, "--audio: cannot be combined with --batch"),
         ("decode --model {model} --audio {sound} --score hi", 2, "--score: needs a model that generates text"),
-        ("scan --model {model} a --against b --score c --patch '*.residual'", 2, "reads a sound (expected a model of"),
+        (
+            "scan --model {model} a --against b --score c --patch '*.residual'",
+            2,
+            "this wav2vec2 model has no head that gives words",
+        ),
         ("train --from {model} {text} -o {new}", 2, "--from: a wav2vec2 model of sounds is not trained"),
     ],
 )
