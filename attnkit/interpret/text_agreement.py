@@ -105,7 +105,7 @@ def compare_on_text(
     atol: float = 0.0,
     scans: bool = False,
 ) -> AgreementReport:
-    """Run two models of one architecture on texts, of which each is read alone.
+    """Run two models of one architecture on texts, each read alone.
 
     labels         the tokens after which another is predicted, of all texts
     has_other_ids  whether B itself would read other ids of the text, so that the models are not the same
