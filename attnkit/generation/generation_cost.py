@@ -8,12 +8,11 @@ from attnkit.errors import flag_name
 from attnkit.generation.options import GenerationOptions, generates_text
 from attnkit.generation.prompts import choose_target, make_detokenizer, make_prompts
 from attnkit.interpret.cost import count_model, count_text, sum_stages
-from attnkit.interpret.pipeline_cost import count_decode
+from attnkit.interpret.pipeline_cost import count_decode, count_probabilities
 from attnkit.interpret.stage_calls import StageCall
 from attnkit.model.graph.costs import Cost, ModelShapes
 from attnkit.records import Record
 
-SOFTMAX = 4  # elementwise FLOPs of a logit: maximum subtracted, exponential, sum, division
 # options by which a stage computes more, or less, than one text after each prompt
 REFUSED = ("score", "beam", "cache_in", "cache_out", "trace", "patch", "ablate", "grad", "attribute", "audio", "chat",
            "labels")  # fmt: skip
@@ -46,9 +45,7 @@ def count_generated(call: StageCall, model: ModelShapes) -> Iterator[Cost]:
         for row in (row for rows in phases.values() for row in rows):
             if prompt.source_ids is not None or not row.name.startswith("encoder."):  # else the memory is given
                 yield row
-        shape = (generated, model.config.parameter_shape("head", "w")[-1])
-        size = generated * shape[1]
-        yield Cost("probabilities", shape, 0, SOFTMAX * size, size, size)
+        yield from count_probabilities((generated, model.config.parameter_shape("head", "w")[-1]))
 
 
 def generated_lengths(result: Record) -> list[int]:

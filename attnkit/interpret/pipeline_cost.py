@@ -512,12 +512,13 @@ def count_decode(call: StageCall) -> Iterable[Cost]:
     else:
         passes = passes_of(call.before["x"])
         yield from count_head(layer_shapes(call), replace(passes, heads=passes.tokens))
-    shape, factor = call.result["logits"].shape, {"factor": values["temperature"]}
-    nodes = [
-        Node("probabilities", "softmax", ("logits",), shape),
-        Node("probabilities", "scale", ("logits",), shape, "", factor),
-    ]
-    for row in count_nodes(nodes, weights_of({}), passes_of(call.result["logits"])):
+    yield from count_probabilities(call.result["logits"].shape, values["temperature"])
+
+
+def count_probabilities(shape: Shape, temperature: float = 1.0) -> Iterator[Cost]:
+    """Yield the row of the softmax of logits."""
+    softmax, scale = (Node("probabilities", kind, ("logits",), shape) for kind in ("softmax", "scale"))
+    for row in count_nodes([softmax, scale.change(factor=temperature)], weights_of({}), Passes(1, 1)):
         yield row._replace(shape=shape)
 
 
