@@ -31,10 +31,9 @@ from attnkit.model.recurrent_cells import (
     multiply_input,
     prepare_state,
 )
-from attnkit.model.recurrent_config import RecurrentConfig
+from attnkit.model.recurrent_config import RecurrentConfig, as_recurrent
 from attnkit.model.recurrent_model import (
     cached_state,
-    config_of,
     first_state,
     keep_state,
     order_tokens,
@@ -253,7 +252,7 @@ def multiply_embeddings(decoder: AttentiveDecoder, x: Array) -> Array:
 
 def make_decoder(model: Model, x: Array) -> AttentiveDecoder:
     """Build the decoder of a model in the working dtype of x and its weights."""
-    config = config_of(model)
+    config = as_recurrent(model.config)
     names = [f"decoder.{number}.rnn" for number in range(config.recurrent_stack("decoder").layers)]
     params = [model.params[name] for name in (*names, CROSS)]
     readout = model.params[READOUT] if config.decoding.input_feeding else {}

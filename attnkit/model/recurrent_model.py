@@ -17,7 +17,7 @@ from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kv_cache import StateCache
 from attnkit.model.recurrent import LayerRun, RecurrentLayer, Trace, run_layer
 from attnkit.model.recurrent_cells import Parameters, State, gate_name, map_state
-from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, RecurrentStack, as_recurrent
+from attnkit.model.recurrent_config import DIRECTIONS, RecurrentStack, as_recurrent
 
 
 def recur(model: Model, layer: str, x: Array, context: Context) -> Array:
@@ -80,14 +80,9 @@ def run_recurrent_layer(
     return apply_hook(context.hook, f"{layer}.state", outputs), run, tokens
 
 
-def config_of(model: Model) -> RecurrentConfig:
-    """Configuration of a recurrent model; UsageError for another model."""
-    return as_recurrent(model.config)
-
-
 def stack_of(model: Model, layer: str) -> RecurrentStack:
     """Stack of a layer of a recurrent model."""
-    return config_of(model).recurrent_stack(parse_layer_name(layer)[0])
+    return as_recurrent(model.config).recurrent_stack(parse_layer_name(layer)[0])
 
 
 def layer_parameters(params: Mapping[str, Array]) -> RecurrentLayer:
@@ -113,7 +108,7 @@ def first_state(model: Model, layer: str, rows: int, context: Context) -> State 
     cached, (stack, number, _) = cached_state(context, layer), parse_layer_name(layer)
     if cached is not None:
         return cached
-    if stack != "decoder" or config_of(model).decoding.bridge == "none":
+    if stack != "decoder" or as_recurrent(model.config).decoding.bridge == "none":
         return None
     if context.source_states is None:
         raise DataError.about(layer, "begins with the last states of the encoder, but none are given")
@@ -131,7 +126,7 @@ def bridge(model: Model, number: int, source: State, hook: Hook = no_hook) -> St
 
     source (B, S) -> (B, P): the state itself, or tanh(source w1 + b1)
     """
-    if config_of(model).decoding.bridge == "identity":
+    if as_recurrent(model.config).decoding.bridge == "identity":
         return source
     parts: list[Array | None] = []
     for name, part in zip(("bridge", "bridge_cell"), source, strict=True):

@@ -30,7 +30,6 @@ COMMANDS = (
 FLOATS = [0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, 3e38, float("inf"), float("-inf"), float("nan"), 2.5]
 TEXTS = ["", "llama", "gpt2", "t5", "yarn", "linear", "longrope", "su", "4", "true", "a" * 300, "\x1b[2J", "é\n", "{}"]
 TEXTS += ["{% for i in range(9) %}x{% endfor %}", '{"model": {}}', "bert", "deepseek2", "qwen2moe"]
-LISTS = [[], [1, 2], [4, 4], [1.5, 2.5], [True, False], [float("nan")] * 2, [0] * 300, [7]]
 SHAPES = [(), (0,), (1,), (1, 1), (0, 0), (3, 0), (1000000, 0), (1000000, 0, 0), (2, 3), (1 << 32, 1 << 32), (1, 1, 1)]
 
 

@@ -30,8 +30,8 @@ from attnkit.model.recurrent import (
     select_state,
 )
 from attnkit.model.recurrent_cells import CELLS, Gates, Parameters, State, SumGradients, map_state, require_cell
-from attnkit.model.recurrent_config import DIRECTIONS
-from attnkit.model.recurrent_model import bridge, config_of, layer_parameters, run_recurrent_layer, stack_of
+from attnkit.model.recurrent_config import DIRECTIONS, as_recurrent
+from attnkit.model.recurrent_model import bridge, layer_parameters, run_recurrent_layer, stack_of
 
 
 class DirectionGradients(NamedTuple):
@@ -286,7 +286,7 @@ def first_state_backward(model: Model, layer: str, grad: State, context: Context
 
     grad (B, P) -> of the last state of the encoder's layer (B, S), through the bridge
     """
-    number, bridging = parse_layer_name(layer)[1] or 0, config_of(model).decoding.bridge
+    number, bridging = parse_layer_name(layer)[1] or 0, as_recurrent(model.config).decoding.bridge
     if bridging == "none" or context.source_states is None:
         return
     if bridging == "tanh":
