@@ -18,24 +18,23 @@ from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
 from attnkit.model.graph.nodes import Inputs
 from attnkit.records import Record
-from tests.drawing import drawn_models, keep_folders
+from tests.drawing import drawn_models
 from tests.places import REFERENCES
 from tests.places import folder as stored
 from tests.process import run
+from tests.registry import place_of
 from tests.sound_files import make_syllables, pack_wav
 
 SOUND = make_syllables(0.25, 3)  # of which the dumps are
 WAVES = drawn_models("waves")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = {kind: keep_folders(tmp_path_factory.mktemp, kind) for kind in ("sounds", "waves")}
-    return lambda name: made["waves" if name in WAVES else "sounds"](name, np.float32)
+def folder(name):
+    return place_of(f"waves/{name}" if name in WAVES else name)
 
 
 @pytest.fixture(scope="module")
-def debugged(folder):
+def debugged():
     """The graph of a model with every slip, and its values in float32."""
     graphs = {}
 
@@ -114,30 +113,30 @@ MADE = {
 }
 
 
-def judge(folder, dump, audio=None, why=True):
+def judge(dump, audio=None, why=True):
     name = max((one for one in (*WAVES, *drawn_models("sounds")) if dump.startswith(f"{one}-")), key=len)
     mine = open_dump(str(REFERENCES / "slips" / f"{dump}-float32.npz"))
     return compare_with_model(open_checkpoint(folder(name)), mine, Request(why=why), audio=audio)
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_slip_of_a_torch_model_of_sounds_is_named(folder, name):
+def test_a_slip_of_a_torch_model_of_sounds_is_named(name):
     site, causes = MADE[name]
-    report = judge(folder, name, None if name.startswith("layer") else Record({"x": SOUND}))
+    report = judge(name, None if name.startswith("layer") else Record({"x": SOUND}))
     row = next(row for row in report.rows if row.differs)
     assert (row.site, row.verdict, {cause.name for cause in row.causes}) == (site, "named", causes)
 
 
 @pytest.mark.parametrize(("name", "stages"), [("whisper", 26), ("layer", 54), ("hubert", 48)])
-def test_a_model_of_sounds_of_transformers_agrees(folder, name, stages):
+def test_a_model_of_sounds_of_transformers_agrees(name, stages):
     """Of layer two sounds of different lengths, with the mask of their padding."""
-    report = judge(folder, f"{name}-clean", None if name == "layer" else Record({"x": SOUND}))
+    report = judge(f"{name}-clean", None if name == "layer" else Record({"x": SOUND}))
     assert report.same and report.facts.found[0] >= stages
     assert report.facts.tokens == (7 if name == "whisper" else 0)
     assert "logits" in {row.site for row in report.rows}
 
 
-def test_diff_takes_a_sound_of_a_file(folder, tmp_path):
+def test_diff_takes_a_sound_of_a_file(tmp_path):
     """The samples of the dump are those that the model makes of the sound, and not those of another."""
     floats = {"code": 3, "bits": 32}
     (tmp_path / "mine.wav").write_bytes(pack_wav(SOUND.tobytes(), **floats))
@@ -148,7 +147,7 @@ def test_diff_takes_a_sound_of_a_file(folder, tmp_path):
         assert done.code == code, (done.out, done.err)
 
 
-def test_what_is_no_dump_of_a_sound_is_refused(folder, tmp_path):
+def test_what_is_no_dump_of_a_sound_is_refused(tmp_path):
     checkpoint = open_checkpoint(folder("whisper"))
     with pytest.raises(DataError, match=r"no input_features in it.*--audio FILE gives the sound"):
         compare_with_model(

@@ -1,9 +1,7 @@
 """The vectors of whole texts and images in the debugger: names of modules, and slips of the token that is read."""
 
-import numpy as np
 import pytest
 
-from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger import slips
 from attnkit.debugger.compare import Implementation
 from attnkit.debugger.dumps import Dump, array_entry
@@ -12,21 +10,16 @@ from attnkit.debugger.names import TensorSource, locate_sites
 from attnkit.debugger.verdict import Judge
 from attnkit.inputs import layers
 from attnkit.model.graph.nodes import Inputs
-from tests.drawing import keep_folders
 from tests.places import arrays
+from tests.registry import open_model
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return keep_folders(tmp_path_factory.mktemp, "vision")
-
-
-def test_names_of_the_head_with_a_probe(folder):
+def test_names_of_the_head_with_a_probe():
     """What the module of torch returns beside the result is the mean of the weights over the heads."""
     head = "vision_model.head"
     names = [f"{head}.input", f"{head}.attention.output.0", f"{head}.attention.output.1", f"{head}.layernorm.output",
              f"{head}.mlp.fc1.output", f"{head}.output"]  # fmt: skip
-    located = locate_sites(names, open_checkpoint(f"{folder('siglip', np.float32)}:vision"))
+    located = locate_sites(names, open_model("siglip:vision"))
     assert {site: source.name for site, source in located.sources.items()} == {
         "encoder.norm": names[0], "vector.cross.output": names[1], "vector.norm": names[3],
         "vector.ffn.hidden": names[4], "vector": names[5],
@@ -37,9 +30,9 @@ def test_names_of_the_head_with_a_probe(folder):
 @pytest.mark.parametrize(
     ("name", "count"), [("clip:text", 3), ("clip-old:text", 3), ("siglip:text", 3), ("clip:vision", 2)]
 )
-def test_every_slip_of_the_state_of_a_vector_is_named(folder, name, count):
+def test_every_slip_of_the_state_of_a_vector_is_named(name, count):
     place, _, tower = name.partition(":")
-    core = layers.complete_model(open_checkpoint(f"{folder(place, np.float32)}:{tower}"))
+    core = layers.complete_model(open_model(name))
     frozen = {key: arrays("vision")[f"{place}/{key}"] for key in ("ids", "pixels")}
     is_text = tower == "text"
     inputs = Inputs(ids=frozen["ids"] if is_text else None, image=None if is_text else frozen["pixels"])
