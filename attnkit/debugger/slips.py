@@ -490,10 +490,7 @@ def slip_scale(graph: Graph, stage: Node) -> Iterator[Change]:
         return
     yield NO_SCALE, stage.change(factor=1.0)
     yield "the scale of the scores is 1/√K", stage.change(factor=rules.head_dim**-0.5)
-    yield (
-        SCALE_OF_WIDTH,
-        stage.change(factor=(rules.heads * rules.head_dim) ** -0.5),
-    )
+    yield SCALE_OF_WIDTH, stage.change(factor=(rules.heads * rules.head_dim) ** -0.5)
     share = graph.core.config.width / rules.heads
     if not math.isclose(share, rules.head_dim):
         yield "the scale of the scores is 1/√(D/H), though a head is not D/H wide", stage.change(factor=share**-0.5)

@@ -20,12 +20,7 @@ from attnkit.checkpoints.sentence_modules import Dense
 from attnkit.inputs import encoding, layers
 from attnkit.inputs.attention_inputs import PreparedAttention
 from attnkit.inputs.output_matrix import find_output_matrix
-from attnkit.interpret.cost import (
-    count_head,
-    count_model,
-    count_nodes,
-    count_step,
-)
+from attnkit.interpret.cost import count_head, count_model, count_nodes, count_step
 from attnkit.interpret.stage_calls import StageCall
 from attnkit.interpret.stage_nodes.networks import network_nodes
 from attnkit.interpret.summary_cost import count_summary

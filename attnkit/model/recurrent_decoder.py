@@ -32,13 +32,7 @@ from attnkit.model.recurrent_cells import (
     prepare_state,
 )
 from attnkit.model.recurrent_config import RecurrentConfig, as_recurrent
-from attnkit.model.recurrent_model import (
-    cached_state,
-    first_state,
-    keep_state,
-    order_tokens,
-    require_same,
-)
+from attnkit.model.recurrent_model import cached_state, first_state, keep_state, order_tokens, require_same
 from attnkit.model.scores import SCORES, additive_terms
 from attnkit.model.softmax import softmax
 
