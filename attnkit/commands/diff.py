@@ -104,6 +104,8 @@ def find_sides(
     from attnkit.inputs.text_inputs import ModelInput
 
     stacks, text = pair.a.config.stacks, "\n".join(lines)
+    if pair.a.config.sound:
+        raise UsageError(f"a {pair.a.config.family} model reads a sound (expected models of texts)", "--text")
     if len(stacks) == 1:
         return [[ModelInput(None, ids=ids) if ids is not None else ModelInput(text, language=languages[0])]]
     if ids is not None:

@@ -496,6 +496,10 @@ def encoder_passes(encoded: encoding.Encoding, windows: Mapping[str, int]) -> Pa
 def count_decode(call: StageCall) -> Iterable[Cost]:
     """Yield the logits of hidden states, and the probabilities of words."""
     values, checkpoint = call.values, call.values["model_"]
+    if "x" not in call.before:
+        raise call.error(
+            "what it computes of a whole text, image or sound is not counted; `attnkit cost DIR` counts a model"
+        )
     if checkpoint is None:
         matrix, bias, _, _ = find_output_matrix(call.before, values["table"], values["params"])
         own, is_tied = (

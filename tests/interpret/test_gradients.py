@@ -490,8 +490,12 @@ def test_slopes_of_the_vector_of_a_tower(name):
 def test_the_vector_of_an_image_has_the_gradients_of_its_tower():
     """The model of a folder with two towers is the one that reads the input."""
     line = f"encode --model {{}} --image {MODELS / 'vit.png'}"
-    whole, tower = (grad(line.format(one), "ffn --hidden 3") for one in (CLIP, f"{CLIP}:vision"))
-    assert [*whole] == [*tower] and all(np.array_equal(whole[name], tower[name]) for name in tower)
+    for one_line in (line, line.replace("encode", "embed")):
+        whole, tower = (grad(one_line.format(one), "ffn --hidden 3") for one in (CLIP, f"{CLIP}:vision"))
+        assert [*whole] == [*tower] and all(np.array_equal(whole[name], tower[name]) for name in tower)
+    folder, image = str(CLIP), str(MODELS / "vit.png")
+    whole, tower = (attnkit.embed(model=one, image=image)["x"] for one in (folder, f"{folder}:vision"))
+    assert np.array_equal(whole, tower)
 
 
 def test_slopes_of_the_modules_of_a_folder(tmp_path):

@@ -184,6 +184,11 @@ def test_a_pipeline_states_its_own_tokens(options):
         attnkit.cost("embed a --dim 2", **options)
 
 
+def test_the_labels_of_a_text_are_not_counted_in_a_pipeline():
+    with pytest.raises(UsageError, match="stage 1, decode: what it computes of a whole text, image or sound is not"):
+        attnkit.cost(f"decode --model {MODELS}/bert-mlm 'the cat [MASK]'")
+
+
 def test_a_file_that_is_no_trace_is_refused(folder, monkeypatch):
     monkeypatch.chdir(folder)
     with pytest.raises(AttnkitError, match="history names no model"):

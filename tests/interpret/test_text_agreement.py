@@ -202,6 +202,9 @@ def test_errors_of_pairs(translators, tmp_path):
     pairs.write_text("je suis ici\n")
     with pytest.raises(DataError, match=r"pairs\.tsv: line 1: 1 column \(expected source, tab, target\)"):
         attnkit.diff(*folders, text=str(pairs))
+    whisper = str(ROOT / "tests" / "transcripts" / "inputs" / "whisper")
+    with pytest.raises(UsageError, match=r"pairs\.tsv: a whisper model reads a sound \(expected models of texts\)"):
+        attnkit.diff(whisper, whisper, text=str(pairs))
     pairs.write_text("je suis ici\tI am here\n")
     with pytest.warns(AttnkitWarning, match="other ids"), pytest.raises(DataError, match="not of the architecture of"):
         attnkit.diff(folders[0], str(DATA / "story"), text=str(pairs))
