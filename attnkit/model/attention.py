@@ -87,7 +87,9 @@ def attention(
     requested = request_intermediates(keep, hook, summary)
     left, right = score.project(q, keys, params)
     kernel = _choose_kernel(left, right, values, options, requested)
-    more = requested if requested.keep is None else replace(requested, keep={*requested.keep, *aside})
+    more = requested
+    if aside and requested.keep is not None:
+        more = replace(requested, keep={*requested.keep, *aside})
     steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
     steps |= kernel(left, right, values, options, more if kernel is _run_dense else requested)
     if kernel is not _run_dense and aside:

@@ -23,7 +23,6 @@ from attnkit.model.config import (
     Step,
     layer_steps,
     parse_layer_name,
-    walk_steps,
 )
 from attnkit.model.context import Context, Model, Params
 from attnkit.model.convolution import convolve, convolve_backward, scale_places, scale_places_backward
@@ -88,28 +87,22 @@ def run(
     """
     if model.engine and apply is apply_step:
         return model.engine.run(model, [*steps], x, context)
-    finite = bool(np.isfinite(x).all())
-
-    def compute(step: Step, x: Array) -> Array:
+    saved, finite = x if saved is None else saved, bool(np.isfinite(x).all())
+    for step in steps:  # as `walk_steps` does, without its calls for each step
         context.on_step(step)
-        y = scaled(apply(model, step, x, context), step.scale)
-        return y if step.adds_residual else check(step, y)
-
-    def add_residual(step: Step, y: Array, residual: Array) -> Array:
+        if step.reads_saved:
+            x, saved = saved, x
+        before, saved = x, x if step.saves_residual else saved
+        x = scaled(apply(model, step, x, context), step.scale)
         if step.adds_residual == "concat":
-            y = apply_hook(context.hook, f"{step.layer}.concat", np.concatenate([y, residual], axis=-1))
-        else:
-            y = apply_hook(context.hook, f"{step.layer}.residual", add(y, residual))
-        return check(step, y)
-
-    def check(step: Step, y: Array) -> Array:
-        nonlocal finite
-        if finite and not np.isfinite(y).all():
+            x = apply_hook(context.hook, f"{step.layer}.concat", np.concatenate([x, before], axis=-1))
+        elif step.adds_residual:
+            x = add(x, saved if step.adds_residual == "saved" else before)
+            x = apply_hook(context.hook, f"{step.layer}.residual", x)
+        if finite and not np.isfinite(x).all():
             finite = False
             context.on_non_finite(step.layer)
-        return y
-
-    return walk_steps(steps, x, compute, add_residual, saved)
+    return x
 
 
 def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.attention import normalize_heads, project_heads
-from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name, walk_steps
+from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT
 from attnkit.model.dtypes import Array, quiet
@@ -113,14 +113,19 @@ def compile_decode_step(model: Model, steps: list[Step], cache: KVCache) -> Laye
     parameters do not stay in memory is compiled anew for each token.
     """
     compile_one = _compile_step if model.keeps_layers else _compile_later
-    operators = {step.layer: compile_one(model, step, cache) for step in steps}
+    operators = [(step, compile_one(model, step, cache)) for step in steps]
 
     @quiet
     def decode_step(x: Array, shared: Mapping[str, Any]) -> Array:
-        def compute(step: Step, x: Array) -> Array:
-            return scaled(operators[step.layer](x, shared), step.scale)
-
-        return walk_steps(steps, x, compute, lambda step, y, residual: y + residual)
+        saved = x
+        for step, operator in operators:  # as `walk_steps` does, without its calls for each step
+            if step.reads_saved:
+                x, saved = saved, x
+            if step.saves_residual:
+                saved = x
+            y = scaled(operator(x, shared), step.scale)
+            x = y + (saved if step.adds_residual == "saved" else x) if step.adds_residual else y
+        return x
 
     return decode_step
 
