@@ -104,7 +104,8 @@ class PipelineTrace:
             with callbacks.use_callbacks(callbacks.current()._replace(on_intermediates=kept.append)):
                 result = function(item, **values)
             stage.format.keeps_history = True  # so that its files are hashed: the history of the trace names them
-            own, traced = computed_tensors(item, result), trace_model(function, stage.tool.name, item, values)
+            converted = stage.convert_dtype(item, result) if isinstance(result, Record) else result
+            own, traced = computed_tensors(item, converted), trace_model(function, stage.tool.name, item, values)
             inner = {name: one for record in kept for name, one in computed_tensors(item, record).items()}
             inner = {name: one for name, one in inner.items() if name not in HELD_TWICE} | traced
             inner = {name: one for name, one in inner.items() if name not in own}

@@ -363,8 +363,7 @@ class Stage:
     def _post_process(self, item: Item, result: Record) -> Result:
         """The result as --dtype, --only and flags of the tool change it, with its history."""
         dtype, only = self.common.get("dtype"), self.common.get("only")
-        if dtype and not isinstance(item, Record) and "x" in result:
-            result = cast_x(result, dtype)
+        result = self.convert_dtype(item, result)
         if "check_finite" in self.tool.options and self.tool.check_finite(self.parameters):
             check_range(item, result, self.files, self.non_finite_layer, bool(self.common.get("check_finite")))
         if only:
@@ -381,6 +380,11 @@ class Stage:
         if self.files.source is not None and not self.format.keeps_history:
             self.files.source.stop_hash()  # npy has no history
         return recorded
+
+    def convert_dtype(self, item: Item, result: Record) -> Record:
+        """The result with x in the dtype of --dtype, which a tool that reads a record has converted before."""
+        dtype = self.common.get("dtype")
+        return cast_x(result, dtype) if dtype and not isinstance(item, Record) and "x" in result else result
 
     def _mark_own(self, item: Item, result: Record) -> Record:
         """The result with the names of its own tensors beside x."""

@@ -49,6 +49,19 @@ def test_each_x_of_a_trace_is_that_of_the_pipeline_up_to_its_stage(trace):
         np.testing.assert_array_equal(traced[f"{number}.{stages[number - 1].split()[0]}.x"], x)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'embed "a b c" --dim 4 --dtype float16',
+        'embed "a b" "a b" --lines --dim 4 | attend --partial | merge --dtype float16',
+    ],
+)
+def test_x_of_a_trace_has_the_dtype_that_an_option_asks_for(line, trace):
+    result, traced = trace(line)
+    x = traced[[*traced][-1]]
+    assert x.dtype == result["x"].dtype == np.float16 and x.tobytes() == result["x"].tobytes()
+
+
 @pytest.mark.parametrize("line", [LINE, 'embed "a b c" --dim 8 | attend --keep weights | attend --weights topk:2'])
 def test_the_result_is_the_same_with_a_trace(line, trace):
     with_trace, plain = trace(line)[0], attnkit.run(line)
