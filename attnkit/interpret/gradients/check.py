@@ -126,8 +126,9 @@ def compare_along(
 ) -> CheckResult:
     """Compare gradients of a sum with its difference along a random direction.
 
-    The direction is drawn from normal distributions, each as wide as the root mean square of its tensor, or 1. Tied
-    parameters, which share one memory, move together and count once.
+    The direction is drawn from normal distributions, each as wide as the root mean square of its tensor, or 1. Rows of
+    zeros among others, as those of padding, stay: a ReLU has no derivative at 0. Tied parameters, which share one
+    memory, move together and count once.
 
     >>> point = {("x",): np.array([3.0, 4.0])}
     >>> result = compare_along(point, {("x",): np.array([6.0, 8.0])}, 0, lambda point: point["x",] ** 2)
@@ -138,7 +139,8 @@ def compare_along(
 
     def draw(array: Array) -> Array:
         width = float(np.sqrt(np.square(array).mean())) if array.size else 1.0
-        return np.asarray(rng.standard_normal(array.shape) * (width or 1.0))
+        drawn = np.asarray(rng.standard_normal(array.shape) * (width or 1.0))
+        return drawn * array.any(axis=-1, keepdims=True) if width and array.ndim > 1 else drawn
 
     direction = {key: draw(array) for key, array in point.items()}
     owners: dict[tuple[int, ...], Key] = {}
