@@ -1,6 +1,7 @@
 """attnkit mask: attention masks: causal, padding, window, prefix, segments …"""
 
 import warnings
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from attnkit.model.dtypes import lowest_finite
 from attnkit.records import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
 
 FILLS = ("-inf", "lowest", "-1e9")
+AXES = {"query": -2, "key": -1}  # of a mask
 
 
 class Rule(NamedTuple):
@@ -316,9 +318,9 @@ def find_cell(record: Record | None, cells: Array, place: tuple[int | str, ...])
     batch = next((at for at in before if isinstance(at, int)), 0)
     cell = []
     for axis, at in zip((*["batch"] * len(before), "query", "key"), place, strict=True):
-        words = token_words(record, "key" if axis == "key" else "token", batch if before else None)
+        words = [] if axis == "batch" else token_words(record, cells, axis, batch if before else None)
         with name_errors("--explain"):
-            cell.append(at if isinstance(at, int) else find_label([] if axis == "batch" else words, at, f"axis {axis}"))
+            cell.append(at if isinstance(at, int) else find_label(words, at, f"axis {axis}"))
     if any(at >= size for at, size in zip(cell, cells.shape, strict=True)):
         raise UsageError(f"{','.join(map(str, place))} is outside the mask of shape {cells.shape}", "--explain")
     return tuple(cell)
@@ -330,7 +332,7 @@ def explain_cell(
     """Say which rules allow and which block a cell, a line for each."""
     may = bool(cells[cell]) != invert
     query, key = (
-        f"{at}{quote_token(record, axis, at, cell)}" for axis, at in zip(("token", "key"), cell[-2:], strict=True)
+        f"{at}{quote_token(record, cells, axis, cell)}" for axis, at in zip(("query", "key"), cell[-2:], strict=True)
     )
     batch = f" of batch row {cell[0]}" if cell[2:] else ""
     lines = [f"query {query}{batch} {'may' if may else 'may not'} attend to key {key}"]
@@ -351,15 +353,22 @@ def explain_cell(
     return Explanation(tensors, text="\n".join(lines))
 
 
-def quote_token(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
-    row = token_words(record, axis, cell[0] if cell[2:] else None)
+def quote_token(record: Record | None, cells: Array, axis: str, cell: tuple[int, ...]) -> str:
+    row, at = token_words(record, cells, axis, cell[0] if cell[2:] else None), cell[AXES[axis]]
     return f" {row[at]!r}" if at < len(row) else ""
 
 
-def token_words(record: Record | None, axis: str, batch: int | None) -> list[str]:
-    """The words of the queries or keys of a record, in one row or shared by all."""
-    labels = record.labels.get(axis) or record.labels.get("token") if record else None
+def token_words(record: Record | None, cells: Array, axis: str, batch: int | None) -> list[str]:
+    """The words of the queries or keys of cells, in one row or shared by all."""
+    labels = token_labels(record, cells.shape[AXES[axis]], ("key", "token") if axis == "key" else ("token",))
     return shared_labels(labels) if batch is None else row_labels(labels, batch)
+
+
+def token_labels(record: Record | None, count: int, axes: Sequence[str] = ("token",)) -> Labels | None:
+    """The labels of the first of some axes that has any; None if their number is another, as after a convolution."""
+    labels = next((record.labels[axis] for axis in axes if record.labels.get(axis)), None) if record else None
+    rows = labels if labels and isinstance(labels[0], list) else [labels or ()]
+    return labels if all(len(row) == count for row in rows) else None
 
 
 def convert_mask(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:
@@ -399,6 +408,6 @@ def add_mask(record: Record | None, mask: Array, formula: str, cross: bool) -> R
     axes = ("batch",) if lengths else (*("batch", "head")[: mask.ndim - 2], "query", over)
     name = "x" if record is None else "lengths" if lengths else "memory_mask" if cross else "mask"
     labels: dict[str, Labels] = {}
-    if record is not None and not lengths and (words := record.labels.get("token")):
+    if not lengths and (words := token_labels(record, mask.shape[-2])):
         labels = {"query": words} if cross else {"query": words, "key": words}
     return (record or Record({})).with_tensors({name: Tensor(mask, axes[: mask.ndim], labels, formula)})

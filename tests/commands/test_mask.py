@@ -100,6 +100,15 @@ class TestMask:
         with pytest.raises(UsageError, match="outside the mask"):
             attnkit.mask(size="4", causal=True, explain="4,0")
 
+    def test_the_words_of_other_tokens_are_no_labels(self):
+        # a convolution makes 3 positions of 5 tokens, whose words stay in the record
+        record = attnkit.conv(attnkit.embed("a b c d e", dim=4), filters=4, size=3)
+        masked = attnkit.mask(record, causal=True)
+        assert masked["mask"].tolist() == [[True, False, False], [True, True, False], [True, True, True]]
+        assert masked.labels["token"] == ["a", "b", "c", "d", "e"] and "query" not in masked.labels
+        said = str(attnkit.mask(record, causal=True, explain="2,1"))
+        assert said.startswith("query 2 may attend to key 1\n")
+
     RULES = (
         {"causal": True},
         {"window": "1,0"},
