@@ -382,7 +382,7 @@ class Stage:
         return recorded
 
     def convert_dtype(self, item: Item, result: Record) -> Record:
-        """The result with x in the dtype of --dtype, which a tool that reads a record has converted before."""
+        """The result with x in the dtype of --dtype; a record was converted before."""
         dtype = self.common.get("dtype")
         return cast_x(result, dtype) if dtype and not isinstance(item, Record) and "x" in result else result
 

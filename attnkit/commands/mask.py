@@ -365,7 +365,10 @@ def token_words(record: Record | None, cells: Array, axis: str, batch: int | Non
 
 
 def token_labels(record: Record | None, count: int, axes: Sequence[str] = ("token",)) -> Labels | None:
-    """The labels of the first of some axes that has any; None if their number is another, as after a convolution."""
+    """The labels of the first of some axes that has any, or None.
+
+    count  of the tokens: labels of another number are those of other tokens, as after a convolution
+    """
     labels = next((record.labels[axis] for axis in axes if record.labels.get(axis)), None) if record else None
     rows = labels if labels and isinstance(labels[0], list) else [labels or ()]
     return labels if all(len(row) == count for row in rows) else None
