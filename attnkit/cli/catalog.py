@@ -67,17 +67,30 @@ def describe_option(tool: Tool, name: str, section: str) -> dict[str, Any]:
     is_list = option.multiple
     values = {"enum": [*option.choices]} if option.choices else {}
     kind: dict[str, Any] = {"type": "array", "items": {"type": "string"} | values} if is_list else values_of(option)
-    default = tool.defaults.get(name)
     return {
         "name": name.rstrip("_"),
         "flags": option.opts,
         **kind,
         **({"file": option.load} if option.load else {}),
         **({} if option.is_flag else {"metavar": option.metavar}),
-        "default": [*default] if isinstance(default, tuple) else False if option.is_flag and not default else default,
+        "default": default_of(option, tool.defaults.get(name)),
         "section": section,
         "help": option.help,
     }
+
+
+def default_of(option: Option, default: Any) -> Any:
+    """The default of an option in its type: a list, or the text that says the same.
+
+    >>> attend = commands.find_tool("attend")
+    >>> default_of(attend.options["window"], (-1, -1)), default_of(attend.options["keep"], ())
+    ('-1,-1', [])
+    """
+    if option.is_flag:
+        return bool(default)
+    if not isinstance(default, tuple):
+        return default
+    return [*default] if option.multiple else ",".join(map(str, default)) or None
 
 
 def values_of(option: Option) -> dict[str, Any]:

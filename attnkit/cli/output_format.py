@@ -159,7 +159,8 @@ def page_format(common: Mapping[str, Any]) -> str:
     path = common.get("output") or "-"
     chosen = common.get("format") or formats.suffix_format(path) or SUFFIXES.get(os.path.splitext(path)[1], "html")
     if chosen != "html":
-        raise UsageError(f"the result is a page, which {chosen} cannot hold (expected html)", path)
+        name = "--format" if common.get("format") else path
+        raise UsageError(f"the result is a page, which {chosen} cannot hold (expected html)", name)
     if path == "-" and os.isatty(STDOUT):
         raise UsageError("the page is HTML, but standard output is a terminal; use -o page.html or a pipe")
     return "html"

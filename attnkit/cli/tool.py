@@ -35,7 +35,7 @@ from attnkit.errors import (
 )
 from attnkit.formats.streams import is_missing
 from attnkit.inputs.operands import cast_x, select_tensor
-from attnkit.records import Record, Tensor
+from attnkit.records import Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.display import Style
@@ -500,7 +500,12 @@ _STORE: contextvars.ContextVar[Callable[[str, Record], None]] = contextvars.Cont
 
 
 def write_side_output(path: str, record: Record) -> None:
-    """Write a side output as the innermost `with` block does."""
+    """Write a side output as the innermost `with` block does.
+
+    DataError for several tensors in a format of one.
+    """
+    if formats.file_format(path) == "npy" and len(record) > 1 and "x" not in record:
+        raise DataError(f"npy holds one tensor, but the record has {join_names(record.tensors)}; name it .npz", path)
     _STORE.get()(path, record)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -530,7 +530,7 @@ def cost(
         if measure:
             raise UsageError("cannot be combined with --sweep without --paper", "--measure")
         runs = {f"{number} {SPELLED[name]}": run.change(name, number) for number in numbers}
-        return counting.sweep_record(dict(zip(models.names, shapes, strict=True)), runs, dtype)
+        return swept_record(dict(zip(models.names, shapes, strict=True)), runs, name, dtype)
     record = counting.cost_record(dict(zip(models.names, shapes, strict=True)), run, dtype, by_layer=not parts)
     if not measure:
         return record
@@ -538,6 +538,16 @@ def cost(
 
 
 SPELLED = {"tokens": "tokens", "generate": "generated", "batch": "texts"}
+
+
+def swept_record(
+    models: Mapping[str, ModelShapes], runs: Mapping[str, counting.Workload], name: str, dtype: str
+) -> Record:
+    """The totals of runs; UsageError for a number that --sweep gives to an option."""
+    try:
+        return counting.sweep_record(models, runs, dtype)
+    except UsageError as error:
+        raise UsageError(error.problem, "--sweep" if error.name == f"--{name}" else error.name) from None
 
 
 def measured_record(record: Record, checkpoint: "Checkpoint", run: counting.Workload) -> Record:

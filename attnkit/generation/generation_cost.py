@@ -34,7 +34,7 @@ def count_generated(call: StageCall, model: ModelShapes) -> Iterator[Cost]:
     if not isinstance(result, Record):
         raise call.error("--emit text: a text does not say how many tokens were generated; --emit ids does")
     if given:
-        raise call.error(f"{flag_name(given[0])}: what it computes of a whole text is not counted")
+        raise call.error(f"{flag_name(given[0])}: only a prompt and the one text after it are counted")
     options = GenerationOptions(**{name: values[name] for name in GenerationOptions._fields if name in values})
     detokenizer = make_detokenizer(options)
     options = options._replace(special=choose_target(options, detokenizer))

@@ -78,8 +78,8 @@ def count_generation(model: ModelShapes, tokens: int, generated: int, texts: int
     if config.decoder is None or not config.head or config.classes:
         raise UsageError(f"a {config.family} model generates no text", "--generate")
     prompt = 1 if config.encoder else tokens
-    check_length(config, "decoder", prompt + generated - 1)
     check_length(config, config.stacks[0], tokens)
+    check_length(config, "decoder", prompt + generated - 1, "--generate")
     return count_text(model, prompt, generated, source_tokens(config, tokens), texts)
 
 
@@ -126,12 +126,12 @@ def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> It
                 yield Passes(texts, length + 1, heads=1)
 
 
-def check_length(config: Config, stack: str, tokens: int) -> None:
-    """Raise UsageError for more tokens than a stack has positions."""
+def check_length(config: Config, stack: str, tokens: int, flag: str = "--tokens") -> None:
+    """Raise UsageError, named by a flag, for more tokens than a stack has positions."""
     longest = longest_text(config, stack)
     if longest and tokens > longest:
-        problem = f"{tokens} tokens, and the {stack} of this {config.family} model has {longest} positions"
-        raise UsageError(problem, "--tokens")
+        problem = f"{counted(tokens, 'token')}, and the {stack} of this {config.family} model has {longest} positions"
+        raise UsageError(problem, flag)
 
 
 def longest_text(config: Config, stack: str) -> int:
@@ -428,11 +428,11 @@ def count_phases(model: ModelShapes, run: Workload) -> dict[str, list[Cost]]:
     tokens, texts = run.tokens, run.texts
     patches = count_patches(model.config)
     if patches and tokens != patches:
-        raise UsageError(f"{tokens} tokens, and an image of this model has {patches}", "--tokens")
+        raise UsageError(f"{counted(tokens, 'token')}, and an image of this model has {patches}", "--tokens")
     if run.generated:
         source = source_tokens(model.config, tokens)
         if source not in (0, tokens):
-            raise UsageError(f"{tokens} tokens, and a sound of this model has {source}", "--tokens")
+            raise UsageError(f"{counted(tokens, 'token')}, and a sound of this model has {source}", "--tokens")
         return count_generation(model, tokens, run.generated, texts)
     forward = count_forward(model, tokens, texts)
     if not run.train:

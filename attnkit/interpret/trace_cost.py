@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 
 def model_of_history(history: Sequence[Mapping[str, Any]]) -> str:
-    """The folder of the model that made a trace; DataError if its history names none.
+    """The folder of the model that made a trace.
+
+    DataError for the trace of a pipeline, or if its history names no model.
 
     >>> model_of_history([{"command": "attnkit encode 'a cat' --model gpt2 --trace t.npz"}])
     'gpt2'
     """
-    for entry in reversed(history):
-        if models := named_models(command_words(entry)):
+    for words in map(command_words, reversed(history)):
+        if words[:1] == ["run"]:
+            raise DataError("a trace of a pipeline; attnkit cost 'A | B' counts the pipeline itself")
+        if models := named_models(words):
             return models[0]
     raise DataError("its history names no model (expected a trace of encode or decode with --model)")
 

@@ -114,6 +114,15 @@ def flags_of_parser(name):
     return sorted(flag for one in command.get_params(context) for flag in one.opts if flag.startswith("-"))
 
 
+TYPES = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list}
+
+
+@pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
+def test_each_default_has_the_type_of_its_option(tool):
+    given = [option for option in tool["options"] if option["default"] is not None]
+    assert [one["flags"] for one in given if not isinstance(one["default"], TYPES[one["type"]])] == []
+
+
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 def test_the_flags_are_those_of_the_parser(tool):
     described = sorted(flag for option in tool["options"] for flag in option["flags"])
@@ -161,6 +170,10 @@ def test_choices_bounds_and_defaults_are_those_of_the_parser(tool):
                 own.convert(name, value)
         default = False if option["type"] == "boolean" else None
         stated = own.defaults.get(name, default)
+        if isinstance(stated, tuple) and option["type"] == "string":
+            found = own.convert(name, option["default"]) if stated else option["default"]
+            assert found == (stated or None)
+            continue
         assert option["default"] == ([*stated] if isinstance(stated, tuple) else default if stated is None else stated)
 
 

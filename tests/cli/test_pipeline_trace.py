@@ -158,6 +158,11 @@ def test_a_translation_has_the_words_of_both_texts(trace):
     assert traced.labels["query"][1:] == ["▁the", "▁black", "▁cat", "</s>"]
 
 
+def test_an_npy_of_several_tensors_is_refused_by_its_name(trace):
+    with pytest.raises(DataError, match=r"run.npy: npy holds one tensor, but the record has .*; name it \.npz"):
+        trace('embed "The cat" --dim 4 | attend', name="run.npy")
+
+
 def test_records_that_are_merged_have_numbers(trace):
     _, traced = trace('embed "The cat" "The cat" --lines --dim 4 | attend --heads 2 --partial | merge --join')
     assert {"1.embed.part1.x", "1.embed.part2.x", "2.attend.part1.weights", "2.attend.part2.lse"} <= {*traced}

@@ -191,6 +191,9 @@ def test_the_labels_of_a_text_are_not_counted_in_a_pipeline():
 
 def test_a_file_that_is_no_trace_is_refused(folder, monkeypatch):
     monkeypatch.chdir(folder)
+    attnkit.run(f"encode --model {STORY} Once", trace="pipeline.npz")
+    with pytest.raises(AttnkitError, match="a trace of a pipeline; attnkit cost"):
+        attnkit.cost("pipeline.npz")
     with pytest.raises(AttnkitError, match="history names no model"):
         attnkit.cost("memory.npz")
 
