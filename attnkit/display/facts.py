@@ -82,13 +82,15 @@ def format_table(table: TextTable, style: Style) -> str:
 
 
 def _stack(row: Sequence[str], heads: Sequence[str], style: Style) -> list[str]:
-    """Draw a row that is too wide: its first text, and the others below it.
+    """Draw a row that is too wide: its first text, and below it the others that are not blank.
 
-    >>> _stack(["0:1", "0.25", "0.5", "++"], ["head", "self", "first", ""], Style(width=16))
+    >>> _stack(["0:1", "0.25", "", "0.5", "++"], ["head", "self", "dup", "first", ""], Style(width=16))
     ['0:1', '  self 0.25,', '  first 0.5, ++']
     """
-    named = [f"{head.strip()} {text.strip()}".strip() for head, text in zip(heads[1:], row[1:], strict=True)]
-    below = _break_lines(", ".join(filter(None, named)), style.width - COLUMN_GAP)
+    named = [
+        f"{head.strip()} {text.strip()}".strip() for head, text in zip(heads[1:], row[1:], strict=True) if text.strip()
+    ]
+    below = _break_lines(", ".join(named), style.width - COLUMN_GAP) if named else []
     return [
         *(ansi(line, "36", style) for line in _break_lines(row[0], style.width)),
         *(" " * COLUMN_GAP + line for line in below),

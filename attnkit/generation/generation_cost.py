@@ -7,6 +7,7 @@ import numpy as np
 from attnkit.errors import flag_name
 from attnkit.generation.options import GenerationOptions, generates_text
 from attnkit.generation.prompts import choose_target, make_detokenizer, make_prompts
+from attnkit.inputs.layers import ids_from_x
 from attnkit.interpret.cost import count_model, count_text, sum_stages
 from attnkit.interpret.pipeline_cost import count_decode, count_probabilities
 from attnkit.interpret.stage_calls import StageCall
@@ -38,7 +39,8 @@ def count_generated(call: StageCall, model: ModelShapes) -> Iterator[Cost]:
     options = GenerationOptions(**{name: values[name] for name in GenerationOptions._fields if name in values})
     detokenizer = make_detokenizer(options)
     options = options._replace(special=choose_target(options, detokenizer))
-    prompts, _ = make_prompts(call.item, options, detokenizer)
+    item = ids_from_x(call.item) if isinstance(call.item, Record) else call.item
+    prompts, _ = make_prompts(item, options, detokenizer)
     for prompt, generated in zip(prompts, generated_lengths(result), strict=True):
         source = 0 if prompt.memory is None else len(prompt.memory)
         phases = count_text(model, len(prompt.ids), generated, source)

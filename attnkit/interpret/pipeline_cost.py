@@ -500,18 +500,19 @@ def count_decode(call: StageCall) -> Iterable[Cost]:
         raise call.error(
             "what it computes of a whole text, image or sound is not counted; `attnkit cost DIR` counts a model"
         )
+    x = call.before["x"]
     if checkpoint is None:
         matrix, bias, _, _ = find_output_matrix(call.before, values["table"], values["params"])
         own, is_tied = (
             {"w": matrix} | ({} if bias is None else {"b": bias}),
             values["table"] is None and values["params"] is None,
         )
-        for row in count_own_linear("logits", own, passes_of(call.before["x"])):
-            yield row._replace(parameters=0 if is_tied else row.parameters)
+        rows = count_own_linear("logits", own, passes_of(x))
+        rows = [row._replace(parameters=0 if is_tied else row.parameters) for row in rows]
     else:
-        passes = passes_of(call.before["x"])
-        yield from count_head(layer_shapes(call), replace(passes, heads=passes.tokens))
-    yield from count_probabilities(call.result["logits"].shape, values["temperature"])
+        rows = count_head(layer_shapes(call), replace(passes_of(x), heads=passes_of(x).tokens))
+    yield from rows
+    yield from count_probabilities((*x.shape[:-1], rows[-1].shape[-1]), values["temperature"])
 
 
 def count_probabilities(shape: Shape, temperature: float = 1.0) -> Iterator[Cost]:

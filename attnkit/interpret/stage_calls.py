@@ -29,7 +29,7 @@ class StageCall:
     number    the number of the stage, from 1
     function  the function of the tool, from an item and values to a record
     item      the record that it read, a list of records, texts, or None
-    values    its parameters by name, with the contents of files
+    values    its parameters by name, with the contents of files; of a model of texts and images the tower that ran
     own       parameter -> the tensor of the record that it named as :NAME
     piped     the parameters that named the results of the stage before as `-`
     prepared  what it computed with: its input and its options as the tool prepared them; None: it prepares nothing

@@ -181,6 +181,31 @@ def test_the_check_leaves_padding_where_it_is():
     assert error_of("embed a 'b c d' --dim 8 --batch", "ffn --hidden 6") < TOLERANCE
 
 
+@pytest.mark.parametrize(
+    "stages",
+    [
+        ("embed 'a b c' --dim 4", "mask --causal --as additive", "attend --heads 2"),
+        ("softmax scores.npy --axis 0",),
+    ],
+)
+def test_the_check_leaves_a_score_of_minus_infinity_where_it_is(stages, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("scores.npy", np.where(np.eye(3) > 0, -np.inf, np.arange(9.0).reshape(3, 3)))
+    assert error_of(*stages) < TOLERANCE
+
+
+@pytest.mark.parametrize("model", ["inputs/clip", "inputs/clip:vision"])
+def test_slopes_of_the_tower_that_reads_an_image(model):
+    place = f"{ROOT / 'tests' / 'transcripts'}/{model}"
+    assert error_of(f"encode --model {place} --image {MODELS / 'vit.png'} --pool cls") < TOLERANCE
+
+
+def test_integers_have_no_gradient_as_a_branch(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("counts.npy", np.array([[1, 2, 4], [3, 0, 9]]))
+    assert error_of("layernorm counts.npy --branch counts.npy --keep residual", "layernorm --add :residual") < TOLERANCE
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["x", "bx"]), options(ATTEND), st.booleans())
 def test_slopes_of_attend(source, flags, is_cross):

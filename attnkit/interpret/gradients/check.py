@@ -127,8 +127,8 @@ def compare_along(
     """Compare gradients of a sum with its difference along a random direction.
 
     The direction is drawn from normal distributions, each as wide as the root mean square of its tensor, or 1. Rows of
-    zeros among others, as those of padding, stay: a ReLU has no derivative at 0. Tied parameters, which share one
-    memory, move together and count once.
+    zeros among others, as those of padding, stay: a ReLU has no derivative at 0. So does −∞, as in a mask that is
+    added. Tied parameters, which share one memory, move together and count once.
 
     >>> point = {("x",): np.array([3.0, 4.0])}
     >>> result = compare_along(point, {("x",): np.array([6.0, 8.0])}, 0, lambda point: point["x",] ** 2)
@@ -138,8 +138,9 @@ def compare_along(
     rng = np.random.default_rng(seed)
 
     def draw(array: Array) -> Array:
-        width = float(np.sqrt(np.square(array).mean())) if array.size else 1.0
-        drawn = np.asarray(rng.standard_normal(array.shape) * (width or 1.0))
+        is_moved = ~np.isneginf(array)
+        width = float(np.sqrt(np.square(array[is_moved]).mean())) if is_moved.any() else 1.0
+        drawn = np.asarray(rng.standard_normal(array.shape) * (width or 1.0) * is_moved)
         return drawn * array.any(axis=-1, keepdims=True) if width and array.ndim > 1 else drawn
 
     direction = {key: draw(array) for key, array in point.items()}
@@ -263,7 +264,7 @@ def replace_values(call: StageCall, item: Any, own: Arrays, point: Point) -> dic
     if checkpoint is not None and (changed := point_layers(point, checkpoint.folder)):
         values["model_"] = copy(checkpoint)
         layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
-        values["model_"].params = MovedLayers(layers, checkpoint.params)
+        values["model_"].params, values["model_"].towers = MovedLayers(layers, checkpoint.params), {}
     return values
 
 

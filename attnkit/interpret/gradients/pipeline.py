@@ -139,7 +139,8 @@ def undo_stage(call: StageCall, outer: Outer, nodes: NodesOf | None = None) -> S
         described = graph.describe and graph.describe(name, gradient)
         into.tensors[name] = described or describe_gradient(call.result, name, gradient)
     for site in graph.late:
-        into.add_origin(graph.origins[site], undone.origins[site])
+        if site in undone.origins:  # of integers there are none
+            into.add_origin(graph.origins[site], undone.origins[site])
     return into
 
 
