@@ -55,7 +55,7 @@ PIPELINES = (
     "embed a 'b c d' --dim 4 --batch | attend --heads 2 | rnn --hidden 3",
     f"{CAT} | decode --emit text",
     f"{CAT} | decode --emit ids",
-    f"decode short.npy --model {STORY} --max-tokens 3",
+    f"embed --ids short.npy --model {STORY} --only ids | decode --model {STORY} --max-tokens 3",
     "conv image.npy --filters 4 --size 3,3 --stride 2 --padding 1 --groups 2",
     "mel sound.npy --mels 6 --window 64 --hop 32",
     f'encode --model {FRENCH} "je suis étudiant"',
