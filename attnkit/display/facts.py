@@ -82,7 +82,7 @@ def format_table(table: TextTable, style: Style) -> str:
 
 
 def _stack(row: Sequence[str], heads: Sequence[str], style: Style) -> list[str]:
-    """Draw a row that is too wide: its first text, and below it the others that are not blank.
+    """Draw a row that is too wide: its first text, and the others below, no blanks.
 
     >>> _stack(["0:1", "0.25", "", "0.5", "++"], ["head", "self", "dup", "first", ""], Style(width=16))
     ['0:1', '  self 0.25,', '  first 0.5, ++']
