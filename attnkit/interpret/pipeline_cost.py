@@ -426,6 +426,8 @@ def count_encode(call: StageCall) -> Iterable[Cost]:
     values = call.values
     if values["patch"] or values["ablate"]:
         raise call.error("--patch and --ablate: what they change is not counted")
+    if has_summary(call):
+        raise call.error("--weights: the scores that a summary computes again are counted of attend alone")
     encoded: encoding.Encoding = call.prepared
     config, model = encoded.core.config, count_model(values["model_"])
     asked = Tracer({"--keep": values["keep"], "--trace": (values["trace_only"] or ("*",)) if values["trace"] else ()})

@@ -174,6 +174,7 @@ def test_a_stream_adds_up():
         (["embed a --dim 2 | decode | loss --target a"], "no rule for this tool"),
         (["embed a --dim 2 | attnd"], "did you mean attend"),
         ([f"decode --model {STORY} Once --beam 2"], "--beam"),
+        ([f"encode --model {STORY} Once --keep '*.weights' --weights topk:2"], "--weights: the scores"),
     ],
 )
 def test_what_is_not_counted_is_an_error_that_says_so(arguments, problem):
