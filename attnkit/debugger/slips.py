@@ -414,7 +414,7 @@ def slip_convolve(graph: Graph, stage: Node) -> Iterator[Change]:
 def _slip_windows(cut: ConvolutionLayer) -> Iterator[tuple[str, dict[str, Any]]]:
     """Sentences, and how the windows of a convolution move instead."""
     stride, padding, more = cut.options.stride[0], cut.options.padding, cut.size - 1
-    for other in sorted({1, 2, stride + 1} - {stride}):
+    for other in sorted({1, 2, stride - 1, stride + 1, cut.size} - {0, stride}):
         yield f"the stride of the convolution is {other} instead of {stride}", {"stride": (other,)}
     if isinstance(padding, str):
         if cut.size % 2 == 0:

@@ -3,7 +3,8 @@
 A decoder that attends inside its recurrence calls its modules token by token: `decoder.rnn.output.0` is the first call,
 `decoder.rnn#1.output.0` the second. All calls together are one tensor of a dump, of all tokens. A PackedSequence is
 recorded as its parts: the rows of tokens without padding, the number of texts that have each token, and the order of
-the texts. It becomes a padded batch, and its lengths a tensor beside it.
+the texts. It becomes a padded batch, and its lengths a tensor beside it. Token ids (T, B) of modules that read the
+sequence first, as torch's do by default, become (B, T).
 """
 
 import math
@@ -42,7 +43,8 @@ def gather_tokens(mine: Dump) -> Dump:
             entries[name] = entry._replace(shape=shape, read=partial(_stack_calls, mine, names, shape))
         else:
             entries |= {one: _entry(mine, one) for one in names}
-    return Dump(mine.name, _pad_packed(entries), mine.is_ordered and tokens == 1, mine.left_out)
+    entries = _texts_first(_pad_packed(entries))
+    return Dump(mine.name, entries, mine.is_ordered and tokens == 1, mine.left_out)
 
 
 def _entry(mine: Dump, name: str) -> DumpEntry:
@@ -52,6 +54,29 @@ def _entry(mine: Dump, name: str) -> DumpEntry:
 def _stack_calls(mine: Dump, names: list[str], shape: tuple[int, ...]) -> Array:
     stacked = np.stack([mine[name] for name in names])
     return stacked if stacked.shape == shape else np.moveaxis(stacked, 0, 1).reshape(shape)
+
+
+def _texts_first(entries: Mapping[str, DumpEntry]) -> dict[str, DumpEntry]:
+    """The entries with ids and masks (T, B) as (B, T).
+
+    The last states of a module (L, B, H) say which axis is B, unless both have one size.
+    """
+    turned: set[tuple[int, ...]] = set()
+    for name, entry in entries.items():
+        last = entries.get(f"{name[:-2]}.1", entries.get(f"{name[:-2]}.1.0"))  # of an LSTM a pair
+        if name.endswith(".output.0") and last is not None and len(entry.shape) == len(last.shape) == 3:
+            texts = last.shape[1]
+            turned |= {(tokens, texts) for tokens in entry.shape[:2] if texts in entry.shape[:2] and tokens != texts}
+    return {
+        name: entry._replace(shape=entry.shape[::-1], read=partial(_transpose, entry))
+        if entry.shape in turned and entry.dtype.startswith(("int", "bool"))
+        else entry
+        for name, entry in entries.items()
+    }
+
+
+def _transpose(entry: DumpEntry) -> Array:
+    return entry.read().T
 
 
 def _pad_packed(entries: Mapping[str, DumpEntry]) -> dict[str, DumpEntry]:

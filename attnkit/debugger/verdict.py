@@ -29,6 +29,7 @@ OF_PIXELS = 10.0  # likewise of pixels, which are rounded to grey levels
 ALIKE = 4.0  # slips whose remaining differences are within this factor explain it equally
 ALONE = " alone)"  # ends the name of a slip of one of the stages that it could have changed
 FLIPPED = 0.02  # the share of numbers that may be rounded to the other side
+OTHER_SIDE = 4.0  # how many times the largest change by rounding such a number may be off
 BLOCKED = -1e4  # at most this large, a masked score counts as −∞
 MOST_FOUND = 3  # slips found before that are tried together with others
 TRIED = 40  # values of a number that are tried before the best is refined
@@ -283,8 +284,8 @@ class Judge:
             if tried is None or tried.shape != expected.shape or np.array_equal(tried, expected):
                 continue
             blocked = as_blocked(own, tried)
-            if " rounded to " in slip.name:  # but for the few numbers near the middle between two that it rounds to
-                blocked = np.where(rank_below(gap(blocked, tried), FLIPPED), blocked, tried)
+            if " rounded to " in slip.name:
+                blocked = without_flipped(blocked, tried, expected)
             cause = Cause(slip.name.removesuffix(AS_READ), largest_gap(blocked, tried))
             if not cause.remaining < row.added:
                 continue
@@ -572,6 +573,21 @@ def rank_below(x: Array, share: float) -> Array:
     """Which numbers are not among a share of the largest: (...) -> (...)."""
     result: Array = x <= np.quantile(x, 1 - share, method="lower")
     return result
+
+
+def without_flipped(mine: Array, rounded: Array, exact: Array) -> Array:
+    """Mine without the few numbers that were rounded to the other side, near the middle between two.
+
+    They are off by about as much as rounding changes any number; what is further off has another cause.
+
+    >>> without_flipped(np.array([0.5, 1.0, 9.0]), np.array([1.0, 1.0, 1.0]), np.array([0.8, 1.0, 1.0])).tolist()
+    [0.5, 1.0, 9.0]
+    >>> without_flipped(np.array([0.5, 1.0, 1.0]), np.array([1.0, 1.0, 1.0]), np.array([0.8, 1.0, 1.0])).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    off = gap(mine, rounded)
+    flipped = ~rank_below(off, FLIPPED) & (off <= OTHER_SIDE * largest_gap(rounded, exact))
+    return np.where(flipped, rounded, mine)
 
 
 def largest_of_rows(x: Array) -> Array:

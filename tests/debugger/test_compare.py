@@ -80,6 +80,14 @@ def test_two_slips_in_one_stage_are_named_if_one_was_found_before():
     }
 
 
+def test_one_wrong_number_is_not_the_rounding_of_all():
+    arrays = stages_of("gpt2")
+    arrays["decoder.1.self.output"][0, 1, 3] += 0.5
+    row = differing(judge("gpt2", arrays, why=True))["decoder.1.self.output"]
+    assert row.verdict == "unknown"
+    assert not [cause for cause in row.causes if "rounded" in cause.name and cause.remaining < 0.4]
+
+
 def test_minus_a_billion_is_as_good_as_minus_infinity():
     arrays = stages_of("gpt2")
     masked = arrays["decoder.0.self.masked"]

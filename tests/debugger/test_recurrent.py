@@ -218,6 +218,17 @@ def test_a_packed_sequence_is_a_padded_batch_with_its_lengths(tmp_path):
     assert dump["rnn.output.0.lengths"].tolist() == [1, 3, 2]
 
 
+def test_a_module_of_torch_that_reads_the_sequence_first_agrees(tmp_path):
+    """The ids (T, B) too, which the shape of the last states tells from (B, T)."""
+    arrays = dict(np.load(SLIPS / "lstm-clean.npz"))
+    last = {name for name in arrays if name.endswith((".1.0", ".1.1"))}
+    turned = {name: array if name in last else array.swapaxes(0, 1) for name, array in arrays.items()}
+    assert turned["input"].shape[0] > turned["input"].shape[1]
+    np.savez(tmp_path / "dump.npz", **turned)
+    report = compare_with_model(checkpoint_of("lstm"), open_dump(str(tmp_path / "dump.npz")), Request(why=True))
+    assert report.same and report.facts.found[0] == judge("lstm-clean").facts.found[0]
+
+
 @pytest.mark.parametrize(
     ("lengths", "problem"),
     [([6, 9, 2], "9"), ([6, 4], "shape (2,)"), ([0, 4, 2], "a text of padding alone")],
