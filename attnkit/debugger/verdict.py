@@ -28,6 +28,7 @@ DECISIVE = 100.0  # how many times smaller a named slip leaves the difference
 OF_PIXELS = 10.0  # likewise of pixels, which are rounded to grey levels
 ALIKE = 4.0  # slips whose remaining differences are within this factor explain it equally
 ALONE = " alone)"  # ends the name of a slip of one of the stages that it could have changed
+NEAR = 0.9  # the share of a difference that a slip may leave to be listed as near
 FLIPPED = 0.02  # the share of numbers that may be rounded to the other side
 OTHER_SIDE = 4.0  # how many times the largest change by rounding such a number may be off
 BLOCKED = -1e4  # at most this large, a masked score counts as −∞
@@ -434,7 +435,8 @@ class Judge:
             return replace(row, verdict="named", causes=named)
         if doubtful or row.added < DECISIVE * row.noise / MARGIN:
             return replace(row, verdict="undecidable", causes=tuple(sorted(doubtful, key=lambda one: one.remaining)))
-        nearest = sorted(others, key=lambda one: one.remaining)[:3]
+        near = [cause for cause in others if cause.remaining <= NEAR * row.added]
+        nearest = sorted(near, key=lambda one: one.remaining)[:3]
         return replace(row, verdict="unknown", causes=tuple(nearest))
 
     def order_slips(self, site: str, known: Mapping[str, Array]) -> list[Slip]:
@@ -576,9 +578,10 @@ def rank_below(x: Array, share: float) -> Array:
 
 
 def without_flipped(mine: Array, rounded: Array, exact: Array) -> Array:
-    """Mine without the few numbers that were rounded to the other side, near the middle between two.
+    """Mine without the few numbers that were rounded to the other side.
 
-    They are off by about as much as rounding changes any number; what is further off has another cause.
+    They are near the middle between two, and off by about as much as rounding changes any number; what is further off
+    has another cause.
 
     >>> without_flipped(np.array([0.5, 1.0, 9.0]), np.array([1.0, 1.0, 1.0]), np.array([0.8, 1.0, 1.0])).tolist()
     [0.5, 1.0, 9.0]

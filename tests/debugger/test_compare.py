@@ -85,7 +85,7 @@ def test_one_wrong_number_is_not_the_rounding_of_all():
     arrays["decoder.1.self.output"][0, 1, 3] += 0.5
     row = differing(judge("gpt2", arrays, why=True))["decoder.1.self.output"]
     assert row.verdict == "unknown"
-    assert not [cause for cause in row.causes if "rounded" in cause.name and cause.remaining < 0.4]
+    assert not [cause for cause in row.causes if "rounded" in cause.name], "it leaves nearly all of the difference"
 
 
 def test_minus_a_billion_is_as_good_as_minus_infinity():
