@@ -189,8 +189,11 @@ def _read_image(core: model.Model, mine: Dump, picture: PictureInput | None) -> 
 
 
 def find_features(mine: Dump) -> str | None:
-    """The tensor of the spectrograms or samples that the model reads."""
-    return next((name for name in mine if name.rpartition(".")[2] in FEATURES), None)
+    """The tensor of the spectrograms or samples that the model reads.
+
+    A call that does not name its only argument is recorded as `input`.
+    """
+    return next((name for name in mine if name.rpartition(".")[2] in FEATURES or name == "input"), None)
 
 
 def _read_heard(
@@ -267,7 +270,11 @@ def _read_heard_mask(core: model.Model, mine: Dump, features: Array | None) -> A
     mask = _read_mask(mine, MASK, features)
     if mask is None:
         return None
-    counts = [sound.frames_after("", int(length)) for length in mask.sum(axis=-1)]
+    lengths, least = mask.sum(axis=-1), sound.frames_before("", 1)
+    if lengths.min() < least:
+        problem = f"a sound of {counted(int(lengths.min()), 'sample')} without its padding (expected {least} or more)"
+        raise DataError(f"tensor {_find(mine, MASK)!r}: {problem}", mine.name)
+    counts = [sound.frames_after("", int(length)) for length in lengths]
     states: Array = np.arange(sound.frames_after("", features.shape[1])) < np.array(counts)[:, None]
     return states
 

@@ -136,6 +136,27 @@ def test_a_model_of_sounds_of_transformers_agrees(name, stages):
     assert "logits" in {row.site for row in report.rows}
 
 
+@pytest.mark.parametrize(("name", "stages"), [("whisper", 26), ("hubert", 48)])
+def test_a_call_that_does_not_name_what_the_model_hears_agrees(name, stages):
+    mine = open_dump(str(REFERENCES / "slips" / f"{name}-clean-float32.npz"))
+    heard = next(one for one in mine if one.endswith((".input_features", ".input_values")))
+    entries = {"input" if one == heard else one: array_entry(mine[one]) for one in mine}
+    sound = Record({"x": SOUND})
+    report = compare_with_model(open_checkpoint(folder(name)), Dump("mine", entries, True), Request(), audio=sound)
+    assert report.same and report.facts.found[0] >= stages
+
+
+def test_a_padding_mask_that_leaves_no_state_is_refused():
+    mine = open_dump(str(REFERENCES / "slips" / "hubert-clean-float32.npz"))
+    entries = {one: array_entry(mine[one]) for one in mine}
+    (heard,) = [one for one in mine if one.rpartition(".")[2] == "input_values"]
+    mask = np.zeros(mine.shape(heard), np.int64)
+    mask[:, :3] = 1
+    dump = Dump("mine", entries | {"attention_mask": array_entry(mask)}, True)
+    with pytest.raises(DataError, match=r"attention_mask.*a sound of 3 samples without its padding"):
+        compare_with_model(open_checkpoint(folder("hubert")), dump, Request())
+
+
 def test_diff_takes_a_sound_of_a_file(tmp_path):
     """The samples of the dump are those that the model makes of the sound, and not those of another."""
     floats = {"code": 3, "bits": 32}
