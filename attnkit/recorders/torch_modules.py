@@ -1,6 +1,7 @@
 """What the modules of a torch model read and return, in the order of their calls."""
 
 import contextlib
+import inspect
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -90,7 +91,8 @@ class ModuleCalls:
                 self._named[path] += 1
         calls.append(ModuleCall(paths, names, is_recorded))
         for name in names:
-            self._write_parts(f"{name}.input" if name else "input", args[0] if len(args) == 1 else args)
+            given = name_arguments(module, args) if not name and len(args) > 1 else args
+            self._write_parts(f"{name}.input" if name else "input", given[0] if len(args) == 1 else given)
             self._write_parts(f"{name}.input" if name else "input", kwargs)
 
     def _end(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -113,6 +115,17 @@ class ModuleCalls:
 
 def _is_within(path: str, outer: str) -> bool:
     return not outer or path.startswith(f"{outer}.")
+
+
+def name_arguments(module: Any, args: tuple[Any, ...]) -> Any:
+    """The positional arguments of a module by the names of its parameters.
+
+    A mask that a model reads is known by its name. Arguments of `*args` keep their numbers.
+    """
+    parameters = inspect.signature(module.forward).parameters.values()
+    if len(parameters) < len(args) or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return args
+    return dict(zip((one.name for one in parameters), args, strict=False))
 
 
 def check_module(module: Any) -> None:

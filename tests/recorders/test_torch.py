@@ -226,3 +226,19 @@ def test_a_model_is_not_kept_after_its_recording(tmp_path):
     del model
     gc.collect()
     assert kept() is None
+
+
+def test_arguments_without_names_have_those_of_the_parameters(tmp_path):
+    class Masked(torch.nn.Module):
+        def forward(self, input_ids, attention_mask):
+            return input_ids * attention_mask
+
+    class Any(torch.nn.Module):
+        def forward(self, *parts):
+            return parts[0] + parts[1]
+
+    for module, names in ((Masked(), ["input.input_ids", "input.attention_mask"]), (Any(), ["input.0", "input.1"])):
+        with record(tmp_path / "mine.npz", module):
+            module(torch.tensor([2, 3]), torch.tensor([1, 0]))
+        found = open_dump(str(tmp_path / "mine.npz"))
+        assert [*found] == [*names, "output"] and found[names[1]].tolist() == [1, 0]
