@@ -215,8 +215,6 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> None:
         result, prepared = run_noted(function, item, values)
         stage.format.keeps_history = True  # so that its files are hashed: the history of the result names them
         named = tuple(stage.operands)
-        if values.get("image") is not None and values.get("model_") is not None:
-            values["model_"] = values["model_"].tower("vision")
         calls.append(StageCall(number, stage.tool.name, function, item, values, own, piped, result, prepared, named))
         return result
 

@@ -211,3 +211,20 @@ def test_the_first_layer_that_is_not_finite_is_named():
     context = model.Context(on_non_finite=named.append)
     model.run(jax._replace(params=params), jax.config.plan("decoder"), inputs(jax.config, "decoder"), context)
     assert named == ["decoder.1.ffn"]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-sequence", "deberta-v3", "vit", "t5-gated"])
+def test_a_hook_that_reads_nothing_leaves_the_pass_compiled(name, monkeypatch):
+    """A trace that keeps nothing costs nothing; the hook is asked for every intermediate of NumPy's pass."""
+    for function in ("_run_seen", "_head_seen"):
+        monkeypatch.setattr(JaxEngine, function, None)  # which compute one operation after another
+    asked = []
+    for one in both(name):
+        names = set()
+        stack = one.config.stacks[0]
+        context = model.Context(hook=lambda where, names=names: names.add(where))
+        x = model.run(one, one.config.plan(stack), inputs(one.config, stack), context)
+        if one.config.head and len(one.config.stacks) == 1:
+            model.head_logits(one, x, context.hook)
+        asked.append({where for where in names if not where.endswith((".lse", ".present_key", ".present_value"))})
+    assert asked[0] == asked[1]

@@ -69,6 +69,8 @@ FLAGS = [
 ]
 GPT2, VIT, MARIAN, SEQ2SEQ, LLAMA = (str(MODELS / name) for name in ("gpt2", "vit", "marian", "seq2seq", "llama"))
 WHISPER = str(ROOT / "tests" / "transcripts" / "inputs" / "whisper")
+TONE = str(ROOT / "tests" / "transcripts" / "inputs" / "tone.wav")
+SWEEP = ["--model", WHISPER, "--score", "t", "--patch", "encoder.*.residual"]
 BESIDE = {
     "embed --vocab": ["a", "--dim", "2"],
     "embed --tokenizer": ["a", "--dim", "2"],
@@ -96,6 +98,8 @@ BESIDE = {
     "diff --audio": ["good.json", "--model", WHISPER],
     "diff --text": [GPT2, GPT2],
     "scan --model": ["a", "--score", " a", "--ablate", "heads"],
+    "scan --audio": [*SWEEP, "--against-audio", TONE],
+    "scan --against-audio": [*SWEEP, "--audio", TONE],
     "scan --mean": ["a", "--model", GPT2, "--score", " a", "--ablate", "heads"],
     "decode --cache-in": ["--model", GPT2],
     "decode --tokenizer": ["a", "--model", GPT2],

@@ -36,7 +36,7 @@ from attnkit.backends.jax.passes import (
     x_has_rows,
 )
 from attnkit.backends.jax.processes import highest, is_first, to_numpy
-from attnkit.backends.jax.program import compute_head, run_steps
+from attnkit.backends.jax.program import compute_head, is_head_seen, is_seen, run_steps
 from attnkit.backends.jax.record_attention import attend_record
 from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
@@ -90,7 +90,7 @@ class JaxEngine:
         dtype, result = self.dtypes(model, steps[0], x, context.dtype)
         for step in steps:
             context.on_step(step)
-        if context.hook is not no_hook:
+        if is_seen(model, steps, x, context):
             return self._run_seen(model, steps, x, context, dtype, result)
         with precision(dtype):
             y, prepared = self._run_compiled(model, steps, x, context, dtype)
@@ -139,7 +139,7 @@ class JaxEngine:
             return compute_head(Pass(config, params, {}, see=see), "logits", x, real)
 
         with precision(dtype):
-            if hook is not no_hook:
+            if is_head_seen(model, hook):
                 return self._head_seen(model, layers, compute, (x, real), hook, dtype)
             y = self.call(model, dtype, layers, ("logits",), compute, (rows, real))
             y = to_numpy(y, wide_dtype(dtype))
@@ -153,7 +153,7 @@ class JaxEngine:
             return compute_head(Pass(model.config, params, {}, see=see), "pooler", x)
 
         with precision(dtype):
-            if hook is not no_hook:
+            if hook("pooler") is not None:
                 return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
             return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
 

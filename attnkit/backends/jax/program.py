@@ -6,7 +6,7 @@ attention, positions and recurrent layers have kernels, whose formulas are those
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +24,16 @@ from attnkit.backends.jax.formulas import (
 )
 from attnkit.backends.jax.passes import Pair, Pass
 from attnkit.backends.jax.recurrence import attend_and_recur, recur
-from attnkit.model.config import AttentionRules, Step, parse_layer_name, walk_steps
-from attnkit.model.context import Context
-from attnkit.model.dtypes import is_float
+from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name, walk_steps
+from attnkit.model.context import Context, Model
+from attnkit.model.dtypes import Array, is_float
 from attnkit.model.graph.head import build_head
 from attnkit.model.graph.kinds import KINDS
+from attnkit.model.graph.models import build_steps, is_traced
 from attnkit.model.graph.nodes import Inputs, Node, Place, Scope
 from attnkit.model.groups import GROUPS
 from attnkit.model.head_views import merge_heads, view_heads
+from attnkit.model.hooks import Hook, no_hook, summary_names
 from attnkit.model.linear import scaled
 from attnkit.model.scores import SCORES
 from attnkit.model.transformer import disentangled_positions
@@ -67,13 +69,13 @@ class Nodes(NamedTuple):
 
     @classmethod
     def of_step(cls, run: Pass, step: Step, x: JaxArray) -> "Nodes":
-        inputs = shape_inputs(run)
+        inputs = shape_inputs(run.config, run.inputs.get("grid"), run.inputs.get("types"))
         place = Place(run.core, inputs, step, "x", "memory", 1, x.shape[-2] if x.ndim > 1 else 1)
         return cls(run, inputs, {node.site: node for node in GROUPS[step.op].nodes(place)})
 
     @classmethod
     def of_head(cls, run: Pass, x: JaxArray, real: JaxArray | None) -> "Nodes":
-        inputs = replace(shape_inputs(run), mask=real, target_mask=real)
+        inputs = replace(shape_inputs(run.config, run.inputs.get("grid")), mask=real, target_mask=real)
         return cls(run, inputs, {node.site: node for node in build_head(run.core, inputs, "x")})
 
     def evaluate(self, site: str, known: dict[str, JaxArray]) -> JaxArray:
@@ -91,14 +93,42 @@ class Nodes(NamedTuple):
         return value.astype(arrays[0].dtype) if node.kind in WIDE else value
 
 
-def shape_inputs(run: Pass) -> Inputs:
+def shape_inputs(config: Config, grid: tuple[int, int] | None, types: Any = None) -> Inputs:
     """What builders read of a pass: segments, and the shape of an image or a sound."""
-    tokens, cut, grid = np.broadcast_to(0, (1, 1)), run.config.patches, run.inputs.get("grid")
-    image = None
+    tokens, cut, image = np.broadcast_to(0, (1, 1)), config.patches, None
     if cut and grid:
         image = np.broadcast_to(0, (1, cut.channels, grid[0] * cut.patch_height, grid[1] * cut.patch_width))
-    features = np.broadcast_to(0, (1, 1 << 20, 1)) if run.config.sound else None  # so long that no window is too large
-    return Inputs(ids=tokens, target=tokens, types=run.inputs.get("types"), image=image, features=features)
+    features = np.broadcast_to(0, (1, 1 << 20, 1)) if config.sound else None  # so long that no window is too large
+    return Inputs(ids=tokens, target=tokens, types=types, image=image, features=features)
+
+
+def is_seen(model: Model, steps: Sequence[Step], x: Array, context: Context) -> bool:
+    """Whether the hook of a context reads any intermediate of steps; it is asked for all."""
+    config, grid = model.config, context.grid
+    if context.hook is no_hook or config.carries_states:
+        return context.hook is not no_hook
+    tokens = x.shape[-1] if steps[0].op == "embed" or x.ndim < 2 else x.shape[-2]
+    if config.patches and steps[0].op == "embed":
+        grid, tokens = config.patches.grid(*x.shape[-2:]), config.patches.tokens(*x.shape[-2:])
+    names = [
+        node.site
+        for node in build_steps(model, shape_inputs(config, grid), steps, "x", "memory", (1, tokens))
+        if is_traced(node.site)
+    ]
+    for step in steps:
+        if step.attends:
+            has_relative = config.positions.relative == "disentangled" and step.layer.endswith(".self")
+            parts = (*("relative",) * has_relative, *summary_names(context.weights))
+            names += [f"{step.layer}.{part}" for part in parts]
+    return any([context.hook(name) is not None for name in names])  # noqa: C419 (each is asked for)
+
+
+def is_head_seen(model: Model, hook: Hook) -> bool:
+    """Whether a hook reads any intermediate of the head; it is asked for all."""
+    if hook is no_hook:
+        return False
+    sites = [node.site for node in build_head(model, shape_inputs(model.config, None), "x") if is_traced(node.site)]
+    return any([hook(site) is not None for site in sites])  # noqa: C419 (each is asked for)
 
 
 def apply_nodes(run: Pass, step: Step, x: JaxArray) -> JaxArray:
