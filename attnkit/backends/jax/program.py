@@ -103,7 +103,10 @@ def shape_inputs(config: Config, grid: tuple[int, int] | None, types: Any = None
 
 
 def is_seen(model: Model, steps: Sequence[Step], x: Array, context: Context) -> bool:
-    """Whether the hook of a context reads any intermediate of steps; it is asked for all."""
+    """Whether the hook of a context reads any intermediate of some steps.
+
+    It is asked for all of them, so that it knows which there are.
+    """
     config, grid = model.config, context.grid
     if context.hook is no_hook or config.carries_states:
         return context.hook is not no_hook
@@ -124,7 +127,7 @@ def is_seen(model: Model, steps: Sequence[Step], x: Array, context: Context) -> 
 
 
 def is_head_seen(model: Model, hook: Hook) -> bool:
-    """Whether a hook reads any intermediate of the head; it is asked for all."""
+    """Whether a hook reads any intermediate of the head; see `is_seen`."""
     if hook is no_hook:
         return False
     sites = [node.site for node in build_head(model, shape_inputs(model.config, None), "x") if is_traced(node.site)]
