@@ -201,12 +201,11 @@ NOTHING: Mapping[str, Mapping[str, str]] = {
     "It embeds no words; `DIR:decoder.embed` of Whisper has those of its texts.": {
         "near --index DIR": "image, Whisper, wav2vec 2.0",
     },
+    "It has no head; `train` learns words, classes and pairs of texts.": {"train --from": "towers"},
 }  # fmt: skip
 # reasons why a tool does not compute what the model has -> tools -> kinds
 REFUSED: Mapping[str, Mapping[str, str]] = {
-    "The losses of sounds, and of pairs of images and texts, are not computed.": {
-        "train --from": "towers, Whisper, wav2vec 2.0",
-    },
+    "The losses of sounds are not computed.": {"train --from": "Whisper, wav2vec 2.0"},
 }  # fmt: skip
 
 
