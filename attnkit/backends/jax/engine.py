@@ -29,6 +29,7 @@ from attnkit.backends.jax.passes import (
     Pass,
     hook_of_arrays,
     memory_length,
+    new_tokens,
     precision,
     read_caches,
     wide_dtype,
@@ -287,8 +288,7 @@ class JaxEngine:
         """Run padded inputs; the cache of the context receives their keys and values."""
         sizes = self.sizes()
         if context.cache is not None:
-            tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
-            places = round_up(bucket(context.past + sizes.padded(tokens)), sizes.tokens)
+            places = round_up(bucket(context.past + sizes.padded(new_tokens(steps[0], x))), sizes.tokens)
             sizes = self.sizes(places, memory_length(context.cache))
         if self.mesh and not x_has_rows(steps[0], x, model):
             memory = None if context.memory is None else context.memory[None]
@@ -340,9 +340,7 @@ class JaxEngine:
     ) -> Array:
         """Run steps one operation after another, with hooks; `layout` receives results."""
         with precision(dtype):
-            capacity = None
-            if context.cache is not None:
-                capacity = context.past + (x.shape[-1] if steps[0].op == "embed" else x.shape[-2])
+            capacity = None if context.cache is None else context.past + new_tokens(steps[0], x)
             prepared = prepare_inputs(
                 model, steps, x, context, Sizes(False, 1, 1, capacity, memory_length(context.cache))
             )

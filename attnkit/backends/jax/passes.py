@@ -129,6 +129,11 @@ def x_has_rows(first: Step, x: Array, model: Model) -> bool:
     return x.ndim > 2
 
 
+def new_tokens(first: Step, x: Array) -> int:
+    """The tokens of a decoder's pass, which its cache takes."""
+    return int(x.shape[-1 if first.op == "embed" else -2])
+
+
 def read_caches(cache: KVCache, sizes: Sizes, dtype: str) -> Caches:
     """Put a cache on devices: padded keys and values, or recurrent states."""
     states = cache.states if isinstance(cache, StateCache) else {}

@@ -22,6 +22,7 @@ from attnkit.backends.jax.formulas import (
     see_nothing,
     wide,
 )
+from attnkit.backends.jax.inputs import check_first_input
 from attnkit.backends.jax.passes import Pair, Pass
 from attnkit.backends.jax.recurrence import attend_and_recur, recur
 from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name, walk_steps
@@ -107,31 +108,31 @@ def is_seen(model: Model, steps: Sequence[Step], x: Array, context: Context) -> 
 
     It is asked for all of them, so that it knows which there are.
     """
-    config, grid = model.config, context.grid
+    config = model.config
     if context.hook is no_hook or config.carries_states:
         return context.hook is not no_hook
-    tokens = x.shape[-1] if steps[0].op == "embed" or x.ndim < 2 else x.shape[-2]
-    if config.patches and steps[0].op == "embed":
-        grid, tokens = config.patches.grid(*x.shape[-2:]), config.patches.tokens(*x.shape[-2:])
-    names = [
-        node.site
-        for node in build_steps(model, shape_inputs(config, grid), steps, "x", "memory", (1, tokens))
-        if is_traced(node.site)
-    ]
+    *_, tokens = check_first_input(config, steps, x, context)  # which finds the grid of an image
+    nodes = build_steps(model, shape_inputs(config, context.grid), steps, "x", "memory", (1, tokens))
+    names = [node.site for node in nodes if is_traced(node.site)]
     for step in steps:
         if step.attends:
             has_relative = config.positions.relative == "disentangled" and step.layer.endswith(".self")
             parts = (*("relative",) * has_relative, *summary_names(context.weights))
             names += [f"{step.layer}.{part}" for part in parts]
-    return any([context.hook(name) is not None for name in names])  # noqa: C419 (each is asked for)
+    return reads_any(context.hook, names)
 
 
 def is_head_seen(model: Model, hook: Hook) -> bool:
     """Whether a hook reads any intermediate of the head; see `is_seen`."""
     if hook is no_hook:
         return False
-    sites = [node.site for node in build_head(model, shape_inputs(model.config, None), "x") if is_traced(node.site)]
-    return any([hook(site) is not None for site in sites])  # noqa: C419 (each is asked for)
+    nodes = build_head(model, shape_inputs(model.config, None), "x")
+    return reads_any(hook, [node.site for node in nodes if is_traced(node.site)])
+
+
+def reads_any(hook: Hook, names: Iterable[str]) -> bool:
+    """Whether a hook reads any of some intermediates; it is asked for each."""
+    return any([hook(name) is not None for name in names])  # noqa: C419 (each is asked for)
 
 
 def apply_nodes(run: Pass, step: Step, x: JaxArray) -> JaxArray:

@@ -381,24 +381,12 @@ KINDS = {
     "rotation": Kind(value=_rotate, pullback=lambda scope, dy, y, x: [_rotate(scope, dy, -1)]),
     "bias of buckets": Kind(value=_bias_of_buckets, pullback=_undo_bias_of_buckets),
     "layers": fused(_layers),
-    "tokens first": Kind(
-        value=_tokens_first,
-        pullback=_undo_tokens_first,
-    ),
-    "pooled": Kind(
-        value=_pooled,
-        pullback=_undo_pooled,
-    ),
+    "tokens first": Kind(value=_tokens_first, pullback=_undo_tokens_first),
+    "pooled": Kind(value=_pooled, pullback=_undo_pooled),
     "pooled by the probe": fused(_pooled_by_probe),
     "pooler of texts": fused(_pooler),
-    "dense": Kind(
-        value=_dense,
-        pullback=_undo_dense,
-    ),
-    "to length 1": Kind(
-        value=_to_length_1,
-        pullback=_undo_to_length_1,
-    ),
+    "dense": Kind(value=_dense, pullback=_undo_dense),
+    "to length 1": Kind(value=_to_length_1, pullback=_undo_to_length_1),
     "head": fused(_head),
     "by table": Kind(value=lambda scope, x, table: model.logits(x, table.T, None), pullback=_undo_by_table),
     "probabilities": Kind(
