@@ -12,7 +12,7 @@ import attnkit
 from attnkit import callbacks, formats
 from attnkit.callbacks import Callbacks, use_callbacks
 from attnkit.checkpoints import open_checkpoint
-from attnkit.cli.tool import Stage, running, running_stage
+from attnkit.cli.stage import Stage, running, running_stage
 from attnkit.commands import find_tool
 from attnkit.display import Style, format_table
 from attnkit.errors import DataError, UsageError
@@ -161,7 +161,7 @@ def test_a_command_discards_what_a_library_writes_to_standard_error(capfd):
 HELD = """
 import gc, sys, weakref, attnkit, numpy as np
 from attnkit.checkpoints import open_checkpoint
-from attnkit.cli.tool import running_stage
+from attnkit.cli.stage import running_stage
 from attnkit import callbacks
 from attnkit.records import Record
 from tests import process

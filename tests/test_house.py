@@ -220,7 +220,7 @@ def test_text_and_words_need_no_whole_model_no_tables_and_no_published_tokenizer
     unneeded = {f"attnkit.{name}" for name in UNNEEDED} | {"numpy.random"}
     loaded = set(run.stderr.decode().split())
     assert run.stdout and "attnkit.cli.tool" in loaded and unneeded & loaded == set()
-    assert len(loaded) <= 64
+    assert len(loaded) <= 65
 
 
 def test_the_modules_of_every_stage_make_few_dataclasses():

@@ -4,8 +4,10 @@ options        how options are declared with Typer, the values they take, and th
 constraints    the tables of options that exclude or require each other
 operands       the files that options and arguments name: FILE, FILE:NAME, - and :NAME; the values Python passes instead
 output_format  the format of the output, by option, suffix, input and terminal
-tool           the decorator `@tool`: a typed function as a command, a stage and a function of Python; a stage,
-               one call of it: its operands, its stream of records, their history, its errors
+tool           what a tool is: a typed function of a record, with what command line, pipe and Python need of it
+stage          one call of a tool: its operands, its stream of records, their history, its side outputs
+causes         the file, option or layer that an error or a NaN comes from
+calls          a tool as a function of Python: the decorator `@tool`, and a call with its keywords
 signature      a tool's signature for Python, and the stub of the package
 text_input     the readers of tools that take text
 views          tables, heat maps, statistics and lists of a record's tensors; attribution_views: those of attributions

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnkit.cli.tool import Stage
+from attnkit.cli.stage import Stage
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.records import Record, row_labels
 

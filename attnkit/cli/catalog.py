@@ -13,7 +13,8 @@ from attnkit import help as pages
 from attnkit.cli import options
 from attnkit.cli.constraints import INPUT, Constraints
 from attnkit.cli.options import Option
-from attnkit.cli.tool import Stage, Tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Tool
 from attnkit.errors import EXIT_CODES, flag_name
 
 SKILL = pages.PAGES / "skill" / "SKILL.md"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from attnkit.records import Record
 
 if TYPE_CHECKING:
-    from attnkit.cli.tool import Stage
+    from attnkit.cli.stage import Stage
     from attnkit.display import Style
     from attnkit.display.figures import FigureOptions, Section
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import views
-from attnkit.cli.tool import Stage
+from attnkit.cli.stage import Stage
 from attnkit.records import Record
 
 if TYPE_CHECKING:

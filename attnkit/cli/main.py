@@ -24,7 +24,7 @@ from attnkit.errors import (
 )
 
 if TYPE_CHECKING:
-    from attnkit.cli.tool import Stage
+    from attnkit.cli.stage import Stage
     from attnkit.help import Chapter, PageSection
 
 FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit mask --causal | attnkit attend --heads 2'
@@ -96,7 +96,7 @@ def reports_of(call: "Stage") -> Iterator[None]:
     """Write warnings, notes and progress of a `with` block to standard error."""
     from attnkit.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.cli import output
-    from attnkit.cli.tool import running, running_stage
+    from attnkit.cli.stage import running, running_stage
     from attnkit.libraries import silence_libraries
 
     is_quiet = bool(call.common.get("quiet"))
@@ -274,7 +274,7 @@ def write_text(text: str) -> int:
 
 def report_truncation() -> int:
     """Report a truncated mapped file. Returns its exit code, 0 for none."""
-    from attnkit.cli.tool import running_stage
+    from attnkit.cli.stage import running_stage
     from attnkit.formats import atomic, mapped
 
     atomic.remove_temporaries()

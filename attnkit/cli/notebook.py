@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from attnkit import display
 from attnkit.cli import figures, views
-from attnkit.cli.tool import Stage
+from attnkit.cli.stage import Stage
 from attnkit.display.notebook import Rendering, record_html, tensor_html, text_html, view_tensor
 from attnkit.errors import UsageError
 from attnkit.records import Record

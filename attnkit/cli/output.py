@@ -21,7 +21,7 @@ from attnkit.cli.output_format import (
     requested_format,
     text_format,
 )
-from attnkit.cli.tool import Stage, replace_together, running_stage, stored_by
+from attnkit.cli.stage import Stage, replace_together, running_stage, stored_by
 from attnkit.errors import AttnkitNote, DataError, FileError, UsageError, escaped, shortened
 from attnkit.records import Record
 

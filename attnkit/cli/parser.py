@@ -10,7 +10,8 @@ import typer
 from attnkit import commands
 from attnkit import help as pages
 from attnkit.cli import options
-from attnkit.cli.tool import INPUT, Stage, Tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import INPUT, Tool
 from attnkit.errors import UsageError
 
 TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line

@@ -12,6 +12,7 @@ from typing import Any
 
 from attnkit import commands, formats
 from attnkit.cli import operands, options, parser
+from attnkit.cli.calls import make_item, named_files
 from attnkit.cli.output_format import (
     DISPLAY_FORMATS,
     FIGURE_FORMATS,
@@ -19,7 +20,8 @@ from attnkit.cli.output_format import (
     check_figure_flags,
     text_format,
 )
-from attnkit.cli.tool import Records, Stage, make_item, named_files, running
+from attnkit.cli.stage import Stage, running
+from attnkit.cli.tool import Records
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.interpret.stage_calls import StageCall, run_noted
 from attnkit.records import Record

@@ -11,7 +11,8 @@ from typing import Any
 
 from attnkit import callbacks, formats
 from attnkit.cli.output_format import Result
-from attnkit.cli.tool import Item, Stage, command_line, history_entry, write_side_output
+from attnkit.cli.stage import Stage, command_line, history_entry, write_side_output
+from attnkit.cli.tool import Item
 from attnkit.errors import UsageError, suggest
 from attnkit.generation.options import is_same_file
 from attnkit.inputs import layers

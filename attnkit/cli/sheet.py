@@ -8,7 +8,7 @@ from attnkit import callbacks
 from attnkit.cli import figures, views
 from attnkit.cli.explanations import is_explanation, render_explained
 from attnkit.cli.output_format import Result
-from attnkit.cli.tool import Stage
+from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError, suggest
 from attnkit.model.parameters import parameter_axes
 from attnkit.records import Array, Record, Tensor, join_names

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
 from attnkit.cli.operands import is_stdin, stdin_or_error
-from attnkit.cli.tool import Records, Stage, read_records, running
+from attnkit.cli.stage import Stage, read_records, running
+from attnkit.cli.tool import Records
 from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
 from attnkit.formats.streams import decode_text

@@ -12,7 +12,7 @@ import typer
 from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output_format import CELL_FORMATS, DISPLAY_FORMATS, DISPLAYED, default_format
-from attnkit.cli.tool import Stage
+from attnkit.cli.stage import Stage
 from attnkit.display.cells import Cells, format_cells, tensor_cells
 from attnkit.display.colors import COLOR_MAPS
 from attnkit.display.notebook import unmasked_cells

@@ -10,9 +10,10 @@ import typer
 from attnkit import callbacks
 from attnkit import model as nn
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
-from attnkit.cli.tool import PythonForm, ResultViews, tool
+from attnkit.cli.tool import PythonForm, ResultViews
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, WeightedValues, prepare_attention, weigh_values

@@ -7,8 +7,8 @@ import typer
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import tool
 from attnkit.inputs.convolution_stage import (
     STEPS,
     compute_convolution,

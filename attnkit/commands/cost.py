@@ -11,8 +11,10 @@ import typer
 
 from attnkit import display, formats
 from attnkit.cli import figures, operands, options, pipeline, views
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import PythonForm, Records, ResultViews
 from attnkit.display.cells import Cells
 from attnkit.errors import DataError, UsageError, counted, format_bytes
 from attnkit.formats.streams import name_errors

@@ -14,8 +14,10 @@ import typer
 
 from attnkit import callbacks, model, tokenizers
 from attnkit.cli import options, text_input
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import PythonForm, ResultViews, Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import PythonForm, ResultViews
 from attnkit.errors import AttnkitWarning, DataError, UsageError, counted
 from attnkit.generation.options import (
     CANDIDATES,

@@ -11,9 +11,11 @@ import numpy as np
 import typer
 
 from attnkit.cli import figures, options, views
+from attnkit.cli.calls import make_item, named_files, tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import is_model_path, load_operand
-from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews, Stage, make_item, named_files, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, DifferentError, UsageError, counted, flag_name
 from attnkit.formats import Source

@@ -10,8 +10,9 @@ import typer
 
 from attnkit import callbacks, formats, model, tokenizers
 from attnkit.cli import options, text_input
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import TEXT, tool
+from attnkit.cli.tool import TEXT
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers, text_inputs
 from attnkit.records import Array, Record, Tensor

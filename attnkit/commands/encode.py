@@ -11,8 +11,10 @@ import typer
 
 from attnkit import callbacks, formats, model
 from attnkit.cli import options, text_input
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import TEXT, PythonForm, Stage, running, tool
+from attnkit.cli.stage import Stage, running
+from attnkit.cli.tool import TEXT, PythonForm
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.inputs import encoding, intermediates, layers, patches, source_states, text_inputs
 from attnkit.interpret.edits import make_edits

@@ -4,8 +4,10 @@ from typing import Any
 
 from attnkit import display
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.output import report_text
-from attnkit.cli.tool import PythonForm, Records, Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import PythonForm, Records
 from attnkit.errors import format_bytes
 
 

@@ -11,10 +11,10 @@ import typer
 
 from attnkit import display, formats, help
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output import list_text
 from attnkit.cli.text_input import name_reader
-from attnkit.cli.tool import tool
 from attnkit.errors import DifferentError, UsageError, suggest
 from attnkit.help.exercises import Exercise, read_exercises
 from attnkit.inputs.answers import read_answer

@@ -11,9 +11,11 @@ import typer
 
 from attnkit import display, formats
 from attnkit.cli import figures, operands, options, views
+from attnkit.cli.calls import make_item, tool
 from attnkit.cli.constraints import Constraints
+from attnkit.cli.stage import Stage, running_stage
 from attnkit.cli.text_input import trace_of_text
-from attnkit.cli.tool import PythonForm, Records, Stage, make_item, running_stage, tool
+from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens, Picture
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted, escaped
 from attnkit.formats.mapped import map_file

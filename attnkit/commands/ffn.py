@@ -8,8 +8,8 @@ import typer
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.layers import find_experts, find_ffn_weights

@@ -11,9 +11,11 @@ import typer
 from attnkit import callbacks, display
 from attnkit.cli import options, pipeline, views
 from attnkit.cli.attribution_views import render_attributions
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import Result
-from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import PythonForm, Records, ResultViews
 from attnkit.errors import AttnkitWarning, UsageError, suggest
 from attnkit.generation.options import CHECK_TOLERANCE
 from attnkit.interpret.gradients.attribution import attribute_pipeline

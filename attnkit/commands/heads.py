@@ -12,8 +12,10 @@ import typer
 
 from attnkit import callbacks, display, model
 from attnkit.cli import figures, options, views
+from attnkit.cli.calls import make_item, named_files, tool
+from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.text_input import is_text_alone, trace_of_text
-from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, make_item, named_files, read_records, tool
+from attnkit.cli.tool import PythonForm, Records, ResultViews
 from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
 from attnkit.errors import DataError, UsageError

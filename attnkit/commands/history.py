@@ -13,8 +13,10 @@ import typer
 
 from attnkit import __version__, formats
 from attnkit.cli import options, pipeline
+from attnkit.cli.calls import tool
 from attnkit.cli.output_format import Result
-from attnkit.cli.tool import Records, Stage, read_records, stored_by, tool
+from attnkit.cli.stage import Stage, read_records, stored_by
+from attnkit.cli.tool import Records
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.records import Array, Record
 from attnkit.training.folder import ORIGIN

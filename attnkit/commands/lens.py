@@ -7,9 +7,11 @@ import typer
 
 from attnkit import display
 from attnkit.cli import figures, options, views
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
+from attnkit.cli.stage import Stage
 from attnkit.cli.text_input import read_trace_or_text
-from attnkit.cli.tool import ResultViews, Stage, tool
+from attnkit.cli.tool import ResultViews
 from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
 from attnkit.display.slicing import elide_rows

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import tool
 from attnkit.inputs import layers
 from attnkit.records import Array, Record, Tensor
 

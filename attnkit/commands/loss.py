@@ -8,8 +8,10 @@ import typer
 
 from attnkit import display, model
 from attnkit.cli import figures, options, views
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import ResultViews, Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import ResultViews
 from attnkit.errors import AttnkitWarning
 from attnkit.inputs.targets import (
     expected_distribution,

@@ -9,9 +9,10 @@ import typer
 
 from attnkit import model, tokenizers
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
-from attnkit.cli.tool import ResultViews, tool
+from attnkit.cli.tool import ResultViews
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors

@@ -6,7 +6,7 @@ import typer
 
 from attnkit import callbacks, formats
 from attnkit.cli import options
-from attnkit.cli.tool import tool
+from attnkit.cli.calls import tool
 from attnkit.inputs.sound_inputs import find_samples
 from attnkit.model.intermediates import INTERMEDIATES, step_names
 from attnkit.model.spectrogram import Spectrogram, log_mel, pad_sound

@@ -9,7 +9,9 @@ import typer
 
 from attnkit import model
 from attnkit.cli import operands
-from attnkit.cli.tool import Records, Stage, tool
+from attnkit.cli.calls import tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Records
 from attnkit.errors import DataError
 from attnkit.inputs import intermediates
 from attnkit.model.kernels.tiled_attention import merge_partial_attention

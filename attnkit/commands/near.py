@@ -10,9 +10,11 @@ import typer
 
 from attnkit import display, formats
 from attnkit.cli import figures, options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.index_files import stack_vectors
-from attnkit.cli.tool import ResultViews, Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import ResultViews
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import name_errors

@@ -4,8 +4,10 @@ import sys
 
 from attnkit import display
 from attnkit.cli import figures, notebook, views
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import PythonForm, ResultViews, Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import PythonForm, ResultViews
 from attnkit.records import Record
 
 

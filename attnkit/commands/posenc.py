@@ -9,8 +9,8 @@ import typer
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import tool
 from attnkit.errors import DataError
 from attnkit.inputs import layers
 from attnkit.inputs.position_inputs import (

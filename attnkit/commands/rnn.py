@@ -7,8 +7,8 @@ import typer
 
 from attnkit import callbacks, model
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers, padding, source_states
 from attnkit.inputs.operands import AttendedTensor

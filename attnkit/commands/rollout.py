@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from attnkit.cli import options
+from attnkit.cli.calls import tool
+from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.text_input import trace_of_text
-from attnkit.cli.tool import Records, Stage, read_records, tool
+from attnkit.cli.tool import Records
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.interpret.head_scores import read_weights
 from attnkit.model.head_scores import roll_out

@@ -10,10 +10,12 @@ import typer
 
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, Result
+from attnkit.cli.stage import Stage
 from attnkit.cli.text_input import is_pipe
-from attnkit.cli.tool import INPUT, PythonForm, Records, ResultViews, Stage, tool
+from attnkit.cli.tool import INPUT, PythonForm, Records, ResultViews
 from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.records import Record
 

@@ -12,10 +12,10 @@ import typer
 
 from attnkit import display
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output import list_text
 from attnkit.cli.text_input import name_reader
-from attnkit.cli.tool import tool
 from attnkit.errors import DataError, FileError, UsageError, suggest
 from attnkit.help.samples import list_samples, sample_scripts, samples_folder
 

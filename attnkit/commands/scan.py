@@ -12,8 +12,10 @@ import typer
 
 from attnkit import display, model
 from attnkit.cli import figures, options, text_input, views
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import TEXT, ResultViews, Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import TEXT, ResultViews
 from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.inputs import layers, text_inputs
 from attnkit.interpret.edits import HEADS, OF_TOKENS

@@ -14,10 +14,12 @@ import typer
 
 from attnkit import callbacks, display
 from attnkit.cli import figures, options
+from attnkit.cli.calls import named_files, tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, split_lines, stdin_or_error
+from attnkit.cli.stage import Stage
 from attnkit.cli.text_input import looks_like_tensors, upstream_blocks
-from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, named_files, tool
+from attnkit.cli.tool import PythonForm, Records, ResultViews
 from attnkit.display.cells import Cells
 from attnkit.display.tables import COLUMN_GAP
 from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError, counted

@@ -11,8 +11,10 @@ import typer
 
 from attnkit import display
 from attnkit.cli import figures, notebook, operands, options, views
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.tool import PythonForm, Records, ResultViews, Stage, read_records, tool
+from attnkit.cli.stage import Stage, read_records
+from attnkit.cli.tool import PythonForm, Records, ResultViews
 from attnkit.errors import AttnkitNote, DataError, UsageError, flag_name
 from attnkit.formats.gguf import is_gguf
 from attnkit.interpret.tensor_statistics import row_statistics

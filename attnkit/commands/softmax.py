@@ -8,7 +8,7 @@ import typer
 
 from attnkit import callbacks
 from attnkit.cli import options
-from attnkit.cli.tool import tool
+from attnkit.cli.calls import tool
 from attnkit.inputs import intermediates
 from attnkit.inputs.softmax_stage import STEPS, compute_softmax
 from attnkit.records import Record

@@ -17,10 +17,12 @@ import typer
 from attnkit import __version__, callbacks, display
 from attnkit.checkpoints.seq2seq import ATTENTIONS, CELLS
 from attnkit.cli import options
+from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, stdin_or_error
 from attnkit.cli.output import report_text
-from attnkit.cli.tool import PythonForm, Records, Stage, command_line, running_stage, to_unicode, tool
+from attnkit.cli.stage import Stage, command_line, running_stage, to_unicode
+from attnkit.cli.tool import PythonForm, Records
 from attnkit.display import Style
 from attnkit.errors import (
     AttnkitWarning,

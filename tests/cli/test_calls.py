@@ -9,7 +9,7 @@ import pytest
 import attnkit
 from attnkit import commands
 from attnkit.cli import main
-from attnkit.cli.tool import call_tool
+from attnkit.cli.calls import call_tool
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.formats import Record
 from tests.places import MODELS

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import attnkit
 from attnkit import formats
-from attnkit.cli.tool import to_flags
+from attnkit.cli.stage import to_flags
 from attnkit.formats import Record
 from tests import process
 from tests.places import STORY
