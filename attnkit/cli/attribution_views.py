@@ -10,41 +10,22 @@ from attnkit.records import Record, row_labels
 
 if TYPE_CHECKING:
     from attnkit import display
-    from attnkit.display.figures import FigureOptions, Section
 
 TEXTS = ("source", "x")  # the tensors of attributions, in the order in which they are shown
 
 
-def render_attributions(record: Record, stage: Stage, style: "display.Style") -> str:
-    """Render the words of each text in colours, above a table of their attributions."""
+def attribution_view(record: Record, stage: Stage, style: "display.Style") -> "display.ResultView":
+    """View the words of each text in colours, above a table with bars and a sum."""
     from attnkit import display
 
-    parts = []
+    blocks: list[display.Block] = []
     for row in range(count_texts(record)):
         texts, most = list_texts(record, row), largest_attribution(record, row)
-        if style.color:
-            parts += [display.color_words(words, values, most, style) for words, values in texts]
-        tables = [display.attributions_table(words, values, most, style) for words, values in texts]
-        parts += [display.format_table(table, style) for table in tables]
-        parts += describe_sum(record, row, style.precision)
-    return "\n\n".join(parts)
-
-
-def draw_attributions(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the words of each text in colours, above a table with bars and their sum."""
-    from attnkit import display
-    from attnkit.cli import figures
-    from attnkit.display.figures import Section, draw_words
-
-    style = figures.text_style(stage)
-    sections = []
-    for row in range(count_texts(record)):
-        texts, most = list_texts(record, row), largest_attribution(record, row)
-        sections.append(Section("", [draw_words(words, values, most) for words, values in texts]))
-        tables = [display.attributions_table(words, values, most, style) for words, values in texts]
-        sections += [figures.table_section(table) for table in tables]
-        sections[-1] = sections[-1]._replace(notes=describe_sum(record, row, style.precision))
-    return sections
+        blocks += [display.Words(words, values, most) for words, values in texts]
+        blocks += [display.attributions_table(words, values, most, style) for words, values in texts]
+        for line in describe_sum(record, row, style.precision):
+            blocks += [display.Only("terminal", display.Text(line)), display.Only("figure", display.Note(line))]
+    return display.ResultView(blocks)
 
 
 def count_texts(record: Record) -> int:

@@ -19,7 +19,11 @@ def present(result: Record | str, call: Stage) -> Rendering:
     """What a tool shows in Python: text on a console, HTML in a notebook."""
     precision = call.common.get("precision")
     style = display.DEFAULT_STYLE if precision is None else display.DEFAULT_STYLE._replace(precision=precision)
-    text = result if isinstance(result, str) else (call.tool.views.table or views.render)(result, call, style)
+    if isinstance(result, str):
+        text = result
+    else:
+        view = (call.tool.view or views.selected_view)(result, call, style)
+        text = display.draw_blocks(view.blocks, style)
     return Rendering(text, lambda: draw(result, call, text))
 
 

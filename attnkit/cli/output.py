@@ -126,8 +126,8 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":
-        text = render(call, result, output_style(call, STDOUT))
-        separator = "" if first or not text or call.tool.views.is_text(result, call) else "\n"
+        text, is_text = render(call, result, output_style(call, STDOUT))
+        separator = "" if first or not text or is_text else "\n"
         return [f"{separator}{text}".encode(encoding(), "replace")]
     layout = {"indent": True} if chosen == "json" and call.common.get("indent") else {}
     return formats.encode(result, chosen, **layout)
@@ -164,16 +164,20 @@ def show_aside(call: Stage, result: Record | str, with_command: bool = False) ->
         style = output_style(call, STDERR)
         if "show_head" in call.tool.extra:
             style = style._replace(heads=call.extra.get("show_head") or range(FIRST_HEADS))
-        write_stderr(heading + render(call, result, style) + "\n")
+        write_stderr(heading + render(call, result, style)[0] + "\n")
 
 
-def render(call: Stage, record: Record, style: "Style") -> str:
-    """Render a result for a terminal, ending in a newline; "" for nothing to show."""
+def render(call: Stage, record: Record, style: "Style") -> tuple[str, bool]:
+    """Render a result for a terminal, ending in a newline; "" for nothing to show.
+
+    Also whether it is one text.
+    """
+    from attnkit import display
     from attnkit.cli import views
 
-    record = views.name_tokens(record, call.common.get("tokens") or "raw")
-    text = (call.tool.views.table or views.render_tables)(record, call, style).rstrip("\n")
-    return f"{text}\n" if text else ""
+    view = views.view_of(record, call, style)
+    text = display.draw_blocks(view.blocks, style).rstrip("\n")
+    return f"{text}\n" if text else "", view.is_text
 
 
 def output_style(call: Stage, fd: int | None) -> "Style":
@@ -282,7 +286,7 @@ def show_remark(make_table: "Callable[[Style], TextTable]") -> None:
     if call.format.requested() in FIGURE_FORMATS:
         from attnkit.cli import figures
 
-        call.sections.append(figures.table_section(make_table(figures.text_style(call))))
+        call.beside.append(make_table(figures.figure_style(call, figures.figure_options(call))))
     elif not call.common.get("quiet"):
         from attnkit import display
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from attnkit import callbacks
 from attnkit.cli import figures, views
-from attnkit.cli.explanations import is_explanation, render_explained
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError, suggest
@@ -90,15 +89,11 @@ class Sheet:
 
     def _result_sections(self, stage: Stage, result: Result) -> "list[tuple[str, Section]]":
         """The sections of what a stage computed, each with the name of its tensor."""
-        from attnkit.display.figures import tensor_section
+        from attnkit.display.figures import block_sections
 
-        has_own_view = (stage.tool.views.table or stage.tool.views.figure) not in (None, render_explained)
-        if not isinstance(result, Record) or is_explanation(result, stage) or has_own_view:
-            sections = [*stage.sections, *figures.make_sections(result, stage, self._looks)]
-            return [(section.title, section) for section in sections]
-        record = views.name_tokens(result, stage.common.get("tokens") or "plain")
-        names = views.computed_names(record, stage)
-        return [(name, tensor_section(views.tensor_view(record, name), self._looks)) for name in names]
+        beside = block_sections(stage.beside, self._looks)
+        sections = [*beside, *figures.make_sections(result, stage, self._looks)]
+        return [(section.title, section) for section in sections]
 
     def _reads_blanks(self, tool: str, tensor: str, earlier: Sequence[str], empty: set[str]) -> bool:
         """Whether a tensor is computed from one whose numbers are left out."""

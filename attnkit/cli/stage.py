@@ -24,7 +24,7 @@ from attnkit.inputs.operands import cast_x, select_tensor
 from attnkit.records import Record, Tensor, join_names
 
 if TYPE_CHECKING:
-    from attnkit.display.figures import Section
+    from attnkit.display import Block
 
 ONLY_IN_TABLES = ("precision", "tokens")  # options of all tools that tables, cells and figures alone have
 _RUNNING: "contextvars.ContextVar[Stage | None]" = contextvars.ContextVar("stage", default=None)
@@ -58,7 +58,7 @@ class Stage:
     side_files        the side outputs written so far
     defaults          of options, as the run chose them for the item at hand
     on_text           streams a text as it is generated
-    sections          of its figure, beside its result: its steps
+    beside            blocks of its figure, beside its result: its steps
     """
 
     tool: Tool
@@ -76,7 +76,7 @@ class Stage:
     side_files: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
     on_text: Callable[[str, bool], None] | None = None
-    sections: "list[Section]" = field(default_factory=list)
+    beside: "list[Block]" = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.files = OperandFiles(self.tool.flags, self.parameters)
@@ -287,7 +287,7 @@ class Stage:
         has_tables = chosen in options.DISPLAY_FORMATS or has_aside
         own = self.parameters | self.extra
         idle = [] if has_tables else [name for name in ONLY_IN_TABLES if name in self.common]
-        idle += [] if has_tables else [name for name in self.tool.views.options(self) if own.get(name)]
+        idle += [] if has_tables else [name for name in self.tool.view_options(self) if own.get(name)]
         idle += [name for name in ("indent",) if name in self.common and chosen != "json"]
         if idle:
             flags = " and ".join(map(flag_name, idle))

@@ -14,9 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.records import Record
 
 if TYPE_CHECKING:
-    from attnkit.display import Style
-    from attnkit.display.cells import Cells
-    from attnkit.display.figures import FigureOptions, Section
+    from attnkit.display import ResultView, Style
 
 INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A [B]"  # the input of a tool: one file or pipe, several, or two,
 TEXT = "[TEXT]..."  # or texts, of which none is a file: "-" is a text of one character
@@ -53,23 +51,6 @@ class PythonForm(NamedTuple):
     present: "Callable[[Any, _Stage], Any]" = lambda result, stage: result
 
 
-class ResultViews(NamedTuple):
-    """How the results of a tool are shown.
-
-    table    (record, stage, style) -> text for a terminal; None: tables of its tensors
-    figure   (record, stage, options) -> sections of a figure; None: tables of its tensors, or its table as text
-    cells    (record, stage) -> the table of CSV, TSV and Markdown; None: the tensor that it computed
-    is_text  (record, stage) -> whether its table is text, without an empty line before the next record
-    options  (stage) -> the options that change only what tables and figures show
-    """
-
-    table: "Callable[[Record, _Stage, Style], str] | None" = None
-    figure: "Callable[[Record, _Stage, FigureOptions], list[Section]] | None" = None
-    cells: "Callable[[Record, _Stage], Cells] | None" = None
-    is_text: "Callable[[Record, _Stage], bool]" = lambda record, stage: False
-    options: "Callable[[_Stage], tuple[str, ...]]" = lambda stage: ()
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Tool:
     """A function of a record, with what command line and pipe need to know of it.
@@ -80,7 +61,8 @@ class Tool:
     rules           the options that exclude, require or repeat each other
     sections        title -> the names of its options, as the help groups them; without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
-    views           how its results are shown
+    view            (record, stage, style) -> what is shown of a result; None: the tensors that it computed
+    view_options    (stage) -> the options that change only what is shown
     status          (record, stage) -> exit code
     extra           options that only reader and views use, no parameters; without: those of all tools that it lacks
     takes_pair      (operands) -> whether it reads these too, where there is more than one INPUT
@@ -102,7 +84,8 @@ class Tool:
     rules: Constraints = field(default_factory=Constraints)
     sections: Mapping[str, str] = field(default_factory=dict)
     reader: "Callable[[_Stage, Records | None], Records] | None" = None
-    views: ResultViews = field(default_factory=ResultViews)
+    view: "Callable[[Record, _Stage, Style], ResultView] | None" = None
+    view_options: "Callable[[_Stage], tuple[str, ...]]" = lambda stage: ()
     status: "Callable[[Record, _Stage], int]" = lambda record, stage: 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()

@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output_format import CELL_FORMATS, DISPLAY_FORMATS, DISPLAYED, default_format
 from attnkit.cli.stage import Stage
+from attnkit.display.blocks import Only, TensorList
 from attnkit.display.cells import Cells, format_cells, tensor_cells
 from attnkit.display.colors import COLOR_MAPS
 from attnkit.display.notebook import unmasked_cells
@@ -87,9 +87,15 @@ LOOK_FLAGS: dict[str, Any] = {
 MANY = 8  # most tensors, without an x, that are shown one by one: those of a layer
 
 
-def render_tables(record: Record, call: Stage, style: display.Style) -> str:
-    """Draw a table of each tensor that the tool computed, or of x."""
-    return "\n\n".join(render_tensor(record, name, style) for name in computed_names(record, call))
+def view_of(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """What is shown of a result of a stage."""
+    record = display.with_plain_tokens(record) if style.plain_tokens else record
+    return (stage.tool.view or computed_view)(record, stage, style)
+
+
+def computed_view(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View each tensor that the tool computed, or x."""
+    return display.ResultView([tensor_view(record, name, style) for name in computed_names(record, stage)])
 
 
 def computed_names(record: Record, call: Stage) -> list[str]:
@@ -97,13 +103,6 @@ def computed_names(record: Record, call: Stage) -> list[str]:
     computed = [name for name, one in record.tensors.items() if one.formula]
     computed.sort(key=lambda name: name == "x")
     return computed or (["x"] if "x" in record else list(record))
-
-
-def render_tensor(
-    record: Record, name: str, style: display.Style, draw: Callable[..., str] = display.tensor_table, part: str = ""
-) -> str:
-    """Draw a tensor or a slice of it as a table or heat map, with masked cells."""
-    return draw(tensor_view(record, name, style, part))
 
 
 def tensor_view(
@@ -116,13 +115,6 @@ def tensor_view(
     mask = unmasked_cells(record, name)
     formula, words = record.tensor(name).formula, record.words_of(name)
     return display.TensorView(title, array, axes, labels, style, formula, mask, words=words)
-
-
-def name_tokens(record: Record, spelling: str) -> Record:
-    """The record with its tokens spelled raw, or plain: `·fox` for Ġfox and ▁fox."""
-    if spelling == "raw" or not record.labels:
-        return record
-    return replace(record, labels={axis: display.plain_labels(names) or [] for axis, names in record.labels.items()})
 
 
 def are_losses(record: Record) -> bool:
@@ -183,27 +175,29 @@ def describe_json(record: Record) -> str:
     return json.dumps({"tensors": facts}, ensure_ascii=False, separators=(",", ":"))
 
 
-def render(record: Record, call: Stage, style: display.Style) -> str:
-    """Draw a record in the requested view."""
-    view = requested_view(call)
+def selected_view(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View a record as the flags of show or peek request."""
+    return display.ResultView(selected_blocks(record, stage, style), lambda: view_cells(record, stage))
+
+
+def selected_blocks(record: Record, stage: Stage, style: display.Style) -> list[display.Block]:
+    view, named = requested_view(stage), named_axes(record)
     if "stats" in view:
-        return display.statistics_table(record.arrays(), style)
+        return [display.Statistics(record.arrays())]
+    names, part = viewed_names(record, stage), slice_of(stage)
     if "list" in view:
-        return list_tensors(record, style)
-    names, part = viewed_names(record, call), slice_of(call)
-    if not names and len(record):
-        return list_tensors(record, style, last=name_hint(record, call))
+        return [display.TensorList(named)]
+    if not names:
+        return [display.TensorList(named, name_hint(record, stage)) if named else Only("figure", TensorList(named))]
+    tensors = [tensor_view(record, name, style, part) for name in names]
+    if "curves" in view:
+        maps = [Only("terminal", display.Map(one, is_grid=True)) for one in tensors]
+        return [*maps, *(Only("figure", display.Curves(one)) for one in tensors)]
     if view:
-        draw = display.heatmap if "heatmap" in view else display.heatmap_grid
-        return "\n\n".join(render_tensor(record, name, style, draw, part) for name in names)
-    tables = "\n\n".join(render_tensor(record, name, style, part=part) for name in names)
-    return tables + list_others(record, names, style)
-
-
-def list_others(record: Record, names: Collection[str], style: display.Style) -> str:
-    """A line that names the tensors of the record that are not shown; or ""."""
+        return [display.Map(one, is_grid="heads" in view) for one in tensors]
     others = [name for name in record if name not in names]
-    return "\n" + display.dim_then_bold(f"not shown: {join_names(others)}", "", style) if others else ""
+    note = display.Note(f"not shown: {join_names(others)}", is_dim=True)
+    return [*tensors, *[Only("terminal", note)] * bool(others)]
 
 
 def viewed_names(record: Record, call: Stage) -> tuple[str, ...]:
@@ -228,11 +222,6 @@ def name_hint(record: Record, call: Stage) -> str:
     file = call.operands[0] if call.operands else "FILE"
     separator = "." if hasattr(record, "checkpoint") else ":"
     return f"attnkit show {file}{separator}NAME shows one of them, --name NAME,NAME several"
-
-
-def list_tensors(record: Record, style: display.Style, last: str = "") -> str:
-    """List every tensor of a record in a line; with a last line also its extremes."""
-    return display.tensor_list(named_axes(record), style, footer=last)
 
 
 def named_axes(record: Record) -> dict[str, tuple[Array, tuple[str, ...]]]:
@@ -347,8 +336,9 @@ def pick_labels(labels: Any, at: Place) -> Any:
 def encode_cells(call: Stage, record: Record, format: str) -> bytes:
     """A record as a table: the one of its tool, else the one tensor that it shows."""
     last = call.extra.get("last", call)  # of `run` the last stage
-    record = name_tokens(record, last.common.get("tokens") or "raw")
-    cells = last.tool.views.cells(record, last) if last.tool.views.cells else computed_cells(record, last)
+    style = display.DEFAULT_STYLE._replace(plain_tokens=last.common.get("tokens") == "plain")
+    view = view_of(record, last, style)
+    cells = view.cells() if view.cells else computed_cells(record, last)
     return format_cells(cells, format, last.common.get("precision")).encode("utf-8", "surrogateescape")
 
 
@@ -385,12 +375,6 @@ def refuse_view(call: Stage) -> None:
         if view not in ("stats", "list"):
             problem = f"{call.format.requested()} does not hold what it shows (expected {DISPLAYED})"
             raise UsageError(problem, flag_name(view))
-
-
-def select_cells(record: Record, call: Stage) -> Cells:
-    """The part of a record that the flags of peek select as a table."""
-    part = select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
-    return view_cells(part, call)
 
 
 def column_cells(record: Record, axis: str) -> Cells:

@@ -12,8 +12,8 @@ from attnkit import model as nn
 from attnkit.cli import options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
-from attnkit.cli.tool import PythonForm, ResultViews
+from attnkit.cli.explanations import explained_view
+from attnkit.cli.tool import PythonForm
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, WeightedValues, prepare_attention, weigh_values
@@ -81,7 +81,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         exclusive=EXCLUSIVE, requires=REQUIRES, repeats={"model": ("heads kv_heads score", _stated_by_model)}
     ),
     needs_no_input=needs_no_record,
-    views=ResultViews(table=render_explained, figure=draw_explained, is_text=is_explanation),
+    view=explained_view,
     extra={"show_head": options.ShowHead, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident

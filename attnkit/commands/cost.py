@@ -10,11 +10,11 @@ import numpy as np
 import typer
 
 from attnkit import display, formats
-from attnkit.cli import figures, operands, options, pipeline, views
+from attnkit.cli import operands, options, pipeline, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import PythonForm, Records, ResultViews
+from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.cells import Cells
 from attnkit.errors import DataError, UsageError, counted, format_bytes
 from attnkit.formats.streams import name_errors
@@ -26,7 +26,6 @@ from attnkit.records import Labels, Record, Tensor, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
-    from attnkit.display.figures import FigureOptions, Section
 
 MOST, MOST_GENERATED, MOST_TEXTS = 10_000_000, 1 << 17, 1 << 20  # tokens, tokens after them, texts
 HEADS = ("stage", "shape", "params", "FLOPs", "elementwise", "bytes", "FLOP/B", "KV/token", "share")
@@ -162,36 +161,27 @@ def sweep_values(text: str) -> tuple[str, list[int]]:
     return name, numbers if numbers[-1] == last else [*numbers, last]
 
 
-def render_cost(record: Record, stage: Stage, style: display.Style) -> str:
+def view_cost(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     tables = list_tables(record, stage)
     if tables is None:
-        return views.render_tables(record, stage, style)
-    return "\n\n".join(display.format_table(table, style) for table in tables)
-
-
-def draw_cost(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    tables = list_tables(record, stage)
-    if tables is None:
-        return figures.tensor_sections(record, stage, figure_options)
-    sections = [figures.table_section(table) for table in tables]
-    return [*sections, *(draw_curves(record, figure_options) if is_sweep(record) else [])]
+        return views.computed_view(record, stage, style)
+    curves = [display.Only("figure", one) for one in list_curves(record)] if is_sweep(record) else []
+    return display.ResultView([*tables, *curves], lambda: list_rows(record, stage))
 
 
 def is_sweep(record: Record) -> bool:
     return "x" in record and record.axes_of("x") == ("run", "curve")
 
 
-def draw_curves(record: Record, figure_options: "FigureOptions") -> "list[Section]":
+def list_curves(record: Record) -> list[display.Curves]:
     """Curves of FLOPs, and of bytes."""
-    from attnkit.display.figures import curves_section
-
-    names, sections = shared_labels(record.labels["curve"]), []
+    names, curves = shared_labels(record.labels["curve"]), []
     for unit in ("FLOPs", "bytes"):
         columns = [at for at, name in enumerate(names) if unit in name]
         tensor = Tensor(record["x"][:, columns].astype(np.float64), ("run", "curve"))
         labels: dict[str, Labels] = {"run": record.labels["run"], "curve": [names[at] for at in columns]}
-        sections.append(curves_section(views.tensor_view(Record({unit: tensor}, labels), unit), figure_options))
-    return sections
+        curves.append(display.Curves(views.tensor_view(Record({unit: tensor}, labels), unit)))
+    return curves
 
 
 def list_tables(record: Record, stage: Stage) -> list[display.TextTable] | None:
@@ -387,7 +377,7 @@ def list_rows(record: Record, stage: Stage) -> Cells:
     operand="DIR [DIR] | PIPELINE | TRACE",
     reader=read_counted,
     gives="answer",
-    views=ResultViews(table=render_cost, figure=draw_cost, cells=list_rows),
+    view=view_cost,
     check_finite=lambda parameters: False,
     keep_names=True,
     without=("dtype", "check_finite", "tokens", "precision"),

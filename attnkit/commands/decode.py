@@ -17,7 +17,7 @@ from attnkit.cli import options, text_input
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import PythonForm, ResultViews
+from attnkit.cli.tool import PythonForm
 from attnkit.errors import AttnkitWarning, DataError, UsageError, counted
 from attnkit.generation.options import (
     CANDIDATES,
@@ -41,7 +41,6 @@ from attnkit.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from attnkit import display
     from attnkit.display.cells import Cells
-    from attnkit.display.figures import FigureOptions, Section
     from attnkit.generation.labels import LabelRow
     from attnkit.model import Config
 
@@ -177,17 +176,6 @@ def shown_labels(record: Record, stage: Stage) -> list[LabelRow]:
     return list_labels(record, stage.files.loaded["model_"].config, stage.parameters["top"])
 
 
-def render_labels(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render the label of one text as a line, other labels as a table."""
-    from attnkit import display
-    from attnkit.display.text import escape
-
-    rows = shown_labels(record, stage)
-    if record["x"].ndim == 1:
-        return "\n".join(f"{escape(row.label, style)}  {row.score:.{style.precision}f}" for row in rows)
-    return display.format_table(label_table(record, stage, style), style)
-
-
 def label_table(record: Record, stage: Stage, style: display.Style) -> display.TextTable:
     """A table of labels: label and score, the characters of a span, what is labelled."""
     from attnkit import display
@@ -219,76 +207,37 @@ def label_cells(record: Record, stage: Stage) -> Cells:
 SHARES = (("vocab",), ("label",))  # last axes of x whose numbers are the shares of words or labels
 
 
-def render_decoded(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render generated text as text, and probabilities as a table of likely words."""
+def view_decoded(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View generated text as text, probabilities as a table of likely words."""
     from attnkit import display
     from attnkit.cli import views
 
     if stage.parameters["attribute"]:
-        from attnkit.cli.attribution_views import render_attributions
+        from attnkit.cli.attribution_views import attribution_view
 
-        return render_attributions(record, stage, style)
+        return attribution_view(record, stage, style)
     if gives_labels(record, stage):
-        return render_labels(record, stage, style)
+        from attnkit.display.text import escape
+
+        table = label_table(record, stage, style)
+        if record["x"].ndim > 1:
+            return display.ResultView([table], lambda: label_cells(record, stage))
+        rows = shown_labels(record, stage)
+        lines = "\n".join(f"{escape(row.label, style)}  {row.score:.{style.precision}f}" for row in rows)
+        blocks = [display.Only("terminal", display.Text(lines)), display.Only("figure", table)]
+        return display.ResultView(blocks, lambda: label_cells(record, stage))
     if makes_text(stage):
-        return render_generation(record, stage, style)
+        return view_generation(record, stage, style)
     if gives_spelling(record, stage):
-        return "\n".join(display.dim_then_bold("", text, style) for text in shared_labels(record.labels["text"]))
+        texts = shared_labels(record.labels["text"])
+        return display.ResultView([display.Text(display.dim_then_bold("", text, style)) for text in texts])
     if is_plain_tensor(record, stage):
-        return views.render_tensor(record, "x", style)
-    candidates = "\n\n".join(display.candidates_table(one, style) for one in find_candidates(record, stage))
-    if not stage.parameters["steps"] and not stage.parameters["keep"]:
-        return candidates
-    return f"{views.render_tables(record, stage, style)}\n\n{candidates}"
-
-
-def draw_decoded(record: Record, stage: Stage, figure_options: FigureOptions) -> list[Section]:
-    """Draw generated text as text, scores and the most probable words as tables."""
-    from attnkit.cli import figures, views
-    from attnkit.display.figures import candidates_section, tensor_section
-
-    if stage.parameters["attribute"]:
-        from attnkit.cli.attribution_views import draw_attributions
-
-        return draw_attributions(record, stage, figure_options)
-    style = figures.text_style(stage)
-    if gives_labels(record, stage):
-        return [figures.table_section(label_table(record, stage, style))]
-    if makes_text(stage):
-        if "rank" in record:
-            return [figures.table_section(table) for table in list_scores(record, style)]
-        if shows_choices(record, stage):
-            return [figures.table_section(table) for table in list_choices(record, style)]
-        if stage.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
-            return figures.tensor_sections(record, stage, figure_options)
-        return [figures.text_section(render_generation(record, stage, style))]
-    if gives_spelling(record, stage):
-        return [figures.text_section(render_decoded(record, stage, style))]
-    if is_plain_tensor(record, stage):
-        return [tensor_section(views.tensor_view(record, "x"), figure_options)]
-    steps = (
-        figures.tensor_sections(record, stage, figure_options)
-        if stage.parameters["steps"] or stage.parameters["keep"]
-        else []
-    )
-    return [*steps, *(candidates_section(one, style.precision) for one in find_candidates(record, stage))]
-
-
-def list_decoded(record: Record, stage: Stage) -> Cells:
-    """Scores, candidates or likely words as cells; of other results the one tensor."""
-    from attnkit.cli.views import computed_cells
-
-    if gives_labels(record, stage):
-        return label_cells(record, stage)
-    if makes_text(stage):
-        if "candidates.ids" in record:
-            return step_cells(record)
-        if stage.parameters["timestamps"] and "segment" in record.labels:
-            return segment_cells(record)
-        return score_cells(record) if "rank" in record else computed_cells(record, stage)
-    if is_plain_tensor(record, stage):
-        return computed_cells(record, stage)
-    return word_cells(record, find_config(stage), stage.parameters["top"] or CANDIDATES)
+        return display.ResultView([views.tensor_view(record, "x", style)])
+    has_steps = stage.parameters["steps"] or stage.parameters["keep"]
+    steps = views.computed_view(record, stage, style).blocks if has_steps else []
+    config, count = find_config(stage), stage.parameters["top"] or CANDIDATES
+    candidates = list_candidates(record, config, count)
+    return display.ResultView([*steps, *candidates], lambda: word_cells(record, config, count))
 
 
 def gives_labels(record: Record, stage: Stage) -> bool:
@@ -332,42 +281,31 @@ def find_config(stage: Stage) -> Config | None:
     return None if checkpoint is None else checkpoint.config
 
 
-def find_candidates(record: Record, stage: Stage) -> list[display.Candidates]:
-    return list_candidates(record, find_config(stage), stage.parameters["top"] or CANDIDATES)
-
-
-def render_generation(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render generated texts after their dim prompts, or scores as a table."""
+def view_generation(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View generated texts after their dim prompts, scores and choices as tables."""
     from attnkit import display
     from attnkit.cli import views
 
-    texts = shared_labels(record.labels.get("text"))
+    cells = (lambda: step_cells(record)) if "candidates.ids" in record else None
     if shows_choices(record, stage):
-        return "\n\n".join(display.format_table(table, style) for table in list_choices(record, style))
+        return display.ResultView(list_choices(record, style), cells)
+    texts = shared_labels(record.labels.get("text"))
     if stage.parameters["emit"] not in (None, "text") or not (texts or "rank" in record):
-        return views.render_tables(record, stage, style)
+        return views.computed_view(record, stage, style)._replace(cells=cells)
     if "rank" in record:
-        return "\n\n".join(display.format_table(table, style) for table in list_scores(record, style))
+        return display.ResultView(list_scores(record, style), lambda: score_cells(record))
     if stage.parameters["timestamps"] and "segment" in record.labels:
         from attnkit.generation.transcription import segment_lines
 
-        return "\n".join(segment_lines(record))
-    lines = []
+        return display.ResultView([display.Text("\n".join(segment_lines(record)))], lambda: segment_cells(record))
     scores = record["scores"].tolist() if "scores" in record and len(texts) > 1 else []
     prompts = shared_labels(record.labels.get("prompt")) or [""] * len(texts)
+    blocks = []
     for at, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
         rest = text[len(prompt) :] if text.startswith(prompt) else text
         line = display.dim_then_bold(prompt if text.startswith(prompt) else "", rest, style)
-        lines.append(f"{scores[at]:.{style.precision}f}  {line}" if scores else line)
-    return "\n".join(lines)
-
-
-def is_single_text(record: Record, stage: Stage) -> bool:
-    """Whether the view of a result is one text without a table."""
-    is_text = stage.parameters["emit"] in (None, "text") and not {"rank", "output", "candidates.ids"} & {*record}
-    if gives_labels(record, stage) or gives_spelling(record, stage):
-        return record["x"].ndim == 1
-    return makes_text(stage) and is_text and len(shared_labels(record.labels.get("text"))) == 1
+        blocks.append(display.Text(f"{scores[at]:.{style.precision}f}  {line}" if scores else line))
+    return display.ResultView(blocks, cells)
 
 
 def check_length_penalty(text: str) -> str:
@@ -478,13 +416,8 @@ def parse_date(text: str) -> str:
     rules=Constraints(exclusive=EXCLUSIVE, requires=REQUIRES),
     operand="[INPUT | TEXT...]",
     reader=text_input.read_prompts,
-    views=ResultViews(
-        table=render_decoded,
-        figure=draw_decoded,
-        cells=list_decoded,
-        is_text=is_single_text,
-        options=lambda stage: () if makes_text(stage) or spells_text(stage) else ("top",),
-    ),
+    view=view_decoded,
+    view_options=lambda stage: () if makes_text(stage) or spells_text(stage) else ("top",),
     status=lambda record, stage: int(not all(error <= CHECK_TOLERANCE for error in stage.extra.get("errors", []))),
     needs_no_input=text_input.needs_no_input,
     extra={

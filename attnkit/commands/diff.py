@@ -10,40 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from attnkit.cli import figures, options, views
+from attnkit import display
+from attnkit.cli import options, views
 from attnkit.cli.calls import make_item, named_files, tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import is_model_path, load_operand
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import PAIR, PythonForm, Records, ResultViews
+from attnkit.cli.tool import PAIR, PythonForm, Records
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, DifferentError, UsageError, counted, flag_name
 from attnkit.formats import Source
 from attnkit.inputs.operands import cast_x, select_tensor
-from attnkit.interpret.comparison import (
-    LEFT,
-    DiffReport,
-    Pair,
-    are_traces,
-    compare_records,
-    difference_views,
-    relabel,
-    render_report,
-    report_lines,
-    report_rows,
-)
+from attnkit.interpret.comparison import DiffReport, Pair, are_traces, compare_records
 from attnkit.records import Array, Record, join_names
 
 if TYPE_CHECKING:  # what compares dumps takes long to import, and two records do not need it
     from attnkit.checkpoints import Checkpoint
     from attnkit.debugger.compare import Request
     from attnkit.debugger.dumps import Dump
-    from attnkit.debugger.report import VerdictReport
-    from attnkit.display import Style
-    from attnkit.display.figures import FigureOptions, Section
     from attnkit.inputs.text_inputs import ModelInput
-    from attnkit.interpret.text_agreement import AgreementReport, TokenText
-    from attnkit.interpret.weights_comparison import WeightsReport
+    from attnkit.interpret.text_agreement import TokenText
 
 
 DUMPS = (".npz", ".safetensors", ".pt", ".pth", ".bin")  # files whose names are read without their tensors
@@ -304,122 +290,31 @@ def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | N
     return Pair(a, b, are_traces(a, b))
 
 
-def render_differences(report: Record, stage: Stage, style: "Style") -> str:
-    """Write the report as a table, with heat maps of the differences on request."""
-    if stage.common.get("quiet") and stage.common.get("output") in (None, "-"):
-        return ""  # the exit code is the result
-    if agreement := as_agreement(report):
-        from attnkit.interpret.text_agreement import draw_agreement
+def view_differences(report: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View a report, with heat maps on request; nothing for --quiet."""
+    is_quiet = stage.common.get("quiet") and stage.common.get("output") in (None, "-")
+    if is_quiet and stage.format.requested() in (None, "table"):
+        return display.ResultView([])  # the exit code is the result
+    report = with_heatmap(as_report(report), stage)
 
-        return draw_agreement(agreement, style)
-    if changes := as_changes(report):
-        from attnkit.interpret.weights_comparison import draw_changes
+    def cells() -> Cells:
+        views.refuse_view(stage)
+        return report.cells()
 
-        return draw_changes(changes, style)
-    if verdict := as_verdict(report):
-        from attnkit.debugger.report import render_verdict
-
-        return render_verdict(verdict, style)
-    relabelled = spell_tokens(report, stage.common.get("tokens") or "raw")
-    return render_report(relabelled, style, heatmap=bool(stage.extra.get("heatmap")))
+    return report.view(style)._replace(cells=cells)
 
 
-def draw_differences(report: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the report as a table, with heat maps of the differences on request."""
-    from attnkit.display.figures import Section, Table, heatmap_section
-
-    if agreement := as_agreement(report):
-        from attnkit.interpret.text_agreement import cost_rows, stage_rows
-
-        precision = figures.text_style(stage).precision
-        tables = [Table(rows, LEFT) for make in (stage_rows, cost_rows) if (rows := make(agreement, precision))]
-        return [Section("stages", tables, notes=[*agreement.lines])]
-    if changes := as_changes(report):
-        from attnkit.interpret.weights_comparison import change_rows
-
-        cells = change_rows(changes, figures.text_style(stage).precision)
-        return [Section("parameters", [Table(cells, LEFT)] if cells else [], notes=[*changes.lines])]
-    if verdict := as_verdict(report):
-        from attnkit.debugger.report import left_columns, opening_lines, verdict_cells, verdict_lines
-
-        table = Table(verdict_cells(verdict, figures.text_style(stage).precision), left_columns(verdict))
-        return [Section("stages", [table], notes=[*opening_lines(verdict), *verdict_lines(verdict)])]
-    relabelled, style = spell_tokens(report, stage.common.get("tokens") or "plain"), figures.text_style(stage)
-    rows, lines = report_rows(relabelled, style.precision), report_lines(relabelled)
-    sections = [Section("differences", [Table(rows, LEFT)] if rows else [], notes=lines or ["no tensors"] * (not rows))]
-    if stage.extra.get("heatmap"):
-        maps = difference_views(relabelled, style)
-        sections += [heatmap_section(view, even_colors(view.array, figure_options)) for view in maps]
-    return sections
-
-
-def spell_tokens(report: Record, spelling: str) -> DiffReport:
-    if not isinstance(report, DiffReport):
+def as_report(report: Record) -> display.ReportRecord:
+    if not isinstance(report, display.ReportRecord):
         raise UsageError(f"takes a report, not {type(report).__name__}")
-    return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
+    return report
 
 
-def as_agreement(report: Record) -> "AgreementReport | None":
-    """The report of two models on a text, None for other reports."""
-    if isinstance(report, DiffReport):
-        return None
-    from attnkit.interpret.text_agreement import AgreementReport
-
-    return report if isinstance(report, AgreementReport) else None
-
-
-def as_changes(report: Record) -> "WeightsReport | None":
-    """The report of a comparison of two models, None for one of records or dumps."""
-    if isinstance(report, DiffReport):
-        return None
-    from attnkit.interpret.weights_comparison import WeightsReport
-
-    return report if isinstance(report, WeightsReport) else None
-
-
-def as_verdict(report: Record) -> "VerdictReport | None":
-    """The report of a comparison with a model, None for one of two records."""
-    if isinstance(report, DiffReport):
-        return None
-    from attnkit.debugger.report import VerdictReport
-
-    return report if isinstance(report, VerdictReport) else None
-
-
-def with_heatmap(report: Record, stage: Stage) -> Record:
+def with_heatmap(report: display.ReportRecord, stage: Stage) -> display.ReportRecord:
     """The report for a caller in Python, with heat maps on request."""
     if not isinstance(report, DiffReport):
         return report
     return replace(report, heatmap=bool(stage.extra.get("heatmap")))
-
-
-def list_differences(report: Record, stage: Stage) -> Cells:
-    views.refuse_view(stage)
-    if agreement := as_agreement(report):
-        from attnkit.interpret import text_agreement
-
-        costs = text_agreement.list_costs(agreement)
-        return Cells(*(costs or text_agreement.list_stages(agreement)))
-    if changes := as_changes(report):
-        from attnkit.interpret.weights_comparison import FIGURES as CHANGES
-        from attnkit.interpret.weights_comparison import list_changes
-
-        return Cells(["tensor", "verdict", *CHANGES], list_changes(changes))
-    if as_verdict(report):
-        from attnkit.debugger.report import FIGURES, WORDS
-
-        columns = [*(report[name] for name in FIGURES), *(report.labels[name] for name in WORDS)]
-        rows = zip(report.labels["stage"], *columns, strict=True)
-        return Cells(["stage", *FIGURES, *WORDS], [list(row) for row in rows])
-    names = [name for name in report if report.axes_of(name) == ("tensor",)]
-    columns = [report.labels["tensor"], *(report[name] for name in names), report.labels["at"], report.labels["first"]]
-    return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])
-
-
-def even_colors(difference: Array, figure_options: "FigureOptions") -> "FigureOptions":
-    """Options of a figure with colours that are even about 0, unless others are set."""
-    peak = float(np.abs(difference[np.isfinite(difference)]).max(initial=0)) or 1.0
-    return figure_options._replace(range=figure_options.range or (-peak, peak), colors=figure_options.colors or "bwr")
 
 
 def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
@@ -431,7 +326,7 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
 @tool(
     operand=PAIR,
     reader=read_pairs,
-    views=ResultViews(table=render_differences, figure=draw_differences, cells=list_differences),
+    view=view_differences,
     status=lambda record, stage: int(not record["same"]),
     derived=check_heatmap,
     sections={

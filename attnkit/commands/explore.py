@@ -20,7 +20,7 @@ from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens, 
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted, escaped
 from attnkit.formats.mapped import map_file
 from attnkit.inputs.patches import LABELLED, WHOLE, check_picture, find_box, find_grid, read_box
-from attnkit.interpret.comparison import Pair, are_traces, compare_tensors, make_report, report_lines, report_rows
+from attnkit.interpret.comparison import Pair, are_traces, compare_tensors, make_report, report_lines, report_table
 from attnkit.interpret.head_scores import WEIGHTS, find_weights, score_layers
 from attnkit.interpret.tensor_statistics import describe_tensors, map_parallel
 from attnkit.model.head_scores import HeadScores
@@ -418,7 +418,8 @@ def compare_traces(a: Record, b: Record, is_raw: bool = False) -> Difference | N
     for name in names:
         queries, keys = a.axes_of(name)[-2:]
         layers.append(Attention(layer_name(name), a[name] - b[name], queries, keys))
-    rows = [[escaped(cell) for cell in row] for row in report_rows(report, PRECISION)]
+    heads, body, _ = report_table(report, PRECISION)
+    rows = [[escaped(cell) for cell in row] for row in ([heads, *body] if body else [])]
     return Difference(rows, [escaped(line) for line in report_lines(report)], layers)
 
 

@@ -10,12 +10,12 @@ import typer
 
 from attnkit import callbacks, display
 from attnkit.cli import options, pipeline, views
-from attnkit.cli.attribution_views import render_attributions
+from attnkit.cli.attribution_views import attribution_view
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import PythonForm, Records, ResultViews
+from attnkit.cli.tool import PythonForm, Records
 from attnkit.errors import AttnkitWarning, UsageError, suggest
 from attnkit.generation.options import CHECK_TOLERANCE
 from attnkit.interpret.gradients.attribution import attribute_pipeline
@@ -106,18 +106,17 @@ def run_items(
         calls.clear()
 
 
-def render_gradients(record: Record, stage: Stage, style: display.Style) -> str:
+def view_gradients(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     if stage.parameters["attribute"]:
-        return render_attributions(record, stage, style)
-    names = [name for name in record if name not in ("x", CHECKED)]
-    table = display.norms_table({name: record[name] for name in names}, style)
-    return table if "x" not in record else f"{views.render_tensor(record, 'x', style)}\n\n{table}"
+        return attribution_view(record, stage, style)
+    norms = display.Norms({name: record[name] for name in record if name not in ("x", CHECKED)})
+    return display.ResultView([views.tensor_view(record, "x", style), norms] if "x" in record else [norms])
 
 
 @tool(
     operand="PIPELINE",
     reader=run_recorded_pipeline,
-    views=ResultViews(table=render_gradients),
+    view=view_gradients,
     status=lambda record, stage: int(
         not all(error <= stage.parameters["tolerance"] for error in stage.extra.get("errors", []))
     ),

@@ -11,12 +11,11 @@ import numpy as np
 import typer
 
 from attnkit import callbacks, display, model
-from attnkit.cli import figures, options, views
+from attnkit.cli import options, views
 from attnkit.cli.calls import make_item, named_files, tool
 from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.text_input import is_text_alone, trace_of_text
-from attnkit.cli.tool import PythonForm, Records, ResultViews
-from attnkit.cli.views import computed_cells
+from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.cells import Cells
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret import head_scores
@@ -34,7 +33,6 @@ from attnkit.records import Array, Record, Tensor, join_names, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
-    from attnkit.display.figures import FigureOptions, Section
 
 
 SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind"}  # in the headings of a narrow table
@@ -46,17 +44,11 @@ MODE_HEADINGS = tuple(f"{mode.upper()} from" for mode in MODES)
 TEXT_HEADINGS = ("head", "kind", "largest pair", *MODE_HEADINGS)
 
 
-def render_heads(record: Record, stage: Stage, style: display.Style) -> str:
+def view_head_scores(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     if not has_rows(record):
-        return views.render_tables(record, stage, style)
-    tables = [*kind_grids(record), *head_tables(record, style)]
-    return "\n\n".join(display.format_table(table, style) for table in tables)
-
-
-def draw_heads(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    if not has_rows(record):
-        return figures.tensor_sections(record, stage, figure_options)
-    return [figures.table_section(table) for table in head_tables(record, figures.text_style(stage))]
+        return views.computed_view(record, stage, style)
+    grids = [display.Only("terminal", table) for table in kind_grids(record)]
+    return display.ResultView([*grids, *head_tables(record, style)], lambda: head_cells(record))
 
 
 def head_tables(record: Record, style: display.Style) -> list[display.TextTable]:
@@ -172,9 +164,7 @@ def format_cell(score: float, precision: int) -> str:
     return UNDEFINED if np.isnan(score) else f"{score:.{precision}f}"
 
 
-def head_cells(record: Record, stage: Stage) -> Cells:
-    if not has_rows(record):
-        return computed_cells(record, stage)
+def head_cells(record: Record) -> Cells:
     names, scores, earlier = (shared_labels(record.labels.get(axis)) for axis in ("head", "score", "earlier"))
     if "kind" in record:
         kinds, pairs = (shared_labels(record.labels.get(axis)) for axis in ("kind", "pair"))
@@ -226,7 +216,7 @@ def join_records(records: Iterator[Record | None]) -> Iterator[Record | Iterator
 
 @tool(
     reader=read_traces,
-    views=ResultViews(table=render_heads, figure=draw_heads, cells=head_cells),
+    view=view_head_scores,
     keep_names=True,
     gives="answer",
     without=("dtype", "check_finite"),

@@ -1,57 +1,45 @@
 """attnkit lens: the words in the state of each layer, and what adds to a logit."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 
 from attnkit import display
-from attnkit.cli import figures, options, views
+from attnkit.cli import options, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
 from attnkit.cli.text_input import read_trace_or_text
-from attnkit.cli.tool import ResultViews
-from attnkit.cli.views import computed_cells
 from attnkit.display.cells import Cells
 from attnkit.display.slicing import elide_rows
 from attnkit.interpret.lens import apply_lens, attribute_logit, text_size
 from attnkit.records import Record, row_labels, shared_labels
-
-if TYPE_CHECKING:
-    from attnkit.display.figures import FigureOptions, Section
-
 
 MAX_POSITIONS = 30  # tables of one text
 WORDS = {"x", "ids"}
 PARTS = {"x", "logit"}
 
 
-def render_lens(record: Record, stage: Stage, style: display.Style) -> str:
-    """Draw a table of the layers for each position, or the parts of a logit."""
+def view_lens(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View a table of the layers for each position, or the parts of a logit."""
     if {*record} >= PARTS:
-        return "\n\n".join(display.format_table(table, style) for table in part_tables(record, style))
+        return display.ResultView(part_tables(record, style), lambda: part_rows(record))
     if not {*record} >= WORDS:
-        return views.render_tables(record, stage, style)
-    tables = []
+        return views.computed_view(record, stage, style)
+    blocks: list[display.Block] = []
     for text in range(text_count(record)):
         ones = list_positions(record, text)
         elision = elide_rows(len(ones), MAX_POSITIONS)
-        drawn = [display.candidates_table(one, style) for one in elision.pick(ones)]
-        tables += elision.with_gap(drawn, f"{elision.hidden} more positions: --position N, or -f csv")
-    return "\n\n".join(tables)
-
-
-def draw_lens(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    from attnkit.display.figures import candidates_section
-
-    style = figures.text_style(stage)
-    if {*record} >= PARTS:
-        return [figures.table_section(table) for table in part_tables(record, style)]
-    if not {*record} >= WORDS:
-        return figures.tensor_sections(record, stage, figure_options)
-    ones = [one for text in range(text_count(record)) for one in list_positions(record, text)]
-    return [candidates_section(one, style.precision) for one in ones]
+        shown = {*elision.indices().tolist()}
+        drawn: list[display.Block] = [
+            one if at in shown else display.Only("figure", one) for at, one in enumerate(ones)
+        ]
+        if elision.hidden:
+            note = display.Text(f"{elision.hidden} more positions: --position N, or -f csv")
+            drawn.insert(elision.head, display.Only("terminal", note))
+        blocks += drawn
+    return display.ResultView(blocks, lambda: word_rows(record))
 
 
 def text_count(record: Record) -> int:
@@ -98,13 +86,6 @@ def part_tables(record: Record, style: display.Style) -> list[display.TextTable]
     return tables
 
 
-def list_lens(record: Record, stage: Stage) -> Cells:
-    """The likely words, or the parts of a logit, as cells."""
-    if not ({*record} >= WORDS or {*record} >= PARTS):
-        return computed_cells(record, stage)
-    return part_rows(record) if "logit" in record else word_rows(record)
-
-
 def part_rows(record: Record) -> Cells:
     names, is_batch = shared_labels(record.labels.get("part")), record["x"].ndim > 1
     texts = [zip(names, x, strict=True) for x in np.atleast_2d(record["x"])]
@@ -133,7 +114,7 @@ TOP = 3  # words of each layer, unless --top sets another number
 
 @tool(
     reader=lambda stage, upstream: read_trace_or_text(stage, upstream, "*"),
-    views=ResultViews(table=render_lens, figure=draw_lens, cells=list_lens),
+    view=view_lens,
     keep_names=True,
     gives="answer",
     without=("dtype",),

@@ -1,17 +1,16 @@
 """attnkit loss: the cross-entropy of logits and targets."""
 
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from attnkit import display, model
-from attnkit.cli import figures, options, views
+from attnkit.cli import options, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import ResultViews
 from attnkit.errors import AttnkitWarning
 from attnkit.inputs.targets import (
     expected_distribution,
@@ -24,27 +23,12 @@ from attnkit.inputs.targets import (
 from attnkit.model.loss import IGNORE_INDEX, REDUCTIONS, LossOptions, cross_entropy, target_probabilities
 from attnkit.records import Array, Labels, Record, Tensor, row_labels
 
-if TYPE_CHECKING:
-    from attnkit.display.figures import FigureOptions, Section
-
 DISTRIBUTIONS = ["target", "model"]  # the rows of a table of --steps
 
 
-def render_loss(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render tables of the distributions and of the losses of each text."""
-    return "\n\n".join(
-        display.tensor_table(part) if isinstance(part, display.TensorView) else display.format_table(part, style)
-        for part in list_losses(record, stage, style)
-    )
-
-
-def draw_loss(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    from attnkit.display.figures import tensor_section
-
-    return [
-        tensor_section(part, figure_options) if isinstance(part, display.TensorView) else figures.table_section(part)
-        for part in list_losses(record, stage, figures.text_style(stage))
-    ]
+def view_loss(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View tables of the distributions and of the losses of each text."""
+    return display.ResultView(list_losses(record, stage, style))
 
 
 def list_losses(record: Record, stage: Stage, style: display.Style) -> list[display.TextTable | display.TensorView]:
@@ -95,7 +79,7 @@ def view_distributions(
 
 @tool(
     rules=Constraints(one_of=[("target",)]),
-    views=ResultViews(table=render_loss, figure=draw_loss),
+    view=view_loss,
     adds=lambda stage: bool(stage.parameters["steps"]),
 )
 def loss(

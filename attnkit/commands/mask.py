@@ -11,8 +11,7 @@ from attnkit import model, tokenizers
 from attnkit.cli import options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
-from attnkit.cli.tool import ResultViews
+from attnkit.cli.explanations import explained_view
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
@@ -49,7 +48,7 @@ class Rule(NamedTuple):
     ),
     needs_no_input=lambda parameters: parameters["size"] is not None,
     without=("check_finite",),
-    views=ResultViews(table=render_explained, figure=draw_explained, is_text=is_explanation),
+    view=explained_view,
 )
 def mask(
     record: Record | None,

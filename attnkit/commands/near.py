@@ -3,18 +3,17 @@
 import math
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from attnkit import display, formats
-from attnkit.cli import figures, options
+from attnkit.cli import options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.index_files import stack_vectors
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import ResultViews
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import name_errors
@@ -22,19 +21,12 @@ from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.nearest import METRICS, check_queries, find_nearest
 from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
 
-if TYPE_CHECKING:
-    from attnkit.display.figures import FigureOptions, Section
-
 FORMULAS = {"cosine": "q · r / (|q| |r|)", "dot": "q · r", "euclidean": "|q − r|"}
 SCORES = {"cosine": "cosine", "dot": "dot", "euclidean": "distance"}
 
 
-def render_nearest(record: Record, stage: Stage, style: display.Style) -> str:
-    return "\n\n".join(display.format_table(table, style) for table in list_tables(record, stage, style))
-
-
-def draw_nearest(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    return [figures.table_section(table) for table in list_tables(record, stage, figures.text_style(stage))]
+def view_nearest(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    return display.ResultView(list_tables(record, stage, style), lambda: list_rows(record, stage))
 
 
 def list_tables(record: Record, stage: Stage, style: display.Style) -> list[display.TextTable]:
@@ -76,7 +68,7 @@ def list_queries(record: Record) -> list[tuple[str, list[tuple[float, int, str]]
 
 
 @tool(
-    views=ResultViews(table=render_nearest, figure=draw_nearest, cells=list_rows),
+    view=view_nearest,
     gives="answer",
     rules=Constraints(one_of=[("index",)]),
 )

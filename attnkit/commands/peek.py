@@ -3,17 +3,17 @@
 import sys
 
 from attnkit import display
-from attnkit.cli import figures, notebook, views
+from attnkit.cli import notebook, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import PythonForm, ResultViews
+from attnkit.cli.tool import PythonForm
 from attnkit.records import Record
 
 
-def render_part(record: Record, stage: Stage, style: display.Style) -> str:
+def view_part(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     part = views.select(record, stage.extra.get("name") or (), stage.extra.get("slice") or "")
-    return views.render(part, stage, style)
+    return views.selected_view(part, stage, style)
 
 
 def show_and_return(record: Record, stage: Stage) -> Record:
@@ -29,7 +29,7 @@ def show_and_return(record: Record, stage: Stage) -> Record:
         "Figures": "numbers no_numbers range cmap",
     },
     rules=Constraints(exclusive=[views.VIEWS, ("numbers", "no_numbers")]),
-    views=ResultViews(table=render_part, figure=figures.select_sections, cells=views.select_cells),
+    view=view_part,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.Name, "slice": views.Slice},
     tables_aside=lambda parameters: True,
     without=("check_finite",),

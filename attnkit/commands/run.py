@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnkit import formats
-from attnkit.cli import operands, options, output, pipeline
+from attnkit.cli import operands, options, output, pipeline, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, Result
 from attnkit.cli.stage import Stage
 from attnkit.cli.text_input import is_pipe
-from attnkit.cli.tool import INPUT, PythonForm, Records, ResultViews
+from attnkit.cli.tool import INPUT, PythonForm, Records
 from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.records import Record
 
@@ -171,7 +171,7 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
     operand="PIPELINE|FILE [INPUT]",
     sections={"Stages": "trace trace_only steps blank save", "Engine": options.ENGINE_SECTION},
     reader=run_pipeline,
-    views=ResultViews(table=lambda record, stage, style: output.render(stage.extra["last"], record, style)),
+    view=lambda record, stage, style: views.view_of(record, stage.extra["last"], style),
     status=lambda record, stage: stage.extra["last"].tool.status(record, stage.extra["last"]),
     rules=Constraints(requires=[("trace_only", "trace"), ("blank", "steps")]),
     extra={

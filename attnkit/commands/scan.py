@@ -11,11 +11,11 @@ import numpy as np
 import typer
 
 from attnkit import display, model
-from attnkit.cli import figures, options, text_input, views
+from attnkit.cli import options, text_input, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import TEXT, ResultViews
+from attnkit.cli.tool import TEXT
 from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.inputs import layers, text_inputs
 from attnkit.interpret.edits import HEADS, OF_TOKENS
@@ -25,7 +25,6 @@ from attnkit.records import Array, Labels, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
-    from attnkit.display.figures import FigureOptions, Section
 
 
 COLUMN = 8  # characters of a column of a table, at least
@@ -55,17 +54,18 @@ def score_name(stage: Stage) -> str:
     return f"the logit of {score!r}" + (f" − {minus!r}" if minus else "")
 
 
-def render_scan(record: Record, stage: Stage, style: display.Style) -> str:
-    draw = display.heatmap if stage.extra.get("heatmap") else display.tensor_table
+def view_scan(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    view = map_view(record, stage, style)
     texts = [name for name in ("clean", "corrupted") if name in record]
     scores = ", ".join(f"{name} {record[name]:.{style.precision}f}" for name in texts)
-    return f"{draw(map_view(record, stage, style))}\n{display.text_lines(f'{score_name(stage)}: {scores}', style)}"
-
-
-def draw_scan(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    from attnkit.display import figures as drawing
-
-    return [drawing.heatmap_section(map_view(record, stage, figures.text_style(stage)), figure_options)]
+    is_table = not stage.extra.get("heatmap")
+    return display.ResultView(
+        [
+            *[display.Only("terminal", view)] * is_table,
+            display.Only("figure", display.Map(view)) if is_table else display.Map(view),
+            display.Only("terminal", display.Note(f"{score_name(stage)}: {scores}")),
+        ]
+    )
 
 
 @tool(
@@ -94,7 +94,8 @@ def draw_scan(record: Record, stage: Stage, figure_options: "FigureOptions") -> 
     operand=TEXT,
     reader=text_input.read_texts,
     needs_no_input=text_input.replaces_text,
-    views=ResultViews(table=render_scan, figure=draw_scan, options=lambda stage: ("heatmap",)),
+    view=view_scan,
+    view_options=lambda stage: ("heatmap",),
     extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map instead of a table")], **views.LOOK_FLAGS},
 )
 def scan(

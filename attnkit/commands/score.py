@@ -13,13 +13,13 @@ import numpy as np
 import typer
 
 from attnkit import callbacks, display
-from attnkit.cli import figures, options
+from attnkit.cli import options
 from attnkit.cli.calls import named_files, tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, split_lines, stdin_or_error
 from attnkit.cli.stage import Stage
 from attnkit.cli.text_input import looks_like_tensors, upstream_blocks
-from attnkit.cli.tool import PythonForm, Records, ResultViews
+from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.cells import Cells
 from attnkit.display.tables import COLUMN_GAP
 from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError, counted
@@ -29,7 +29,6 @@ from attnkit.records import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
-    from attnkit.display.figures import FigureOptions, Section
     from attnkit.generation.perplexity import TextScore
 
 
@@ -52,25 +51,22 @@ def name_score(name: str, record: Record) -> str:
     return str(metrics[1]) if name == "chrf" and metrics else TITLES.get(name, name)
 
 
-def render_scores(record: Record, stage: Stage, style: display.Style) -> str:
-    """Draw the scores as a table, with --by also a bar for each class of lengths."""
-    return "\n\n".join(display.format_table(table, style) for table in score_tables(record, style, bars=True))
-
-
-def draw_scores(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw the scores of a record as a table, and as bars by length."""
-    from attnkit.display.figures import Section, draw_bars
-
-    sections = [figures.table_section(one) for one in score_tables(record, figures.text_style(stage), bars=False)]
+def view_scores(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View the scores as tables, with --by also bars for the classes of lengths."""
     _, classes = score_views(record)
     names = [name for name in WITH_BARS if name + BY_LENGTH in record]
-    if classes and names:
-        charts = [
-            draw_bars(name_score(name, record), "length in words", classes, record[name + BY_LENGTH].tolist())
-            for name in names
-        ]
-        sections.insert(0, Section("scores by sentence length", charts))
-    return sections
+    bars = [
+        display.Bars(name_score(name, record), "length in words", classes, record[name + BY_LENGTH].tolist())
+        for name in names
+    ]
+    return display.ResultView(
+        [
+            *[display.Charts("scores by sentence length", bars)] * bool(classes and names),
+            *(display.Only("figure", table) for table in score_tables(record, style, bars=False)),
+            *(display.Only("terminal", table) for table in score_tables(record, style, bars=True)),
+        ],
+        lambda: tabulate_scores(record),
+    )
 
 
 def score_tables(record: Record, style: display.Style, bars: bool) -> list[display.TextTable]:
@@ -119,7 +115,7 @@ def format_score(record: Record, name: str, value: float, style: display.Style) 
     return f"{value:.{style.precision}f}"
 
 
-def tabulate_scores(record: Record, stage: Stage) -> Cells:
+def tabulate_scores(record: Record) -> Cells:
     """The scores as cells: one row, or with --by a row for each class."""
     scores, classes = score_views(record)
     if not classes:
@@ -183,7 +179,7 @@ def read_value(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 @tool(
     reader=read_input,
-    views=ResultViews(table=render_scores, figure=draw_scores, cells=tabulate_scores),
+    view=view_scores,
     sections={
         "Perplexity": "model_ window stride source_language target_language dtype",
         "Translations": "references chrf_word_order",

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnkit import display
-from attnkit.cli import figures, notebook, operands, options, views
+from attnkit.cli import notebook, operands, options, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage, read_records
-from attnkit.cli.tool import PythonForm, Records, ResultViews
+from attnkit.cli.tool import PythonForm, Records
 from attnkit.errors import AttnkitNote, DataError, UsageError, flag_name
 from attnkit.formats.gguf import is_gguf
 from attnkit.interpret.tensor_statistics import row_statistics
 from attnkit.records import Array, Record
 
 if TYPE_CHECKING:
-    from attnkit.display.cells import Cells
-    from attnkit.display.figures import FigureOptions, Section
     from attnkit.interpret.model_sheet import FactSheet
 
 CURVE = "training.jsonl"  # the reports of a run, in the folder of train
@@ -168,36 +166,42 @@ def is_flag_set(stage: Stage, flag: str) -> bool:
     return bool(stage.parameters.get(flag) or stage.extra.get(flag))
 
 
-def render_input(record: Record, stage: Stage, style: display.Style) -> str:
-    """Render a folder as its model and layers, other records in the selected view."""
-    if sheet := as_sheet(record):
-        from attnkit.interpret.model_sheet import draw_sheet
+def view_input(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
+    """View a folder as its model and layers, other records as requested."""
+    if isinstance(record, display.ReportRecord):
+        return record.view(style)
+    return display.ResultView(list_blocks(record, stage, style), lambda: views.view_cells(record, stage))
 
-        return draw_sheet(sheet, style)
+
+def list_blocks(record: Record, stage: Stage, style: display.Style) -> Sequence[display.Block]:
     if isinstance(record, PatchRecord):
         part = views.slice_of(stage)
-        return "\n\n".join(views.render_tensor(record, name, style, display.heatmap_grid, part) for name in record)
-    if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(stage, "stats"):
-        return draw_losses(record, stage, style) + views.render(record, stage, style)
+        return [
+            display.Overlay(views.tensor_view(record, name, style, part), record.picture, record.box, chosen)
+            for name, chosen in record.chosen.items()
+        ]
+    if isinstance(record, CheckpointRecord) and record.whole and not is_flag_set(stage, "stats"):
+        return [display.Text(draw_checkpoint(record, stage, style))]
+    blocks = views.selected_view(record, stage, style).blocks
+    if not views.are_losses(record) or views.requested_view(stage):
+        return blocks
+    curves, tables = display.Curves(views.tensor_view(record, "x")), [display.Only("terminal", one) for one in blocks]
+    has_lines = len(record["x"]) > 1 and not is_flag_set(stage, "rows")
+    return [curves if has_lines else display.Only("figure", curves), *tables]
+
+
+def draw_checkpoint(record: CheckpointRecord, stage: Stage, style: display.Style) -> str:
+    """Draw a model, or with --list its tensors."""
+    is_list = is_flag_set(stage, "list")
     if record.file:
         from attnkit.interpret import gguf_summary
 
-        is_list = is_flag_set(stage, "list")
         return (gguf_summary.list_types if is_list else gguf_summary.draw_file)(record.file, record.checkpoint, style)
     from attnkit.interpret import model_summary
 
-    if is_flag_set(stage, "list"):
+    if is_list:
         return model_summary.tensor_rows(record.checkpoint, style, fold=False)
     return model_summary.draw_model(record.checkpoint, style)
-
-
-def as_sheet(record: Record) -> "FactSheet | None":
-    """The facts of models, None for other records."""
-    if type(record) is Record:
-        return None
-    from attnkit.interpret.model_sheet import FactSheet
-
-    return record if isinstance(record, FactSheet) else None
 
 
 def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
@@ -214,52 +218,6 @@ def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
         box=read_box(whole),
         chosen={name: chosen for name, (_, chosen) in maps.items()},
     )
-
-
-def list_input(record: Record, stage: Stage) -> "Cells":
-    """The facts of models as a table, or what other records show."""
-    if sheet := as_sheet(record):
-        from attnkit.display.cells import Cells
-
-        heads, *rows = sheet.cells()
-        return Cells(heads, rows)
-    return views.view_cells(record, stage)
-
-
-def draw_losses(record: Record, stage: Stage, style: display.Style) -> str:
-    """Draw a line for each curve of losses, from its first to its last number.
-
-    "" for a single report.
-    """
-    if not views.are_losses(record) or len(record["x"]) == 1:
-        return ""
-    if views.requested_view(stage) or is_flag_set(stage, "rows"):
-        return ""
-    lines = []
-    for name, losses in zip(record.labels["curve"], record["x"].T, strict=True):
-        numbers = f"{name}  {losses[0]:.{style.precision}f} → {losses[-1]:.{style.precision}f}  "
-        lines.append(numbers + display.draw_curve(losses, max(style.width - len(numbers), 1), style))
-    return "\n".join(lines) + "\n\n"
-
-
-def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") -> "list[Section]":
-    """Draw a folder as its model and layers in text, other records as requested."""
-    if isinstance(record, PatchRecord):
-        from attnkit.display.figures import overlay_section
-
-        part, looks = views.slice_of(stage), figure_options
-        return [
-            overlay_section(views.tensor_view(record, name, part=part), record.picture, record.box, looks, chosen)
-            for name, chosen in record.chosen.items()
-        ]
-    is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in stage.common
-    if as_sheet(record) or (is_model and not is_flag_set(stage, "stats")):
-        return [figures.text_section(render_input(record, stage, figures.text_style(stage)))]
-    if views.are_losses(record) and not views.requested_view(stage):
-        from attnkit.display.figures import curves_section
-
-        return [curves_section(views.tensor_view(record, "x"), figure_options)]
-    return figures.view_sections(record, stage, figure_options)
 
 
 @tool(
@@ -281,7 +239,7 @@ def draw_input(record: Record, stage: Stage, figure_options: "FigureOptions") ->
     ),
     reader=read_input,
     takes_pair=are_folders,
-    views=ResultViews(table=render_input, figure=draw_input, cells=list_input),
+    view=view_input,
     derived=views.derived,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
     shows_table=True,

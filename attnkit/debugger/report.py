@@ -7,8 +7,10 @@ import numpy as np
 
 from attnkit import display
 from attnkit.debugger.verdict import StageRow
+from attnkit.display.cells import Cells
+from attnkit.display.report import ReportRecord
 from attnkit.errors import counted, escaped
-from attnkit.records import Record, Tensor, join_names
+from attnkit.records import Tensor, join_names
 
 FIGURES = ("largest", "cosine", "inherited", "added", "noise")
 WORDS = ("kind", "verdict", "cause")
@@ -45,7 +47,7 @@ class Facts:
 
 
 @dataclass(frozen=True, repr=False)
-class VerdictReport(Record):
+class VerdictReport(ReportRecord):
     """The figures of the stages of an implementation, with their rows.
 
     The tensor `same` is one boolean. The labels of `kind`, `verdict` and `cause` say of each stage what is wrong, how
@@ -59,13 +61,23 @@ class VerdictReport(Record):
     def same(self) -> bool:
         return bool(self["same"])
 
-    def __repr__(self) -> str:
-        return render_verdict(self)
+    def blocks(self, style: display.Style) -> list[display.Block]:
+        heads, *rows = verdict_cells(self, style.precision)
+        opening, closing = opening_lines(self), verdict_lines(self)
+        table = display.TextTable(heads, rows, range(1, len(heads) - 1))
+        above, below = ("\n".join(map(escaped, lines)) for lines in (opening, closing))
+        return [
+            *[display.Only("terminal", display.Text(above))] * bool(opening),
+            *[display.Only("terminal", table)] * bool(rows),
+            *[display.Only("terminal", display.Text(below))] * bool(closing),
+            display.Only("figure", table._replace(title="stages")),
+            *(display.Only("figure", display.Note(line)) for line in (*opening, *closing)),
+        ]
 
-    def _repr_html_(self) -> str:
-        from attnkit.display.notebook import rows_html
-
-        return rows_html(verdict_cells(self), left_columns(self), [*opening_lines(self), *verdict_lines(self)])
+    def cells(self) -> Cells:
+        columns = [*(self[name] for name in FIGURES), *(self.labels[name] for name in WORDS)]
+        rows = zip(self.labels["stage"], *columns, strict=True)
+        return Cells(["stage", *FIGURES, *WORDS], [list(row) for row in rows])
 
 
 def make_verdict(rows: Sequence[StageRow], facts: Facts) -> VerdictReport:
@@ -88,18 +100,6 @@ def make_verdict(rows: Sequence[StageRow], facts: Facts) -> VerdictReport:
     return VerdictReport(tensors, {"stage": [row.site for row in rows], **words}, rows=tuple(rows), facts=facts)
 
 
-def render_verdict(report: VerdictReport, style: display.Style = display.DEFAULT_STYLE) -> str:
-    """Write the report as text: what was compared, a table, and sentences."""
-    blocks = [[escaped(line) for line in opening_lines(report)]]
-    cells = verdict_cells(report, style.precision)
-    if len(cells) > 1:
-        blocks.append(
-            [display.format_table(display.TextTable(cells[0], cells[1:], range(1, len(cells[0]) - 1)), style)]
-        )
-    blocks.append([escaped(line) for line in verdict_lines(report)])
-    return "\n\n".join("\n".join(block) for block in blocks if block)
-
-
 def listed_rows(report: VerdictReport) -> list[StageRow]:
     """The rows of the table: those that differ, or all."""
     return [row for row in report.rows if row.differs or report.facts.shows_all]
@@ -116,11 +116,6 @@ def verdict_cells(report: VerdictReport, precision: int = 4) -> list[list[str]]:
         shown = ["–" if text == "nan" else text for text in figures]
         rows.append([row.site, *shown, row.verdict or row.kind])
     return rows
-
-
-def left_columns(report: VerdictReport) -> tuple[int, int]:
-    """The columns of words in the table: the first and the last."""
-    return 0, len(verdict_cells(report)[0]) - 1
 
 
 def brief(number: float, noise: float, digits: int) -> str:

@@ -23,6 +23,11 @@ class TextTable(NamedTuple):
     footer: str = ""
     signed: Sequence[int] = ()
 
+    @property
+    def left(self) -> list[int]:
+        """The left-aligned columns."""
+        return [at for at in range(len(self.heads)) if at not in self.numbers]
+
 
 MIN_LAST_COLUMN = 16  # columns that are too few for the last column of a table
 

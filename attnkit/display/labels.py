@@ -2,8 +2,9 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from attnkit.records import Labels, shared_labels
+from attnkit.records import Labels, Record, shared_labels
 
 SPACE = "·"
 BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "Ġ", "▁"  # as GPT-2 and SentencePiece write a space
@@ -21,6 +22,13 @@ def plain_labels(labels: Labels | None) -> Labels | None:
         return labels
     rows = [_plain_tokens(row) for row in labels if isinstance(row, list)]
     return rows or _plain_tokens(shared_labels(labels))
+
+
+def with_plain_tokens(record: Record) -> Record:
+    """A record with its tokens spelled plain: `·fox` for Ġfox and ▁fox."""
+    if not record.labels:
+        return record
+    return replace(record, labels={axis: plain_labels(names) or [] for axis, names in record.labels.items()})
 
 
 def _plain_tokens(tokens: Sequence[str]) -> list[str]:

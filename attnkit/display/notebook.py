@@ -1,12 +1,15 @@
 """Records and tensors as HTML for notebooks, escaped and without scripts."""
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from attnkit.display.blocks import Block, Map, Note, Text, drawn_in
 from attnkit.display.colors import LIGHT, NOT_FINITE_COLOR, SIGNED, UNSIGNED, color_map, contrasting_ink
+from attnkit.display.facts import TextTable
 from attnkit.display.heatmaps import Scale, make_scale
 from attnkit.display.numbers import are_probabilities, number_format, to_python
 from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, elide_rows, shared_format, to_matrices
@@ -182,6 +185,11 @@ def rows_html(rows: Sequence[Sequence[str]], left: Sequence[int], lines: Sequenc
     return table + "".join(f"<div><small>{escape_html(line)}</small></div>" for line in lines)
 
 
+def blocks_html(blocks: Sequence[Block]) -> str:
+    """Blocks as HTML, those that a figure has."""
+    return "".join(HTML[type(block)](block) for block in drawn_in(blocks, "figure"))
+
+
 def text_html(lines: str) -> str:
     """A text as HTML in a font of one width.
 
@@ -194,3 +202,12 @@ def text_html(lines: str) -> str:
 def escape_html(content: str) -> str:
     """Escape a text for an element, control characters included."""
     return html.escape(escaped(content))
+
+
+HTML: Mapping[type, Callable[[Any], str]] = {
+    TensorView: lambda block: tensor_html(block, is_map=False),
+    Map: lambda block: tensor_html(block.view, is_map=True),
+    TextTable: lambda block: rows_html([block.heads, *block.rows] if block.heads else [], block.left),
+    Text: lambda block: text_html(block.text),
+    Note: lambda block: rows_html([], (), [block.line]),
+}

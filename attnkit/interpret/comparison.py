@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from attnkit import display
-from attnkit.display.notebook import rows_html, tensor_html
+from attnkit.display.blocks import Only
+from attnkit.display.cells import Cells
+from attnkit.display.report import ReportRecord
 from attnkit.display.tables import COLUMN_GAP, column_widths
 from attnkit.errors import counted, escaped
 from attnkit.records import Array, Record, Tensor, join_names, row_labels, shared_labels
@@ -186,7 +188,6 @@ STAGE = re.compile(
     r"|[0-9]+\.[a-z]+\..+"  # of a pipeline
 )
 HEADINGS = ("tensor", "differing", "max |a−b|", "max rel", "cosine", "where")
-LEFT = (0, 5)  # the columns of words
 UNDEFINED = "–"
 
 
@@ -206,7 +207,7 @@ class Pair:
 
 
 @dataclass(frozen=True, repr=False)
-class DiffReport(Record):
+class DiffReport(ReportRecord):
     """The figures of compared tensors, vectors over names, with the comparisons.
 
     The tensor `same` is one boolean. `at` and `first` are the indices of the largest difference and of the first
@@ -226,14 +227,23 @@ class DiffReport(Record):
     def same(self) -> bool:
         return not any(one.differing for one in self.comparisons)
 
-    def __repr__(self) -> str:
-        return render_report(self, heatmap=self.heatmap)
+    def blocks(self, style: display.Style) -> list[display.Block]:
+        report = relabel(self, display.with_plain_tokens) if style.plain_tokens else self
+        rows, closing = listed_comparisons(report), [escaped(line) for line in closing_lines(report)]
+        table = [draw_comparisons(rows, style)] if rows else []
+        drawn = "\n".join([*summarize_equal(report), *table, *closing]) or "no tensors"
+        lines = report_lines(report) or ["no tensors"] * (not rows)
+        return [
+            Only("terminal", display.Text(drawn)),
+            Only("figure", display.TextTable(*report_table(report, style.precision), title="differences")),
+            *(Only("figure", display.Note(line)) for line in lines),
+            *(display.Map(view) for view in difference_views(report, style) if self.heatmap),
+        ]
 
-    def _repr_html_(self) -> str:
-        style = display.DEFAULT_STYLE
-        views = difference_views(self, style) if self.heatmap else []
-        html = rows_html(report_rows(self, style.precision), LEFT, report_lines(self))
-        return html + "".join(tensor_html(view, is_map=True) for view in views)
+    def cells(self) -> Cells:
+        names = [name for name in self if self.axes_of(name) == ("tensor",)]
+        columns = [self.labels["tensor"], *(self[name] for name in names), self.labels["at"], self.labels["first"]]
+        return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])
 
 
 def are_traces(a: Record, b: Record) -> bool:
@@ -285,31 +295,20 @@ def stack_indices(elements: Sequence[Element | None]) -> Array:
     return np.array([row + [-1] * (width - len(row)) for row in rows], dtype=np.int64).reshape(len(rows), width)
 
 
-def render_report(report: DiffReport, style: display.Style = display.DEFAULT_STYLE, heatmap: bool = False) -> str:
-    """Write a comparison as text, a line for each tensor.
-
-    heatmap  whether a heat map of A − B follows for every tensor that differs
-    """
-    rows = listed_comparisons(report)
-    lines = summarize_equal(report)
-    lines += [draw_comparisons(rows, style)] if rows else []
-    lines += [escaped(line) for line in closing_lines(report)]
-    maps = [display.heatmap(view) for view in difference_views(report, style)] if heatmap else []
-    return "\n\n".join(["\n".join(lines) or "no tensors", *maps])
-
-
 def listed_comparisons(report: DiffReport) -> list[Comparison]:
     """The comparisons with a line in the table; of traces those that differ."""
     is_short = report.pair.traces and not report.all_stages
     return [one for one in report.comparisons if one.differing or not is_short]
 
 
-def report_rows(report: DiffReport, precision: int) -> list[list[str]]:
+def report_table(report: DiffReport, precision: int) -> tuple[Sequence[str], list[list[str]], Sequence[int]]:
+    """The headings, rows and number columns of the table; all empty without rows."""
     rows = [row_cells(one, precision) for one in listed_comparisons(report)]
-    return [list(HEADINGS), *rows] if rows else []
+    return (HEADINGS, rows, range(1, 5)) if rows else ((), [], ())
 
 
 def report_lines(report: DiffReport) -> list[str]:
+    """The sentences above and below the table."""
     return [*summarize_equal(report), *closing_lines(report)]
 
 

@@ -15,7 +15,7 @@ from attnkit.display import Style
 from attnkit.errors import DataError, counted, format_bytes, suggest
 from attnkit.formats.gguf import GgufFile, Strings
 from attnkit.formats.mapped import Mapped
-from attnkit.interpret.model_sheet import describe_model, draw_sheet
+from attnkit.interpret.model_sheet import describe_model
 from attnkit.interpret.model_summary import alike, checkpoint_record, layer_rows, shape_text
 from attnkit.records import Tensor, is_pattern
 
@@ -68,7 +68,7 @@ def find_tensors(
 
 def draw_file(file: GgufFile, checkpoint: "Checkpoint | None", style: Style) -> str:
     """Render the metadata, and the tensors and layers, equal ones in one row."""
-    sheet = [draw_sheet(describe_model(checkpoint), style)] if checkpoint else []
+    sheet = [display.draw_blocks(describe_model(checkpoint).blocks(style), style)] if checkpoint else []
     layers = [layer_rows(checkpoint, style)] if checkpoint else []
     facts = display.property_list(file.parts[0].name, describe_file(file), style)
     return "\n\n".join([facts, *sheet, type_rows(file, style, fold=True), *layers])

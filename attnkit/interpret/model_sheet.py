@@ -11,13 +11,15 @@ import numpy as np
 from attnkit.checkpoints.checkpoint import fact_of
 from attnkit.checkpoints.config_reader import Fields, keys_of
 from attnkit.checkpoints.generation_defaults import key_of, list_defaults
-from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table
+from attnkit.display import Block, Style, Text, TextTable
+from attnkit.display.cells import Cells
+from attnkit.display.report import ReportRecord
 from attnkit.errors import counted, flag_name, format_bytes
 from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
 from attnkit.model.config import POSITION_CONVOLUTION, SoundConfig
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.recurrent_config import as_recurrent
-from attnkit.records import Record, Tensor, join_names
+from attnkit.records import Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -74,7 +76,7 @@ def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
 
 
 @dataclass(frozen=True, repr=False)
-class FactSheet(Record):
+class FactSheet(ReportRecord):
     """The facts of one model, or of two side by side, as a record.
 
     Tensors of booleans have the words as labels: `fact`, `value` and `key`, or `fact`, `a` and `b`. `stated` is true
@@ -85,16 +87,20 @@ class FactSheet(Record):
 
     models: Mapping[str, Sequence[Fact]] = field(kw_only=True, compare=False)
 
-    def __repr__(self) -> str:
-        return draw_sheet(self, DEFAULT_STYLE)
+    def blocks(self, style: Style) -> list[Block]:
+        heads, rows = self.cells()
+        if len(self.models) == 1:
+            return [TextTable(heads, rows, title=next(iter(self.models)), footer=LEGEND)]
+        equal = counted(int(self["equal"].sum()), "fact") + " equal"
+        return [TextTable(heads, rows, footer=equal) if rows else Text(f"the same: {equal}")]
 
-    def cells(self) -> list[list[str]]:
+    def cells(self) -> Cells:
         """The table: the facts of one model, or what differs between two."""
         if len(self.models) == 1:
             [facts] = self.models.values()
-            return [["fact", "key", "value"], *([fact.name, fact.source, fact.value] for fact in facts)]
+            return Cells(["fact", "key", "value"], [[fact.name, fact.source, fact.value] for fact in facts])
         shown = [*zip(*(self.labels[axis] for axis in ("fact", "a", "b")), self["equal"], strict=True)]
-        return [["fact", *self.models], *([name, a, b] for name, a, b, is_equal in shown if not is_equal)]
+        return Cells(["fact", *self.models], [[name, a, b] for name, a, b, is_equal in shown if not is_equal])
 
 
 def describe_model(checkpoint: "Checkpoint") -> FactSheet:
@@ -134,15 +140,6 @@ def merge_order(first: Sequence[str], second: Sequence[str]) -> Iterator[str]:
             rest = rest[at + 1 :]
         yield name
     yield from (one for one in rest if one not in first)
-
-
-def draw_sheet(sheet: FactSheet, style: Style) -> str:
-    """Draw the facts as a table."""
-    heads, *rows = sheet.cells()
-    if len(sheet.models) == 1:
-        return format_table(TextTable(heads, rows, title=next(iter(sheet.models)), footer=LEGEND), style)
-    equal = counted(int(sheet["equal"].sum()), "fact") + " equal"
-    return format_table(TextTable(heads, rows, footer=equal), style) if rows else f"the same: {equal}"
 
 
 def find_key(fields: Fields, keys: Mapping[str, bool], fact: str) -> tuple[str, bool]:

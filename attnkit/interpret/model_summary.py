@@ -13,7 +13,7 @@ from attnkit.checkpoints.config_reader import read_preprocessor
 from attnkit.display import Style
 from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.inputs.sound_inputs import VARIANCE, normalizes_samples
-from attnkit.interpret.model_sheet import describe_model, draw_sheet, runs
+from attnkit.interpret.model_sheet import describe_model, runs
 from attnkit.model import Config, Step
 from attnkit.model.config import SoundConfig
 from attnkit.model.parameters import parameter_axes, tool_of
@@ -118,7 +118,7 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
 
 def draw_model(checkpoint: "Checkpoint", style: Style) -> str:
     """Render the model, its stored tensors and its layers, equal ones in one row."""
-    heading = draw_sheet(describe_model(checkpoint), style)
+    heading = display.draw_blocks(describe_model(checkpoint).blocks(style), style)
     return "\n\n".join([heading, tensor_rows(checkpoint, style, fold=True), layer_rows(checkpoint, style)])
 
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table, text_lines
+from attnkit.display import Block, Note, Only, Style, Text, TextTable, text_lines
+from attnkit.display.cells import Cells
+from attnkit.display.report import ReportRecord
 from attnkit.errors import DataError, counted
 from attnkit.interpret.weights_comparison import measure_change
-from attnkit.records import Array, Record, Tensor
+from attnkit.records import Array, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint, Parameters
@@ -31,7 +33,7 @@ FIGURES = ("relative", "largest", "cosine")
 
 
 @dataclass(frozen=True, repr=False)
-class AgreementReport(Record):
+class AgreementReport(ReportRecord):
     """How far two models agree on a text.
 
     `same` is one boolean; `relative`, `largest` and `cosine` are vectors over stages, `kl` over tokens, `tensor_kl` and
@@ -46,8 +48,25 @@ class AgreementReport(Record):
     def same(self) -> bool:
         return bool(self["same"])
 
-    def __repr__(self) -> str:
-        return draw_agreement(self)
+    def blocks(self, style: Style) -> list[Block]:
+        stages, costs = stage_rows(self, style.precision), cost_rows(self, style.precision)
+        tables = [TextTable(HEADINGS, stages, range(1, 4))] + [TextTable(COSTS, costs, range(2, 4))] * bool(costs)
+        drawn = [Only("terminal", table) for table in tables]
+        titles = ("stages", "tensors of B in A")
+        drawn += [Only("figure", one._replace(title=title)) for one, title in zip(tables, titles, strict=False)]
+        lines = "\n".join(text_lines(line, style) for line in self.lines)
+        return [
+            *drawn,
+            *[Only("terminal", Text(lines))] * bool(lines),
+            *(Only("figure", Note(one)) for one in self.lines),
+        ]
+
+    def cells(self) -> Cells:
+        if "tensor_kl" in self:
+            columns = self.labels["tensor"], self.labels["stored"], self["tensor_kl"], self["tensor_largest"]
+            return Cells(["tensor", "stored", "kl", "largest"], [[*row] for row in zip(*columns, strict=True)])
+        rows = zip(self.labels["stage"], *(self[name] for name in FIGURES), strict=True)
+        return Cells(["stage", *FIGURES], [[*row] for row in rows])
 
 
 class TokenText(NamedTuple):
@@ -266,44 +285,19 @@ def scan_tensors(
 
 
 def stage_rows(report: AgreementReport, precision: int) -> list[list[str]]:
-    """The table of the stages, its headings first."""
+    """The rows of the table of the stages."""
     digits = max(precision, 1)
     columns = [report[name] for name in FIGURES]
-    rows = [
+    return [
         [stage, *(f"{number:.{digits}g}" for number in figures[:2]), f"{figures[2]:.{digits + 2}f}"]
         for stage, *figures in zip(report.labels["stage"], *columns, strict=True)
     ]
-    return [list(HEADINGS), *rows]
 
 
 def cost_rows(report: AgreementReport, precision: int) -> list[list[str]]:
-    """The table of the scan, its headings first; [] if there is none."""
+    """The rows of the table of the scan; [] if there is none."""
     if "tensor_kl" not in report or not len(report["tensor_kl"]):
         return []
     digits, kinds = max(precision, 1), report.labels["stored"]
     columns = zip(report.labels["tensor"], kinds, report["tensor_kl"], report["tensor_largest"], strict=True)
-    rows = [[name, kind, f"{kl:.{digits}g}", f"{largest:.{digits}g}"] for name, kind, kl, largest in columns]
-    return [list(COSTS), *rows]  # type: ignore[list-item]
-
-
-def draw_agreement(report: AgreementReport, style: Style = DEFAULT_STYLE) -> str:
-    """Draw the stages and the scan as tables, and the sentences."""
-    tables = [rows for rows in (stage_rows(report, style.precision), cost_rows(report, style.precision)) if rows]
-    drawn = [format_table(TextTable(rows[0], rows[1:], range(4 - at, 4) if at else range(1, 4)), style)
-             for at, rows in zip((0, 2), tables, strict=False)]  # fmt: skip
-    lines = "\n".join(text_lines(line, style) for line in report.lines)
-    return "\n\n".join([*drawn, *[lines] * bool(lines)])
-
-
-def list_stages(report: AgreementReport) -> tuple[list[str], list[list[object]]]:
-    """The figures of the stages: headings and rows."""
-    rows = [[*row] for row in zip(report.labels["stage"], *(report[name] for name in FIGURES), strict=True)]
-    return ["stage", *FIGURES], rows
-
-
-def list_costs(report: AgreementReport) -> tuple[list[str], list[list[object]]] | None:
-    """The figures of the scan: headings and rows; None if there is none."""
-    if "tensor_kl" not in report:
-        return None
-    columns = report.labels["tensor"], report.labels["stored"], report["tensor_kl"], report["tensor_largest"]
-    return ["tensor", "stored", "kl", "largest"], [[*row] for row in zip(*columns, strict=True)]
+    return [[str(name), str(kind), f"{kl:.{digits}g}", f"{most:.{digits}g}"] for name, kind, kl, most in columns]

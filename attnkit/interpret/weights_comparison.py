@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnkit.display import DEFAULT_STYLE, Style, TextTable, format_table, text_lines
+from attnkit.display import Block, Note, Only, Style, TextTable
+from attnkit.display.cells import Cells
+from attnkit.display.report import ReportRecord
 from attnkit.errors import counted
 from attnkit.interpret.model_sheet import layers_text
 from attnkit.model import parse_layer_name
-from attnkit.records import Array, Record, Tensor, join_names
+from attnkit.records import Array, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint, Parameters
@@ -89,7 +91,7 @@ class PatternChanges:
 
 
 @dataclass(frozen=True, repr=False)
-class WeightsReport(Record):
+class WeightsReport(ReportRecord):
     """The figures of the parameters of two checkpoints, vectors over their patterns.
 
     The tensor `same` is one boolean; the labels of `verdict` are equal, changed, only in A, only in B, or two shapes.
@@ -104,8 +106,17 @@ class WeightsReport(Record):
     def same(self) -> bool:
         return bool(self["same"])
 
-    def __repr__(self) -> str:
-        return draw_changes(self)
+    def blocks(self, style: Style) -> list[Block]:
+        rows = change_rows(self, style.precision)
+        table = TextTable(HEADINGS, rows, range(1, 5)) if rows else None
+        drawn: list[Block] = [Only("terminal", table)] if table else []
+        empty = TextTable((), (), title="parameters")
+        drawn += [Only("figure", table._replace(title="parameters") if table else empty)]
+        return [*drawn, *map(Note, self.lines)]
+
+    def cells(self) -> Cells:
+        columns = [self.labels["tensor"], self.labels["verdict"], *(self[name] for name in FIGURES)]
+        return Cells(["tensor", "verdict", *FIGURES], [list(row) for row in zip(*columns, strict=True)])
 
 
 def compare_checkpoints(a: "Checkpoint", b: "Checkpoint", rtol: float = 0.0, atol: float = 0.0) -> WeightsReport:
@@ -213,7 +224,7 @@ def without_padding(config: "Config") -> "Config":
 
 
 def change_rows(report: WeightsReport, precision: int) -> list[list[str]]:
-    """The table of the parameters that differ, its headings first; [] if none does."""
+    """The rows of the table of the parameters that differ."""
     digits = max(precision, 1)
     rows = []
     for group in report.groups:
@@ -222,17 +233,4 @@ def change_rows(report: WeightsReport, precision: int) -> list[list[str]]:
         figures = (group.total.change, group.total.norm, group.total.relative, group.worst[1])
         texts = ["–" if math.isnan(one) else f"{one:.{digits}g}" for one in figures]
         rows.append([group.pattern, *texts, group.place])
-    return [list(HEADINGS), *rows] if rows else []
-
-
-def draw_changes(report: WeightsReport, style: Style = DEFAULT_STYLE) -> str:
-    """Draw the parameters that differ as a table, and the sentences."""
-    cells = change_rows(report, style.precision)
-    table = [format_table(TextTable(cells[0], cells[1:], range(1, 5)), style)] if cells else []
-    return "\n".join([*table, *(text_lines(line, style) for line in report.lines)])
-
-
-def list_changes(report: WeightsReport) -> list[list[object]]:
-    """The figures of all parameters as rows: the pattern, the verdict, and FIGURES."""
-    columns = [report.labels["tensor"], report.labels["verdict"], *(report[name] for name in FIGURES)]
-    return [list(row) for row in zip(*columns, strict=True)]
+    return rows

@@ -3,14 +3,15 @@
 import hashlib
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from attnkit.cli import pipeline
-from attnkit.display import Style
+from attnkit.display import Style, draw_blocks
 from attnkit.formats import save
-from attnkit.interpret.comparison import Pair, are_traces, compare_records, render_report
+from attnkit.interpret.comparison import Pair, are_traces, compare_records
 from attnkit.records import Record
 from tests import process
 from tests.places import MODELS
@@ -139,7 +140,7 @@ def test_relative_differences_are_those_where_b_is_not_0(a, b, relative):
 
 
 def test_what_is_not_defined_is_a_dash_in_the_table():
-    row = render_report(report([1.0, 2.0], [0.0, 2.0])).splitlines()[2]
+    row = repr(report([1.0, 2.0], [0.0, 2.0])).splitlines()[2]
     assert row.split()[:7] == ["x", "1", "of", "2", "1", "–", "0.894427"] and "inf" not in row
 
 
@@ -163,7 +164,8 @@ def test_tables_keep_to_the_width(width):
     x = np.zeros((3, 5, 5))
     labels = {"token": ["lighthouse"] * 5}
     a, b = (Record({name: array}, labels) for array in (x, x + 1))
-    text = render_report(compare_records(Pair(a, b)), Style(width=width))
+    style = Style(width=width)
+    text = draw_blocks(compare_records(Pair(a, b)).blocks(style), style)
     table = text.split("first and")[0].splitlines()
     assert max(map(len, table)) <= width and ("75 of 75" in text)
 
@@ -171,7 +173,7 @@ def test_tables_keep_to_the_width(width):
 def test_a_heat_map_of_a_difference_is_even_about_0():
     labels = {"token": ["The", "cat"]}
     a, b = (Record({"x": np.array(rows)}, labels) for rows in ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 3.0]]))
-    text = render_report(compare_records(Pair(a, b)), heatmap=True)
+    text = repr(replace(compare_records(Pair(a, b)), heatmap=True))
     assert text.split("\n\n")[1].splitlines() == [
         "x: A − B (token 2, model 2) float64",
         "     0   1",
@@ -179,9 +181,9 @@ def test_a_heat_map_of_a_difference_is_even_about_0():
         "cat ▒▒▒▒████",
         "-1  ░▒▓█ 1",
     ]
-    assert render_report(compare_records(Pair(a, a)), heatmap=True) == render_report(compare_records(Pair(a, a)))
+    assert repr(replace(compare_records(Pair(a, a)), heatmap=True)) == repr(compare_records(Pair(a, a)))
 
 
 def test_a_difference_with_nan_is_drawn():
     a, b = Record({"x": np.array([[np.nan, 1.0, -np.inf]])}), Record({"x": np.array([[0.0, 1.0, -np.inf]])})
-    assert "? not finite" in render_report(compare_records(Pair(a, b)), heatmap=True)
+    assert "? not finite" in repr(replace(compare_records(Pair(a, b)), heatmap=True))

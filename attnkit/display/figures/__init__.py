@@ -1,5 +1,6 @@
 """Figures of tensors: heat maps, curves, statistics and tables."""
 
+from attnkit.display.figures.blocks import block_sections, text_style
 from attnkit.display.figures.charts import curves_section, draw_bars, draw_words, plot_tensor, statistics_section
 from attnkit.display.figures.maps import heatmap_section
 from attnkit.display.figures.overlays import overlay_section
