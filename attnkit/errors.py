@@ -13,6 +13,7 @@ EXIT_CODES = {
     141: "the reader of the pipe went away",
     143: "terminated",
 }
+SPELLED = ("lstm", "m2m", "mbart", "mpnet", "mt5", "xlm")  # names that begin with a letter read as em, ell or ex
 HEAD, TAIL = 280, 120  # bytes of a long message that are kept at its start and at its end
 
 
@@ -145,6 +146,15 @@ def counted(count: int, noun: str) -> str:
     ('1 token', '2,000 tokens')
     """
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def with_article(name: str) -> str:
+    """A name behind the indefinite article that its sound requires.
+
+    >>> with_article("bert"), with_article("albert"), with_article("mbart"), with_article("marian")
+    ('a bert', 'an albert', 'an mbart', 'a marian')
+    """
+    return f"an {name}" if name.startswith((*"aeio", *SPELLED)) else f"a {name}"
 
 
 def format_bytes(count: int) -> str:

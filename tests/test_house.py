@@ -13,8 +13,9 @@ import tomllib
 import pytest
 
 from attnkit import commands
+from attnkit.checkpoints.checkpoint import FAMILIES
 from attnkit.cli import main
-from attnkit.errors import flag_name
+from attnkit.errors import flag_name, with_article
 from tests.places import ROOT
 
 PACKAGE, TESTS = ROOT / "attnkit", ROOT / "tests"
@@ -299,6 +300,14 @@ def test_plurals_are_built_by_one_function():
     by_hand = re.compile(r"""['"]e?s['"] \* """)
     found = [path.name for path in FILES if path.name != "errors.py" and by_hand.search(path.read_text())]
     assert found == [], "attnkit.errors.counted writes '1 token' and '2 tokens'"
+
+
+def test_articles_before_a_family_are_written_by_one_function():
+    by_hand = re.compile(r"""\ba \{[a-z_.]*family\}""")
+    assert [path.name for path in FILES if by_hand.search(path.read_text())] == [], "attnkit.errors.with_article"
+    an = {one for one in FAMILIES if with_article(one) == f"an {one}"}
+    spelled = {"lstm", "m2m_100", "mbart", "mpnet", "mt5", "xlm-roberta"}  # an "em", an "ell", an "ex"
+    assert an == {"albert", "electra", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", *spelled}
 
 
 def test_the_linters_are_pinned_and_no_part_of_the_tests():

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import DataError, FileError, UsageError, system_reason
+from attnkit.errors import DataError, FileError, UsageError, system_reason, with_article
 from attnkit.formats import Source, read
 from attnkit.formats.gguf import is_gguf
 from attnkit.formats.mapped import map_file, release_pages
@@ -36,7 +36,9 @@ def word_vectors(checkpoint: "Checkpoint", layer: str | None = None) -> Record:
         what, hint = "images" if config.patches else "sounds", ""
         if config.sound and config.decoder:
             hint = f"; {checkpoint.folder}:decoder.embed has those of its texts"
-        raise DataError(f"a {config.family} model embeds {what}, and has no vectors of words{hint}", checkpoint.folder)
+        raise DataError(
+            f"{with_article(config.family)} model embeds {what}, and has no vectors of words{hint}", checkpoint.folder
+        )
     layer = layers.find_layer(checkpoint, layer, "embed")
     params = checkpoint.params[layer]
     x = params["table"]

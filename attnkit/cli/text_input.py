@@ -14,7 +14,7 @@ from attnkit import formats
 from attnkit.cli.operands import is_stdin, stdin_or_error
 from attnkit.cli.stage import Stage, read_records, running
 from attnkit.cli.tool import Records
-from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, FileError, UsageError, flag_name
+from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, FileError, UsageError, flag_name, with_article
 from attnkit.formats import Source, open_source
 from attnkit.formats.streams import decode_text
 from attnkit.records import Record
@@ -217,7 +217,9 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
         return read_model_input(call, upstream)
     if config is None or not generates_text(config, layer):
         if config is not None and (flag := find_input_flag(config)) and not all(map(is_input, call.operands)):
-            raise UsageError(f"a {config.family} model takes {flag} FILE, or hidden states in a file", call.operands[0])
+            raise UsageError(
+                f"{with_article(config.family)} model takes {flag} FILE, or hidden states in a file", call.operands[0]
+            )
         return read_decoder_input(call, upstream)
     if asks_for_next_word(call.parameters["top"], call.parameters["steps"]) and call.parameters["emit"] == "text":
         raise UsageError("needs --steps with --emit text", "--top")

@@ -18,7 +18,7 @@ from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import PythonForm
-from attnkit.errors import AttnkitWarning, DataError, UsageError, counted
+from attnkit.errors import AttnkitWarning, DataError, UsageError, counted, with_article
 from attnkit.generation.options import (
     CANDIDATES,
     CHECK_TOLERANCE,
@@ -704,9 +704,9 @@ def decode(
         raise UsageError("--model and --vocab are mutually exclusive where the model generates text")
     if image is not None and not config.patches and not labels:
         hint = "; --labels NAMES compares one with texts" if model_.similarity else ""
-        raise UsageError(f"a {config.family} model takes no image{hint}", "--image")
+        raise UsageError(f"{with_article(config.family)} model takes no image{hint}", "--image")
     if audio is not None and not config.sound:
-        raise UsageError(f"a {config.family} model takes no sound", "--audio")
+        raise UsageError(f"{with_article(config.family)} model takes no sound", "--audio")
     if dtype not in (None, "float32", "float64"):
         raise UsageError(f"{dtype}: a model computes in float32 or float64", "--dtype")
     settings = GenerationOptions(

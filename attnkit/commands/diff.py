@@ -18,7 +18,16 @@ from attnkit.cli.operands import is_model_path, load_operand
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import PAIR, PythonForm, Records
 from attnkit.display.cells import Cells
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, DifferentError, UsageError, counted, flag_name
+from attnkit.errors import (
+    AttnkitError,
+    AttnkitWarning,
+    DataError,
+    DifferentError,
+    UsageError,
+    counted,
+    flag_name,
+    with_article,
+)
 from attnkit.formats import Source
 from attnkit.inputs.operands import cast_x, select_tensor
 from attnkit.interpret.comparison import DiffReport, Pair, are_traces, compare_records
@@ -93,7 +102,9 @@ def find_sides(
 
     stacks, text = pair.a.config.stacks, "\n".join(lines)
     if pair.a.config.sound:
-        raise UsageError(f"a {pair.a.config.family} model reads a sound (expected models of texts)", "--text")
+        raise UsageError(
+            f"{with_article(pair.a.config.family)} model reads a sound (expected models of texts)", "--text"
+        )
     if len(stacks) == 1:
         return [[ModelInput(None, ids=ids) if ids is not None else ModelInput(text, language=languages[0])]]
     if ids is not None:

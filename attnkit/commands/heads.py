@@ -17,7 +17,7 @@ from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.text_input import is_text_alone, trace_of_text
 from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.cells import Cells
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, with_article
 from attnkit.interpret import head_scores
 from attnkit.model.head_circuits import (
     MODES,
@@ -305,7 +305,7 @@ def describe_weights(checkpoint: "Checkpoint") -> Record:
     layers = find_attention_layers(checkpoint)
     if config.latent:
         raise UsageError(
-            f"heads of a {config.family} model read latent vectors, whose norms no weights state", "--model"
+            f"heads of {with_article(config.family)} model read latent vectors, whose norms no weights state", "--model"
         )
     labels = [f"{name}:{head}" for name in layers for head in range(head_count(config, name))]
     composition = {mode: np.full((len(labels), len(labels)), np.nan, np.float32) for mode in MODES}

@@ -16,7 +16,7 @@ from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import TEXT
-from attnkit.errors import DataError, UsageError, counted, suggest
+from attnkit.errors import DataError, UsageError, counted, suggest, with_article
 from attnkit.inputs import layers, text_inputs
 from attnkit.interpret.edits import HEADS, OF_TOKENS
 from attnkit.interpret.lens import find_word
@@ -591,7 +591,7 @@ def make_score(checkpoint: "Checkpoint", read: ReadInput, options: ScanOptions) 
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, config.plan(config.stacks[0]), {}, 0, options.dtype)
     if options.target_language and len(config.stacks) == 1:
-        raise UsageError(f"a {config.family} model translates no text", "--target-language")
+        raise UsageError(f"{with_article(config.family)} model translates no text", "--target-language")
     target = None
     if config.sound:
         target = begin_transcript(checkpoint, run_text(scored, read.array, []).inputs[-1][0], options)

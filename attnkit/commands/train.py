@@ -31,6 +31,7 @@ from attnkit.errors import (
     TerminatedRunError,
     UsageError,
     escaped,
+    with_article,
 )
 from attnkit.formats import atomic, open_source
 from attnkit.generation.options import is_set
@@ -288,7 +289,9 @@ def read_data(path: str, chosen: Mapping[str, Any], resume: str | None) -> tuple
     if os.path.isdir(path):
         if resume is None and not learns(family, "images") and not {"from_", "config"} & set(chosen):
             of_images = " or ".join(f"--family {one}" for one in FAMILIES if learns(one, "images"))
-            raise DataError(f"a folder, and a {family} model learns from a text file ({of_images} from images)", path)
+            raise DataError(
+                f"a folder, and {with_article(family)} model learns from a text file ({of_images} from images)", path
+            )
         images = find_images(path)
         return images, path, images.digest()
     source = open_source(path, hash=True)
@@ -331,7 +334,7 @@ def check_sizes(values: Mapping[str, Any]) -> None:
         check_family_options(family, values)
     if "pairs" in values and not can_choose_pairs(family) and not {"from_", "config"} & set(values):
         others = " or ".join(f"--family {one}" for one in FAMILIES if can_choose_pairs(one))
-        raise UsageError(f"a {family} model always learns the same way; {others} can choose", "--pairs")
+        raise UsageError(f"{with_article(family)} model always learns the same way; {others} can choose", "--pairs")
 
 
 def check_output(folder: str, recipe: Recipe, data: str | ImageFolder) -> None:

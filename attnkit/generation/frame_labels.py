@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, with_article
 from attnkit.generation.options import GenerationOptions, refuse_options
 from attnkit.generation.output_head import apply_output_head
 from attnkit.inputs.output_matrix import OutputLogits
@@ -26,7 +26,7 @@ def label_sound(source: Sequence[str] | Record | None, options: GenerationOption
         language=options.language, task=options.task, timestamps=options.timestamps,
     )  # fmt: skip
     if not isinstance(source, Record) and options.audio is None:
-        raise UsageError(f"a {options.model_.config.family} model takes --audio FILE")
+        raise UsageError(f"{with_article(options.model_.config.family)} model takes --audio FILE")
     output = apply_output_head(source, options)
     ids = np.asarray(output.logits.argmax(axis=-1), np.int64)
     texts = spell_rows(ids, output)

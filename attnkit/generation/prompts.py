@@ -8,7 +8,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.checkpoints.generation_defaults import OF_BEAMS, list_defaults
-from attnkit.errors import AttnkitError, AttnkitNote, DataError, UsageError, counted, flag_name
+from attnkit.errors import AttnkitError, AttnkitNote, DataError, UsageError, counted, flag_name, with_article
 from attnkit.generation import kv_cache_file
 from attnkit.generation.options import GenerationOptions
 from attnkit.inputs import layers, padding, source_states, text_inputs
@@ -86,7 +86,7 @@ def make_prompts(
         rows = rows * len(sources) if len(rows) == 1 else rows
         return [make_prompt(ids, options, one) for ids, one in zip(rows, sources, strict=True)], is_batch
     if options.memory is not None:
-        raise UsageError(f"a {config.family} model has no cross-attention to a memory", "--memory")
+        raise UsageError(f"{with_article(config.family)} model has no cross-attention to a memory", "--memory")
     if options.ids is not None or isinstance(source, Record):
         given = record_prompts(source, options)
         pairs = zip([make_prompt(ids, options) for ids in given.ids], given.columns, strict=True)
@@ -105,7 +105,9 @@ def record_prompts(source: Sequence[str] | Record | None, options: GenerationOpt
     if not isinstance(source, Record) or "ids" not in source:
         raise DataError("the record has no ids (decode --model --layer head takes its x)")
     if "memory" in source:
-        raise DataError(f"the record has a memory, and a {options.model_.config.family} model has no cross-attention")
+        raise DataError(
+            f"the record has a memory, and {with_article(options.model_.config.family)} model has no cross-attention"
+        )
     text_inputs.check_vocabulary(source, options.model_, "source", options.tokenizer)
     text_inputs.warn_ignored_input(source, options.model_, "ids", "--layer head decodes x")
     return token_rows(source, "ids", options.model_.config)
@@ -237,7 +239,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
         return [encode_ids(checkpoint, row, name, dtype) for row, name in pairs], ids.ndim == 2
     if not source:
         family = checkpoint.config.family
-        raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
+        raise UsageError(f"no source: {with_article(family)} model needs TEXT, a record, or --memory FILE")
     tokenizer = text_inputs.text_tokenizer(checkpoint, "source", options.source_language, options.tokenizer)
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
     inputs = [text_inputs.read_known_texts(checkpoint, "encoder", each) for each in sources]

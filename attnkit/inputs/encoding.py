@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.checkpoints.sentence_modules import Dense, Pooling, SentenceModules, check_widths, load_sentence_modules
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, with_article
 from attnkit.inputs import layers, padding, patches, text_inputs
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.pooling import find_marked_tokens
@@ -107,7 +107,11 @@ def prepare_encoding(
         inputs, base = read_inputs(model_, stack, first, source, tokenizer)
     else:
         if first or not has_embeddings(core.config, stack):
-            subject = "--layers from A > 0" if has_embeddings(core.config, stack) else f"a {core.config.family} model"
+            subject = (
+                "--layers from A > 0"
+                if has_embeddings(core.config, stack)
+                else f"{with_article(core.config.family)} model"
+            )
             raise UsageError(f"{subject} needs x from a record")
         read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch, audio=audio, language=source_language)
         if pool == "folder" and source is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit import callbacks, formats, model
-from attnkit.errors import AttnkitWarning, DataError, UsageError, counted, suggest
+from attnkit.errors import AttnkitWarning, DataError, UsageError, counted, suggest, with_article
 from attnkit.inputs import intermediates, padding
 from attnkit.model.kernels.products import FIXED, PLAIN, Products
 from attnkit.model.parameters import ATTENTION, FFN, is_layer_of
@@ -284,7 +284,7 @@ def check_pair(config: "Config", pair: str | None, record: Any) -> None:
     if pair is None:
         return
     if config.encoder is None:
-        raise UsageError(f"a {config.family} model takes one text, not a pair", "--pair")
+        raise UsageError(f"{with_article(config.family)} model takes one text, not a pair", "--pair")
     if not record or isinstance(record, Record):
         raise UsageError("a second text needs a first: TEXT", "--pair")
 

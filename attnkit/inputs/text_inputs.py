@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit import model, tokenizers
-from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, UsageError, counted
+from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, UsageError, counted, with_article
 from attnkit.formats.streams import decode_text
 from attnkit.inputs.padding import ONE_ROW, padded_ids
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
@@ -156,7 +156,7 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
     config = checkpoint.config
     size = config.stack(stack).vocab
     if not size:
-        raise UsageError(f"a {config.family} model takes no text", "--model")
+        raise UsageError(f"{with_article(config.family)} model takes no text", "--model")
     side = "target" if config.encoder and stack == "decoder" else "source"
     if source.ids is not None:
         ids = padded_ids(source.ids, config, side == "target")
@@ -426,21 +426,21 @@ def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tu
     cut, sound = checkpoint.config.patches, checkpoint.config.sound
     if sound and stack == "encoder":
         if source.audio is None:
-            raise UsageError(f"a {checkpoint.config.family} model takes --audio FILE")
+            raise UsageError(f"{with_article(checkpoint.config.family)} model takes --audio FILE")
         from attnkit.inputs import sound_inputs
 
         return sound_inputs.model_sound(source.audio, sound, checkpoint.place), Record({})
     if source.audio is not None:
-        part = "the decoder of a" if sound else "a"
-        raise UsageError(f"{part} {checkpoint.config.family} model takes no sound", "--audio")
+        part = "the decoder of " if sound else ""
+        raise UsageError(f"{part}{with_article(checkpoint.config.family)} model takes no sound", "--audio")
     if cut:
         if source.image is None:
-            raise UsageError(f"a {checkpoint.config.family} model takes --image FILE")
+            raise UsageError(f"{with_article(checkpoint.config.family)} model takes --image FILE")
         from attnkit.inputs import image_processor, patches
 
         image, box = image_processor.prepare_image(source.image, checkpoint.place, (cut.height, cut.width))
         return image, patches.describe_image(cut, image.shape, box)
     if source.image is not None:
-        raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
+        raise UsageError(f"{with_article(checkpoint.config.family)} model takes no image", "--image")
     inputs = read_known_texts(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])
     return inputs.ids, inputs.record()

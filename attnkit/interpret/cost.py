@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import UsageError, counted
+from attnkit.errors import UsageError, counted, with_article
 from attnkit.model.config import AttentionRules, Config, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
@@ -76,7 +76,7 @@ def count_generation(model: ModelShapes, tokens: int, generated: int, texts: int
     """
     config = model.config
     if config.decoder is None or not config.head or config.classes:
-        raise UsageError(f"a {config.family} model generates no text", "--generate")
+        raise UsageError(f"{with_article(config.family)} model generates no text", "--generate")
     prompt = 1 if config.encoder else tokens
     check_length(config, config.stacks[0], tokens)
     check_length(config, "decoder", prompt + generated - 1, "--generate")

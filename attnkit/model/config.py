@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, with_article
 from attnkit.model.convolution import Convolution, count_windows
 from attnkit.model.dense_attention import LatentConfig
 from attnkit.model.experts import ExpertConfig
@@ -457,7 +457,7 @@ class Config:
         pooled = self.encoder if self.has_probe else None
         stack = {"encoder": self.encoder, "decoder": self.decoder, "vector": pooled}.get(name)
         if stack is None:
-            raise UsageError(f"a {self.family} model has no {name}")
+            raise UsageError(f"{with_article(self.family)} model has no {name}")
         return stack
 
     @property
@@ -567,7 +567,7 @@ class Config:
         """The convolution of a layer; UsageError if it is none."""
         _, _, part = parse_layer_name(layer)
         if self.sound is None or part not in self.sound.convolutions:
-            raise UsageError(f"{layer} is no convolution of a {self.family} model", "--layer")
+            raise UsageError(f"{layer} is no convolution of {with_article(self.family)} model", "--layer")
         return self.sound.convolutions[part]
 
     def position_count(self, stack: str) -> int:

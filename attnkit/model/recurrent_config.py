@@ -15,7 +15,7 @@ head             w (R, N), b
 from dataclasses import dataclass, field
 from typing import cast
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, with_article
 from attnkit.model.config import Config, SourceStates, StackConfig, Step, parse_layer_name
 from attnkit.model.recurrent_cells import CELLS
 
@@ -256,5 +256,5 @@ class RecurrentConfig(Config):
 def as_recurrent(config: Config, flag: str = "") -> RecurrentConfig:
     """The configuration of a recurrent model; UsageError for another model."""
     if not isinstance(config, RecurrentConfig):
-        raise UsageError(f"a {config.family} model has no recurrent layers", flag)
+        raise UsageError(f"{with_article(config.family)} model has no recurrent layers", flag)
     return config

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.errors import AttnkitNote, DataError, counted, shortened
+from attnkit.errors import AttnkitNote, DataError, counted, shortened, with_article
 from attnkit.formats.memory import check_memory
 from attnkit.model import Array
 from attnkit.model.config import Config
@@ -71,7 +71,7 @@ class Corpus:
 def corpus_kind(config: Config, pairs: bool) -> str:
     """The kind of corpus of a model. DataError for a model that learns from no text."""
     if config.patches:
-        raise DataError(f"a {config.family} model learns from no text")
+        raise DataError(f"{with_article(config.family)} model learns from no text")
     if config.decoder is None:
         return "masked"
     if config.encoder is None:
@@ -223,7 +223,7 @@ def read_labels(
         return (), text
     if not learns(family, "labels"):
         others = ", ".join(one for one in FAMILIES if learns(one, "labels"))
-        raise DataError(f"a {family} model is not trained as a classifier (--classify takes {others})")
+        raise DataError(f"{with_article(family)} model is not trained as a classifier (--classify takes {others})")
     lines = parse_labelled(text, name)
     for number, label, _ in lines:
         if known and label not in known:

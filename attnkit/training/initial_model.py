@@ -14,7 +14,7 @@ from attnkit.checkpoints.checkpoint import fact_of, find_family, import_family, 
 from attnkit.checkpoints.config_reader import PREPROCESSOR, keys_of
 from attnkit.checkpoints.label_heads import label_values
 from attnkit.checkpoints.publishing import PublishedTensors, publish_parameters, published_tensors
-from attnkit.errors import AttnkitNote, DataError, FileError, UsageError, shortened
+from attnkit.errors import AttnkitNote, DataError, FileError, UsageError, shortened, with_article
 from attnkit.formats import check_memory
 from attnkit.formats.streams import Buffer
 from attnkit.inputs.image_processor import ImageProcessor, new_processor, read_processor
@@ -129,7 +129,7 @@ def prepare_model(recipe: Recipe, data: str | ImageFolder, name: str) -> Initial
     if recipe.from_ is not None:
         checkpoint = open_checkpoint(recipe.from_)
         if checkpoint.config.sound is not None:
-            raise UsageError(f"a {checkpoint.config.family} model of sounds is not trained", "--from")
+            raise UsageError(f"{with_article(checkpoint.config.family)} model of sounds is not trained", "--from")
         check_data(checkpoint.config.family, data, name)
         if isinstance(data, ImageFolder):
             return prepare_images(recipe, data, checkpoint)
@@ -148,9 +148,11 @@ def check_data(family: str, data: str | ImageFolder, name: str) -> None:
     """Raise DataError if a family does not learn from a text, or from images."""
     if isinstance(data, ImageFolder) and not learns(family, "images"):
         of_images = " or ".join(one for one in FAMILIES if learns(one, "images"))
-        raise DataError(f"a {family} model does not learn from images (expected {of_images})", name)
+        raise DataError(f"{with_article(family)} model does not learn from images (expected {of_images})", name)
     if isinstance(data, str) and learns(family, "images"):
-        raise DataError(f"a {family} model learns from a folder of images, with a folder for each label", name)
+        raise DataError(
+            f"{with_article(family)} model learns from a folder of images, with a folder for each label", name
+        )
 
 
 def prepare_new(recipe: Recipe, raw: dict[str, Any], text: str, name: str) -> InitialModel:
@@ -186,9 +188,9 @@ def check_sample(model: InitialModel, sample: str, name: str) -> None:
     """Raise UsageError or DataError if the model cannot continue a sample text."""
     config = published_tensors(model.raw).config
     if model.tokenizer is None:
-        raise UsageError(f"a {config.family} model labels images, and continues no text", name)
+        raise UsageError(f"{with_article(config.family)} model labels images, and continues no text", name)
     if config.decoder is None:
-        raise UsageError(f"a {config.family} model restores masked words, and continues no text", name)
+        raise UsageError(f"{with_article(config.family)} model restores masked words, and continues no text", name)
     check_known_tokens(model.tokenizer, sample, 1, name)
     check_positions(model.raw, config.family, len(encode_words(model.tokenizer, sample)), name)
 

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from attnkit.backends.jax.formulas import JaxArray
 from attnkit.backends.jax.inputs import BATCHED
 from attnkit.checkpoints.checkpoint import Parameters
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, with_article
 from attnkit.formats import release_pages
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.dtypes import Array
@@ -54,7 +54,7 @@ def check_mesh(config: Config, mesh: Mesh | None) -> None:
     if config.carries_states:
         for axis in ("model", "seq"):
             if mesh.shape[axis] > 1:
-                problem = f"the layers of a {config.family} model are not split: data splits its texts"
+                problem = f"the layers of {with_article(config.family)} model are not split: data splits its texts"
                 raise UsageError(problem, f"--mesh {axis}")
     for name in config.stacks:
         stack = config.stack(name)
@@ -62,7 +62,7 @@ def check_mesh(config: Config, mesh: Mesh | None) -> None:
             if count % parts:
                 raise UsageError(f"{count} {noun} are not divisible by model={parts}", "--mesh")
     if mesh.shape["seq"] > 1 and config.positions.relative == "disentangled":
-        problem = f"the scores of a {config.family} model need all keys at once; data and model split it"
+        problem = f"the scores of {with_article(config.family)} model need all keys at once; data and model split it"
         raise UsageError(problem, "--mesh seq")
     if mesh.shape["seq"] > 1 and (config.patches or config.sound):
         whole = "an image" if config.patches else "a sound"

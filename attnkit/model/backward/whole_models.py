@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, with_article
 from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.backward.recorded_steps import normalize_vjp, run_backward, run_recorded
 from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape, undo_projection
@@ -94,7 +94,9 @@ def run_model(
     memory_mask = states = None
     for stack in model.config.stacks:
         if stack not in inputs:
-            raise DataError(f"inputs of {', '.join(inputs)}: a {model.config.family} model needs those of its {stack}")
+            raise DataError(
+                f"inputs of {', '.join(inputs)}: {with_article(model.config.family)} model needs those of its {stack}"
+            )
         one = inputs[stack]
         memory_mask = memory_mask if one.memory_mask is None else one.memory_mask
         context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype)
