@@ -57,7 +57,6 @@ SHARED = {
     "softmax": "a tool, and the operator that it runs",
     "encode": "a tool, and in formats a record to bytes",
     "run": "a tool, and in model a transformer's forward pass",
-    "Slip": "a mistake: in an answer to an exercise, and in an implementation",
     "main": "the entry point of the process, and of the command line in Python",
 }
 

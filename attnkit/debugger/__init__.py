@@ -3,8 +3,8 @@
 dumps.py     what an implementation wrote, in the files of many tools; module_tree.py: those of transformers' debugger
 names.py     the site of a model that each name of a dump is; modules.py: the modules of published models
 layouts.py   an array of a dump in the layout of its site; matching.py: pairs by value where names say nothing
-stages.py    the model as a graph of stages, each computed from the sites that it reads
-slips.py     what implementations get wrong: a changed option or input of a stage, in words
+graphs.py    the model as a graph of nodes, with kinds of nodes that only slips have
+slips.py     what implementations get wrong, by kind of node: another option or input of a node, in words
 verdict.py   a row for each site: what it inherits, what it adds, and the slips that explain it
 compare.py   all of these together; report.py: the result as a record, a table and sentences
 """

@@ -14,6 +14,7 @@ from attnkit.debugger.dumps import Dump
 from attnkit.debugger.graphs import debugged_graph
 from attnkit.debugger.model_inputs import (
     LAST_PARTS,
+    SoundInput,
     channels_first,
     find_features,
     find_image,
@@ -21,14 +22,13 @@ from attnkit.debugger.model_inputs import (
     is_model_input,
     read_model_inputs,
 )
-from attnkit.debugger.modules import build_stages
+from attnkit.debugger.modules import build_nodes
 from attnkit.debugger.names import Located, TensorSource, locate_sites, read_map
 from attnkit.debugger.pictures import PictureInput
 from attnkit.debugger.processed_weights import NOTE, is_processed, keep_unchanged
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
-from attnkit.debugger.sounds import SoundInput
 from attnkit.debugger.token_calls import gather_tokens
-from attnkit.debugger.verdict import EPSILON, Judge, StageRow, compare_arrays, order_problems
+from attnkit.debugger.verdict import EPSILON, Judge, SiteRow, compare_arrays, order_problems
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs import layers
 from attnkit.inputs.image_processor import read_processor
@@ -52,7 +52,7 @@ class Request:
     map_file  a file of names and sites
     match     whether names of no site are paired by shape and value
     why       whether causes are looked for
-    all_rows  whether stages behind the first that differs are compared, and those that are the same listed
+    all_rows  whether sites behind the first that differs are compared, and those that are the same listed
     """
 
     map_file: str | None = None
@@ -149,7 +149,7 @@ class Implementation(Mapping[str, Array]):
     def usual_dtype(self) -> str:
         """The dtype of most sites.
 
-        The parameters have it too that a stage of a wider dtype reads.
+        The parameters have it too that a node of a wider dtype reads.
         """
         dtypes = Counter(self.dump.dtype(source.name) for source in self.sources.values())
         floats = [dtype for dtype, _ in dtypes.most_common() if dtype in FLOATS]
@@ -160,12 +160,12 @@ class Implementation(Mapping[str, Array]):
         return self.dump.digits(self.sources[site].name)
 
     def _fit(self, site: str, expected: Array | None) -> layouts.Fitted:
-        source, stage = self.sources[site], self.graph.nodes[site]
-        shape = stage.shape if expected is None else expected.shape
+        source, node = self.sources[site], self.graph.nodes[site]
+        shape = node.shape if expected is None else expected.shape
         array = as_floats(self.dump[source.name])
-        if stage.kind == "choose":  # the numbers of experts, by which parameters are read
+        if node.kind == "choose":  # the numbers of experts, by which parameters are read
             try:
-                array = check_ids(array, stage.options["mixture"].count, "expert")
+                array = check_ids(array, node.options["mixture"].count, "expert")
             except DataError as error:
                 return layouts.Fitted(None, problem=error.problem)
         if site == "pixels":  # whose rows and columns no program exchanges freely
@@ -175,7 +175,7 @@ class Implementation(Mapping[str, Array]):
                 array if same else None, problem="" if same else f"shape {array.shape}, expected {shape}"
             )
         columns = source.columns
-        if columns and stage.kind in ("loop", "previous state", "last state", "activate"):  # of layers, not of numbers
+        if columns and node.kind in ("loop", "previous state", "last state", "activate"):  # of layers, not of numbers
             array, columns = layouts.cut_layers(array, columns), None
             if array.ndim > len(shape) and len(array):  # of each token: before the first, or after the last
                 array = array[0 if ".input" in source.name else -1]
@@ -220,13 +220,13 @@ def compare_with_model(
     image      the picture of the pixels of the dump, (height, width, 3) uint8, or these pixels, (C, height, width)
     audio      the sound that the model hears, a record with x (T,)
 
-    DataError if the dump has no token ids and none are given, or no name of a stage.
+    DataError if the dump has no token ids and none are given, or no name of a site.
     """
     core, chosen = layers.complete_model(checkpoint), None
     if layers.recurrent_layers(checkpoint):
         mine = gather_tokens(mine)
     if request.map_file is not None:
-        sites = [*build_stages(checkpoint.config, checkpoint.params.specs), *LAST_PARTS]
+        sites = [*build_nodes(checkpoint.config, checkpoint.params.specs), *LAST_PARTS]
         chosen = read_map(request.map_file, [*mine], sites)
     located = locate_sites([*mine], checkpoint, chosen)
     picture = None
@@ -257,7 +257,7 @@ def compare_with_model(
     early = {site for site, _ in find_reordered(mine, located, own)}
     rows = [mark_kind(row, own, dtypes, early) for row in judged]
     if request.all_rows:
-        missing = [StageRow(site, "missing", note="not in the dump") for site in graph.nodes if site not in own.sources]
+        missing = [SiteRow(site, "missing", note="not in the dump") for site in graph.nodes if site not in own.sources]
         rows = sorted([*rows, *missing], key=lambda row: [*graph.nodes].index(row.site))
     facts = Facts(
         mine.name,
@@ -306,7 +306,7 @@ def locate_pixels(mine: Dump, located: Located) -> Located:
 
 
 def compare_dumps(reference: Dump, mine: Dump, request: Request) -> VerdictReport:
-    """Compare two dumps by their names, or by the stages that these stand for.
+    """Compare two dumps by their names, or by the sites that these stand for.
 
     DataError if they have no name and no site in common.
     """
@@ -325,7 +325,7 @@ def compare_dumps(reference: Dump, mine: Dump, request: Request) -> VerdictRepor
     compared = (compare_pair(name, reference, mine, *pair) for name, pair in pairs.items())
     rows = [*until_first(compared, request)]
     if request.all_rows:
-        rows += [StageRow(site, "missing", note="not in the dump") for site in left.sources if site not in pairs]
+        rows += [SiteRow(site, "missing", note="not in the dump") for site in left.sources if site not in pairs]
     known = {source.name for _, source in pairs.values()}
     dtypes = Counter(mine.dtype(source.name) for _, source in pairs.values())
     scheme = (
@@ -342,7 +342,7 @@ def compare_dumps(reference: Dump, mine: Dump, request: Request) -> VerdictRepor
     return make_verdict(rows, facts)
 
 
-def compare_pair(name: str, reference: Dump, mine: Dump, left: TensorSource, right: TensorSource) -> StageRow:
+def compare_pair(name: str, reference: Dump, mine: Dump, left: TensorSource, right: TensorSource) -> SiteRow:
     """The row of one tensor of two dumps, against the noise of its dtype."""
     wanted = reference[left.name]
     if left.columns is not None:
@@ -353,20 +353,20 @@ def compare_pair(name: str, reference: Dump, mine: Dump, left: TensorSource, rig
         axes = layouts.site_axes(name, wanted.ndim) if wanted.ndim else ()
         fitted = layouts.to_layout(mine[right.name], wanted.shape, axes, right.columns, wanted)
     if fitted.array is None:
-        return StageRow(name, "shape", note=f"shape {mine.shape(right.name)}, expected {wanted.shape}")
+        return SiteRow(name, "shape", note=f"shape {mine.shape(right.name)}, expected {wanted.shape}")
     return compare_arrays(name, fitted.array, wanted, mine.dtype(right.name), fitted.finding)
 
 
 def as_floats(array: Array) -> Array:
-    """An array of a stage as floats.
+    """An array of a site as floats.
 
     JSON, for one, writes floats that are whole as integers.
     """
     return array.astype(np.float64) if array.dtype.kind in "iub" else array
 
 
-def mark_kind(row: StageRow, own: Implementation, dtypes: Counter[str], early: Collection[str]) -> StageRow:
-    """The row of a stage whose numbers agree, if its dtype is narrower or it is early."""
+def mark_kind(row: SiteRow, own: Implementation, dtypes: Counter[str], early: Collection[str]) -> SiteRow:
+    """The row of a site whose numbers agree, if its dtype is narrower or it is early."""
     usual, dtype = dtypes.most_common(1)[0][0], own.dump.dtype(own.sources[row.site].name)
     if not row.kind and EPSILON.get(dtype, 0.0) > EPSILON.get(usual, 0.0):
         return replace(row, kind="dtype", note=f"{dtype}, most stages are {usual}")
@@ -413,7 +413,7 @@ class Computed(Mapping[str, Array]):
         return len(self.sites)
 
 
-def until_first(rows: Iterator[StageRow], request: Request) -> Iterator[StageRow]:
+def until_first(rows: Iterator[SiteRow], request: Request) -> Iterator[SiteRow]:
     """The rows up to the first that differs, or all."""
     for row in rows:
         yield row
@@ -422,7 +422,7 @@ def until_first(rows: Iterator[StageRow], request: Request) -> Iterator[StageRow
 
 
 def list_notes(mine: Dump, located: Located, own: Implementation, request: Request) -> Iterator[str]:
-    """Layouts found by value, guessed pairs, and stages in another order."""
+    """Layouts found by value, guessed pairs, and sites in another order."""
     yield from (f"{site}: {finding}" for site, finding in own.findings.items())
     if request.match:
         yield from (source.note for source in located.sources.values() if source.note)
@@ -448,7 +448,7 @@ def rotates_by_length(graph: Graph) -> bool:
 
 
 def find_reordered(mine: Dump, located: Located, own: Implementation) -> list[tuple[str, str]]:
-    """Pairs of stages of an ordered dump: one, and a later one that it reads."""
+    """Pairs of sites of an ordered dump: one, and a later one that it reads."""
     if not mine.is_ordered:
         return []
     place = {name: at for at, name in enumerate(mine)}

@@ -19,7 +19,7 @@ Print = tuple[int, Array]  # the size of a tensor, and numbers that no order of 
 NEAREST = 4  # tensors of a size that are compared number by number with a site
 QUANTILES = 65  # numbers of a fingerprint
 FARTHEST = 0.9  # distance of the farthest pair, relative to the norm; a tensor of zeros has 1
-# dtype -> the distance that rounding alone explains; a stage that accumulates errors is farther
+# dtype -> the distance that rounding alone explains; a node that accumulates errors is farther
 NOISE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 

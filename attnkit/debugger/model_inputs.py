@@ -1,12 +1,13 @@
 """The inputs of a model in a dump: ids, padding masks, segments, images, sounds.
 
-All of it is checked here: a stage computes with these as they are.
+All of it is checked here: a node computes with these as they are.
 """
 
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from attnkit import model
 from attnkit.debugger.dumps import Dump
 from attnkit.debugger.names import Located
 from attnkit.debugger.pictures import PictureInput, prepare_pixels
-from attnkit.debugger.sounds import SoundInput
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.model import transformer
@@ -32,6 +32,16 @@ POSITIONS = ("position_ids", "decoder_position_ids", "cache_position")
 IMAGE = ("pixel_values", "pixels", "input")
 FEATURES = ("input_features", "input_values", "spectrogram", "samples")
 OTHERS = (MASK, TARGET_MASK, LENGTHS, TARGET_LENGTHS, TYPES, POSITIONS, IMAGE, FEATURES)
+
+
+class SoundInput(NamedTuple):
+    """The samples (T,) of a sound, and whether a model reads them normalized.
+
+    Normalized samples have mean 0 and variance 1.
+    """
+
+    samples: Array
+    standardizes: bool = True
 
 
 def read_model_inputs(

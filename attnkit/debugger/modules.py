@@ -2,7 +2,7 @@
 
 The paths follow from the names of the parameters: `layers.0.self_attn.q_proj.weight` belongs to the module
 `layers.0.self_attn.q_proj`, whose output is the site that this weight computes, and whose input is the site that it
-reads. What a module of modules returns follows from the order of the stages: the last stage inside it, and the stages
+reads. What a module of modules returns follows from the order of the nodes: the last node inside it, and the nodes
 after that one which need no parameters and nothing from outside.
 """
 
@@ -72,8 +72,8 @@ class Module:
 Modules = dict[str, list[Module]]  # path -> its calls in one pass
 
 
-def build_stages(config: model.Config, specs: Specs) -> Mapping[str, Node]:
-    """The stages of a configuration by site, in the order of computation."""
+def build_nodes(config: model.Config, specs: Specs) -> Mapping[str, Node]:
+    """The nodes of a configuration by site, in the order of computation."""
     cut, ids = config.patches, np.zeros((1, 1), np.int64)
     image = np.zeros((1, cut.channels, cut.height, cut.width), np.float32) if cut else None
     core = model.Model(config, {layer: dict.fromkeys(params, ids) for layer, params in specs.items()})
@@ -126,8 +126,8 @@ class _Finder:
         self.config = config
         self.family = find_family(config.family)
         self.specs = specs
-        self.stages = build_stages(config, specs)
-        self.names = list(self.stages)
+        self.nodes = build_nodes(config, specs)
+        self.names = list(self.nodes)
         self.order = {site: at for at, site in enumerate(self.names)}
         self.entries = list(dict.fromkeys(self._read_entries()))
         self.computed = {entry.held.site for entry in self.entries}
@@ -143,13 +143,13 @@ class _Finder:
         for entry in self.entries:
             if entry.is_weight:
                 self._add_leaf(modules, entry)
-        for path in {entry.path: None for entry in self.entries if self.stages[entry.held.site].kind == "loop"}:
+        for path in {entry.path: None for entry in self.entries if self.nodes[entry.held.site].kind == "loop"}:
             modules[path] = [self._describe_recurrent([*self.calls[path]])]
         for path, calls in self._group_by_container().items():
             if path not in modules:
                 modules[path] = [self._describe_container(sites) for sites in calls]
         inner, whole = (self._describe_container(self.names) for _ in range(2))
-        if "logits" in self.stages:
+        if "logits" in self.nodes:
             whole.outputs |= {key: self._hold("logits") for key in MAIN}
         return {**{path: [inner] for path in prefixes}, **modules, "": [whole]}
 
@@ -161,12 +161,12 @@ class _Finder:
         The layers and directions of states (L, B, H) are one axis. Of a module that is called for each token, the last
         states are those of the token.
         """
-        first, last = (self.stages[f"{layer}.state"] for layer in (layers[0], layers[-1]))
-        each, of_token = len(last.options["directions"]), f"{last.layer}.last_state" not in self.stages
+        first, last = (self.nodes[f"{layer}.state"] for layer in (layers[0], layers[-1]))
+        each, of_token = len(last.options["directions"]), f"{last.layer}.last_state" not in self.nodes
         module = Module({key: [Held(last.site)] for key in MAIN}, dict.fromkeys(READ, first.inputs[0]))
         if of_token:
             module.inputs = dict.fromkeys(READ, f"{first.layer}.input")
-        names = [name for name in ("state", "cell") if f"{last.layer}.{name}" in self.stages]
+        names = [name for name in ("state", "cell") if f"{last.layer}.{name}" in self.nodes]
         for at, name in enumerate(names):
             key = f"1.{at}" if len(names) > 1 else "1"
             before = "previous" if name == "state" else f"previous_{name}"
@@ -174,7 +174,7 @@ class _Finder:
                 columns = (number * each, (number + 1) * each, len(layers) * each)
                 site = f"{layer}.{name}" if of_token else f"{layer}.last_{name}"
                 module.outputs.setdefault(key, []).append(Held(site, columns))
-                begins = [f"{layer}.{before}"] if of_token else self.stages[f"{layer}.{before}"].inputs[1:]
+                begins = [f"{layer}.{before}"] if of_token else self.nodes[f"{layer}.{before}"].inputs[1:]
                 module.states.setdefault(key, []).extend(Held(one, columns) for one in begins)
         return module
 
@@ -183,17 +183,17 @@ class _Finder:
 
         A new one, or that of another norm of the same input.
         """
-        reads = self.stages[entry.held.site].inputs
-        alike = [one for one in calls if one in self.stages and self.stages[one].inputs == reads]
+        reads = self.nodes[entry.held.site].inputs
+        alike = [one for one in calls if one in self.nodes and self.nodes[one].inputs == reads]
         return calls[alike[0]] if alike and entry.held.site == entry.layer else len({*calls.values()})
 
     def _hold(self, site: str) -> list[Held]:
         """What the output of a module holds; nothing if a row is added to it elsewhere."""
-        specs = self.specs.get(self.stages[site].layer, {}).values()
+        specs = self.specs.get(self.nodes[site].layer, {}).values()
         return [] if any(spec.padding_row is not None for spec in specs) else [Held(site)]
 
     def _read_entries(self) -> Iterator[ModuleParameter]:
-        computed_by = {(stage.layer, name): stage.site for stage in self.stages.values() for name in _names_of(stage)}
+        computed_by = {(node.layer, name): node.site for node in self.nodes.values() for name in _names_of(node)}
         tables: set[str] = set()  # modules of embeddings, which a tied head shares
         for layer, params in self.specs.items():
             for name, spec in params.items():
@@ -218,23 +218,23 @@ class _Finder:
 
     def _add_leaf(self, modules: Modules, entry: ModuleParameter) -> None:
         path, call = entry.path, self.calls[entry.path][entry.layer]
-        stage = self.stages[entry.held.site]
-        if stage.kind != "pooler":
+        node = self.nodes[entry.held.site]
+        if node.kind != "pooler":
             leaf = call_of(modules, path, call)
             for key in () if self._is_unfinished(entry) else MAIN:
-                is_scaled = stage.kind == "words" and fact_of(self.family, "SCALES_EMBEDDINGS", False)
+                is_scaled = node.kind == "words" and fact_of(self.family, "SCALES_EMBEDDINGS", False)
                 leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
-            if stage.kind not in ("rows", "types", "patches", "alignment") and stage.options.get("factor", 1.0) == 1:
-                leaf.inputs = dict.fromkeys(READ, stage.inputs[0])
+            if node.kind not in ("rows", "types", "patches", "alignment") and node.options.get("factor", 1.0) == 1:
+                leaf.inputs = dict.fromkeys(READ, node.inputs[0])
         if entry.held.site.endswith(".router"):  # whose module returns the choice too
-            choice = [f"{stage.layer}.{name}" for name in ("gates", "chosen")]
+            choice = [f"{node.layer}.{name}" for name in ("gates", "chosen")]
             leaf.outputs |= {str(at): [Held(site)] for at, site in enumerate(choice, start=1)}
-            mixed = next(site for site, one in self.stages.items() if one.kind == "experts" and choice[0] in one.inputs)
+            mixed = next(site for site, one in self.nodes.items() if one.kind == "experts" and choice[0] in one.inputs)
             call_of(modules, sibling(path, "experts"), call).outputs = {key: [Held(mixed)] for key in MAIN}
-        if trims_windows(stage):
+        if trims_windows(node):
             call_of(modules, sibling(path, "padding"), call).outputs = {key: [entry.held] for key in MAIN}
         self._add_activations(modules, entry, call)
-        if stage.kind == "words" and self.config.positions.kind == "sinusoidal":
+        if node.kind == "words" and self.config.positions.kind == "sinusoidal":
             rows = [Held(f"{entry.held.site.partition('.')[0]}.positions.rows")]
             call_of(modules, sibling(path, "embed_positions"), 0).outputs = dict.fromkeys(MAIN, rows)
         if entry.held.site.endswith(".q_projected"):
@@ -252,31 +252,31 @@ class _Finder:
 
         Each convolution beside an activation is a further call of that module.
         """
-        stage = self.stages[entry.held.site]
-        activation = stage if stage.kind == "pooler" else self._next_stage(stage)
-        if not (activation is stage or (activation and activation.kind == "activate")):
+        node = self.nodes[entry.held.site]
+        activation = node if node.kind == "pooler" else self._next_node(node)
+        if not (activation is node or (activation and activation.kind == "activate")):
             return
         for name in ACTIVATIONS:
             path = sibling(entry.path, name)
-            module = call_of(modules, path, len(modules.get(path, ())) if stage.kind == "convolve" else call)
+            module = call_of(modules, path, len(modules.get(path, ())) if node.kind == "convolve" else call)
             module.outputs = {key: [Held(activation.site)] for key in MAIN}
-            module.inputs = dict.fromkeys(READ, stage.site) if activation is not stage else {}
+            module.inputs = dict.fromkeys(READ, node.site) if activation is not node else {}
 
-    def _next_stage(self, stage: Node) -> Node | None:
-        """The stage after another, if that one is all it reads."""
-        following = next(iter(self.names[self.order[stage.site] + 1 :]), "")
-        return self.stages[following] if following and self.stages[following].inputs == (stage.site,) else None
+    def _next_node(self, node: Node) -> Node | None:
+        """The node after another, if that one is all it reads."""
+        following = next(iter(self.names[self.order[node.site] + 1 :]), "")
+        return self.nodes[following] if following and self.nodes[following].inputs == (node.site,) else None
 
     def _is_unfinished(self, entry: ModuleParameter) -> bool:
         """Whether another module ends what a module begins: bias, row, factor, cap.
 
         The other may be none.
         """
-        options = self.stages[entry.held.site].options
+        options = self.nodes[entry.held.site].options
         is_scaled = options.get("factor", 1) != 1 and not fact_of(self.family, "SCALES_STATES", False)
         if entry.held.site == "logits" and (is_scaled or options["softcap"]):
             return True
-        if trims_windows(self.stages[entry.held.site]) and options["cut"].size % 2 == 0:
+        if trims_windows(self.nodes[entry.held.site]) and options["cut"].size % 2 == 0:
             return True  # a module beside it cuts off the last window
         if entry.layer != "head" or "b" not in self.specs["head"]:
             return not self._hold(entry.held.site)
@@ -295,7 +295,7 @@ class _Finder:
         groups = {}
         for path, by_call in calls.items():
             sites = [site for some in by_call.values() for site in some]
-            is_whole = any(model.parse_layer_name(self.stages[site].layer)[1] is None for site in sites)
+            is_whole = any(model.parse_layer_name(self.nodes[site].layer)[1] is None for site in sites)
             groups[path] = [sites] if is_whole else list(by_call.values())
         return groups
 
@@ -303,11 +303,11 @@ class _Finder:
         found = sorted(set(sites), key=self.order.__getitem__)
         of_stacks = [site for site in found if site.partition(".")[0] in self.config.stacks]
         inside = of_stacks or found
-        first, last = self.stages[inside[0]], self._last_inside(inside)
+        first, last = self.nodes[inside[0]], self._last_inside(inside)
         within = self.names[self.order[inside[0]] : self.order[last] + 1]
         module = Module(is_leaf=False, inside=tuple(within))
-        embeds = [self.stages[site] for site in inside if site.partition(".")[2] == "embed.words"]
-        numbers = {model.parse_layer_name(self.stages[site].layer)[1] for site in inside}
+        embeds = [self.nodes[site] for site in inside if site.partition(".")[2] == "embed.words"]
+        numbers = {model.parse_layer_name(self.nodes[site].layer)[1] for site in inside}
         if of_stacks and (embeds or len(numbers - {None}) > 1):
             module.stacks = tuple(dict.fromkeys(site.partition(".")[0] for site in inside))
         module.outputs = {key: self._hold(last) for key in MAIN}
@@ -324,28 +324,28 @@ class _Finder:
         """The last site that a module of modules computes."""
         first, last = self.order[inside[0]], self.order[inside[-1]]
         known = {*self.names[first : last + 1]}
-        operation = self.stages[inside[0]].kind
+        operation = self.nodes[inside[0]].kind
         if operation == "norm of heads":
             return inside[-1]
-        known |= {*self.stages[inside[0]].inputs} if operation == "norm" or inside[0].endswith(".router") else set()
+        known |= {*self.nodes[inside[0]].inputs} if operation == "norm" or inside[0].endswith(".router") else set()
         for name in self.names[last + 1 :]:
             is_other = name.partition(".")[0] != inside[-1].partition(".")[0]
-            is_other |= self.stages[name].kind in ("norm", "previous state")  # a norm without parameters
-            if is_other or name in self.computed or not {*self.stages[name].inputs} <= known:
+            is_other |= self.nodes[name].kind in ("norm", "previous state")  # a norm without parameters
+            if is_other or name in self.computed or not {*self.nodes[name].inputs} <= known:
                 break
             known.add(name)
             last += 1
         return self.names[last]
 
 
-def trims_windows(stage: Node) -> bool:
-    """Whether a stage is a convolution that makes as many windows as it reads frames."""
-    return "cut" in stage.options and isinstance(stage.options["cut"].options.padding, str)
+def trims_windows(node: Node) -> bool:
+    """Whether a node is a convolution that makes as many windows as it reads frames."""
+    return "cut" in node.options and isinstance(node.options["cut"].options.padding, str)
 
 
-def _names_of(stage: Node) -> tuple[str, ...]:
+def _names_of(node: Node) -> tuple[str, ...]:
     """The parameters by whose names the module is found that returns a site."""
-    names: tuple[str, ...] = stage.options.get("names", PARAMETERS.get(stage.kind, ()))
+    names: tuple[str, ...] = node.options.get("names", PARAMETERS.get(node.kind, ()))
     return names
 
 

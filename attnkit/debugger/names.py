@@ -19,7 +19,7 @@ from attnkit.checkpoints.checkpoint import FAMILIES, SAME_AS, fact_of, find_fami
 from attnkit.checkpoints.config_reader import first_keys, keys_of
 from attnkit.checkpoints.label_heads import SUFFIXES
 from attnkit.checkpoints.publishing import published_tensors
-from attnkit.debugger.modules import Columns, Held, Module, Modules, Specs, build_stages, find_modules
+from attnkit.debugger.modules import Columns, Held, Module, Modules, Specs, build_nodes, find_modules
 from attnkit.errors import DataError, counted, suggest
 from attnkit.formats.streams import open_source
 from attnkit.model.graph.nodes import Node
@@ -77,7 +77,7 @@ class KnownModel:
     config: model.Config
     specs: Specs
     raw: Mapping[str, Any]
-    stages: Mapping[str, Node]
+    nodes: Mapping[str, Node]
     has_sizes: bool = False
     form: Mapping[str, Any] = field(default_factory=dict)
 
@@ -149,7 +149,7 @@ def locate_sites(
             best[one.site] = one
     unknown = {name: str(claims.get(name) or "no site by this name") for name in names if name not in found}
     is_any = len(unknown) < len(names)
-    order = {site: at for at, site in enumerate(known.stages)}
+    order = {site: at for at, site in enumerate(known.nodes)}
     located = sorted(best.values(), key=lambda one: order.get(one.site, -1))
     sources = {one.site: one.source for one in located}
     return Located(scheme if is_any else "", known.config.family if is_any else "", sources, unknown)
@@ -221,7 +221,7 @@ def _claimed(claims: Mapping[str, list[Claim] | str]) -> dict[str, list[Claim]]:
 
 def _know(checkpoint: Checkpoint) -> KnownModel:
     specs = checkpoint.params.specs
-    return KnownModel(checkpoint.config, specs, checkpoint.raw, build_stages(checkpoint.config, specs), True)
+    return KnownModel(checkpoint.config, specs, checkpoint.raw, build_nodes(checkpoint.config, specs), True)
 
 
 # the facts that any family needs, for the smallest model of each
@@ -297,14 +297,14 @@ def _sketch(name: str, form: Mapping[str, Any], depths: Mapping[str, int]) -> Kn
         layers = dict.fromkeys(counts, depths.get("decoder", 1))
     raw = {**sizes, "num_labels": 2, **fact_of(family, "SMALLEST", {}), **form, "model_type": name, **layers}
     table = published_tensors(raw, strict=False)
-    return KnownModel(table.config, table.specs, raw, build_stages(table.config, table.specs), form=form)
+    return KnownModel(table.config, table.specs, raw, build_nodes(table.config, table.specs), form=form)
 
 
 # attnkit
 
 
 def _claim_sites(names: Sequence[str], known: KnownModel) -> dict[str, list[Claim]]:
-    return {name: [Claim(name, TensorSource(name))] for name in names if name in known.stages or name in IDS}
+    return {name: [Claim(name, TensorSource(name))] for name in names if name in known.nodes or name in IDS}
 
 
 IDS = ("ids", "decoder.ids")
@@ -458,7 +458,7 @@ def _claim_whole(name: str, part: NamePart, stacks: Sequence[str], known: KnownM
         state = states[number] if number < len(states) else ""
         last = f"{stack}.norm" if known.config.stack(stack).final_norm else states[-1]
         found = site.format(ids=ids, last=last, state=state, stack=stack, number=number)
-        return [Claim(found, TensorSource(name), WHOLE)] if found in known.stages or found in IDS else []
+        return [Claim(found, TensorSource(name), WHOLE)] if found in known.nodes or found in IDS else []
     return []
 
 
@@ -555,25 +555,25 @@ def _fuse_projections(modules: Modules, known: KnownModel) -> None:
         if not module.is_leaf:
             module.inputs = {}
         site = module.outputs[""][0].site if module.outputs.get("") else ""
-        stage, parent = known.stages.get(site), path.rpartition(".")[0]
-        if stage is None:
+        node, parent = known.nodes.get(site), path.rpartition(".")[0]
+        if node is None:
             continue
-        if stage.kind == "norm":
-            module.outputs["1"], module.inputs = [Held(stage.inputs[0])], {}
-        elif site.endswith(".q_projected") and not known.cuts_latents(stage.layer):
-            layer, parts = stage.layer, known.cut_heads(stage.layer)
+        if node.kind == "norm":
+            module.outputs["1"], module.inputs = [Held(node.inputs[0])], {}
+        elif site.endswith(".q_projected") and not known.cuts_latents(node.layer):
+            layer, parts = node.layer, known.cut_heads(node.layer)
             modules[f"{parent}.qkv_proj"] = [Module({"": parts, "0": parts}, module.inputs)]
             joined, rotated = [Held(f"{layer}.joined")], {"0": [Held(f"{layer}.q")], "1": [Held(f"{layer}.k")]}
             modules[f"{parent}.attn"] = [Module({"": joined, "0": joined})]
             modules[f"{parent}.rotary_emb"] = [Module(rotated)]
         elif site.endswith(".ffn.linear") and path.endswith("up_proj"):
-            halves = [Held(f"{stage.layer}.hidden", (0, 1, 2)), Held(site, (1, 2, 2))]
-            gated = [Held(f"{stage.layer}.gated")]
+            halves = [Held(f"{node.layer}.hidden", (0, 1, 2)), Held(site, (1, 2, 2))]
+            gated = [Held(f"{node.layer}.gated")]
             modules[f"{parent}.gate_up_proj"] = [Module({"": halves, "0": halves}, module.inputs)]
             modules[f"{parent}.act_fn"] = [Module({"": gated, "0": gated})]
         elif site.endswith(".ffn.residual") and not module.stacks:
-            output = [Held(f"{stage.site.removesuffix('residual')}output")]
-            module.outputs = {"": output, "0": output, "1": [Held(stage.inputs[1])]}
+            output = [Held(f"{node.site.removesuffix('residual')}output")]
+            module.outputs = {"": output, "0": output, "1": [Held(node.inputs[1])]}
     logits = [Held("logits")]
     modules["logits_processor"] = [Module({"": logits, "0": logits})]
     modules["forward_batch_info.input_ids"] = [Module({"": [Held("ids")]})]
@@ -667,8 +667,8 @@ def _fill(table: Mapping[str, str], text: str, known: KnownModel, stack: str, nu
         ):
             continue
         layer = f"{stack}.{number}"
-        is_gated = f"{layer}.ffn.gated" in known.stages
-        inside = [stage for site, stage in known.stages.items() if site.startswith(f"{layer}.")]
+        is_gated = f"{layer}.ffn.gated" in known.nodes
+        inside = [node for site, node in known.nodes.items() if site.startswith(f"{layer}.")]
         found = site.format(
             stack=stack,
             layer=layer,
@@ -681,7 +681,7 @@ def _fill(table: Mapping[str, str], text: str, known: KnownModel, stack: str, nu
             embedded=f"{stack}.{'positions' if known.config.embed_norm else 'embed.words'}",
             last=inside[-1].site if inside else "",
         )
-        return found if found in known.stages else ""
+        return found if found in known.nodes else ""
     return ""
 
 

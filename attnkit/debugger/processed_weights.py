@@ -22,12 +22,12 @@ CENTERED = 1e-3  # the mean of a centered row, relative to its largest number
 def is_processed(mine: Dump, sources: Mapping[str, TensorSource], graph: Graph) -> bool:
     """Whether norms lack the model's weight, or embeddings or logits the mean."""
     for site, source in sources.items():
-        stage = graph.nodes.get(site)
-        params = graph.core.params.get(stage.layer, {}) if stage else {}
+        node = graph.nodes.get(site)
+        params = graph.core.params.get(node.layer, {}) if node else {}
         before = source.name.removesuffix("hook_out") + "hook_normalized"
-        if stage and stage.kind == "norm" and before in mine and np.array_equal(mine[before], mine[source.name]):
+        if node and node.kind == "norm" and before in mine and np.array_equal(mine[before], mine[source.name]):
             return not np.all(params.get("gamma", 1.0) == 1)
-        table = TABLES.get(stage.kind, "") if stage else ""
+        table = TABLES.get(node.kind, "") if node else ""
         if table in params and _is_centered(mine[source.name]) and not _is_centered(params[table]):
             return True
     return False

@@ -1,4 +1,4 @@
-"""The report of a comparison with a model: figures of stages, and sentences."""
+"""The report of a comparison with a model: figures of sites, and sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attnkit import display
-from attnkit.debugger.verdict import StageRow
+from attnkit.debugger.verdict import SiteRow
 from attnkit.display.cells import Cells
 from attnkit.display.report import ReportRecord
 from attnkit.errors import counted, escaped
@@ -15,7 +15,7 @@ from attnkit.records import Tensor, join_names
 FIGURES = ("largest", "cosine", "inherited", "added", "noise")
 WORDS = ("kind", "verdict", "cause")
 HEADINGS = ("stage", "max |a−b|", "cosine", "inherited", "added", "noise", "")
-MOST = 4  # stages without a named cause that have a sentence
+MOST = 4  # sites without a named cause that have a sentence
 EQUAL = "becomes equal (difference {:.1g} instead of {:.2g})"
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 
@@ -27,11 +27,11 @@ class Facts:
     ids        where the token ids first differ, "" if they are the same
     file       the file of the implementation
     names      the scheme of its names
-    found      how many of how many stages it has; unknown: its names that fit no stage
-    dtype      the dtype that most of its stages have
+    found      how many of how many sites it has; unknown: its names that fit no site
+    dtype      the dtype that most of its sites have
     notes      layouts and orders that had to be found
     why        whether causes were looked for
-    shows_all  whether the table lists the stages that are the same too
+    shows_all  whether the table lists the sites that are the same too
     """
 
     file: str
@@ -48,13 +48,13 @@ class Facts:
 
 @dataclass(frozen=True, repr=False)
 class VerdictReport(ReportRecord):
-    """The figures of the stages of an implementation, with their rows.
+    """The figures of the sites of an implementation, with their rows.
 
-    The tensor `same` is one boolean. The labels of `kind`, `verdict` and `cause` say of each stage what is wrong, how
+    The tensor `same` is one boolean. The labels of `kind`, `verdict` and `cause` say of each site what is wrong, how
     sure its cause is, and the cause.
     """
 
-    rows: tuple[StageRow, ...] = field(kw_only=True, compare=False)
+    rows: tuple[SiteRow, ...] = field(kw_only=True, compare=False)
     facts: Facts = field(kw_only=True, compare=False)
 
     @property
@@ -80,10 +80,10 @@ class VerdictReport(ReportRecord):
         return Cells(["stage", *FIGURES, *WORDS], [list(row) for row in rows])
 
 
-def make_verdict(rows: Sequence[StageRow], facts: Facts) -> VerdictReport:
-    """Collect the rows of all stages as a record of figures.
+def make_verdict(rows: Sequence[SiteRow], facts: Facts) -> VerdictReport:
+    """Collect the rows of all sites as a record of figures.
 
-    >>> report = make_verdict([StageRow("decoder.norm", "numeric", 2.0, 0.5, 0.0, 2.0, 1e-6, 9.0)], Facts("mine.npz"))
+    >>> report = make_verdict([SiteRow("decoder.norm", "numeric", 2.0, 0.5, 0.0, 2.0, 1e-6, 9.0)], Facts("mine.npz"))
     >>> report.same, report["added"].tolist(), report.labels["kind"]
     (False, [2.0], ['numeric'])
     """
@@ -100,13 +100,13 @@ def make_verdict(rows: Sequence[StageRow], facts: Facts) -> VerdictReport:
     return VerdictReport(tensors, {"stage": [row.site for row in rows], **words}, rows=tuple(rows), facts=facts)
 
 
-def listed_rows(report: VerdictReport) -> list[StageRow]:
+def listed_rows(report: VerdictReport) -> list[SiteRow]:
     """The rows of the table: those that differ, or all."""
     return [row for row in report.rows if row.differs or report.facts.shows_all]
 
 
 def verdict_cells(report: VerdictReport, precision: int = 4) -> list[list[str]]:
-    """The table of the stages, its headings first."""
+    """The table of the sites, its headings first."""
     digits = max(precision, 1)
     rows = [[*HEADINGS[:5], *HEADINGS[5:6] * report.facts.shows_all, *HEADINGS[6:]]]
     for row in listed_rows(report):
@@ -128,12 +128,12 @@ def brief(number: float, noise: float, digits: int) -> str:
 
 
 def opening_lines(report: VerdictReport) -> list[str]:
-    """The lines on token ids, stages by name, and tensors without a stage."""
+    """The lines on token ids, sites by name, and tensors without a site."""
     facts = report.facts
     read = f"{facts.ids}; the stages are judged with those of {facts.file}" if facts.ids else "the same"
     lines = [f"token ids: {read} ({counted(facts.tokens, 'token')})"] if facts.tokens else []
-    here, all_stages = facts.found
-    lines.append(f"stages: {here} of {all_stages} are in {facts.file}, by {facts.names}; {facts.dtype}")
+    here, all_sites = facts.found
+    lines.append(f"stages: {here} of {all_sites} are in {facts.file}, by {facts.names}; {facts.dtype}")
     if facts.unknown:
         others = counted(len(facts.unknown), "other name")
         lines.append(f"not compared: {others} of no stage, as {join_names(facts.unknown, 2)}")
@@ -141,7 +141,7 @@ def opening_lines(report: VerdictReport) -> list[str]:
 
 
 def verdict_lines(report: VerdictReport) -> list[str]:
-    """The first stage that adds a difference, and the causes that were found."""
+    """The first site that adds a difference, and the causes that were found."""
     differing = [row for row in report.rows if row.differs]
     if not differing:
         if not report.rows:
@@ -164,22 +164,22 @@ def verdict_lines(report: VerdictReport) -> list[str]:
     return lines
 
 
-def describe_addition(row: StageRow) -> str:
+def describe_addition(row: SiteRow) -> str:
     if row.kind in ("shape", "dtype", "not finite"):
         return row.note
     return f"it adds {row.added:.3g}"
 
 
-def group_by_cause(rows: Sequence[StageRow]) -> dict[tuple[str, ...], list[StageRow]]:
+def group_by_cause(rows: Sequence[SiteRow]) -> dict[tuple[str, ...], list[SiteRow]]:
     """The rows that the same slips explain; a row without a cause is alone."""
-    groups: dict[tuple[str, ...], list[StageRow]] = {}
+    groups: dict[tuple[str, ...], list[SiteRow]] = {}
     for row in rows:
         names = tuple(sorted(cause.name for cause in row.causes)) if row.verdict == "named" else (row.site,)
         groups.setdefault((row.verdict, *names), []).append(row)
     return groups
 
 
-def describe_cause(causes: tuple[str, ...], rows: Sequence[StageRow], dtype: str) -> list[str]:
+def describe_cause(causes: tuple[str, ...], rows: Sequence[SiteRow], dtype: str) -> list[str]:
     """Sentences on rows of one cause.
 
     causes  the verdict, and the names of the slips

@@ -1,33 +1,34 @@
 """The verdict: a row for each site of an implementation, with its slips.
 
-A slip explains what a stage adds.
+A slip explains what a node adds.
 
-A site differs in part because the sites differ that it is computed from, and in part because its own stage does. The
-stage is therefore computed from the implementation's own inputs: what that leaves is `added`, the rest `inherited`.
-Noise is measured: the stage is computed in float64, and once more in the dtype of the implementation.
+A site differs in part because the sites differ that it is computed from, and in part because its own node does. The
+node is therefore computed from the implementation's own inputs: what that leaves is `added`, the rest `inherited`.
+Noise is measured: the node is computed in float64, and once more in the dtype of the implementation.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from attnkit.debugger.pictures import pixel_noise
-from attnkit.debugger.slips import AS_READ, FITS, Number, Slip, find_numbers, find_slips, join_slips
+from attnkit.debugger.slips import AS_READ, find_numbers, find_slips, join_slips, slips_of
 from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.graph.graph import CycleError, Graph, Known
 from attnkit.model.graph.nodes import Node
 from attnkit.model.head_views import view_heads
+from attnkit.model.slips import Number, Slip
 
 MARGIN = 8.0  # by which rounding in another order may exceed the rounding that was measured
 DECISIVE = 100.0  # how many times smaller a named slip leaves the difference
 OF_PIXELS = 10.0  # likewise of pixels, which are rounded to grey levels
 ALIKE = 4.0  # slips whose remaining differences are within this factor explain it equally
-ALONE = " alone)"  # ends the name of a slip of one of the stages that it could have changed
+ALONE = " alone)"  # ends the name of a slip of one of the nodes that it could have changed
 NEAR = 0.9  # the share of a difference that a slip may leave to be listed as near
 FLIPPED = 0.02  # the share of numbers that may be rounded to the other side
 OTHER_SIDE = 4.0  # how many times the largest change by rounding such a number may be off
@@ -37,10 +38,10 @@ TRIED = 40  # values of a number that are tried before the best is refined
 REFINED = 12  # steps that refine it
 NUDGE = 1e-5  # of its logarithm, by which its slope is measured
 LEAST = 1e-10  # the last step
-WIDE = 40  # stages of a cone from which on only slips of all its layers are tried
+WIDE = 40  # nodes of a cone from which on only slips of all its layers are tried
 APART = 2.0  # how far apart values of a number are told apart
 NUDGES = 3  # times that inputs are moved
-ULPS = 64  # of the largest number of a row: what two implementations of one stage may differ by
+ULPS = 64  # of the largest number of a row: what two implementations of one node may differ by
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -52,15 +53,15 @@ class Cause(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StageRow:
+class SiteRow:
     """What is known of one site.
 
     kind       "" the same, or shape, dtype, not finite, numeric; missing and reordered are no difference
     largest    |mine − reference|, and the cosine of both
-    inherited  the largest difference that the inputs of the stage bring
-    added      the largest difference that the stage adds
+    inherited  the largest difference that the inputs of the node bring
+    added      the largest difference that the node adds
     noise      the largest difference that rounding explains
-    excess     added by noise, row by row: above 1 the stage differs
+    excess     added by noise, row by row: above 1 the node differs
     verdict    "" where nothing is added, otherwise named, undecidable, unknown, or "" without --why
     """
 
@@ -78,7 +79,7 @@ class StageRow:
 
     @property
     def differs(self) -> bool:
-        """Whether the stage itself differs, beyond the noise of its dtype."""
+        """Whether the node itself differs, beyond the noise of its dtype."""
         return self.kind not in ("", "missing", "reordered")
 
 
@@ -138,7 +139,7 @@ class Nudged(Known):
 class Judge:
     """Compares the sites of an implementation with a graph, in order.
 
-    graph      the stages of the model
+    graph      the nodes of the model
     mine       the implementation's arrays
     reference  arrays to compare with in place of those of the graph, where it has them
     favourites  the names of slips that were found, which are tried first
@@ -160,10 +161,10 @@ class Judge:
     def __post_init__(self) -> None:
         self.unread = {site for site in self.graph.nodes if site.endswith("_projected")}
 
-    def rows(self, why: bool) -> Iterator[StageRow]:
+    def rows(self, why: bool) -> Iterator[SiteRow]:
         """The rows of all sites that the implementation has."""
         memo: dict[str, Array] = {}
-        last_use = {one: at for at, stage in enumerate(self.graph.nodes.values()) for one in stage.inputs}
+        last_use = {one: at for at, node in enumerate(self.graph.nodes.values()) for one in node.inputs}
         for at, site in enumerate(self.graph.nodes):
             computed = self.graph.evaluate(site, self.graph.roots, memo=memo)
             if site in self.mine:
@@ -174,21 +175,21 @@ class Judge:
             for done in [one for one in memo if last_use.get(one, -1) <= at]:
                 del memo[done]
 
-    def judge(self, site: str, wanted: Array, why: bool) -> StageRow:
+    def judge(self, site: str, wanted: Array, why: bool) -> SiteRow:
         """The row of a site."""
         self.unread.discard(site)
         known = Known(self.graph.roots, self.mine, hidden={site, *self.not_finite, *self.unread})
         base: dict[str, Array] = {}
         measured = self.measure(site, known, base)
-        mine = self.mine.fit(site, measured.expected)  # of the same inputs, so that only this stage can differ
+        mine = self.mine.fit(site, measured.expected)  # of the same inputs, so that only this node can differ
         if site in self.mine.parts:
             measured = self.measure(site, known, base)
         if mine is None:
-            row = StageRow(site, "shape", note=self.mine.problems[site])
+            row = SiteRow(site, "shape", note=self.mine.problems[site])
             return self.explain_shape(row, known) if why else row
         own, right, expected = (self.select(site, one) for one in (mine, wanted, measured.expected))
         own = as_blocked(own, expected)
-        row = StageRow(
+        row = SiteRow(
             site,
             largest=largest_gap(own, right),
             cosine=cosine(own, right),
@@ -224,23 +225,23 @@ class Judge:
         expected = self.graph.evaluate(site, known, changes, memo=memo)
         narrow = self.graph.evaluate(site, known, changes, precision="float32" if dtype == "float64" else dtype)
         scale = largest_of_rows(self.select(site, expected))
-        stage = (changes or {}).get(site, self.graph.nodes[site])
-        if stage.kind == "activate":  # 1 + erf(x) and its like cancel where x is far below 0
-            read = self.graph.evaluate(stage.inputs[0], known, changes, memo=memo)
+        node = (changes or {}).get(site, self.graph.nodes[site])
+        if node.kind == "activate":  # 1 + erf(x) and its like cancel where x is far below 0
+            read = self.graph.evaluate(node.inputs[0], known, changes, memo=memo)
             scale = np.maximum(scale, largest_of_rows(self.select(site, read)))
-        norm = stage.options.get("norm")  # of heads
-        is_of_rows = stage.kind in ("norm", "norm of heads")
-        if is_of_rows and "layer" in (norm.kind if norm else "", stage.options.get("kind")):
-            arrays = [self.graph.evaluate(one, known, changes, memo=memo) for one in stage.inputs]
+        norm = node.options.get("norm")  # of heads
+        is_of_rows = node.kind in ("norm", "norm of heads")
+        if is_of_rows and "layer" in (norm.kind if norm else "", node.options.get("kind")):
+            arrays = [self.graph.evaluate(one, known, changes, memo=memo) for one in node.inputs]
             read = sum(arrays[1:], arrays[0])
-            read = view_heads(read, stage.options["heads"]) if read.ndim < expected.ndim else read
+            read = view_heads(read, node.options["heads"]) if read.ndim < expected.ndim else read
             scale = scale * cancellation(self.select(site, read))
         floor = noise_floor(self.select(site, expected), self.select(site, narrow), dtype, scale)
-        if stage.kind == "pixels":
+        if node.kind == "pixels":
             floor = (
                 floor
                 + ULPS * EPSILON[dtype] * scale.max()
-                + pixel_noise(stage.options["picture"], **stage.options.get("preparation", {}))
+                + pixel_noise(node.options["picture"], **node.options.get("preparation", {}))
             )
         if nudges:
             unit = EPSILON.get(dtype, EPSILON["float32"]) / 2
@@ -266,8 +267,8 @@ class Judge:
         return rows_of_tokens(array, mask)
 
     def explain(
-        self, row: StageRow, own: Array, measured: Measured, known: Mapping[str, Array], base: Mapping[str, Array]
-    ) -> StageRow:
+        self, row: SiteRow, own: Array, measured: Measured, known: Mapping[str, Array], base: Mapping[str, Array]
+    ) -> SiteRow:
         """Try the slips that can occur between a site and its inputs."""
         expected = self.select(row.site, measured.expected)
         found: list[Cause] = []
@@ -298,7 +299,7 @@ class Judge:
                 break
         return self.conclude(row, found, doubtful, others)
 
-    def explain_shape(self, row: StageRow, known: Mapping[str, Array]) -> StageRow:
+    def explain_shape(self, row: SiteRow, known: Mapping[str, Array]) -> SiteRow:
         """Try the slips that give a site the shape that the implementation has."""
         for slip in self.order_slips(row.site, known):
             tried = self.compute(row.site, slip, known, {})
@@ -307,7 +308,7 @@ class Judge:
             mine = self.mine.fit(row.site, tried)
             if mine is None:
                 continue
-            measured = self.measure(row.site, known, {}, slip.stages)
+            measured = self.measure(row.site, known, {}, slip.changes)
             own, expected = (self.select(row.site, one) for one in (mine, measured.expected))
             if excess(own, expected, measured.floor) <= 1:
                 self.favourites += [slip.name] * (slip.name not in self.favourites)
@@ -316,20 +317,23 @@ class Judge:
 
     def fit_slips(
         self, site: str, measured: Measured, known: Mapping[str, Array], found: Sequence[Cause]
-    ) -> Iterator[Slip]:
+    ) -> Iterator[Slip[Node]]:
         """The slips whose options follow from a site's numbers, if no other explains it."""
         if found:
             return
-        for stage in self.graph.cone(site, known):
-            if stage.kind not in FITS or not (stage.site == site or stage.site in self.graph.nodes[site].inputs):
+        for node in self.graph.cone(site, known):
+            fit = slips_of(node).fit
+            if fit is None or not (node.site == site or node.site in self.graph.nodes[site].inputs):
                 continue
-            reads = [known[one] if one in known else self.graph.evaluate(one, known) for one in stage.inputs]
-            result = measured.expected if stage.site == site else self.graph.evaluate(stage.site, known)
+            reads = [known[one] if one in known else self.graph.evaluate(one, known) for one in node.inputs]
+            result = measured.expected if node.site == site else self.graph.evaluate(node.site, known)
             result, noise = result + (self.mine[site] - measured.expected), float(measured.floor.max(initial=0))
-            for name, changed in FITS[stage.kind](self.graph, stage, reads, result, noise):
-                yield Slip(name, {stage.site: changed})
+            for name, changed in fit(self.graph, node, reads, result, noise):
+                yield Slip(name, {node.site: changed})
 
-    def join_found(self, slips: Sequence[Slip], found: Sequence[Cause], doubtful: Sequence[Cause]) -> Iterator[Slip]:
+    def join_found(
+        self, slips: Sequence[Slip[Node]], found: Sequence[Cause], doubtful: Sequence[Cause]
+    ) -> Iterator[Slip[Node]]:
         """Each slip with each that was found before, if none alone explains it."""
         if found or doubtful:
             return
@@ -340,13 +344,13 @@ class Judge:
 
     def fit_numbers(
         self,
-        row: StageRow,
+        row: SiteRow,
         own: Array,
         measured: Measured,
         known: Mapping[str, Array],
         base: Mapping[str, Array],
         explained: tuple[Sequence[Cause], Sequence[Cause]],
-    ) -> Iterator[Slip]:
+    ) -> Iterator[Slip[Node]]:
         """The slips of numbers with the nearest value, if no other slip explains it."""
         cone = self.graph.cone(row.site, known)
         for number in find_numbers(self.graph, cone) if len(cone) <= WIDE else ():
@@ -357,7 +361,7 @@ class Judge:
             self.fitted.add(number.sentence)
 
             @quiet
-            def residual(logarithm: float, number: Number = number) -> Array:
+            def residual(logarithm: float, number: Number[Node] = number) -> Array:
                 tried = self.attempt(row.site, number.slip(float(np.exp(logarithm))), known, base)
                 if tried is None:
                     return np.full_like(own, np.inf)
@@ -370,16 +374,16 @@ class Judge:
 
     def find_dropout(self, site: str, own: Array, measured: Measured, known: Mapping[str, Array]) -> Cause | None:
         """The slip of dropout on a site, or on the first of the terms that it adds."""
-        expected, stage = self.select(site, measured.expected), self.graph.nodes[site]
-        if stage.kind != "add":
+        expected, node = self.select(site, measured.expected), self.graph.nodes[site]
+        if node.kind != "add":
             return explain_dropout(own, expected, measured.floor)
-        term = self.select(site, self.graph.evaluate(stage.inputs[0], known))
+        term = self.select(site, self.graph.evaluate(node.inputs[0], known))
         return explain_dropout(own - (expected - term), term, measured.floor)
 
     def is_within(
         self,
-        row: StageRow,
-        slip: Slip,
+        row: SiteRow,
+        slip: Slip[Node],
         tried: Array,
         own: Array,
         known: Mapping[str, Array],
@@ -393,7 +397,7 @@ class Judge:
         rough = measured.floor * np.maximum(scale, 1)[:, None]
         if row.site not in ("pixels", "spectrogram") and excess(own, tried, 4 * rough) > 1:
             return 0
-        floor = self.measure(row.site, known, {}, slip.stages, nudges=True).floor
+        floor = self.measure(row.site, known, {}, slip.changes, nudges=True).floor
         if excess(own, tried, floor) > 1:
             return 0
         decisive = OF_PIXELS if row.site == "pixels" else DECISIVE
@@ -401,8 +405,8 @@ class Judge:
 
     def is_exact(
         self,
-        row: StageRow,
-        slip: Slip,
+        row: SiteRow,
+        slip: Slip[Node],
         own: Array,
         known: Mapping[str, Array],
         measured: Measured,
@@ -423,7 +427,7 @@ class Judge:
                 return False
         return True
 
-    def conclude(self, row: StageRow, found: list[Cause], doubtful: list[Cause], others: list[Cause]) -> StageRow:
+    def conclude(self, row: SiteRow, found: list[Cause], doubtful: list[Cause], others: list[Cause]) -> SiteRow:
         """The verdict from slips that explain a difference decisively, or in part."""
         if found:
             best = min(cause.remaining for cause in found)
@@ -439,7 +443,7 @@ class Judge:
         nearest = sorted(near, key=lambda one: one.remaining)[:3]
         return replace(row, verdict="unknown", causes=tuple(nearest))
 
-    def order_slips(self, site: str, known: Mapping[str, Array]) -> list[Slip]:
+    def order_slips(self, site: str, known: Mapping[str, Array]) -> list[Slip[Node]]:
         """The slips between a site and its inputs, those that were named before first."""
         cone = self.graph.cone(site, known)
         slips = find_slips(self.graph, cone, self.mine.dtype(site), self.favourites)
@@ -450,45 +454,49 @@ class Judge:
         ]
         if len(cone) <= WIDE:
             slips += [
-                Slip(f"{slip.name} ({one}{ALONE}", {one: stage})
+                Slip(f"{slip.name} ({one}{ALONE}", {one: node})
                 for slip in slips
-                if len(slip.stages) > 1
-                for one, stage in slip.stages.items()
+                if len(slip.changes) > 1
+                for one, node in slip.changes.items()
             ]
         return drop_same(sorted(slips, key=lambda slip: slip.name not in self.favourites))
 
-    def attempt(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
+    def attempt(
+        self, site: str, slip: Slip[Node], known: Mapping[str, Array], base: Mapping[str, Array]
+    ) -> Array | None:
         """Compute a site with a slip; None if the slip cannot be computed there."""
         tried = self.compute(site, slip, known, base)
         return None if tried is None or tried.shape != self.graph.nodes[site].shape else self.select(site, tried)
 
-    def compute(self, site: str, slip: Slip, known: Mapping[str, Array], base: Mapping[str, Array]) -> Array | None:
+    def compute(
+        self, site: str, slip: Slip[Node], known: Mapping[str, Array], base: Mapping[str, Array]
+    ) -> Array | None:
         """The whole array of a site with a slip.
 
         None if the slip cannot be computed there.
         """
         affected: set[str] = set()
-        for stage in self.graph.cone(site, known):
-            changed = slip.stages.get(stage.site, stage)
-            if stage.site in slip.stages or any(one in affected and one not in known for one in changed.inputs):
-                affected.add(stage.site)
+        for node in self.graph.cone(site, known):
+            changed = slip.changes.get(node.site, node)
+            if node.site in slip.changes or any(one in affected and one not in known for one in changed.inputs):
+                affected.add(node.site)
         memo = {one: array for one, array in base.items() if one not in affected}
         try:
-            return self.graph.evaluate(site, known, slip.stages, memo=memo)
+            return self.graph.evaluate(site, known, slip.changes, memo=memo)
         except (AttnkitError, CycleError, ValueError, IndexError, KeyError):
             return None
 
 
-def drop_same(slips: Sequence[Slip]) -> list[Slip]:
-    """The slips without those that change the same stages in the same way."""
-    found: dict[frozenset[tuple[str, int]], Slip] = {}
+def drop_same(slips: Sequence[Slip[Node]]) -> list[Slip[Node]]:
+    """The slips without those that change the same nodes in the same way."""
+    found: dict[frozenset[tuple[str, int]], Slip[Node]] = {}
     for slip in slips:
-        found.setdefault(frozenset((site, id(stage)) for site, stage in slip.stages.items()), slip)
+        found.setdefault(frozenset((site, id(node)) for site, node in slip.changes.items()), slip)
     return [*found.values()]
 
 
 @quiet
-def nearest_value(residual: Callable[[float], Array], number: Number, floor: Array) -> float | None:
+def nearest_value(residual: Callable[[float], Array], number: Number[Any], floor: Array) -> float | None:
     """The value of a number that leaves the least, in as few digits as noise allows.
 
     None if it changes nothing.
@@ -524,12 +532,12 @@ def nearest_value(residual: Callable[[float], Array], number: Number, floor: Arr
     return next((one for one in fewer if 2 * worth * abs(np.log(one) - best) <= 1), value)
 
 
-def compare_arrays(name: str, mine: Array, wanted: Array, dtype: str, note: str = "") -> StageRow:
+def compare_arrays(name: str, mine: Array, wanted: Array, dtype: str, note: str = "") -> SiteRow:
     """The row of two arrays of one shape, against the rounding of their dtype."""
     own, right = rows_of_tokens(np.atleast_1d(mine), None), rows_of_tokens(np.atleast_1d(wanted), None)
     own = as_blocked(own, right)
     floor = np.asarray(ULPS * EPSILON.get(dtype, 0.0) * largest_of_rows(right) + 1e-300)[:, None]
-    row = StageRow(
+    row = SiteRow(
         name, largest=largest_gap(own, right), cosine=cosine(own, right), noise=float(floor.max(initial=0)), note=note
     )
     row = replace(row, added=row.largest, excess=excess(own, right, floor))
@@ -674,6 +682,6 @@ def order_problems(sites: Sequence[str], graph: Graph) -> list[tuple[str, str]]:
     """
     place = {site: at for at, site in enumerate(sites)}
     problems = []
-    for site, stage in graph.nodes.items():
-        problems += [(site, one) for one in stage.inputs if site in place and one in place and place[one] > place[site]]
+    for site, node in graph.nodes.items():
+        problems += [(site, one) for one in node.inputs if site in place and one in place and place[one] > place[site]]
     return problems

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import counted
-from attnkit.model.slips import SLIPS, Slip, call_step, work_with_slip
-from attnkit.model.worked_steps import COMPUTATIONS, PLACES, rounding_slack, work
+from attnkit.model.slips import Slip
+from attnkit.model.worked_slips import SLIPS, call_step, work_with_slip
+from attnkit.model.worked_steps import COMPUTATIONS, PLACES, Formula, rounding_slack, work
 
 TOLERANCE = 0.006  # of an answer rounded to two places, or to three digits from 10 on
 WHOLE, EXACT = 1e-9, 1e-5  # how near to a whole number a right one is whole, and an answer right
@@ -28,17 +29,17 @@ class Problem(NamedTuple):
         """Compute the answer."""
         return work(COMPUTATIONS[self.computation], self.given)[self.answer]
 
-    def slack(self, slip: Slip | None = None) -> Any:
+    def slack(self, slip: Slip[Formula] | None = None) -> Any:
         """How far rounded steps move each number of the answer, or of a slip's."""
         steps = COMPUTATIONS[self.computation]
-        return rounding_slack({**steps, slip.step: slip.formula} if slip else steps, self.given, self.answer)
+        return rounding_slack({**steps, **slip.changes} if slip else steps, self.given, self.answer)
 
-    def slips(self) -> Iterator[tuple[Slip, Any]]:
+    def slips(self) -> Iterator[tuple[Slip[Formula], Any]]:
         """Each slip that is possible up to the answer, with the answer that it gives."""
-        steps = [*COMPUTATIONS[self.computation]]
-        possible = {*steps[: steps.index(self.answer) + 1]}
+        steps = COMPUTATIONS[self.computation]
+        possible = {*[*steps][: [*steps].index(self.answer) + 1]}
         for slip in SLIPS[self.computation]:
-            worked = work_with_slip(COMPUTATIONS[self.computation], self.given, slip) if slip.step in possible else None
+            worked = work_with_slip(steps, self.given, slip) if slip.changes.keys() <= possible else None
             if worked is not None and not np.isnan(worked[self.answer]).any():
                 yield slip, worked[self.answer]
 

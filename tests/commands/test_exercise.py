@@ -17,7 +17,7 @@ from attnkit.commands import exercise as exercises
 from attnkit.errors import DataError
 from attnkit.formats import Source
 from attnkit.inputs import answers
-from attnkit.model import marking, slips, worked_steps
+from attnkit.model import marking, slips, worked_slips, worked_steps
 from tests.process import bash, run
 
 ALL = exercises.read_exercises()
@@ -452,11 +452,12 @@ def test_a_known_slip_worked_by_hand_is_named(title, numbers, words):
 
 
 def test_a_slip_of_one_name_is_called_the_same_in_every_exercise():
-    """What an exercise and `diff --why` both name has one sentence; no two slips of a computation have one note."""
-    for computation, some in slips.SLIPS.items():
-        notes = [(one.step, one.name) for one in some]
-        assert len({*notes}) == len(notes), computation
-    listed = {one.says for some in slips.SLIPS.values() for one in some}
+    """What an exercise and `diff --why` both name has one sentence; no computation has the same formula twice."""
+    for computation, some in worked_slips.SLIPS.items():
+        codes = [(step, formula.__code__) for one in some for step, formula in one.changes.items()]
+        formulas = {(step, code.co_code, code.co_consts, code.co_names, code.co_varnames) for step, code in codes}
+        assert len(formulas) == len(codes), computation
+    listed = {one.name for some in worked_slips.SLIPS.values() for one in some}
     assert len(listed) > 200 and {slips.NO_SCALE, slips.N_MINUS_1, slips.RESIDUAL_AFTER} <= listed
 
 

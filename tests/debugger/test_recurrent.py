@@ -162,7 +162,7 @@ def test_a_slip_of_the_graph_is_named_from_what_it_changes(name, words):
     core = layers.complete_model(checkpoint_of(name))
     graph = debugged_graph(core, as_inputs(make_batch(core.config)))
     slip = next(one for one in find_slips(graph, [*graph.nodes.values()], "float32") if one.name == words)
-    right, wrong = compute_all(graph, {}), compute_all(graph, slip.stages)
+    right, wrong = compute_all(graph, {}), compute_all(graph, slip.changes)
     judge = Judge(graph, Known(graph, {site: array for site, array in wrong.items() if ".previous" not in site}))
     first = next(
         site

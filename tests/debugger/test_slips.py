@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from attnkit.debugger.slips import Number, Slip
 from attnkit.debugger.verdict import drop_same, nearest_value
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import Node, Scope
+from attnkit.model.slips import Number, Slip
 
 
 def compute(kind, *arrays, **options):

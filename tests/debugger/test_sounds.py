@@ -66,7 +66,7 @@ def test_every_slip_of_a_stage_of_sounds_is_named(debugged, name, site):
     stage = graph.nodes[site]
     known = {one: values[one] for one in stage.inputs if one in values}
     wanted = graph.evaluate(site, graph.roots)
-    changes = dict([*slips.SLIPS[stage.kind](graph, stage)][:: 5 if site == "spectrogram" else 1])
+    changes = dict([*slips.slips_of(stage).changes(graph, stage)][:: 5 if site == "spectrogram" else 1])
     assert len(changes) > 1
     for words, changed in changes.items():
         mine = graph.apply(changed, [values.get(one, graph.roots.get(one)) for one in changed.inputs], "float32")

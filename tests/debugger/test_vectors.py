@@ -39,7 +39,7 @@ def test_every_slip_of_the_state_of_a_vector_is_named(name, count):
     graph, memo = debugged_graph(core, inputs), {}
     wanted = graph.evaluate("vector.state", graph.roots, memo=memo)
     stage = graph.nodes["vector.state"]
-    changes = dict(slips.SLIPS["state"](graph, stage))
+    changes = dict(slips.slips_of(stage).changes(graph, stage))
     assert len(changes) == count
     for words, changed in changes.items():
         known = {one: memo[one] for one in {*stage.inputs, *changed.inputs}}
