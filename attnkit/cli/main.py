@@ -60,16 +60,16 @@ def main(arguments: list[str]) -> int:
         from attnkit.cli.parser import parse
 
         replace_unknown_signs()
-        call = parse(chosen, arguments[1:])
+        stage = parse(chosen, arguments[1:])
         if not gc.isenabled():  # by a process of its own: the modules are in use until its end
             gc.freeze()
             gc.enable()
-        if call is None:  # Typer has written its help to standard output
+        if stage is None:  # Typer has written its help to standard output
             return write_text("")
         from attnkit.cli import output
 
-        with reports_of(call):
-            return output.write(call) if call.extra.get("coordinator") is None else output.write_joined(call)
+        with reports_of(stage):
+            return output.write(stage) if stage.extra.get("coordinator") is None else output.write_joined(stage)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of a Rust library is not an Exception
@@ -92,20 +92,20 @@ def replace_unknown_signs() -> None:
 
 
 @contextlib.contextmanager
-def reports_of(call: "Stage") -> Iterator[None]:
+def reports_of(stage: "Stage") -> Iterator[None]:
     """Write warnings, notes and progress of a `with` block to standard error."""
     from attnkit.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.cli import output
     from attnkit.cli.stage import running, running_stage
     from attnkit.libraries import silence_libraries
 
-    is_quiet = bool(call.common.get("quiet"))
+    is_quiet = bool(stage.common.get("quiet"))
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        stage = running_stage() or call
-        if not stage.common.get("quiet"):
+        at_work = running_stage() or stage
+        if not at_work.common.get("quiet"):
             word = "note" if issubclass(category, AttnkitNote) else output.colored("warning", output.YELLOW)
-            output.write_stderr(f"attnkit {stage.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
+            output.write_stderr(f"attnkit {at_work.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -116,7 +116,7 @@ def reports_of(call: "Stage") -> Iterator[None]:
         has_progress = os.isatty(output.STDERR) and is_cursor_movable() and not is_quiet
         report = output.PROGRESS.report if has_progress else ignore
         callbacks = Callbacks(report, output.show_remark, output.show_check, on_report=output.show_report)
-        with running(call), silence_libraries(), use_callbacks(callbacks):
+        with running(stage), silence_libraries(), use_callbacks(callbacks):
             yield
 
 

@@ -54,7 +54,7 @@ def parse_stages(text: str) -> list[Stage]:
     Text after # is a comment. A line end is a space, and a backslash before it is left out. A ~ that begins a word
     is the home folder.
 
-    >>> [call.tool.name for call in parse_stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
+    >>> [stage.tool.name for stage in parse_stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
     ['embed', 'layernorm']
     """
     if len(text) > LONGEST:
@@ -67,17 +67,17 @@ def parse_stages(text: str) -> list[Stage]:
             add_word(parts, word)
     except ValueError as error:
         raise UsageError(f"cannot read the pipeline: {str(error).lower()}") from None
-    calls = [parse_stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
-    for call in calls[:-1]:
-        call.format.is_piped = True
-        if call.common.get("output"):
-            raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
-        if call.common.get("format") in DISPLAY_FORMATS or (call.format.shows_table and "format" not in call.common):
-            raise UsageError(f"{call.tool.name} prints text for people, which the next stage cannot read (-f FORMAT)")
-        if call.returns_text:
-            text_format(call.common, call.gives == "report")
-        check_figure_flags(call.common | call.extra, call.common.get("format") in FIGURE_FORMATS, call.tool.name)
-    return calls
+    stages = [parse_stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
+    for stage in stages[:-1]:
+        stage.format.is_piped = True
+        if stage.common.get("output"):
+            raise UsageError(f"{stage.tool.name} -o {stage.common['output']}: only the last stage writes a file")
+        if stage.common.get("format") in DISPLAY_FORMATS or (stage.format.shows_table and "format" not in stage.common):
+            raise UsageError(f"{stage.tool.name} prints text for people, which the next stage cannot read (-f FORMAT)")
+        if stage.returns_text:
+            text_format(stage.common, stage.gives == "report")
+        check_figure_flags(stage.common | stage.extra, stage.common.get("format") in FIGURE_FORMATS, stage.tool.name)
+    return stages
 
 
 def add_word(parts: list[list[str]], word: str) -> None:
@@ -131,10 +131,10 @@ def parse_stage(arguments: list[str], refused: tuple[str, ...] = ("run", "histor
     if chosen.name in refused:
         raise UsageError(f"{chosen.name} cannot be a stage of a pipeline")
     with blame_stage(chosen.name):
-        call = parser.parse(chosen, arguments[1:])
-    if call is None:
+        stage = parser.parse(chosen, arguments[1:])
+    if stage is None:
         raise UsageError("--help cannot be a stage of a pipeline")
-    return call
+    return stage
 
 
 def give_record(first: Stage, record: Any, call: str) -> Records | None:
@@ -153,23 +153,23 @@ def give_record(first: Stage, record: Any, call: str) -> Records | None:
 
 
 def chain_stages(
-    calls: list[Stage],
-    after: Callable[[int, Stage, Result], None] = lambda at, call, result: None,
+    stages: list[Stage],
+    after: Callable[[int, Stage, Result], None] = lambda at, stage, result: None,
     upstream: Records | None = None,
 ) -> Records:
     """Chain stages, and return the stream out of the last one.
 
     after   (index, stage, result), called with every result of every stage
     """
-    for at, call in enumerate(calls):
-        here = call.open_stream(upstream)
-        results = with_callbacks(here.items, partial(after, at, call))
-        if call is calls[-1]:
+    for at, stage in enumerate(stages):
+        here = stage.open_stream(upstream)
+        results = with_callbacks(here.items, partial(after, at, stage))
+        if stage is stages[-1]:
             break
-        format, results = call.format.settle(call.format.choose(here.format), results)
-        call.note_idle_options(format)
-        takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
-        arriving = split_pipeline(convert_all(call, results, format), format, takes_bfloat16)
+        format, results = stage.format.settle(stage.format.choose(here.format), results)
+        stage.note_idle_options(format)
+        takes_bfloat16 = stages[at + 1].dtype == "bfloat16"
+        arriving = split_pipeline(convert_all(stage, results, format), format, takes_bfloat16)
         upstream = Records(format, arriving)
     return Records(here.format, results)
 
@@ -224,11 +224,11 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> None:
 
 
 def share_engine(
-    stage: Stage, calls: Sequence[Stage], tools: Sequence[str] = ("attend", "encode", "decode", "train")
+    stage: Stage, stages: Sequence[Stage], tools: Sequence[str] = ("attend", "encode", "decode", "train")
 ) -> None:
     """Give stages of some tools the engine of the whole pipeline if they name none."""
     values = {name: stage.extra[name] for name in options.ENGINE if stage.extra.get(name) is not None}
-    able = [one for one in calls if one.tool.name in tools]
+    able = [one for one in stages if one.tool.name in tools]
     if not able and values not in ({}, {"engine": "numpy"}):  # which computes the other tools
         names = f"{', '.join(tools[:-1])} and {tools[-1]}"
         raise UsageError(f"no stage of the pipeline computes on an engine: {names} do", "--engine")

@@ -28,54 +28,56 @@ TEXT_NEEDED = "give TEXT, or pipe it in"
 
 
 def read_texts(
-    call: Stage, upstream: Records | None, alone: bool | None = None, together: Together | None = None
+    stage: Stage, upstream: Records | None, alone: bool | None = None, together: Together | None = None
 ) -> Records:
     """Read the TEXT arguments or standard input: one text, or one for each line.
 
     alone     whether no text is read; None: as the parameters of the tool decide
     together  makes the items of --lines; None: one for each line
     """
-    lines, batch = call.extra.get("lines"), call.parameters.get("batch")
-    if call.tool.needs_no_input(call.parameters) if alone is None else alone:
-        if call.operands or lines or batch:
+    lines, batch = stage.extra.get("lines"), stage.parameters.get("batch")
+    if stage.tool.needs_no_input(stage.parameters) if alone is None else alone:
+        if stage.operands or lines or batch:
             raise UsageError(
                 "--ids, --image and --audio replace text: they cannot be combined with TEXT, --lines or --batch"
             )
         return Records(None, iter([()]))
-    if not call.operands:
-        return divide_texts(call, stdin_blocks(call) if upstream is None else upstream_blocks(upstream), together)
-    check_texts(call)
-    return divide_texts(call, iter([iter(call.operands)]), together) if lines else Records(None, iter([call.operands]))
+    if not stage.operands:
+        return divide_texts(stage, stdin_blocks(stage) if upstream is None else upstream_blocks(upstream), together)
+    check_texts(stage)
+    return (
+        divide_texts(stage, iter([iter(stage.operands)]), together) if lines else Records(None, iter([stage.operands]))
+    )
 
 
-def divide_texts(call: Stage, blocks: Blocks, together: Together | None) -> Records:
+def divide_texts(stage: Stage, blocks: Blocks, together: Together | None) -> Records:
     """The items of a tool for lines: one for each line with --lines, else one of all."""
-    if call.extra.get("lines"):
-        items = together(call, blocks) if together else ((line,) for line in itertools.chain.from_iterable(blocks))
+    if stage.extra.get("lines"):
+        items = together(stage, blocks) if together else ((line,) for line in itertools.chain.from_iterable(blocks))
         return Records(None, items)
     lines = [*itertools.chain.from_iterable(blocks)]
-    return Records(None, iter([tuple(lines) if call.parameters.get("batch") else ("\n".join(lines),)]))
+    return Records(None, iter([tuple(lines) if stage.parameters.get("batch") else ("\n".join(lines),)]))
 
 
-def stdin_blocks(call: Stage) -> Blocks:
+def stdin_blocks(stage: Stage) -> Blocks:
     """The lines of standard input as they arrive; UsageError for tensors."""
     source = open_source(stdin_or_error(TEXT_NEEDED))
     if looks_like_tensors(source.peek_available(16)):
         raise UsageError("expected text, got a record of tensors; --ids - takes its ids", source.name)
-    warn_of_ids(call, source)
+    warn_of_ids(stage, source)
     return read_blocks(source)
 
 
-def warn_of_ids(call: Stage, source: Source) -> None:
+def warn_of_ids(stage: Stage, source: Source) -> None:
     """Warn of a text that is a JSON list of token ids, where ids are taken too."""
-    if "ids" not in call.parameters or not looks_like_ids(source.peek_available(256)):
+    if "ids" not in stage.parameters or not looks_like_ids(source.peek_available(256)):
         return
-    config = call.files.load("model_").config if call.parameters.get("model_") is not None else None
+    config = stage.files.load("model_").config if stage.parameters.get("model_") is not None else None
     if config is not None and not any(stack and stack.vocab for stack in (config.encoder, config.decoder)):
         return
-    is_target = call.tool.name == "decode" and config is not None and config.encoder and config.decoder  # of --ids
+    is_target = stage.tool.name == "decode" and config is not None and config.encoder and config.decoder  # of --ids
     remedy = "attnkit show -f npy in between makes them ids" if is_target else "--ids - reads them as ids"
-    with running(call):
+    with running(stage):
         warnings.warn(f"a list of numbers, taken as text; {remedy}", AttnkitWarning, stacklevel=2)
 
 
@@ -93,15 +95,15 @@ def replaces_text(parameters: Mapping[str, Any]) -> bool:
     return any(parameters.get(name) is not None for name in ("ids", "image", "audio"))
 
 
-def check_texts(call: Stage) -> None:
+def check_texts(stage: Stage) -> None:
     """Refuse a TEXT that names a pipe or a file of tensors; warn of other files."""
-    for text in filter(find_tensor_file, call.operands):
+    for text in filter(find_tensor_file, stage.operands):
         remedy = (
-            f"; attnkit {call.tool.name} … < {find_tensor_file(text)}" if call.tool.reader is not read_texts else ""
+            f"; attnkit {stage.tool.name} … < {find_tensor_file(text)}" if stage.tool.reader is not read_texts else ""
         )
         raise UsageError(f"{'a pipe' if is_pipe(text) else 'a file of tensors'} (expected TEXT){remedy}", text)
-    with running(call):
-        warn_odd_texts(call.operands, is_batch=bool(call.extra.get("lines") or call.parameters.get("batch")))
+    with running(stage):
+        warn_odd_texts(stage.operands, is_batch=bool(stage.extra.get("lines") or stage.parameters.get("batch")))
 
 
 def warn_odd_texts(texts: Sequence[str], is_batch: bool) -> None:
@@ -127,29 +129,29 @@ def is_file(text: str) -> bool:
 
 
 def read_model_input(
-    call: Stage, upstream: Records | None, alone: bool | None = None, together: Together | None = None
+    stage: Stage, upstream: Records | None, alone: bool | None = None, together: Together | None = None
 ) -> Records:
     """Read the input of a tool that runs a whole model: texts or records.
 
     Standard input is read as a record where it starts as a file of tensors, or as JSON with the key "tensors".
     """
-    alone = call.tool.needs_no_input(call.parameters) if alone is None else alone
-    if call.operands or alone:
-        return read_texts(call, upstream, alone, together)
+    alone = stage.tool.needs_no_input(stage.parameters) if alone is None else alone
+    if stage.operands or alone:
+        return read_texts(stage, upstream, alone, together)
     if upstream is None:
         source = open_source(stdin_or_error(TEXT_NEEDED))
         start = source.peek_available(16)
         if looks_like_tensors(start):
-            return call.read_stream(source, formats.read(source))
+            return stage.read_stream(source, formats.read(source))
         if start.startswith(b"RIFF"):
             raise DataError("a WAV file (expected text or tensors); --audio - reads it", source.name)
-        warn_of_ids(call, source)
-        return divide_texts(call, read_blocks(source), together)
+        warn_of_ids(stage, source)
+        return divide_texts(stage, read_blocks(source), together)
     first = next(upstream.items, None)
     items = itertools.chain([] if first is None else [first], upstream.items)
     if isinstance(first, Record):
         return Records(upstream.format, items)
-    return read_texts(call, Records(None, items), alone, together)
+    return read_texts(stage, Records(None, items), alone, together)
 
 
 def looks_like_tensors(start: bytes) -> bool:
@@ -207,27 +209,27 @@ def upstream_blocks(upstream: Records) -> Blocks:
         yield iter(item.split("\n"))
 
 
-def read_prompts(call: Stage, upstream: Records | None) -> Records:
+def read_prompts(stage: Stage, upstream: Records | None) -> Records:
     """Read the input of decode: records or text, unless flags give the prompt."""
     from attnkit.generation.options import asks_for_next_word, encodes_text, generates_text
 
-    layer = call.parameters["layer"]
-    config = None if call.parameters["model_"] is None else call.files.load("model_").config
-    if config is not None and encodes_text(config, layer) and not any(map(find_tensor_file, call.operands[:1])):
-        return read_model_input(call, upstream)
+    layer = stage.parameters["layer"]
+    config = None if stage.parameters["model_"] is None else stage.files.load("model_").config
+    if config is not None and encodes_text(config, layer) and not any(map(find_tensor_file, stage.operands[:1])):
+        return read_model_input(stage, upstream)
     if config is None or not generates_text(config, layer):
-        if config is not None and (flag := find_input_flag(config)) and not all(map(is_input, call.operands)):
+        if config is not None and (flag := find_input_flag(config)) and not all(map(is_input, stage.operands)):
             raise UsageError(
-                f"{with_article(config.family)} model takes {flag} FILE, or hidden states in a file", call.operands[0]
+                f"{with_article(config.family)} model takes {flag} FILE, or hidden states in a file", stage.operands[0]
             )
-        return read_decoder_input(call, upstream)
-    if asks_for_next_word(call.parameters["top"], call.parameters["steps"]) and call.parameters["emit"] == "text":
+        return read_decoder_input(stage, upstream)
+    if asks_for_next_word(stage.parameters["top"], stage.parameters["steps"]) and stage.parameters["emit"] == "text":
         raise UsageError("needs --steps with --emit text", "--top")
-    if asks_for_next_word(call.parameters["top"], call.parameters["steps"]) and call.parameters["max_tokens"] == 0:
+    if asks_for_next_word(stage.parameters["top"], stage.parameters["steps"]) and stage.parameters["max_tokens"] == 0:
         raise UsageError("needs --max-tokens of at least 1 when a model generates text", "--top")
-    alone = is_prompt_complete(call, has_encoder=bool(config.encoder))
-    check_prompt_sources(call, alone)
-    return read_model_input(call, upstream, alone)
+    alone = is_prompt_complete(stage, has_encoder=bool(config.encoder))
+    check_prompt_sources(stage, alone)
+    return read_model_input(stage, upstream, alone)
 
 
 def find_input_flag(config: "Config") -> str:
@@ -244,46 +246,46 @@ def is_input(name: str) -> bool:
     return name == "-" or os.path.exists(name) or bool(re.search(r"^\S*([.:]\w+|/\S*)$", name))
 
 
-def read_decoder_input(call: Stage, upstream: Records | None) -> Records:
+def read_decoder_input(stage: Stage, upstream: Records | None) -> Records:
     """Read the records of decode, with the decoder's input beside a memory."""
-    parameters = call.parameters
-    if len(call.operands) > 1:
+    parameters = stage.parameters
+    if len(stage.operands) > 1:
         from attnkit.cli.hints import hint_at_model
 
-        hint = "" if parameters["model_"] else hint_at_model("needs --model DIR", call.operands)
-        raise UsageError(f"expected one INPUT, got {len(call.operands)}: {' '.join(call.operands)}{hint}")
+        hint = "" if parameters["model_"] else hint_at_model("needs --model DIR", stage.operands)
+        raise UsageError(f"expected one INPUT, got {len(stage.operands)}: {' '.join(stage.operands)}{hint}")
     if parameters["memory"] is None or parameters["ids"] is not None or parameters["image"] is not None:
-        return read_records(call, upstream)
-    if not call.operands and is_stdin(parameters["memory"]):
+        return read_records(stage, upstream)
+    if not stage.operands and is_stdin(parameters["memory"]):
         raise UsageError("only one operand can be '-' (standard input)")
-    return read_records(call, upstream, needs_no_input=False)
+    return read_records(stage, upstream, needs_no_input=False)
 
 
-def has_texts(call: Stage) -> bool:
+def has_texts(stage: Stage) -> bool:
     """Decide whether TEXT, --lines or --batch is given."""
-    return bool(call.operands or call.extra.get("lines") or call.parameters.get("batch"))
+    return bool(stage.operands or stage.extra.get("lines") or stage.parameters.get("batch"))
 
 
-def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
+def is_prompt_complete(stage: Stage, has_encoder: bool) -> bool:
     """Decide whether the flags of decode give the prompt, so that no text is read."""
-    parameters = call.parameters
+    parameters = stage.parameters
     if parameters["audio"] is not None or parameters["image"] is not None:
         return True
     if parameters["cache_in"] is not None and parameters["ids"] is None:
-        return not has_texts(call)  # a text continues the cache
+        return not has_texts(stage)  # a text continues the cache
     if parameters["messages"] is not None:
-        return not has_texts(call)  # a text is the next message
+        return not has_texts(stage)  # a text is the next message
     if has_encoder and parameters["memory"] is None and parameters["cache_in"] is None:
         return False  # ids are the start of the target
     return needs_no_input(parameters)
 
 
-def check_prompt_sources(call: Stage, alone: bool) -> None:
+def check_prompt_sources(stage: Stage, alone: bool) -> None:
     """Refuse standard input that is read twice, or text beside flags of a prompt."""
-    parameters = call.parameters
-    if not alone and any(map(is_stdin, map(parameters.get, ("ids", "cache_in", "messages")))) and not call.operands:
+    parameters = stage.parameters
+    if not alone and any(map(is_stdin, map(parameters.get, ("ids", "cache_in", "messages")))) and not stage.operands:
         raise UsageError("only one operand can be '-' (standard input)")
-    if alone and has_texts(call):
+    if alone and has_texts(stage):
         flag = next(name for name in ("audio", "ids", "image", "memory", "cache_in") if parameters[name] is not None)
         raise UsageError("replaces text: cannot be combined with TEXT, --lines or --batch", flag_name(flag))
 
@@ -342,12 +344,12 @@ def name_reader(kind: str, flags: Sequence[str]) -> Callable[[Stage, Records | N
     The reader raises UsageError for several names, and for one of these flags without a name.
     """
 
-    def read_name(call: Stage, upstream: Records | None) -> Records:
-        if len(call.operands) > 1:
-            raise UsageError(f"expected one {kind}, got {len(call.operands)}: {' '.join(call.operands)}")
+    def read_name(stage: Stage, upstream: Records | None) -> Records:
+        if len(stage.operands) > 1:
+            raise UsageError(f"expected one {kind}, got {len(stage.operands)}: {' '.join(stage.operands)}")
         for flag in flags:
-            if call.parameters[flag] not in (None, False) and not call.operands:
+            if stage.parameters[flag] not in (None, False) and not stage.operands:
                 raise UsageError(f"needs the name of one: attnkit {kind} lists them", f"--{flag}")
-        return Records(None, iter(call.operands or ("",)))
+        return Records(None, iter(stage.operands or ("",)))
 
     return read_name

@@ -58,7 +58,7 @@ class Ran:
 
     kind: str
     title: str
-    stages: list[Cost]
+    rows: list[Cost]
     dtype: str
 
 
@@ -101,7 +101,7 @@ def run_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
     counts: list[Cost] = []
     records, dtype = 0, "float32"
     for result in pipeline.chain_stages(stages, upstream=upstream).items:
-        counts = counting.sum_stages([*counts, *(one for call in calls for one in count_call(call, counters))])
+        counts = counting.sum_costs([*counts, *(one for call in calls for one in count_call(call, counters))])
         records += 1
         if isinstance(result, Record) and "x" in result and result["x"].dtype.name in counting.ITEMSIZES:
             dtype = result["x"].dtype.name
@@ -498,8 +498,8 @@ def cost(
         given |= {"measure": measure, "paper": paper}
         if flag := next((name for name, value in given.items() if value), None):
             raise UsageError(f"needs the folder of a model, not a {models.kind}", f"--{flag}")
-        held = {models.title: {"weights": sum(one.parameters for one in models.stages)}}
-        return counting.phases_record({models.title: models.stages}, held, dtype or models.dtype, by_layer=not parts)
+        held = {models.title: {"weights": sum(one.parameters for one in models.rows)}}
+        return counting.phases_record({models.title: models.rows}, held, dtype or models.dtype, by_layer=not parts)
     if measure and dtype not in (None, "float32"):
         raise UsageError(f"measures a pass in float32, not in {dtype}", "--measure")
     dtype = dtype or "float32"
@@ -549,7 +549,7 @@ def measured_record(record: Record, checkpoint: "Checkpoint", run: counting.Work
     """
     from attnkit.interpret import roofline
 
-    machine, measured = roofline.measure_machine(), roofline.measure_stages(checkpoint, run)
+    machine, measured = roofline.measure_machine(), roofline.measure_rows(checkpoint, run)
     names, seconds = shared_labels(record.labels["stage"]), []
     for name, (_, flops, _, read, written, _) in zip(names, record["x"][0].tolist(), strict=True):
         seconds.append([machine.predict(flops, read + written), measured.get(name, np.nan)])

@@ -8,7 +8,7 @@ from attnkit.errors import flag_name
 from attnkit.generation.options import GenerationOptions, generates_text
 from attnkit.generation.prompts import choose_target, make_detokenizer, make_prompts
 from attnkit.inputs.layers import ids_from_x
-from attnkit.interpret.cost import count_model, count_text, sum_stages
+from attnkit.interpret.cost import count_model, count_text, sum_costs
 from attnkit.interpret.pipeline_cost import count_decode, count_probabilities
 from attnkit.interpret.stage_calls import StageCall
 from attnkit.model.graph.costs import Cost, ModelShapes
@@ -24,7 +24,7 @@ def count_decoded(call: StageCall) -> Iterable[Cost]:
     checkpoint = call.values["model_"]
     if checkpoint is None or not generates_text(checkpoint.config, call.values["layer"]):
         return count_decode(call)
-    return sum_stages(count_generated(call, count_model(checkpoint)))
+    return sum_costs(count_generated(call, count_model(checkpoint)))
 
 
 def count_generated(call: StageCall, model: ModelShapes) -> Iterator[Cost]:

@@ -182,7 +182,7 @@ def label_index(record: Record, name: str, index: tuple[int, ...]) -> list[tuple
     return parts
 
 
-STAGE = re.compile(
+SITE = re.compile(
     r"(encoder|decoder|vector)\.([0-9]+\.)?(self|cross|ffn|norm[0-9]?|rnn|bridge|bridge_cell|readout|embed|embed_norm|positions"
     r"|projection)(\.[\w.]+)?|head\.(dense|norm)|pooler|logits|modules\.[0-9]+"
     r"|[0-9]+\.[a-z]+\..+"  # of a pipeline
@@ -214,13 +214,13 @@ class DiffReport(ReportRecord):
     element that differs, filled up with -1; the labels of their first axis are these places in words, or why the
     tensors cannot be compared.
 
-    all_stages  whether of traces the stages after the first that differs are compared too
+    all_sites   whether of traces the sites after the first that differs are compared too
     heatmap     whether a caller in Python sees heat maps of A − B below the table
     """
 
     pair: Pair = field(kw_only=True, compare=False)
     comparisons: tuple[Comparison, ...] = field(kw_only=True, compare=False)
-    all_stages: bool = field(default=False, kw_only=True, compare=False)
+    all_sites: bool = field(default=False, kw_only=True, compare=False)
     heatmap: bool = field(default=False, kw_only=True, compare=False)
 
     @property
@@ -247,12 +247,12 @@ class DiffReport(ReportRecord):
 
 
 def are_traces(a: Record, b: Record) -> bool:
-    """Whether all names of two records are stages, and they share at least one."""
-    return all(STAGE.fullmatch(name) for record in (a, b) for name in record) and any(name in b for name in a)
+    """Whether all names of two records are sites, and they share at least one."""
+    return all(SITE.fullmatch(name) for record in (a, b) for name in record) and any(name in b for name in a)
 
 
-def compare_records(pair: Pair, rtol: float = 0.0, atol: float = 0.0, all_stages: bool = False) -> DiffReport:
-    """Compare two records; traces up to the first stage that differs, unless all.
+def compare_records(pair: Pair, rtol: float = 0.0, atol: float = 0.0, all_sites: bool = False) -> DiffReport:
+    """Compare two records; traces up to the first site that differs, unless all.
 
     >>> a, b = (Record({"x": np.array([0.0, 1.0, 2.0]), "y": np.ones(1)}) for _ in "ab")
     >>> b["x"][2] = 2.5
@@ -263,12 +263,12 @@ def compare_records(pair: Pair, rtol: float = 0.0, atol: float = 0.0, all_stages
     comparisons = []
     for name in pair.names():
         comparisons.append(compare_tensors(pair.a, pair.b, name, rtol, atol))
-        if pair.traces and not all_stages and comparisons[-1].differing:
+        if pair.traces and not all_sites and comparisons[-1].differing:
             break
-    return make_report(pair, tuple(comparisons), all_stages)
+    return make_report(pair, tuple(comparisons), all_sites)
 
 
-def make_report(pair: Pair, comparisons: tuple[Comparison, ...], all_stages: bool = False) -> DiffReport:
+def make_report(pair: Pair, comparisons: tuple[Comparison, ...], all_sites: bool = False) -> DiffReport:
     """Collect comparisons as a record of figures."""
     tensors = {"same": Tensor(np.array(not any(one.differing for one in comparisons)), ())}
     for figure in ("differing", "size", "max_abs", "max_rel", "cosine"):
@@ -279,7 +279,7 @@ def make_report(pair: Pair, comparisons: tuple[Comparison, ...], all_stages: boo
         elements = [getattr(one, field_name) for one in comparisons]
         tensors[name] = Tensor(stack_indices(elements), (name, "dimension"))
         labels[name] = [at.place if at else one.problem for one, at in zip(comparisons, elements, strict=True)]
-    return DiffReport(tensors, labels, pair=pair, comparisons=comparisons, all_stages=all_stages)
+    return DiffReport(tensors, labels, pair=pair, comparisons=comparisons, all_sites=all_sites)
 
 
 def stack_indices(elements: Sequence[Element | None]) -> Array:
@@ -297,7 +297,7 @@ def stack_indices(elements: Sequence[Element | None]) -> Array:
 
 def listed_comparisons(report: DiffReport) -> list[Comparison]:
     """The comparisons with a line in the table; of traces those that differ."""
-    is_short = report.pair.traces and not report.all_stages
+    is_short = report.pair.traces and not report.all_sites
     return [one for one in report.comparisons if one.differing or not is_short]
 
 
@@ -407,8 +407,8 @@ def row_cells(one: Comparison, precision: int, is_short: bool = False) -> list[s
 
 
 def summarize_equal(report: DiffReport) -> list[str]:
-    """The line on the equal stages of traces, unless each has a line."""
-    if not report.pair.traces or report.all_stages:
+    """The line on the equal sites of traces, unless each has a line."""
+    if not report.pair.traces or report.all_sites:
         return []
     same = [one for one in report.comparisons if not one.differing]
     if not same:

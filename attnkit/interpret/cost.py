@@ -88,11 +88,11 @@ def count_text(
 ) -> dict[str, list[Cost]]:
     """Rows of a prompt of the decoder after a source, and of the generated tokens."""
     prefill = count_stacks(model, Passes(texts, prompt, heads=1), source)
-    steps: list[Cost] = []
+    rows: list[Cost] = []
     for passes in generation_passes(model.config, prompt, generated - 1, texts):
         passes = replace(passes, source=source, has_memory=passes.past > 0)
-        steps = sum_stages([*steps, *count_stack(model, "decoder", passes), *count_head(model, passes)])
-    return {"prompt": prefill} | ({"generation": steps} if steps else {})
+        rows = sum_costs([*rows, *count_stack(model, "decoder", passes), *count_head(model, passes)])
+    return {"prompt": prefill} | ({"generation": rows} if rows else {})
 
 
 def source_tokens(config: Config, tokens: int) -> int:
@@ -296,17 +296,17 @@ def count_head(model: ModelShapes, passes: Passes) -> list[Cost]:
     return count_nodes([node for node in nodes if node.site in needed], model, passes)
 
 
-def sum_stages(stages: Iterable[Cost]) -> list[Cost]:
-    """Add up stages of one name, in the order of their first.
+def sum_costs(rows: Iterable[Cost]) -> list[Cost]:
+    """Add up rows of one name, in the order of their first.
 
     Parameters, and the cache of a token, count once.
     """
     sums: dict[str, Cost] = {}
-    for stage in stages:
-        known = sums.get(stage.name)
+    for row in rows:
+        known = sums.get(row.name)
         if known is not None:
-            stage = add_costs(known, stage)._replace(parameters=known.parameters, cached=known.cached)
-        sums[stage.name] = stage
+            row = add_costs(known, row)._replace(parameters=known.parameters, cached=known.cached)
+        sums[row.name] = row
     return [*sums.values()]
 
 
@@ -360,9 +360,9 @@ def count_least_cache(model: ModelShapes, tokens: int, source: int = 0, texts: i
 
 
 def layer_of(name: str) -> str:
-    """The layer that a stage belongs to.
+    """The layer that a row belongs to.
 
-    A stage outside the stacks, and a layer's own result, is its own.
+    A row outside the stacks, and a layer's own result, is its own.
 
     The name of a stage of a pipeline begins with its number and its tool.
 
@@ -379,21 +379,21 @@ def layer_of(name: str) -> str:
     return ".".join(parts[: tool + (3 if numbered else 2)])
 
 
-def collapse(stages: Iterable[Cost], by_layer: bool = True) -> list[Cost]:
-    """Add up the stages of a layer, and those of all layers with one window.
+def collapse(rows: Iterable[Cost], by_layer: bool = True) -> list[Cost]:
+    """Add up the rows of a layer, and those of all layers with one window.
 
     In the name of the sum, # stands for the numbers of the layers.
 
-    >>> stages = [Cost(f"decoder.{n}.self.{name}", (2, 2), 5) for n in (0, 1) for name in ("q", "output")]
-    >>> [(stage.name, stage.flops) for stage in collapse(stages)]
+    >>> rows = [Cost(f"decoder.{n}.self.{name}", (2, 2), 5) for n in (0, 1) for name in ("q", "output")]
+    >>> [(row.name, row.flops) for row in collapse(rows)]
     [('decoder.#.self', 20)]
     """
     sums: dict[str, Cost] = {}
-    for stage in stages:
-        name = NUMBER.sub("#", layer_of(stage.name) if by_layer else stage.name, count=1)
-        key = f"{name} window {stage.window}" if stage.window >= 0 else name
+    for row in rows:
+        name = NUMBER.sub("#", layer_of(row.name) if by_layer else row.name, count=1)
+        key = f"{name} window {row.window}" if row.window >= 0 else name
         known = sums.get(key)
-        sums[key] = (add_costs(known, stage) if known else stage)._replace(name=key, shape=stage.shape)
+        sums[key] = (add_costs(known, row) if known else row)._replace(name=key, shape=row.shape)
     return [*sums.values()]
 
 
@@ -421,7 +421,7 @@ class Workload(NamedTuple):
 
 
 def count_phases(model: ModelShapes, run: Workload) -> dict[str, list[Cost]]:
-    """The stages of each phase of a run by its name.
+    """The rows of each phase of a run by its name.
 
     UsageError for a run that the model cannot do.
     """
@@ -437,7 +437,7 @@ def count_phases(model: ModelShapes, run: Workload) -> dict[str, list[Cost]]:
     forward = count_forward(model, tokens, texts)
     if not run.train:
         return {"forward": forward}
-    return {"forward": forward, "backward": [undo_stage(stage) for stage in forward]}
+    return {"forward": forward, "backward": [undo_row(row) for row in forward]}
 
 
 def count_patches(config: Config) -> int:
@@ -460,10 +460,10 @@ def default_tokens(config: Config, generated: int = 0) -> int:
     return max(min([USUAL, *ends]) - (max(0, USUAL + generated - 1 - min(ends)) if is_prompt and ends else 0), 1)
 
 
-def undo_stage(stage: Cost) -> Cost:
-    """The backward pass of a stage: two products for each, one for each factor."""
-    doubled = {name: 2 * getattr(stage, name) for name in ("flops", "elementwise", "read", "written")}
-    return stage._replace(**doubled, parameters=0, cached=0)
+def undo_row(row: Cost) -> Cost:
+    """The backward pass of a row: two products for each, one for each factor."""
+    doubled = {name: 2 * getattr(row, name) for name in ("flops", "elementwise", "read", "written")}
+    return row._replace(**doubled, parameters=0, cached=0)
 
 
 def describe_phase(name: str, run: Workload) -> str:
@@ -482,9 +482,9 @@ def cost_record(models: Mapping[str, ModelShapes], run: Workload, dtype: str, by
     Of several models, each has its own phases. A result of fewer than three dimensions has zeros for the others.
     """
     phases = {
-        f"{model}: " * (len(models) > 1) + describe_phase(name, run): stages
+        f"{model}: " * (len(models) > 1) + describe_phase(name, run): rows
         for model, one in models.items()
-        for name, stages in count_phases(one, run).items()
+        for name, rows in count_phases(one, run).items()
     }
     held = {model: {"weights": one.parameters} | count_held(one, run) for model, one in models.items()}
     return phases_record(phases, held, dtype, by_layer)
@@ -494,26 +494,26 @@ def phases_record(
     phases: Mapping[str, Iterable[Cost]], held: Mapping[str, Mapping[str, int]], dtype: str, by_layer: bool
 ) -> Record:
     """The cost of some phases, as `cost_record`, and numbers in memory by model."""
-    phases = {title: collapse(stages, by_layer) for title, stages in phases.items()}
-    stages = [*dict.fromkeys(stage.name for some in phases.values() for stage in some)]
-    x = np.zeros((len(phases), len(stages), len(QUANTITIES)), np.int64)
-    shape = np.zeros((len(phases), len(stages), 3), np.int64)
+    phases = {title: collapse(rows, by_layer) for title, rows in phases.items()}
+    rows = [*dict.fromkeys(row.name for some in phases.values() for row in some)]
+    x = np.zeros((len(phases), len(rows), len(QUANTITIES)), np.int64)
+    shape = np.zeros((len(phases), len(rows), 3), np.int64)
     for phase, some in enumerate(phases.values()):
-        for stage in some:
-            at = phase, stages.index(stage.name)
-            x[at] = [whole_number(number) for number in quantities(stage, ITEMSIZES[dtype])]
-            shape[at][: len(stage.shape)] = stage.shape
+        for row in some:
+            at = phase, rows.index(row.name)
+            x[at] = [whole_number(number) for number in quantities(row, ITEMSIZES[dtype])]
+            shape[at][: len(row.shape)] = row.shape
     tensors = {"x": Tensor(x, ("phase", "stage", "quantity")), "shape": Tensor(shape, ("phase", "stage", "dimension"))}
     for name in dict.fromkeys(name for one in held.values() for name in one):
         numbers = [whole_number(one.get(name, 0) * ITEMSIZES[dtype]) for one in held.values()]
         tensors[name] = Tensor(np.array(numbers, np.int64), ("model",))
-    labels: dict[str, Labels] = {"phase": [*phases], "stage": stages, "quantity": [*LABELS], "model": [*held]}
+    labels: dict[str, Labels] = {"phase": [*phases], "stage": rows, "quantity": [*LABELS], "model": [*held]}
     return Record(tensors, labels)
 
 
-def quantities(stage: Cost, itemsize: int) -> list[int]:
-    """The numbers of a stage in the order of QUANTITIES, memory in bytes."""
-    return [getattr(stage, name) * (itemsize if name in IN_BYTES else 1) for name in QUANTITIES]
+def quantities(row: Cost, itemsize: int) -> list[int]:
+    """The numbers of a row in the order of QUANTITIES, memory in bytes."""
+    return [getattr(row, name) * (itemsize if name in IN_BYTES else 1) for name in QUANTITIES]
 
 
 def whole_number(number: int) -> int:
@@ -538,9 +538,9 @@ def sweep_record(models: Mapping[str, ModelShapes], runs: Mapping[str, Workload]
 
 def sum_run(model: ModelShapes, run: Workload, itemsize: int) -> list[int]:
     """The totals of a run, in the order of CURVES."""
-    stages = [stage for some in count_phases(model, run).values() for stage in some]
-    scores = sum(stage.flops for stage in stages if stage.name.endswith((".scores", ".heads", ".relative")))
-    total, moved = sum(stage.flops for stage in stages), sum(stage.read + stage.written for stage in stages)
+    rows = [row for some in count_phases(model, run).values() for row in some]
+    scores = sum(row.flops for row in rows if row.name.endswith((".scores", ".heads", ".relative")))
+    total, moved = sum(row.flops for row in rows), sum(row.read + row.written for row in rows)
     cache = count_held(model, run).get("cache", 0)
     return [total, total - scores, scores, moved * itemsize, cache * itemsize]
 

@@ -53,7 +53,7 @@ def count_call(call: StageCall, counters: Mapping[str, Counter]) -> list[Cost]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the pipeline itself has warned
         rows = [*counters[call.tool](call)]
-    return [one._replace(name=(call.stage + one.name).rstrip("."), shape=one.shape[-3:]) for one in rows]
+    return [one._replace(name=(call.shared_prefix + one.name).rstrip("."), shape=one.shape[-3:]) for one in rows]
 
 
 def shorten_names(rows: Sequence[Cost]) -> list[Cost]:
@@ -422,7 +422,7 @@ def count_pairs(call: StageCall, options: AttentionOptions, q: Shape, keys: int)
 
 
 def count_encode(call: StageCall) -> Iterable[Cost]:
-    """Yield the stages of a model by their names in a trace, and the layers after."""
+    """Yield the rows of a model by their names in a trace, and the layers after."""
     values = call.values
     if values["patch"] or values["ablate"]:
         raise call.error("--patch and --ablate: what they change is not counted")

@@ -1,4 +1,4 @@
-"""How fast this machine multiplies and reads, and how long stages take."""
+"""How fast this machine multiplies and reads, and how long layers take."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Machine(NamedTuple):
     bandwidth: float
 
     def predict(self, flops: int, moved: int) -> float:
-        """Seconds of a stage that is as fast as the slower of both allows.
+        """Seconds of a row of costs, as fast as the slower of both allows.
 
         >>> Machine(100.0, 10.0).predict(200, 5), Machine(100.0, 10.0).predict(100, 50)
         (2.0, 5.0)
@@ -56,7 +56,7 @@ def fastest(work: Callable[[], Any], seconds: float = SECONDS) -> float:
     return min(times)
 
 
-def measure_stages(checkpoint: "Checkpoint", run: Workload) -> dict[str, float]:
+def measure_rows(checkpoint: "Checkpoint", run: Workload) -> dict[str, float]:
     """Seconds of each row of a table of layers over random tokens.
 
     The fastest of three passes.
@@ -65,7 +65,7 @@ def measure_stages(checkpoint: "Checkpoint", run: Workload) -> dict[str, float]:
     """
     config, shapes = checkpoint.config, count_model(checkpoint)
     model, rng = core.Model(config, checkpoint.params), np.random.default_rng(0)
-    rows = {stage.name: collapse([stage])[0].name for stage in count_forward(shapes, run.tokens, run.texts)}
+    rows = {row.name: collapse([row])[0].name for row in count_forward(shapes, run.tokens, run.texts)}
     passes = []
     for _ in range(REPEATS + 1):  # the first one reads the weights
         timer = Timer(rows)
@@ -110,7 +110,7 @@ def row_of(layer: str, rows: dict[str, str]) -> str:
     >>> row_of("decoder.0.rnn", rows), row_of("decoder.rnn", rows)
     ('decoder.#.rnn', 'decoder.#.rnn')
     """
-    own = (row for stage, row in rows.items() if stage == layer or stage.startswith(f"{layer}."))
+    own = (row for name, row in rows.items() if name == layer or name.startswith(f"{layer}."))
     return next(own, None) or next(row for row in rows.values() if row.replace("#.", "") == layer)
 
 

@@ -63,14 +63,14 @@ class StageCall:
         return isinstance(self.item, list)
 
     @property
-    def stage(self) -> str:
+    def shared_prefix(self) -> str:
         """The start of the names of what all records share: 2.attend."""
         return f"{self.number}.{self.tool}."
 
     @property
     def prefix(self) -> str:
         """The start of the names of its tensors: 2.attend. or 2.attend.part1."""
-        return self.stage + part_prefix(self.part)
+        return self.shared_prefix + part_prefix(self.part)
 
     def run_again(self, item: Any, values: Mapping[str, Any]) -> "StageCall":
         """Run the stage with another input and other values, without its warnings."""
@@ -82,7 +82,7 @@ class StageCall:
     def parameter_name(self, name: str) -> str:
         """The name of a parameter; all records share it, but for a table of own words."""
         is_own = self.tool == "embed" and self.values["table"] is None
-        return (self.prefix if is_own else self.stage) + name
+        return (self.prefix if is_own else self.shared_prefix) + name
 
     def error(self, problem: str) -> UsageError:
         """The error that a pipeline cannot be used as asked, because of this stage."""

@@ -1,6 +1,6 @@
-"""Two models compared on a text: errors of stages, KL of the predictions.
+"""Two models compared on a text: errors of sites, KL of the predictions.
 
-With the stage that costs most.
+With the site that costs most.
 
 For a model and its quantized file: the norms of weights do not say how much the predictions change.
 """
@@ -23,8 +23,8 @@ from attnkit.records import Array, Tensor
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint, Parameters
 
-# the ends of the names of stages that are compared
-STAGES = (".residual", ".embed", ".embed_norm", ".norm", ".rnn.state", "decoder.cross.output", "readout.output")
+# the ends of the names of sites that are compared
+ENDS = (".residual", ".embed", ".embed_norm", ".norm", ".rnn.state", "decoder.cross.output", "readout.output")
 ROWS = 64  # tokens whose logits are computed at a time
 HEADINGS = ("stage", "‖b−a‖/‖a‖", "largest", "cosine")
 COSTS = ("tensor", "stored as", "KL", "largest")
@@ -36,7 +36,7 @@ FIGURES = ("relative", "largest", "cosine")
 class AgreementReport(ReportRecord):
     """How far two models agree on a text.
 
-    `same` is one boolean; `relative`, `largest` and `cosine` are vectors over stages, `kl` over tokens, `tensor_kl` and
+    `same` is one boolean; `relative`, `largest` and `cosine` are vectors over sites, `kl` over tokens, `tensor_kl` and
     `tensor_largest` over the tensors of a scan. KL is KL(A‖B) in nats.
 
     lines  what is said below the tables
@@ -130,12 +130,12 @@ def compare_on_text(
     has_other_ids  whether B itself would read other ids of the text, so that the models are not the same
     scans          also replace one stored tensor of A at a time by that of B
 
-    Numbers a and b of a stage are the same when |a - b| <= atol + rtol |b|. DataError for models of other shapes.
+    Numbers a and b of a site are the same when |a - b| <= atol + rtol |b|. DataError for models of other shapes.
     """
     check_same_architecture(a, b)
     cores = [model.Model(one.config, one.params) for one in (a, b)]
     (x, kept), (y, others) = (run_compared(core, texts) for core in cores)
-    figures = [compare_stage(kept[name], others[name], rtol, atol) for name in kept]
+    figures = [compare_states(kept[name], others[name], rtol, atol) for name in kept]
     tensors = {"same": Tensor(np.array(all(same for *_, same in figures) and not has_other_ids), ())}
     tensors |= {
         name: Tensor(np.array([row[at] for row in figures], np.float64), ("stage",)) for at, name in enumerate(FIGURES)
@@ -187,17 +187,17 @@ def run_compared(core: model.Model, texts: Sequence[TokenText]) -> tuple[list[Ar
 
     The states of all texts are joined along their tokens.
     """
-    ran = [run_stages(core, text) for text in texts]
+    ran = [run_kept(core, text) for text in texts]
     states = {name: np.concatenate([kept[name] for _, kept in ran], axis=1) for name in ran[0][1]}
     return [x for x, _ in ran], states
 
 
-def run_stages(core: model.Model, text: TokenText) -> tuple[Array, dict[str, Array]]:
+def run_kept(core: model.Model, text: TokenText) -> tuple[Array, dict[str, Array]]:
     """The result (1, T, D) of a model for a text and its states, in float32."""
     kept: dict[str, Array] = {}
 
     def hook(name: str) -> Callable[[Array], Array] | None:
-        if name.endswith(STAGES) and name not in kept:
+        if name.endswith(ENDS) and name not in kept:
             return lambda x: kept.setdefault(name, x)
         return None
 
@@ -209,7 +209,7 @@ def run_stages(core: model.Model, text: TokenText) -> tuple[Array, dict[str, Arr
     return x, kept
 
 
-def compare_stage(x: Array, y: Array, rtol: float, atol: float) -> tuple[float, float, float, bool]:
+def compare_states(x: Array, y: Array, rtol: float, atol: float) -> tuple[float, float, float, bool]:
     """The relative norm and maximum of a change, the cosine, and whether it is 0."""
     change = measure_change(x, y, rtol, atol)
     left, right = x.astype(np.float64).ravel(), y.astype(np.float64).ravel()
@@ -279,7 +279,7 @@ def scan_tensors(
             kl = compare_predictions(core, replaced, x, y, texts).kl
             cost = float(kl.mean()), float(kl.max())
         else:
-            cost = compare_stage(np.concatenate(x, axis=1), np.concatenate(y, axis=1), 0.0, 0.0)[:2]
+            cost = compare_states(np.concatenate(x, axis=1), np.concatenate(y, axis=1), 0.0, 0.0)[:2]
         found.append((stored, b.params.weights.kind(stored), *cost))
     return sorted(found, key=lambda row: -row[2])
 
@@ -289,8 +289,8 @@ def stage_rows(report: AgreementReport, precision: int) -> list[list[str]]:
     digits = max(precision, 1)
     columns = [report[name] for name in FIGURES]
     return [
-        [stage, *(f"{number:.{digits}g}" for number in figures[:2]), f"{figures[2]:.{digits + 2}f}"]
-        for stage, *figures in zip(report.labels["stage"], *columns, strict=True)
+        [site, *(f"{number:.{digits}g}" for number in figures[:2]), f"{figures[2]:.{digits + 2}f}"]
+        for site, *figures in zip(report.labels["stage"], *columns, strict=True)
     ]
 
 

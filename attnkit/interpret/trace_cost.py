@@ -45,19 +45,19 @@ def reads_image(history: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def count_trace(trace: Record, checkpoint: "Checkpoint") -> list[Cost]:
-    """The stages of the layers that a trace has, each in one pass over its tokens.
+    """The rows of the layers that a trace has, each in one pass over its tokens.
 
     DataError for a trace of none of the model's layers.
     """
     model = count_model(checkpoint.tower("vision") if reads_image(trace.history) else checkpoint)
-    stages = [stage for stack in model.config.stacks for stage in count_traced_stack(trace, model, stack)]
-    if not stages:
+    rows = [row for stack in model.config.stacks for row in count_traced_stack(trace, model, stack)]
+    if not rows:
         raise DataError(f"it has no layer of {checkpoint.folder}")
-    return stages
+    return rows
 
 
 def count_traced_stack(trace: Record, model: ModelShapes, stack: str) -> Iterator[Cost]:
-    """Yield the stages of one stack, and of the head after the last one."""
+    """Yield the rows of one stack, and of the head after the last one."""
     config = model.config
     names = [name for name in trace if name.startswith(f"{stack}.")]
     sizes = [size for name in names if (size := find_sizes(trace, name))]

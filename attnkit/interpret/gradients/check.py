@@ -163,7 +163,7 @@ def find_value(calls: Sequence[StageCall], name: str) -> Array:
         start = INPUT + part_prefix(part)
         if name.startswith(start) and name.removeprefix(start) in record:
             return record[name.removeprefix(start)]
-    starts = [(call, call.prefix) for call in calls] + [(call, call.stage) for call in calls]
+    starts = [(call, call.prefix) for call in calls] + [(call, call.shared_prefix) for call in calls]
     call, start = next((call, start) for call, start in starts if name.startswith(start))
     parameter = name.removeprefix(start)
     if call.merges:
@@ -191,7 +191,7 @@ def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
             item = move_parts(call, arrays_of, point)
         elif isinstance(item, Record):
             item = widen(replace_arrays(item, arrays_of[call.part]))
-        own = {} if call.merges else {**read_part(point, call.stage), **read_part(point, call.prefix)}
+        own = {} if call.merges else {**read_part(point, call.shared_prefix), **read_part(point, call.prefix)}
         values = replace_values(call, item, own, point)
         if call.tool == "embed" and "table" in own:
             x = model.embed(call.result["ids"], own["table"])
@@ -211,7 +211,7 @@ def move_parts(call: StageCall, arrays_of: Mapping[int, Arrays], point: Point) -
     """Put other arrays in merged records; W_O and b_O stay in the first."""
     parts: list[Record] = []
     for number, (part, branch) in enumerate(zip(call.item, call.branches, strict=True), start=1):
-        arrays = read_part(point, f"{call.stage}part{number}.") if branch == FILE else arrays_of[branch]
+        arrays = read_part(point, f"{call.shared_prefix}part{number}.") if branch == FILE else arrays_of[branch]
         moved = widen(replace_arrays(part, arrays))
         parts.append(moved.without(OUTPUT_PARAMETERS) if parts else moved)
     return parts
