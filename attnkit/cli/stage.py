@@ -317,20 +317,20 @@ class Stage:
         write_side_output(path, self._add_history(item, record, path))
 
 
-def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | None = None) -> Records:
+def read_records(stage: Stage, upstream: Records | None, needs_no_input: bool | None = None) -> Records:
     """Read the records that a tool transforms: an operand's, or a stage's.
 
     A tool that needs no input is called once, without a record.
 
     needs_no_input  whether it needs none, where its parameters alone do not decide it
     """
-    if call.tool.needs_no_input(call.parameters) if needs_no_input is None else needs_no_input:
-        if call.operands:
-            raise UsageError(f"{call.operands[0]}: these options read no input")
+    if stage.tool.needs_no_input(stage.parameters) if needs_no_input is None else needs_no_input:
+        if stage.operands:
+            raise UsageError(f"{stage.operands[0]}: these options read no input")
         return Records(upstream.format if upstream else None, iter([None]))
-    if not call.operands:
-        return call.read("-" if upstream is not None else operands.stdin_or_error())
-    return call.read(call.operands[0])
+    if not stage.operands:
+        return stage.read("-" if upstream is not None else operands.stdin_or_error())
+    return stage.read(stage.operands[0])
 
 
 def require_record(item: Result) -> Record:

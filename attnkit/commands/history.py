@@ -91,13 +91,13 @@ def history(
 class Part(NamedTuple):
     """A pipeline of the history, and the side output that the next part reads."""
 
-    calls: list[Stage]
+    stages: list[Stage]
     beside: str
 
 
 def replay_history(record: Record, parts: list[Part]) -> str:
     """Run the history again; DifferentError unless a result equals the record."""
-    parts[0].calls[0].common["format"] = "json"  # with an npy input the output would be npy, which has no history
+    parts[0].stages[0].common["format"] = "json"  # with an npy input the output would be npy, which has no history
     with formats.regular_files_only():
         problem = ""
         for result in run_parts(parts):
@@ -114,10 +114,10 @@ def parse_history(record: Record) -> list[Part]:
         stage, beside = parse_command(entry["command"]), entry.get("beside", "")
         if beside and beside not in side_outputs(stage).values():
             raise DataError(f"its history has {beside} written by a command that does not write it")
-        parts[-1] = Part([*parts[-1].calls, stage], beside)
+        parts[-1] = Part([*parts[-1].stages, stage], beside)
         if beside:
             parts.append(Part([], ""))
-    return [part for part in parts if part.calls]
+    return [part for part in parts if part.stages]
 
 
 def parse_command(command: str) -> Stage:
@@ -151,10 +151,10 @@ def first_stage(stage: Stage) -> Stage:
 def run_parts(parts: list[Part]) -> Iterator[Result]:
     """Run pipelines, each on the side output of the one before. Write no file."""
     upstream: Records | None = None
-    for calls, beside in parts:
+    for stages, beside in parts:
         files: dict[str, Record] = {}
         with stored_by(files.__setitem__):
-            results = pipeline.chain_stages(calls, upstream=upstream).items
+            results = pipeline.chain_stages(stages, upstream=upstream).items
             if not beside:
                 yield from results
                 return
@@ -170,18 +170,18 @@ def write_script(record: Record, parts: list[Part]) -> str:
 
     Every command is rebuilt from its parsed flags, and every word of it is quoted.
     """
-    calls = [stage for part in parts for stage in part.calls]
-    comments = script_comments(record, calls)
-    if record.history[0].get("files") and calls[0].tool.name != "embed":
-        calls[0].common["format"] = "json"
-    for stage in calls[:-1]:
+    stages = [stage for part in parts for stage in part.stages]
+    comments = script_comments(record, stages)
+    if record.history[0].get("files") and stages[0].tool.name != "embed":
+        stages[0].common["format"] = "json"
+    for stage in stages[:-1]:
         if stage.format.shows_table:
             stage.common["format"] = "json"
-    stages = [script_command(stage, beside * (stage is calls[-1])) for calls, beside in parts for stage in calls]
-    return "\n".join(["#!/bin/sh", *comments, " \\\n  | ".join(stages)])
+    lines = [script_command(stage, beside * (stage is stages[-1])) for stages, beside in parts for stage in stages]
+    return "\n".join(["#!/bin/sh", *comments, " \\\n  | ".join(lines)])
 
 
-def script_comments(record: Record, calls: list[Stage]) -> list[str]:
+def script_comments(record: Record, stages: list[Stage]) -> list[str]:
     """The comments of a script: versions, files with their SHA-256, what is left out."""
     versions = dict.fromkeys(entry["version"] for entry in record.history)
     files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
@@ -190,11 +190,11 @@ def script_comments(record: Record, calls: list[Stage]) -> list[str]:
         f"# made by attnkit {escaped(', '.join(versions))}",
         *(f"# {escaped(f'{digest}  {file}')}{stream * file.startswith(STREAMS)}" for file, digest in files.items()),
         *(
-            [f"# attnkit {calls[0].tool.name} read standard input: give it the same again"]
-            if first_stage(calls[0]).count_stdin()
+            [f"# attnkit {stages[0].tool.name} read standard input: give it the same again"]
+            if first_stage(stages[0]).count_stdin()
             else []
         ),
-        *(f"# without writing {escaped(path)}" for stage in calls for path in side_outputs(stage).values()),
+        *(f"# without writing {escaped(path)}" for stage in stages for path in side_outputs(stage).values()),
     ]
 
 

@@ -64,15 +64,15 @@ def set_input(first: Stage, inputs: tuple[str, ...]) -> None:
 
 def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
     """Run the pipeline; options of output apply to the last stage."""
-    calls = pipeline.parse_stages(read_pipeline(stage))
-    pipeline.share_engine(stage, calls)
-    set_input(calls[0], stage.operands[1:])
-    stage.extra["last"] = last = calls[-1]
+    stages = pipeline.parse_stages(read_pipeline(stage))
+    pipeline.share_engine(stage, stages)
+    set_input(stages[0], stage.operands[1:])
+    stage.extra["last"] = last = stages[-1]
     give_options(last, stage.common)
     save = stage.extra.get("save")
     if save:
         make_folder(save)
-    counts, trace, sheet = [0] * len(calls), trace_stages(stage, calls), make_sheet(stage, calls)
+    counts, trace, sheet = [0] * len(stages), trace_stages(stage, stages), make_sheet(stage, stages)
 
     def after_stage(at: int, done: Stage, result: Result) -> None:
         counts[at] += 1
@@ -84,9 +84,9 @@ def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
         elif done is not last or stage.common["format"] not in DISPLAY_FORMATS:
             output.show_aside(done, result, with_command=bool(stage.extra.get("steps")))
 
-    for one in calls:
+    for one in stages:
         one.has_table_aside = bool(stage.extra.get("steps"))
-    flow = pipeline.chain_stages(calls, after_stage, upstream=upstream)
+    flow = pipeline.chain_stages(stages, after_stage, upstream=upstream)
     stage.common |= last.common | {"format": output.format_for(last, flow.format)}
     items = sheet.follow(flow.items) if sheet else flow.items
     format, items = last.format.settle(stage.common["format"], items)
@@ -97,16 +97,16 @@ def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
     return Records(format, pipeline.convert_all(last, items, format))
 
 
-def make_sheet(stage: Stage, calls: Sequence[Stage]) -> "Sheet | None":
+def make_sheet(stage: Stage, stages: Sequence[Stage]) -> "Sheet | None":
     """Make the worked sheet of --steps if the output is a figure or Markdown."""
     blank = stage.extra.get("blank") or ()
-    if not stage.extra.get("steps") or calls[-1].format.requested() not in SHEET_FORMATS:
+    if not stage.extra.get("steps") or stages[-1].format.requested() not in SHEET_FORMATS:
         if blank:
             raise UsageError("needs a sheet: -o FILE.html, .pdf, .md, .svg or .png", "--blank")
         return None
     from attnkit.cli.sheet import Sheet
 
-    stage.extra["sheet"] = sheet = Sheet(calls, blank)
+    stage.extra["sheet"] = sheet = Sheet(stages, blank)
     return sheet
 
 
@@ -117,15 +117,15 @@ def give_options(last: Stage, values: Mapping[str, Any]) -> None:
     last.common |= values
 
 
-def trace_stages(stage: Stage, calls: list[Stage]) -> Callable[[int, Stage, Result], None]:
+def trace_stages(stage: Stage, stages: list[Stage]) -> Callable[[int, Stage, Result], None]:
     """A callback after each stage, so that --trace writes a trace of every result."""
     path, patterns = stage.parameters["trace"], stage.parameters["trace_only"]
     if path is None:
         return lambda at, done, result: None
     from attnkit.cli.pipeline_trace import PipelineTrace
 
-    trace = PipelineTrace(path, patterns, calls)
-    return lambda at, done, result: trace.write() if done is calls[-1] else None
+    trace = PipelineTrace(path, patterns, stages)
+    return lambda at, done, result: trace.write() if done is stages[-1] else None
 
 
 def make_folder(name: str) -> None:
@@ -154,17 +154,17 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
             text = operands.read_text(source)
     else:
         text = inputs[0]
-    calls = pipeline.parse_stages(text)
-    pipeline.share_engine(stage, calls)
-    stage.extra["last"] = last = calls[-1]
+    stages = pipeline.parse_stages(text)
+    pipeline.share_engine(stage, stages)
+    stage.extra["last"] = last = stages[-1]
     give_options(
         last, {name: stage.common.pop(name) for name in ("only", "dtype", "check_finite") if name in stage.common}
     )
     if last.common.get("output"):
         raise UsageError("Python writes no result to a file: attnkit.formats.save(record, FILE)", "--output")
     record = inputs[1] if len(inputs) > 1 else None
-    upstream = pipeline.give_record(calls[0], record, "attnkit.run(pipeline, record)")
-    return pipeline.chain_stages(calls, trace_stages(stage, calls), upstream=upstream)
+    upstream = pipeline.give_record(stages[0], record, "attnkit.run(pipeline, record)")
+    return pipeline.chain_stages(stages, trace_stages(stage, stages), upstream=upstream)
 
 
 @tool(
