@@ -350,11 +350,11 @@ def slip_grid(graph: Graph, node: Node) -> Iterator[Change]:
     cut, image = graph.core.config.patches, graph.inputs.image
     assert cut is not None and image is not None
     yield from _slip_order(graph, node, f"{node.layer.partition('.')[0]}.embed")
-    for step, words in (
+    for shift, words in (
         (1, "each token has the position before its own"),
         (-1, "each token has the position after its own"),
     ):
-        yield f"positions are one off: {words}", node.change(rolled=step)
+        yield f"positions are one off: {words}", node.change(rolled=shift)
     if cut.has_class:
         yield "the class token has no position", node.change(spares_class=True)
         off = "the class token has no position, and that of the class is the first of the patches"
@@ -1048,8 +1048,8 @@ def slip_experts(graph: Graph, node: Node) -> Iterator[Change]:
         yield "the 1 that is added to the up projection is missing", node.change(offset=0.0)
         yield f"gate and up are not bounded by {limit:g}", node.change(limit=0.0)
         yield f"neither bounded by {limit:g} nor increased by 1 are gate and up", node.change(limit=0.0, offset=0.0)
-    for step, words in ((1, "after"), (-1, "before")):
-        instead = {number: (number + step) % mixture.count for number in range(mixture.count)}
+    for shift, words in ((1, "after"), (-1, "before")):
+        instead = {number: (number + shift) % mixture.count for number in range(mixture.count)}
         yield f"each expert is the one {words} it (numbers one off)", node.change(instead=instead)
 
 

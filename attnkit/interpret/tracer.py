@@ -182,12 +182,12 @@ def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
     >>> intermediate_axes("modules.1", 2), intermediate_axes("vector.cross.weights", 3)
     (('batch', 'model'), ('head', 'probe', 'key'))
     """
-    layer, dot, step = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
-    step = f"weights.{step}" if dot == ".weights." else step
-    if step in ATTENTION:
-        axes = intermediates.attention_axes(step, "source" if layer.endswith(".cross") else "key")
+    layer, dot, part = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
+    part = f"weights.{part}" if dot == ".weights." else part
+    if part in ATTENTION:
+        axes = intermediates.attention_axes(part, "source" if layer.endswith(".cross") else "key")
     else:
-        axes = ("model",) if layer == "modules" else axes_of(step) or ("token", "model")
+        axes = ("model",) if layer == "modules" else axes_of(part) or ("token", "model")
     if name.startswith("vector."):
         axes = tuple(OF_PROBE.get(axis, axis) for axis in axes)
     if rank < len(axes):  # one class for a whole image
