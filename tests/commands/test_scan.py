@@ -72,7 +72,7 @@ def final_logits(text, dtype, model=STORY, **values):
     ],
 )
 def test_every_cell_is_one_run_with_one_patch(pattern, heads, positions, dtype, limit, monkeypatch):
-    monkeypatch.setattr("attnkit.commands.scan.MOST_TOKENS", limit)  # few rows at a time give the same
+    monkeypatch.setattr("attnkit.interpret.sweeps.MOST_TOKENS", limit)  # few rows at a time give the same
     made = scan(against=CORRUPTED, minus=" robot", patch=pattern, heads=heads, positions=positions, dtype=dtype)
     clean = traced(STORY, CLEAN, dtype)
     names = [name if name in clean else pattern.replace("*", name) for name in made.labels["layer"]]

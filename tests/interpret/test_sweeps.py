@@ -7,8 +7,8 @@ import pytest
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
-from attnkit.commands.scan import Scored, find_axes, list_patches, match_names, run_text, sweep
 from attnkit.inputs import layers
+from attnkit.interpret.sweeps import Scored, find_axes, list_patches, match_names, run_text, sweep
 from tests.places import MODELS
 
 CAUSAL = ["gpt2-scaled", "openai-gpt", "llama3", "llama-dynamic", "llama-yarn", "mistral", "qwen2"]
