@@ -166,14 +166,8 @@ def load_operand(
               of the folder of a model the vectors of its words
               model -> a Checkpoint, whose files are hashed when their history is written
     """
-    if load == "patches":
-        return load_patches(path)
-    if load == "lines":
-        return load_lines(path, piped)
-    if load == "means":
-        return load_means(path, piped)
-    if load in ("model", "index"):
-        return load_large(path, load, piped, bfloat16)
+    if load in LOADERS:
+        return LOADERS[load](path, piped, bfloat16)
     if load == "tokenizer":
         from attnkit.tokenizers import BUILTIN_TOKENIZERS
 
@@ -200,22 +194,25 @@ def load_operand(
         return content, {source.name: source.digest()} if is_file else {}
 
 
-def load_large(path: str, load: Load, piped: list[Record | str] | None, bfloat16: bool) -> tuple[Any, dict[str, str]]:
-    """Open a model or an index, whose files are mapped into memory."""
-    if load == "model":
-        from attnkit.checkpoints import open_checkpoint
+def load_model(path: str) -> tuple[Any, dict[str, str]]:
+    """Open a model, whose files are mapped into memory."""
+    from attnkit.checkpoints import open_checkpoint
 
-        return open_checkpoint(path), {}
-    from attnkit.cli import index_files
+    return open_checkpoint(path), {}
 
-    folder, layer = index_files.find_model(path)
+
+def load_index(path: str, piped: list[Record | str] | None, bfloat16: bool) -> tuple[Record, dict[str, str]]:
+    """Open the vectors of a file, which is mapped into memory, of a pipe or a model."""
+    from attnkit.inputs import vector_index
+
+    folder, layer = vector_index.find_model(path)
     if folder:
-        return index_files.load_words(folder, layer), {}
+        return vector_index.load_words(folder, layer), {}
     if piped is not None:
         records = [item for item in piped if isinstance(item, Record)]
-        return index_files.stack_tensors(records, path.partition(":")[2], "<stdin>"), {}
+        return vector_index.stack_tensors(records, path.partition(":")[2], "<stdin>"), {}
     source, name = open_operand(path, hash=True)
-    return index_files.load_index(source, name, bfloat16)
+    return vector_index.read_vectors(source, name, bfloat16)
 
 
 def names_a_file(text: str) -> bool:
@@ -296,6 +293,16 @@ def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[
             texts.append(split_lines(read_text(source), source.name))
             digests |= {source.name: source.digest()} if path != "-" else {}
     return texts, digests
+
+
+# kinds of content that are not in one record of one file -> content and digests of a path, what is piped, bfloat16
+LOADERS: dict[str, Callable[[str, list[Record | str] | None, bool], tuple[Any, dict[str, str]]]] = {
+    "patches": lambda path, piped, bfloat16: load_patches(path),
+    "lines": lambda path, piped, bfloat16: load_lines(path, piped),
+    "means": lambda path, piped, bfloat16: load_means(path, piped),
+    "model": lambda path, piped, bfloat16: load_model(path),
+    "index": load_index,
+}
 
 
 def split_lines(text: str, name: str) -> list[str]:

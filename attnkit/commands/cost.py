@@ -517,6 +517,8 @@ def cost(
     if paper:
         if name != "tokens":
             raise UsageError(f"--paper needs lengths of texts: --sweep tokens=A:B, got {sweep}", "--sweep")
+        from attnkit.interpret.roofline import paper_record
+
         return paper_record(shapes[0], numbers, window, kernel, measure)
     if sweep:
         if measure:
@@ -526,6 +528,8 @@ def cost(
     record = counting.cost_record(dict(zip(models.names, shapes, strict=True)), run, dtype, by_layer=not parts)
     if not measure:
         return record
+    from attnkit.interpret.roofline import measured_record
+
     return measured_record(record, models.checkpoints[0], run)
 
 
@@ -540,52 +544,3 @@ def swept_record(
         return counting.sweep_record(models, runs, dtype)
     except UsageError as error:
         raise UsageError(error.problem, "--sweep" if error.name == f"--{name}" else error.name) from None
-
-
-def measured_record(record: Record, checkpoint: "Checkpoint", run: counting.Workload) -> Record:
-    """Add the rates of this machine, and predicted and measured seconds.
-
-    seconds (phase, stage, time)
-    """
-    from attnkit.interpret import roofline
-
-    machine, measured = roofline.measure_machine(), roofline.measure_rows(checkpoint, run)
-    names, seconds = shared_labels(record.labels["stage"]), []
-    for name, (_, flops, _, read, written, _) in zip(names, record["x"][0].tolist(), strict=True):
-        seconds.append([machine.predict(flops, read + written), measured.get(name, np.nan)])
-    tensors = {
-        "seconds": Tensor(np.array([seconds]), ("phase", "stage", "time")),
-        "flops": Tensor(np.asarray(machine.flops), ()),
-        "bandwidth": Tensor(np.asarray(machine.bandwidth), ()),
-    }
-    return record.with_tensors(tensors, {"time": ["predicted", "measured"]})
-
-
-def paper_record(model: ModelShapes, lengths: Sequence[int], window: int, kernel: int, measure: bool) -> Record:
-    """Build Table 1 of the paper for some lengths: x (tokens, layer, quantity), sizes.
-
-    With `measure` the record contains seconds (tokens, layer), too.
-    """
-    from attnkit.interpret import roofline
-
-    config = model.config
-    width, heads = config.width, config.stack(config.stacks[-1]).heads
-    tables = [roofline.table_one(length, width, kernel, window) for length in lengths]
-    x = np.array([[*table.values()] for table in tables], np.int64)
-    tensors = {
-        "x": Tensor(x, ("tokens", "layer", "quantity")),
-        "sizes": Tensor(np.array([width, window, kernel]), ("size",)),
-    }
-    if measure:
-        heads = heads if width % heads == 0 else 1
-        seconds = [
-            [roofline.measure_layer(layer, length, width, heads, window) for layer in tables[0]] for length in lengths
-        ]
-        tensors["seconds"] = Tensor(np.array(seconds), ("tokens", "layer"))
-    labels: dict[str, Labels] = {
-        "tokens": [str(length) for length in lengths],
-        "layer": [*tables[0]],
-        "quantity": ["operations", "sequential", "path"],
-        "size": ["d", "r", "k"],
-    }
-    return Record(tensors, labels)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,36 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from attnkit import callbacks, display, model
+from attnkit import display
 from attnkit.cli import options, views
 from attnkit.cli.calls import make_item, named_files, tool
 from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.text_input import is_text_alone, trace_of_text
 from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.cells import Cells
-from attnkit.errors import DataError, UsageError, with_article
-from attnkit.interpret import head_scores
-from attnkit.model.head_circuits import (
-    MODES,
-    HeadWeights,
-    composition_scores,
-    copying_scores,
-    read_by,
-    split_projections,
-    vocabulary_product,
-    written_by,
-)
-from attnkit.records import Array, Record, Tensor, join_names, shared_labels
+from attnkit.errors import DataError, UsageError
+from attnkit.interpret import head_scores, head_weights
+from attnkit.interpret.head_weights import COMPOSITION
+from attnkit.model.head_circuits import MODES
+from attnkit.records import Record, join_names, shared_labels
 
 if TYPE_CHECKING:
-    from attnkit.checkpoints import Checkpoint
+    pass
 
 
 SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind"}  # in the headings of a narrow table
 UNDEFINED = "–"
 MANY = 32  # heads of a table, above which a grid of their kinds comes first
 TRACE = ("kind", "pair")  # the tensors beside x of a trace, and of a model
-COMPOSITION = tuple(f"composition.{mode}" for mode in MODES)
 MODE_HEADINGS = tuple(f"{mode.upper()} from" for mode in MODES)
 TEXT_HEADINGS = ("head", "kind", "largest pair", *MODE_HEADINGS)
 
@@ -177,8 +168,7 @@ def head_cells(record: Record) -> Cells:
     return Cells(["head", *scores, *beside], [[name, *x, *values] for name, x, *values in rows])
 
 
-WEIGHT_COLUMNS = ("copying", *MODES)
-COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *WEIGHT_COLUMNS)))
+COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *head_weights.COLUMNS)))
 
 
 def read_traces(stage: Stage, upstream: Records | None) -> Records:
@@ -186,7 +176,7 @@ def read_traces(stage: Stage, upstream: Records | None) -> Records:
     if isinstance(folder, str) and is_text_alone(stage):
         from attnkit.checkpoints import open_checkpoint
 
-        find_attention_layers(open_checkpoint(folder))
+        head_weights.find_attention_layers(open_checkpoint(folder))
     if stage.operands and (trace := trace_of_text(stage, "*.self.weights")) is not None:
         stage.parameters["model_"] = None  # the history of the trace names it
         return Records(None, iter([trace]))
@@ -259,7 +249,7 @@ def heads(
     if trace is not None:
         table = head_scores.score_records([trace] if isinstance(trace, Record) else trace)
     elif model_ is not None:
-        table = describe_weights(model_)
+        table = head_weights.describe_weights(model_)
     else:
         raise DataError("no record")
     return select_rows(table, order_rows(table, sort)[:top])
@@ -292,70 +282,3 @@ def select_rows(table: Record, rows: list[int]) -> Record:
         for axis, names in table.labels.items()
     }
     return replace(table, tensors=chosen, labels=labels)
-
-
-def describe_weights(checkpoint: "Checkpoint") -> Record:
-    """Describe the weights of each head of self-attention: x (head, 4).
-
-    Of q, k and v it has the largest composition score with a head of an earlier layer of the same stack; all of them
-    are in the tensors `composition.q` and so on, (head, head), NaN if there is none. UsageError for a model without
-    such heads.
-    """
-    config = checkpoint.config
-    layers = find_attention_layers(checkpoint)
-    if config.latent:
-        raise UsageError(
-            f"heads of {with_article(config.family)} model read latent vectors, whose norms no weights state", "--model"
-        )
-    labels = [f"{name}:{head}" for name in layers for head in range(head_count(config, name))]
-    composition = {mode: np.full((len(labels), len(labels)), np.nan, np.float32) for mode in MODES}
-    copying: list[Array] = []
-    for stack in config.stacks:
-        mine = [name for name in layers if name.startswith(f"{stack}.")]
-        weights = {name: split_projections(checkpoint.params[name], head_count(config, name)) for name in mine}
-        fill_composition(composition, weights, sum(map(len, copying)))
-        copying += list_copying(checkpoint, stack, weights)
-    strongest = [np.fmax.reduce(composition[mode], axis=1, initial=np.nan) for mode in MODES]
-    x = np.stack([np.concatenate(copying), *strongest], axis=1)
-    tensors = {f"composition.{mode}": Tensor(array, ("head", "earlier")) for mode, array in composition.items()}
-    names: dict[str, Any] = {"head": labels, "earlier": labels, "score": [*WEIGHT_COLUMNS]}
-    return Record({"x": Tensor(x, ("head", "score"), formula=FORMULA)}).with_tensors(tensors, names)
-
-
-FORMULA = "Σ λ / Σ |λ| of W_E W_V W_O W_U, and the largest |W_OV W| / (|W_OV| |W|)"
-
-
-def find_attention_layers(checkpoint: "Checkpoint") -> list[str]:
-    config = checkpoint.config
-    layers = [name for name in checkpoint.layers() if name.endswith(".self")]
-    if not layers:
-        hint = "; decode --trace FILE keeps the weights of a decoder that attends" * (config.encoder is not None)
-        raise UsageError(f"this {config.family} model has no heads of self-attention{hint}", "--model")
-    return layers
-
-
-def head_count(config: "model.Config", layer: str) -> int:
-    return config.stack(model.parse_layer_name(layer)[0]).heads
-
-
-def list_copying(checkpoint: "Checkpoint", stack: str, weights: Mapping[str, HeadWeights]) -> list[Array]:
-    """The copying scores of each layer, NaN if no single matrix leads to words."""
-    config, params = checkpoint.config, checkpoint.params
-    is_linear = config.head and not (config.transform or config.classes or config.embed_width)
-    if not (is_linear and stack == config.stacks[-1] and config.stack(stack).vocab):
-        return [np.full(len(one.q), np.nan) for one in weights.values()]
-    product = vocabulary_product(params["head"]["w"], params[f"{stack}.embed"]["table"])
-    return [copying_scores(one, product) for one in weights.values()]
-
-
-def fill_composition(composition: Mapping[str, Array], weights: Mapping[str, HeadWeights], first: int) -> None:
-    """Fill in the composition scores of one stack, whose heads begin at `first`."""
-    written: list[tuple[slice, Array]] = []  # of each earlier layer: its heads, what they write
-    for name, later in weights.items():
-        callbacks.current().on_progress(name)
-        rows = slice(first, first + len(later.q))
-        for mode, read in read_by(later).items():
-            for columns, earlier in written:
-                composition[mode][rows, columns] = composition_scores(earlier, read)
-        written.append((rows, written_by(later)))
-        first = rows.stop

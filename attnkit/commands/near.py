@@ -12,12 +12,12 @@ from attnkit import display, formats
 from attnkit.cli import options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.index_files import stack_vectors
 from attnkit.cli.stage import Stage
 from attnkit.display.cells import Cells
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import name_errors
 from attnkit.inputs.padding import find_real_tokens
+from attnkit.inputs.vector_index import stack_vectors
 from attnkit.model.nearest import METRICS, check_queries, find_nearest
 from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
 

@@ -2,17 +2,13 @@
 
 import math
 import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
-from attnkit import callbacks, display
+from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.calls import named_files, tool
 from attnkit.cli.constraints import Constraints
@@ -22,19 +18,17 @@ from attnkit.cli.text_input import looks_like_tensors, upstream_blocks
 from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.cells import Cells
 from attnkit.display.tables import COLUMN_GAP
-from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError, counted
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats import open_source
-from attnkit.libraries import call_library, import_library
-from attnkit.records import Array, Labels, Record, Tensor
+from attnkit.generation.length_classes import BY_LENGTH
+from attnkit.records import Record
 
 if TYPE_CHECKING:
-    from attnkit.checkpoints import Checkpoint
-    from attnkit.generation.perplexity import TextScore
+    pass
 
 
 Lines = Sequence[str]
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "bits_per_byte": "bits per byte", "loss": "loss (nats per token)"}
-BY_LENGTH = "_by_length"  # ends the names of the scores of classes
 WITH_BARS = ("bleu", "chrf", "perplexity")
 LONGEST_BAR, SHORTEST_BAR = 20, 4  # columns of the bar of the best score
 FULL = 100.0  # BLEU and chrF of equal texts
@@ -126,8 +120,6 @@ def tabulate_scores(record: Record) -> Cells:
 
 
 TEXT_NEEDED = "name a text, or pipe it in"
-METRICS = ("bleu", "chrf")
-DIFFERENT = 0.01  # of the perplexity, by the weights of windows: enough for a note
 
 
 @dataclass(frozen=True)
@@ -257,67 +249,27 @@ def score(
     if references is not None:
         return score_by_references(text, references, chrf_word_order or 0, by, source)
     from attnkit.generation.options import refuse_options
-    from attnkit.generation.perplexity import check_scorable
+    from attnkit.generation.perplexity import check_scorable, measure_targets, measure_text
 
     check_scorable(model_)
     dtype = dtype or str(model_.params["decoder.embed"]["table"].dtype.name)
     if model_.config.encoder is not None:
         refuse_options("a text, and this model takes pairs", window=window, stride=stride)
-        return measure_targets(model_, text, by, dtype, (source_language, target_language))
+        from attnkit.training.data import parse_pairs
+
+        pairs, spoken = parse_pairs(text.text, text.name), (source_language, target_language)
+        return measure_targets(model_, pairs, text.name, class_width(by) if by else None, dtype, spoken)
     languages = {"source_language": source_language, "target_language": target_language}
     refuse_options("--references, or a model that takes pairs", by=by, **languages)
-    return measure_text(model_, text, window, stride, dtype)
-
-
-def measure_text(
-    checkpoint: "Checkpoint", text: NamedText, window: int | None, stride: int | None, dtype: str
-) -> Record:
-    """Measure the perplexity of a text; note a large effect of the weights of windows."""
-    from attnkit.generation.perplexity import score_long_text
-
-    result = score_long_text(checkpoint, text.text, text.name, window, stride, dtype)
-    if result.windows is not None:
-        callbacks.current().on_default("window", result.windows.window)
-        callbacks.current().on_default("stride", result.windows.stride)
-    if result.average is not None and abs(math.expm1(result.average - result.loss)) > DIFFERENT:
-        note = f"each token weighted alike, the perplexity is {math.exp(result.loss):.6g}: exp(loss)"
-        warnings.warn(note, AttnkitNote, stacklevel=2)
-    tensors = text_tensors(result)
-    for name, value in (result.windows._asdict() if result.windows else {}).items():
-        if value is not None:
-            tensors[name] = Tensor(np.array(value), ())
-    return Record({}).with_tensors(tensors)
-
-
-def text_tensors(result: "TextScore") -> dict[str, Tensor]:
-    names = ("perplexity", "loss", "bits_per_byte", "tokens", "bytes")
-    return {name: Tensor(np.array(getattr(result, name)), ()) for name in names}
-
-
-def measure_targets(
-    checkpoint: "Checkpoint", text: NamedText, by: str | None, dtype: str, languages: tuple[str | None, str | None]
-) -> Record:
-    """Measure the perplexity of the targets of sentence pairs, also by source lengths."""
-    from attnkit.generation.perplexity import score_pairs
-    from attnkit.training.data import parse_pairs
-
-    pairs = parse_pairs(text.text, text.name)
-    results = score_pairs(checkpoint, pairs, text.name, dtype, languages)
-    whole = text_tensors(reduce(add, results)) | {"sentences": Tensor(np.array(len(pairs)), ())}
-    if by is None:
-        return Record({}).with_tensors(whole)
-    groups = classify_lengths([source for _, source, _ in pairs], class_width(by))
-    scores = [reduce(add, [results[at] for at in lines]) for lines in groups.values()]
-    columns: dict[str, list[Any]] = {
-        name: [getattr(one, name) for one in scores] for name in ("perplexity", "loss", "bits_per_byte", "tokens")
-    }
-    return with_classes(whole, columns, groups)
+    return measure_text(model_, text.text, text.name, window, stride, dtype)
 
 
 def score_by_references(
     text: NamedText, references: Sequence[Lines], word_order: int, by: str | None, source: Sequence[Lines] | None
 ) -> Record:
     """BLEU and chrF of translations, with `by` also of classes of lengths."""
+    from attnkit.generation.length_classes import classify_lengths
+    from attnkit.generation.translation_scores import measure_translations
 
     hypotheses = split_lines(text.text, text.name)
     names = ["--references" + f" {at + 1}" * (len(references) > 1) for at in range(len(references))]
@@ -326,16 +278,7 @@ def score_by_references(
         raise UsageError(f"expected one file, got {len(source)}", "--source")
     check_lines(hypotheses, source or [], [text.name, *["--source"] * bool(source)])
     groups = classify_lengths((source or references)[0], class_width(by)) if by else {}
-    metrics = score_translations(hypotheses, references, word_order, list(groups.values()))
-    labels: dict[str, Labels] = {
-        "metric": [one.name for one in metrics],
-        "signature": [one.signature for one in metrics],
-    }
-    whole = {name: Tensor(np.array(one.scores[0]), ()) for name, one in zip(METRICS, metrics, strict=True)}
-    whole["sentences"] = Tensor(np.array(len(hypotheses)), ())
-    columns: dict[str, list[Any]] = {name: one.scores[1:] for name, one in zip(METRICS, metrics, strict=True)}
-    record = with_classes(whole, columns, groups) if by else Record({}).with_tensors(whole)
-    return record.with_tensors({}, labels)
+    return measure_translations(hypotheses, references, word_order, groups)
 
 
 def class_width(by: str) -> int:
@@ -345,69 +288,6 @@ def class_width(by: str) -> int:
     10
     """
     return int(by.partition(":")[2])
-
-
-def with_classes(
-    whole: Mapping[str, Tensor], columns: Mapping[str, Sequence[Any]], groups: Mapping[str, Sequence[int]]
-) -> Record:
-    """Build the record of scores of all lines, and of vectors over classes of lengths."""
-    counted = {"sentences": [len(lines) for lines in groups.values()]} | dict(columns)
-    vectors = {f"{name}{BY_LENGTH}": Tensor(np.array(column), ("length",)) for name, column in counted.items()}
-    return Record({}).with_tensors(dict(whole) | vectors, {"length": list(groups)})
-
-
-PART = 500  # lines whose n-grams are in memory at a time
-TOKENIZED = 100  # lines that end in " .", as in sacrebleu
-
-
-class Metric(NamedTuple):
-    """The scores of a metric, from 0 to 100, of all lines and of each group."""
-
-    name: str
-    signature: str
-    scores: list[float]
-
-
-def score_translations(
-    hypotheses: Lines, references: Sequence[Lines], word_order: int = 0, groups: Sequence[Sequence[int]] = ()
-) -> list[Metric]:
-    """BLEU and chrF of hypotheses with references, and of groups of lines.
-
-    references  for each translator the lines that belong to the hypotheses
-    word_order  of the n-grams of words of chrF: 2 is chrF++
-    groups      the indices of the lines of each group, each line in one of them
-
-    UsageError if sacrebleu is missing. The lines are counted part by part: sacrebleu itself keeps the n-grams of
-    all references, which are some hundred times as large as the text.
-    """
-    library: Any = import_library("sacrebleu", "score", "--references")
-    group_of = np.zeros(len(hypotheses), np.int64)
-    for number, lines in enumerate(groups):
-        group_of[lines] = number
-    metrics = []
-    for metric in (library.BLEU(force=True), library.CHRF(word_order=word_order)):
-        with call_library("cannot score", "sacrebleu"):
-            sums = add_statistics(metric, hypotheses, references, group_of)
-            results = [metric._aggregate_and_compute([row.tolist()]) for row in (sums.sum(axis=0), *sums)]
-            scores = [float(result.score) for result in results[: None if groups else 1]]
-            metrics.append(Metric(results[0].name, str(metric.get_signature()), scores))
-    if (count := sum(line.endswith(" .") for line in hypotheses)) >= TOKENIZED:
-        problem = f"{count:,} lines end in ' .': the metrics expect text that is not split into tokens"
-        warnings.warn(problem, AttnkitWarning, stacklevel=2)
-    return metrics
-
-
-def add_statistics(metric: Any, hypotheses: Lines, references: Sequence[Lines], group_of: Array) -> Array:
-    """Sum what a metric counts in each line, a row for each group."""
-    sums: Array = np.zeros((int(group_of.max(initial=0)) + 1, 0), np.int64)
-    for at in range(0, len(hypotheses), PART):
-        callbacks.current().on_progress(f"line {at:,} of {len(hypotheses):,}")
-        part = slice(at, at + PART)
-        counts = np.array(metric._extract_corpus_statistics(hypotheses[part], [lines[part] for lines in references]))
-        if not sums.size:
-            sums = np.zeros((len(sums), counts.shape[1]), np.int64)
-        np.add.at(sums, group_of[part], counts)
-    return sums
 
 
 def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]) -> None:
@@ -422,25 +302,3 @@ def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]
         if len(lines) != count:
             problem = f"{counted(len(lines), 'line')} for the {counted(count, 'line')}"
             raise DataError(f"{problem} of {names[0]}", name)
-
-
-def classify_lengths(texts: Lines, width: int) -> dict[str, list[int]]:
-    """The indices of texts by classes of lengths in words, shortest first.
-
-    >>> classify_lengths(["a", "a b c", "a b", ""], 2)
-    {'0': [3], '1-2': [0, 2], '3-4': [1]}
-    """
-    groups: dict[int, list[int]] = {}
-    for at, text in enumerate(texts):
-        groups.setdefault(-(-len(text.split()) // width), []).append(at)
-    return {class_name(one, width): groups[one] for one in sorted(groups)}
-
-
-def class_name(number: int, width: int) -> str:
-    """The name of a class of lengths: 0 for empty texts, 1 for the shortest.
-
-    >>> class_name(2, 10), class_name(3, 1)
-    ('11-20', '3')
-    """
-    first, last = (number - 1) * width + 1, number * width
-    return str(last) if number == 0 or width == 1 else f"{first}-{last}"

@@ -1,23 +1,28 @@
 """Perplexity: how improbable a model finds a text, or the targets of pairs."""
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import callbacks, model
-from attnkit.errors import DataError, NotFiniteError, UsageError, counted
+from attnkit.errors import AttnkitNote, DataError, NotFiniteError, UsageError, counted
+from attnkit.generation.length_classes import classify_lengths, with_classes
 from attnkit.generation.prompts import positions_left
 from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.text_inputs import ModelInput
-from attnkit.model import Array
+from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 WINDOW = 1024  # tokens, of a model whose positions have no limit
 ROWS = 256  # of logits at a time
+DIFFERENT = 0.01  # of the perplexity, by the weights of windows: enough for a note
 
 
 class TextScore(NamedTuple):
@@ -200,3 +205,53 @@ def check_scorable(checkpoint: "Checkpoint") -> None:
     if config.decoder is None or config.classes or not config.head or not config.stack("decoder").vocab:
         problem = "predicts no text token by token, so that a text has no perplexity"
         raise UsageError(f"this {config.family} model {problem}", "--model")
+
+
+def measure_text(
+    checkpoint: "Checkpoint", text: str, name: str, window: int | None, stride: int | None, dtype: str
+) -> Record:
+    """Measure the perplexity of a text; note a large effect of the weights of windows.
+
+    The arguments are those of `score_long_text`.
+    """
+    result = score_long_text(checkpoint, text, name, window, stride, dtype)
+    if result.windows is not None:
+        callbacks.current().on_default("window", result.windows.window)
+        callbacks.current().on_default("stride", result.windows.stride)
+    if result.average is not None and abs(math.expm1(result.average - result.loss)) > DIFFERENT:
+        note = f"each token weighted alike, the perplexity is {math.exp(result.loss):.6g}: exp(loss)"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
+    tensors = text_tensors(result)
+    for name, value in (result.windows._asdict() if result.windows else {}).items():
+        if value is not None:
+            tensors[name] = Tensor(np.array(value), ())
+    return Record({}).with_tensors(tensors)
+
+
+def text_tensors(result: TextScore) -> dict[str, Tensor]:
+    names = ("perplexity", "loss", "bits_per_byte", "tokens", "bytes")
+    return {name: Tensor(np.array(getattr(result, name)), ()) for name in names}
+
+
+def measure_targets(
+    checkpoint: "Checkpoint",
+    pairs: Sequence[tuple[int, str, str]],
+    name: str,
+    width: int | None,
+    dtype: str,
+    languages: tuple[str | None, str | None],
+) -> Record:
+    """Measure the perplexity of the targets of pairs, also by source lengths.
+
+    width  number of lengths, in words, of a class of sources; None: no classes
+    """
+    results = score_pairs(checkpoint, pairs, name, dtype, languages)
+    whole = text_tensors(reduce(add, results)) | {"sentences": Tensor(np.array(len(pairs)), ())}
+    if width is None:
+        return Record({}).with_tensors(whole)
+    groups = classify_lengths([source for _, source, _ in pairs], width)
+    scores = [reduce(add, [results[at] for at in lines]) for lines in groups.values()]
+    columns: dict[str, list[Any]] = {
+        name: [getattr(one, name) for one in scores] for name in ("perplexity", "loss", "bits_per_byte", "tokens")
+    }
+    return with_classes(whole, columns, groups)

@@ -1,7 +1,7 @@
 """How fast this machine multiplies and reads, and how long layers take."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -9,10 +9,11 @@ import numpy as np
 from attnkit import model as core
 from attnkit.interpret.cost import Workload, collapse, count_forward, count_model, source_tokens
 from attnkit.model import Step
+from attnkit.model.graph.costs import ModelShapes
 from attnkit.model.kernels.products import matrix_product
 from attnkit.model.recurrent import RecurrentLayer, run_layer
 from attnkit.model.transformer import apply_step
-from attnkit.records import Array
+from attnkit.records import Array, Labels, Record, Tensor, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -172,3 +173,46 @@ def count_dilations(tokens: int, kernel: int) -> int:
     while reach < tokens:
         layers, reach = layers + 1, reach * kernel
     return max(layers, 1)
+
+
+def measured_record(record: Record, checkpoint: "Checkpoint", run: Workload) -> Record:
+    """Add the rates of this machine, and predicted and measured seconds.
+
+    seconds (phase, stage, time)
+    """
+    machine, measured = measure_machine(), measure_stages(checkpoint, run)
+    names, seconds = shared_labels(record.labels["stage"]), []
+    for name, (_, flops, _, read, written, _) in zip(names, record["x"][0].tolist(), strict=True):
+        seconds.append([machine.predict(flops, read + written), measured.get(name, np.nan)])
+    tensors = {
+        "seconds": Tensor(np.array([seconds]), ("phase", "stage", "time")),
+        "flops": Tensor(np.asarray(machine.flops), ()),
+        "bandwidth": Tensor(np.asarray(machine.bandwidth), ()),
+    }
+    return record.with_tensors(tensors, {"time": ["predicted", "measured"]})
+
+
+def paper_record(model: ModelShapes, lengths: Sequence[int], window: int, kernel: int, measure: bool) -> Record:
+    """Build Table 1 of the paper for some lengths: x (tokens, layer, quantity), sizes.
+
+    With `measure` the record contains seconds (tokens, layer), too.
+    """
+    config = model.config
+    width, heads = config.width, config.stack(config.stacks[-1]).heads
+    tables = [table_one(length, width, kernel, window) for length in lengths]
+    x = np.array([[*table.values()] for table in tables], np.int64)
+    tensors = {
+        "x": Tensor(x, ("tokens", "layer", "quantity")),
+        "sizes": Tensor(np.array([width, window, kernel]), ("size",)),
+    }
+    if measure:
+        heads = heads if width % heads == 0 else 1
+        seconds = [[measure_layer(layer, length, width, heads, window) for layer in tables[0]] for length in lengths]
+        tensors["seconds"] = Tensor(np.array(seconds), ("tokens", "layer"))
+    labels: dict[str, Labels] = {
+        "tokens": [str(length) for length in lengths],
+        "layer": [*tables[0]],
+        "quantity": ["operations", "sequential", "path"],
+        "size": ["d", "r", "k"],
+    }
+    return Record(tensors, labels)

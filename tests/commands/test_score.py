@@ -189,7 +189,7 @@ def test_scores_are_those_that_sacrebleu_prints(count, order):
 
 def test_parts_in_memory_change_nothing(monkeypatch):
     whole = attnkit.score(HYPOTHESES, references=str(REFERENCES[0]))
-    monkeypatch.setattr("attnkit.commands.score.PART", 7)
+    monkeypatch.setattr("attnkit.generation.translation_scores.PART", 7)
     parts = attnkit.score(HYPOTHESES, references=str(REFERENCES[0]))
     assert all(whole[name] == parts[name] for name in whole)
 

@@ -108,7 +108,7 @@ def load_words(folder: str, layer: str | None) -> WordIndex:
     return WordIndex(words.tensors, words.labels, checkpoint=checkpoint)
 
 
-def load_index(source: Source, name: str, bfloat16: bool) -> tuple[Record, dict[str, str]]:
+def read_vectors(source: Source, name: str, bfloat16: bool) -> tuple[Record, dict[str, str]]:
     """Read the vectors of a source as x (N, D), and its digest if needed.
 
     name      of the tensor; "": x, or the only one
