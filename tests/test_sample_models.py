@@ -11,7 +11,7 @@ import pytest
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli.pipeline import join_continued_lines, parse_stages
-from attnkit.commands.train import choose_recipe
+from attnkit.training.chosen_recipe import choose_recipe
 from attnkit.training.images import find_images
 from attnkit.training.reports import read_origin
 from tests.places import DATA

@@ -495,6 +495,10 @@ class Checkpoint:
         one = self.towers.get(name, self)
         return self if one.folder == self.folder else one
 
+    def reading(self, image: bool) -> "Checkpoint":
+        """The part that reads an input: of an image the tower of images, if there is one."""
+        return self.tower("vision") if image else self
+
     def layers(self) -> list[str]:
         return list(self.params)
 

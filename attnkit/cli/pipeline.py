@@ -212,8 +212,8 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> None:
 
     @wraps(function)
     def keep(item: Any, **values: Any) -> Result:
-        if values.get("image") is not None and values.get("model_") is not None:
-            values["model_"] = values["model_"].tower("vision")
+        if values.get("model_") is not None:
+            values["model_"] = values["model_"].reading(values.get("image") is not None)
         result, prepared = run_noted(function, item, values)
         stage.format.keeps_history = True  # so that its files are hashed: the history of the result names them
         named = tuple(stage.operands)

@@ -250,13 +250,13 @@ def attend(
     if not partial and "lse" in result:
         intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
 
-    formulas = name_formulas(result, projections, settings)
+    formulas = intermediates.attention_formulas(result, projections, settings)
     output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
-    output = add_residuals(output, inputs.record if residual else None, add, layers.residual_scale(model_))
+    output = layers.add_residuals(output, inputs.record["x"] if residual else None, add, layers.residual_scale(model_))
     output = put_beside(output, inputs.record) if concat else output
-    tensors = describe(result, formulas, inputs.key_axis, past_key is not None)
+    tensors = intermediates.describe_attention(result, formulas, inputs.key_axis, past_key is not None)
     output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, query is not None)
-    additions = select_intermediates(tensors, requested, keep)
+    additions = intermediates.added_intermediates(tensors, requested, keep)
     if RESIDUAL in keep:
         additions[RESIDUAL] = replace(inputs.record.tensor("x"), formula="x")
     if partial:  # with the parameters that merge needs for the output
@@ -270,7 +270,7 @@ def attend(
         return rest.with_tensors({**additions, "x": output}, labels)
 
     if listener and is_traced:
-        listener(complete(select_intermediates(tensors, NAMES, ("all",))))
+        listener(complete(intermediates.added_intermediates(tensors, NAMES, ("all",))))
     if not (additions or emit or query):
         return inputs.rest.with_tensors({"x": output})
     computed = complete(additions)
@@ -289,7 +289,7 @@ def describe_weighted(
         raise UsageError(f"given weights have no {other[0]} (expected {', '.join(WEIGHTED)})", "--keep")
     callbacks.current().on_parameters(weighted.projections)
     tensors = weighted.describe(record)
-    output = add_residuals(tensors.pop("x"), record if residual else None, add, 1.0)
+    output = layers.add_residuals(tensors.pop("x"), record["x"] if residual else None, add, 1.0)
     names = WEIGHTED if steps or "all" in keep else keep
     if not names:
         output = replace(output, formula=output.formula.replace("heads side by side", "weights V"))
@@ -334,45 +334,6 @@ def check_outputs(
         )
 
 
-def name_formulas(
-    result: Mapping[str, Array], projections: Mapping[str, Array], settings: nn.MultiHeadOptions
-) -> dict[str, str]:
-    is_added = settings.mask is not None and settings.mask.dtype.kind not in "iub"
-    has_limits = settings.causal or settings.window != (-1, -1) or settings.lengths is not None
-    has_limits |= settings.mask is not None and not is_added
-    restricted = " + mask" * is_added + ", −∞ where the query may not attend" * has_limits
-    formulas = intermediates.attention_formulas(
-        result, projections, settings.score, settings.scale, settings.softcap, settings.bias is not None, restricted
-    )
-    if settings.norm is not None:
-        name = "RMS" if settings.norm.kind == "rms" else "layer"
-        formulas |= {f"{letter}_normed": f"{name} norm of {formulas[letter]}" for letter in "qk"}
-        formulas |= {letter: f"{letter}_normed" for letter in "qk"}
-    if settings.sinks is not None:
-        formulas["weights"] = "softmax over the keys and the sink, without its weight"
-    return formulas
-
-
-def describe(
-    result: Mapping[str, Array], formulas: Mapping[str, str], key_axis: str, has_past: bool
-) -> dict[str, Tensor]:
-    """Name the axes and formulas of intermediates; cached keys are on `present`."""
-    lead = ("batch",)[: result["q"].ndim - 3]
-    present = "present" if has_past else key_axis
-    axes = {name: intermediates.attention_axes(name, key_axis if name in "kv" else present) for name in result}
-    return {name: Tensor(x, (*lead, *axes[name]), formula=formulas.get(name, "")) for name, x in result.items()}
-
-
-def add_residuals(output: Tensor, record: Record | None, add: Record | None, scale: float) -> Tensor:
-    """Add the input or another tensor to a factor times the output."""
-    if scale != 1 and (record is not None or add is not None):
-        output = Tensor(nn.scaled(output.array, scale), formula=f"{scale:g} ({output.formula})")
-    for addend, name in ((record, "input"), (add, "residual")):
-        if addend is not None:
-            output = Tensor(nn.add(output.array, addend["x"]), formula=f"{output.formula} + {name}")
-    return output
-
-
 def put_beside(output: Tensor, record: Record) -> Tensor:
     x = record["x"]
     if x.shape[:-1] != output.array.shape[:-1]:
@@ -411,20 +372,3 @@ def label_axes(
     sizes = {"query": inputs.query["x"].shape[-2]} if has_query else {}
     sizes |= {"source": inputs.key["x"].shape[-2]} if inputs.key_axis == "source" else {}
     return intermediates.clear_labels(inputs.rest, labels, sizes, names)
-
-
-def select_intermediates(
-    tensors: Mapping[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...]
-) -> dict[str, Tensor]:
-    """Select the intermediates that are added to the record.
-
-    Unless `keep` requests them by name, scores that are not capped are left out, and masked scores if nothing is
-    masked have no formula, and so no table.
-    """
-    names = {name for name in tensors if name in requested or name.startswith("weights.")}
-    if tensors.get("capped") and tensors["capped"].formula == "as before" and "capped" not in keep:
-        names.discard("capped")
-    selected = {name: tensor for name, tensor in tensors.items() if name in names}
-    if "masked" in selected and selected["masked"].formula == "as before" and "masked" not in keep:
-        selected["masked"] = replace(selected["masked"], formula="")
-    return selected

@@ -107,7 +107,7 @@ def embed(
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
     if model_ is not None:
-        model_ = model_.tower("vision") if image is not None else model_
+        model_ = model_.reading(image is not None)
         language = source_language or target_language
         source = text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch, language=language)
         record = embed_with_model(model_, layer, source, "source" if source_language else "target")

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import typer
 
 from attnkit import callbacks, formats, model
@@ -17,14 +16,13 @@ from attnkit.cli.stage import Stage, running
 from attnkit.cli.tool import TEXT, PythonForm
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.inputs import encoding, intermediates, layers, patches, source_states, text_inputs
+from attnkit.inputs.packed_texts import compute_pack, is_packable, pool_separately, split_packs
 from attnkit.interpret.edits import make_edits
 from attnkit.interpret.tracer import Tracer, axis_labels, head_counts
-from attnkit.model.hooks import Hook, no_hook
-from attnkit.records import Array, Record, Tensor
+from attnkit.records import Record
 from attnkit.tokenizers import Tokenizer
 
 LINES, CHARACTERS = 1 << 10, 1 << 16  # at most so many lines, and about so many characters, are held at a time
-ROWS = 1 << 10  # tokens of a pack of texts, which one core computes: its hidden states stay in the cache
 HOOKED = (
     "keep",
     "trace",
@@ -145,67 +143,6 @@ def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: F
     run_parallel(work, split_packs([one for _, one in packable]))
 
 
-def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | None) -> Record | None:
-    """The vector of each text of a padded batch, with the bits of the text alone.
-
-    It is computed without padding.
-
-    None if the batch has to be computed as a whole: without a pooling, or if a result is not finite.
-    """
-    from attnkit.model.kernels.threads import run_parallel
-
-    core, texts = encoded.core, encoding.split_batch(encoded) if encoded.pool != "none" else []
-    if not texts or core.engine or core.config.carries_states:
-        return None
-    vectors: dict[int, tuple[Array, str]] = {}
-
-    def work(packs: Iterator[list[int]]) -> None:
-        for pack in packs:
-            for at, x in zip(pack, compute_pack([texts[at] for at in pack], dtype), strict=False):
-                vectors[at] = encoding.pool_texts(texts[at], x, normalize)
-
-    if model.can_pack(core, encoded.steps):
-        if not all(map(is_packable, texts)):
-            return None
-        run_parallel(work, split_packs(texts))
-    else:
-        for at, one in enumerate(texts):
-            x = model.run(core, one.steps, one.inputs, encoding.make_context(one, dtype=dtype))
-            vectors[at] = encoding.pool_texts(one, x, normalize)
-    if len(vectors) < len(texts):
-        return None
-    return encoding.pooled_record(encoded.base, np.stack([vectors[at][0] for at in range(len(texts))]), vectors[0][1])
-
-
-def is_packable(one: encoding.Encoding) -> bool:
-    """Whether a text has at least one token, and no more than the model has positions."""
-    positions, length = one.core.config.positions, len(one.inputs)
-    return length > 0 and not 0 < positions.size < positions.first + length
-
-
-def split_packs(texts: Sequence[encoding.Encoding], rows: int = ROWS) -> list[list[int]]:
-    """Split the numbers of texts into packs of some tokens, the longest texts first."""
-    packs: list[list[int]] = []
-    count = rows
-    for at in sorted(range(len(texts)), key=lambda at: -len(texts[at].inputs)):
-        count += len(texts[at].inputs)
-        if count > rows:
-            packs.append([])
-            count = len(texts[at].inputs)
-        packs[-1].append(at)
-    return packs
-
-
-def compute_pack(pack: Sequence[encoding.Encoding], dtype: str | None) -> list[Array]:
-    """The hidden states of each text of a pack; none if one of them is not finite."""
-    first = pack[0]
-    kinds = [one.base.get("types") for one in pack]
-    segments = [kind for kind in kinds if kind is not None]
-    ids = [one.inputs for one in pack]
-    states = model.run_packed(first.core, first.steps, ids, segments if len(segments) == len(ids) else None, dtype)
-    return states or []
-
-
 POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
 
 
@@ -216,7 +153,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
         return
     values = stage.files.load_values(None, bfloat16=False)
     engine = stage.load_engine()
-    lines = encode_lines(blocks, values, lambda one, x: make_result(one, x, values["normalize"]))
+    lines = encode_lines(blocks, values, lambda one, x: encoding.make_result(one, x, values["normalize"]))
     while True:
         with running(stage), callbacks.use_callbacks(callbacks.current()._replace(engine=engine)):
             line = next(lines, None)
@@ -321,7 +258,7 @@ def encode(
         formats.file_format(trace)  # an error for an unknown suffix
         if callbacks.current().is_output_file(trace):
             raise UsageError(f"{trace}: --output writes the same file", "--trace")
-    model_ = model_.tower("vision") if model_ and image is not None else model_
+    model_ = model_.reading(image is not None)
     note = callbacks.current().on_operands
     if isinstance(source, Line) and source.result is not None and note is callbacks.ignore:
         result = source.result
@@ -371,31 +308,10 @@ def run_encoder(
     has_head_alone = encoded.is_whole and core.config.head and len(core.config.stacks) == 1
     if has_head_alone and any(map(tracer.wants, encoding.HEAD_STEPS)):
         encoding.compute_logits(core, encoded.base, x, tracer.visit)
-    result = make_result(encoded, x, normalize, tracer.visit)
+    result = encoding.make_result(encoded, x, normalize, tracer.visit)
     tracer.check()
     rows = intermediates.selected_row_labels(weights, tokens, x.shape[-2])
     if trace:
         traced = tracer.record(tokens, flag="--trace-only").with_tensors({}, rows).merge(patches.find_box(base))
         callbacks.current().write_side_output(trace, traced)
     return result.merge(tracer.record(tokens, flag="--keep").with_tensors({}, rows)) if keep else result
-
-
-def make_result(encoded: encoding.Encoding, x: Array, normalize: bool, hook: Hook = no_hook) -> Record:
-    if encoded.pool != "none":
-        return encoding.make_pooled(encoded, x, normalize, hook)
-    return make_states(encoded.core.config, encoded.base, x, encoded.stack, encoded.is_whole)
-
-
-def make_states(config: model.Config, base: Record, x: Array, stack: str, is_whole: bool) -> Record:
-    """Build the record of hidden states x (B, T, D), also as `memory` for a decoder."""
-    axes = ("batch", "token", "model")[3 - x.ndim :]
-    states = Tensor(x, axes, formula=f"hidden states of the {stack}")
-    record = Record({"x": states}).merge(base).with_tensors({"x": states})
-    if not (is_whole and config.encoder and config.decoder):
-        return record
-    memory_axes = tuple("source" if axis == "token" else axis for axis in axes)
-    tokens = base.labels.get("token")
-    record = record.with_tensors({"memory": Tensor(x, memory_axes)}, {"source": tokens} if tokens else {})
-    if "mask" in base and base["mask"].ndim == 3 and base["mask"].shape[-2] == 1:
-        record = record.with_tensors({"memory_mask": Tensor(base["mask"], ("batch", "all queries", "source"))})
-    return record

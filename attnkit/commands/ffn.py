@@ -114,13 +114,8 @@ def ffn(
     else:
         arrays = model.feed_forward(x, weights, **options_)
     formulas = mixture_formulas() if mixture else ffn_formulas(weights, activation, options_.get("limit", 0.0))
-    output, formula = arrays.pop("output"), formulas["output"]
-    scale = layers.residual_scale(model_)
-    if scale != 1 and (residual or add is not None):
-        output, formula = model.scaled(output, scale), f"{scale:g} ({formula})"
-    for addend, name in ((x if residual else None, "input"), (None if add is None else add["x"], "residual")):
-        if addend is not None:
-            output, formula = model.add(output, addend), f"{formula} + {name}"
+    output = Tensor(arrays.pop("output"), formula=formulas["output"])
+    output = layers.add_residuals(output, x if residual else None, add, layers.residual_scale(model_))
     lead = record.axes_of("x")[:-1]
     axes = {name: (*lead, (ALL["ffn"][name].axes or ("hidden",))[-1]) for name in arrays}
     tensors = {name: Tensor(array, axes[name], formula=formulas[name]) for name, array in arrays.items()}
@@ -130,7 +125,7 @@ def ffn(
             tensors = {name: one for name, one in tensors.items() if name in keep}
     if "residual" in keep:
         tensors["residual"] = replace(record.tensor("x"), formula="x")
-    tensors["x"] = Tensor(output, record.tensor("x").axes_like(output.shape), formula=formula)
+    tensors["x"] = replace(output, axes=record.tensor("x").axes_like(output.shape))
     present = [name for name in INTERMEDIATES if name in record]
     earlier = [name for name in present if (record.tensors[name].axes or ())[-1:] == ("hidden",)]
     return record.without(earlier).with_tensors(tensors)

@@ -6,10 +6,9 @@ import os
 import shlex
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import partial
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -24,26 +23,11 @@ from attnkit.cli.output import report_text
 from attnkit.cli.stage import Stage, command_line, running_stage, to_unicode
 from attnkit.cli.tool import PythonForm, Records
 from attnkit.display import Style
-from attnkit.errors import (
-    AttnkitWarning,
-    DataError,
-    InterruptedRunError,
-    TerminatedRunError,
-    UsageError,
-    escaped,
-    with_article,
-)
-from attnkit.formats import atomic, open_source
+from attnkit.errors import AttnkitWarning, DataError, UsageError, escaped
+from attnkit.formats import open_source
 from attnkit.generation.options import is_set
-from attnkit.training.families import (
-    CHOICES,
-    FAMILIES,
-    SIDES,
-    can_choose_pairs,
-    check_family_options,
-    learns,
-    stated_sizes,
-)
+from attnkit.training.chosen_recipe import ENDS, choose_recipe
+from attnkit.training.families import CHOICES, FAMILIES, SIDES, learns, stated_sizes
 from attnkit.training.folder import CONFIG, check_folder, lock_folder
 from attnkit.training.images import ImageFolder, find_images
 from attnkit.training.initial_model import check_data, check_sample, prepare_model
@@ -52,10 +36,9 @@ from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
 from attnkit.training.reports import Origin, Report, Speed, read_origin, report_values, table_rows, time_text
 from attnkit.training.schedules import SCHEDULES
+from attnkit.training.stop_signals import STOPPED, stop_signals
 
-ENDS = ("steps", "epochs", "minutes", "patience")
 SIZES = ("layers", "heads", "dim", "hidden", *SIDES, *CHOICES)
-STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
 CURVE_WIDTH, MAX_CURVE_WIDTH = 10, 24  # columns of a terminal beside the numbers
 MODEL = ("family", *SIZES)
 CHANGED_BY_RESUME = (*ENDS, "record", "sample", "output")
@@ -312,31 +295,6 @@ def closing_line(run: Run) -> str:
     return escaped(f"{result}; {use}")
 
 
-def choose_recipe(chosen: Mapping[str, Any], resume: str | None, name: str, digest: str) -> Recipe:
-    """The recipe of the options, or of the run to resume with another end.
-
-    DataError if the data of a run to be resumed are others.
-    """
-    if resume is None:
-        check_sizes(chosen)
-        return Recipe(**chosen).check()
-    origin, recipe = read_origin(resume)
-    if digest != origin.digest:
-        raise DataError(f"other data than those of {resume} (SHA-256 {origin.digest[:12]}… then)", name)
-    ends: Any = dict.fromkeys(ENDS) if set(ENDS) & set(chosen) else {}
-    return replace(recipe, **(ends | chosen)).check()
-
-
-def check_sizes(values: Mapping[str, Any]) -> None:
-    """Raise UsageError for sizes or pairs that the family of a new model lacks."""
-    family = values.get("family", Recipe.family)
-    if not {"from_", "config"} & set(values):
-        check_family_options(family, values)
-    if "pairs" in values and not can_choose_pairs(family) and not {"from_", "config"} & set(values):
-        others = " or ".join(f"--family {one}" for one in FAMILIES if can_choose_pairs(one))
-        raise UsageError(f"{with_article(family)} model always learns the same way; {others} can choose", "--pairs")
-
-
 def check_output(folder: str, recipe: Recipe, data: str | ImageFolder) -> None:
     """Check that the folder of the result can be written.
 
@@ -386,30 +344,3 @@ def show_progress(run: Run, speed: Speed) -> None:
     of = "" if run.trainer.total is None else f" of {run.trainer.total:,}"
     left = "" if speed.left is None else f", {time_text(speed.left)} left"
     callbacks.current().on_progress(f"step {run.progress.step:,}{of}{left}")
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[], int]]:
-    """Note SIGINT and SIGTERM in a `with` block; the second ends the process.
-
-    The value of the block is a function that returns the number of the signal that has arrived, 0 for none.
-    """
-    arrived: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if arrived:
-            atomic.remove_temporaries()
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        arrived.append(number)
-
-    before = {}
-    with contextlib.suppress(ValueError):  # only the main thread may set handlers
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, note)
-    try:
-        yield lambda: arrived[0] if arrived else 0
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -336,6 +336,27 @@ def until_end(config: model.Config, base: Record, real: Array, order: Array | No
     return until
 
 
+def make_result(encoded: Encoding, x: Array, normalize: bool, hook: Hook = no_hook) -> Record:
+    if encoded.pool != "none":
+        return make_pooled(encoded, x, normalize, hook)
+    return make_states(encoded.core.config, encoded.base, x, encoded.stack, encoded.is_whole)
+
+
+def make_states(config: model.Config, base: Record, x: Array, stack: str, is_whole: bool) -> Record:
+    """Build the record of hidden states x (B, T, D), also as `memory` for a decoder."""
+    axes = ("batch", "token", "model")[3 - x.ndim :]
+    states = Tensor(x, axes, formula=f"hidden states of the {stack}")
+    record = Record({"x": states}).merge(base).with_tensors({"x": states})
+    if not (is_whole and config.encoder and config.decoder):
+        return record
+    memory_axes = tuple("source" if axis == "token" else axis for axis in axes)
+    tokens = base.labels.get("token")
+    record = record.with_tensors({"memory": Tensor(x, memory_axes)}, {"source": tokens} if tokens else {})
+    if "mask" in base and base["mask"].ndim == 3 and base["mask"].shape[-2] == 1:
+        record = record.with_tensors({"memory_mask": Tensor(base["mask"], ("batch", "all queries", "source"))})
+    return record
+
+
 def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:
     """Pool hidden states (B, T, D) to a vector for each text, (B, D)."""
     return pooled_record(encoded.base, *pool_texts(encoded, x, normalize, hook))

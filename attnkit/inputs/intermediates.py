@@ -9,7 +9,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.model.intermediates import ATTENTION
-from attnkit.records import Array, Labels, Record, shared_labels
+from attnkit.records import Array, Labels, Record, Tensor, shared_labels
 
 KEY_AXES = ("key", "source", "present")  # names of the key axis: of x, of a memory, with a KV cache
 
@@ -40,19 +40,11 @@ def intermediates_in(record: Record) -> list[str]:
 
 
 def attention_formulas(
-    arrays: Mapping[str, Array],
-    weights: Mapping[str, Array],
-    score: str,
-    scale: float | None,
-    softcap: float,
-    biased: bool,
-    restricted: str,
+    arrays: Mapping[str, Array], weights: Mapping[str, Array], settings: model.MultiHeadOptions
 ) -> dict[str, str]:
-    """Formulas of every intermediate, of the output, and of attention as a whole.
-
-    biased      whether a bias is added to the scores
-    restricted  what the mask does to the scores, as a term after them: "" for nothing
-    """
+    """Formulas of every intermediate, of the output, and of attention as a whole."""
+    score, scale, softcap = settings.score, settings.scale, settings.softcap
+    biased, restricted = settings.bias is not None, restriction_of(settings)
     formulas = {name: row.formula for name, row in ATTENTION.items() if row.formula}
     for name in "qkv":
         weight, bias = (
@@ -71,7 +63,48 @@ def attention_formulas(
     logits = formulas["scores"] + by.replace(f"√{arrays['q'].shape[-1]}", "√d_k")
     logits = f"{softcap:g} tanh({logits} / {softcap:g})" if softcap else logits
     formulas["attention"] = f"softmax({logits}{' + bias' * biased}{', masked' * bool(restricted)}) V{projection}"
+    if settings.norm is not None:
+        name = "RMS" if settings.norm.kind == "rms" else "layer"
+        formulas |= {f"{letter}_normed": f"{name} norm of {formulas[letter]}" for letter in "qk"}
+        formulas |= {letter: f"{letter}_normed" for letter in "qk"}
+    if settings.sinks is not None:
+        formulas["weights"] = "softmax over the keys and the sink, without its weight"
     return formulas
+
+
+def restriction_of(settings: model.MultiHeadOptions) -> str:
+    """What the mask does to the scores, as a term after them; "" for nothing."""
+    is_added = settings.mask is not None and settings.mask.dtype.kind not in "iub"
+    has_limits = settings.causal or settings.window != (-1, -1) or settings.lengths is not None
+    has_limits |= settings.mask is not None and not is_added
+    return " + mask" * is_added + ", −∞ where the query may not attend" * has_limits
+
+
+def describe_attention(
+    result: Mapping[str, Array], formulas: Mapping[str, str], key_axis: str, has_past: bool
+) -> dict[str, Tensor]:
+    """Name the axes and formulas of intermediates; cached keys are on `present`."""
+    lead = ("batch",)[: result["q"].ndim - 3]
+    present = "present" if has_past else key_axis
+    axes = {name: attention_axes(name, key_axis if name in "kv" else present) for name in result}
+    return {name: Tensor(x, (*lead, *axes[name]), formula=formulas.get(name, "")) for name, x in result.items()}
+
+
+def added_intermediates(
+    tensors: Mapping[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Select the intermediates that are added to the record.
+
+    Unless `keep` requests them by name, scores that are not capped are left out, and masked scores if nothing is
+    masked have no formula, and so no table.
+    """
+    names = {name for name in tensors if name in requested or name.startswith("weights.")}
+    if tensors.get("capped") and tensors["capped"].formula == "as before" and "capped" not in keep:
+        names.discard("capped")
+    selected = {name: tensor for name, tensor in tensors.items() if name in names}
+    if "masked" in selected and selected["masked"].formula == "as before" and "masked" not in keep:
+        selected["masked"] = replace(selected["masked"], formula="")
+    return selected
 
 
 def attention_labels(queries: Record, keys: Record, over: str, weights: str, count: int) -> dict[str, Labels]:

@@ -179,6 +179,16 @@ def residual_scale(checkpoint: "Checkpoint | None") -> float:
     return 1.0 if checkpoint is None else checkpoint.config.residual_scale
 
 
+def add_residuals(output: Tensor, x: Array | None, add: Record | None, scale: float) -> Tensor:
+    """Add the input or another tensor to a factor times the output of a sub-layer."""
+    if scale != 1 and (x is not None or add is not None):
+        output = Tensor(model.scaled(output.array, scale), formula=f"{scale:g} ({output.formula})")
+    for addend, name in ((x, "input"), (None if add is None else add["x"], "residual")):
+        if addend is not None:
+            output = Tensor(model.add(output.array, addend), formula=f"{output.formula} + {name}")
+    return output
+
+
 def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> Products:
     """How a layer multiplies in the whole model."""
     is_fixed = checkpoint is not None and layer is not None and checkpoint.config.fixes_shapes(layer)

@@ -56,7 +56,7 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace
         labels = {"token": spell(record.labels.get("token", []), is_raw)}
         return ExploredTrace(escaped(name), labels, [], [], list_commands(record), lens=make_lens(record, is_raw))
     scores = score_layers(record) if find_weights(record) else {}
-    layers = [describe_attention(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
+    layers = [explored_attention(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
     layers += [top_attention(record, name) for name in find_top(record)]
     labels = id_words(record) | {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
     stages = [facts | {"name": escaped(facts["name"])} for facts in describe_tensors(record)]
@@ -83,7 +83,7 @@ def id_words(record: Record) -> dict[str, list[str]]:
     return {axis: [f"#{one}" for one in ids] for axis in WORDED} if ids is not None and ids.ndim == 1 else {}
 
 
-def describe_attention(record: Record, name: str, scores: HeadScores) -> Attention:
+def explored_attention(record: Record, name: str, scores: HeadScores) -> Attention:
     queries, keys = record.axes_of(name)[-2:]
     measures = [float(one) for one in scores.kind_measures()]
     parts = find_parts(record, name.removesuffix(WEIGHTS), record[name].shape)

@@ -16,8 +16,8 @@ from attnkit.cli import main, pipeline
 from attnkit.commands import exercise as exercises
 from attnkit.errors import DataError
 from attnkit.formats import Source
-from attnkit.inputs import answers
-from attnkit.model import marking, slips, worked_slips, worked_steps
+from attnkit.inputs import answers, exercise_numbers
+from attnkit.model import marking, slips, worked_steps
 from tests.process import bash, run
 
 ALL = exercises.read_exercises()
@@ -240,23 +240,23 @@ def run_pipeline(exercise):
 
 
 def verdict(exercise, numbers):
-    return marking.mark(exercises.pose(exercise), np.array(numbers, float))
+    return marking.mark(exercise_numbers.pose(exercise), np.array(numbers, float))
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_the_solution_is_what_a_pencil_gives(exercise, seed):
-    drawn = exercises.draw_numbers(exercise, seed)
+    drawn = exercise_numbers.draw_numbers(exercise, seed)
     right = np.array(BY_HAND[exercise.title](drawn.tensors), dtype=float)
-    np.testing.assert_allclose(exercises.pose(drawn).solve().ravel(), right.ravel(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(exercise_numbers.pose(drawn).solve().ravel(), right.ravel(), rtol=0, atol=1e-6)
     assert verdict(drawn, np.round(right, 2)) == verdict(drawn, right) == marking.Verdict(True)
 
 
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_the_pipeline_gives_what_the_steps_on_paper_give(exercise, seed):
-    drawn = exercises.draw_numbers(exercise, seed)
-    right = exercises.pose(drawn).solve()
+    drawn = exercise_numbers.draw_numbers(exercise, seed)
+    right = exercise_numbers.pose(drawn).solve()
     np.testing.assert_allclose(run_pipeline(drawn).ravel(), right.ravel(), rtol=0, atol=2e-6)
 
 
@@ -264,7 +264,7 @@ def test_the_pipeline_gives_what_the_steps_on_paper_give(exercise, seed):
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_every_slip_is_named_and_none_passes(exercise, seed):
     """A slip in two places is wrong, and named alone or as one of several, unless it changes no number here."""
-    problem = exercises.pose(exercises.draw_numbers(exercise, seed))
+    problem = exercise_numbers.pose(exercise_numbers.draw_numbers(exercise, seed))
     right, outcomes = problem.solve(), [*problem.slips()]
     assert len(outcomes) >= 4
     for slip, outcome in outcomes:
@@ -279,7 +279,7 @@ def test_every_slip_is_named_and_none_passes(exercise, seed):
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_steps_rounded_on_paper_are_right(exercise, seed):
     """Whatever steps are rounded to two places, the result is right; where it is off by more, a sentence says why."""
-    problem = exercises.pose(exercises.draw_numbers(exercise, seed))
+    problem = exercise_numbers.pose(exercise_numbers.draw_numbers(exercise, seed))
     steps = worked_steps.COMPUTATIONS[problem.computation]
     rng = np.random.default_rng(0)
     for share in (0.0, 0.3, 0.5, 0.7, 1.0):
@@ -294,7 +294,7 @@ def test_steps_rounded_on_paper_are_right(exercise, seed):
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_a_number_that_is_off_is_wrong(exercise):
     """Each number by one, or by 3 % if it is not whole, beyond what rounding moves it."""
-    problem = exercises.pose(exercise)
+    problem = exercise_numbers.pose(exercise)
     right, slack = problem.solve(), problem.slack()
     for at, place in enumerate(np.ndindex(right.shape)):
         is_whole = abs(right[place] - round(float(right[place]))) < 1e-9
@@ -305,10 +305,13 @@ def test_a_number_that_is_off_is_wrong(exercise):
 
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
 def test_thirty_seeds_draw_as_many_sheets(exercise):
-    drawn = [exercises.draw_numbers(exercise, seed) for seed in range(1, 31)]
+    drawn = [exercise_numbers.draw_numbers(exercise, seed) for seed in range(1, 31)]
     assert len({json.dumps(one.tensors) for one in drawn}) >= 28
     for one in drawn:
-        assert len({*np.round(exercises.pose(one).solve().ravel(), 2)}) > 1 or exercises.pose(one).solve().size == 1
+        assert (
+            len({*np.round(exercise_numbers.pose(one).solve().ravel(), 2)}) > 1
+            or exercise_numbers.pose(one).solve().size == 1
+        )
         for name, value in one.tensors.items():
             if exercise.fresh.get(name) and not isinstance(value, dict):
                 assert len({*np.ravel(value)}) > 1, name
@@ -526,9 +529,9 @@ FORMS = [
 @pytest.mark.parametrize(("text", "number"), FORMS)
 def test_an_answer_in_any_form(text, number):
     exercise = exercises.find_exercise(number)
-    count = exercises.pose(exercise).solve().size
+    count = exercise_numbers.pose(exercise).solve().size
     numbers = answers.read_answer(Source.of(text.encode(), "--answer"), exercise.tensor, count)
-    assert marking.mark(exercises.pose(exercise), numbers) == marking.Verdict(True)
+    assert marking.mark(exercise_numbers.pose(exercise), numbers) == marking.Verdict(True)
 
 
 @pytest.mark.parametrize(
@@ -646,12 +649,12 @@ def number_of(title):
 
 
 def test_every_exercise_has_fresh_numbers():
-    assert all(any(exercises.draw_numbers(one, seed).tensors != one.tensors for seed in range(3)) for one in ALL)
+    assert all(any(exercise_numbers.draw_numbers(one, seed).tensors != one.tensors for seed in range(3)) for one in ALL)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2, 3])
 def test_fresh_numbers_keep_what_the_text_says(seed):
-    drawn = {one.title: exercises.draw_numbers(one, seed).tensors for one in ALL}
+    drawn = {one.title: exercise_numbers.draw_numbers(one, seed).tensors for one in ALL}
     first, second = drawn["A softmax that saturates"]["scores"]
     np.testing.assert_allclose(second, np.multiply(first, 4))
     first, second = drawn["The gradient of a weight"]["scores"]
