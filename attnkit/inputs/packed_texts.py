@@ -1,14 +1,127 @@
-"""Texts of several lengths in one pass without padding, and one vector of each."""
+"""Texts that are encoded together: lines that have arrived, or those of a batch."""
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from attnkit import model
+from attnkit import callbacks, model
+from attnkit.errors import AttnkitError
 from attnkit.inputs import encoding
 from attnkit.records import Array, Record
 
+LINES, CHARACTERS = 1 << 10, 1 << 16  # at most so many lines, and about so many characters, are held at a time
 ROWS = 1 << 10  # tokens of a pack of texts, which one core computes: its hidden states stay in the cache
+# the parameters of encode that prepare_encoding takes
+ENCODING = ("model_", "layers_", "pool", "prompt", "pair", "ids", "image", "audio", "tokenizer", "batch",
+            "source_language")  # fmt: skip
+Finish = Callable[[encoding.Encoding, Any], Record]
+
+
+class Line(tuple[str]):
+    """One line of text as a tuple, with its number and perhaps its result."""
+
+    number: int
+    result: Record | None = None
+
+    @classmethod
+    def of(cls, text: str, number: int) -> "Line":
+        """The line of a text.
+
+        >>> line = Line.of("the cat", 3)
+        >>> line, line.number
+        (('the cat',), 3)
+        """
+        line = cls((text,))
+        line.number = number
+        return line
+
+
+@contextlib.contextmanager
+def name_line(number: int) -> Iterator[None]:
+    """Name the line in errors of a `with` block that name no file or option.
+
+    >>> with name_line(3):
+    ...     raise AttnkitError("too long")
+    Traceback (most recent call last):
+        ...
+    attnkit.errors.AttnkitError: line 3: too long
+    """
+    try:
+        yield
+    except AttnkitError as error:
+        if error.name not in ("", "<stdin>", "TEXT"):
+            raise
+        raise type(error)(f"line {number}: {error.problem}", error.name) from None
+
+
+def read_lines(blocks: Iterator[Iterator[str]]) -> Iterator[list[Line]]:
+    """Yield the lines that arrive together, some at a time; then an error, if any.
+
+    >>> [*read_lines(iter([iter(["a", "b"]), iter(["c"])]))]
+    [[('a',), ('b',)], [('c',)]]
+    """
+    numbers = itertools.count(1)
+    for block in blocks:
+        lines: list[Line] = []
+        size = 0
+        for number in numbers:
+            try:
+                with name_line(number):
+                    text = next(block, None)
+            except AttnkitError:
+                yield lines
+                raise
+            if text is None:
+                numbers = itertools.count(number)
+                break
+            lines.append(Line.of(text, number))
+            size += len(text)
+            if len(lines) == LINES or size >= CHARACTERS:
+                yield lines
+                lines, size = [], 0
+        yield lines
+
+
+def encode_lines(blocks: Iterator[Iterator[str]], values: Mapping[str, Any], finish: Finish) -> Iterator[Line]:
+    """Yield the lines of blocks in order, with results as far as computed together.
+
+    values  the parameters of encode, by name
+    finish  makes the result of an encoding and its hidden states
+    """
+    for lines in read_lines(blocks):
+        if len(lines) > 1:
+            callbacks.current().on_progress(f"line {lines[0].number}")
+            compute_together(lines, values, finish)
+        yield from lines
+
+
+def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: Finish) -> None:
+    """Set the results of lines; a line with an error is left to be computed alone."""
+    from attnkit.model.kernels.threads import run_parallel
+
+    chosen: dict[str, Any] = {name: values[name] for name in ENCODING}
+    ready: list[tuple[Line, encoding.Encoding]] = []
+    with contextlib.suppress(AttnkitError):
+        plan = encoding.plan_encoding(values["model_"], values["layers_"])
+        if not model.can_pack(plan.core, plan.steps):
+            return
+        for line in lines:
+            with contextlib.suppress(AttnkitError):
+                ready.append((line, encoding.prepare_encoding(line, plan, **chosen)))
+
+    packable = [(line, one) for line, one in ready if is_packable(one)]
+
+    def work(packs: Iterator[list[int]]) -> None:
+        for pack in packs:
+            with contextlib.suppress(AttnkitError):
+                for at, x in zip(pack, compute_pack([packable[at][1] for at in pack], values["dtype"]), strict=False):
+                    line, one = packable[at]
+                    line.result = finish(one, x)
+
+    run_parallel(work, split_packs([one for _, one in packable]))
 
 
 def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | None) -> Record | None:

@@ -12,9 +12,9 @@ import pytest
 import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.commands.encode import CHARACTERS, LINES, read_lines
 from attnkit.errors import DataError
 from attnkit.inputs import encoding, layers
+from attnkit.inputs.packed_texts import CHARACTERS, LINES, read_lines
 from attnkit.model.kernels import threads
 from attnkit.records import Record
 from tests import process
