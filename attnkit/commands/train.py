@@ -23,7 +23,7 @@ from attnkit.cli.output import report_text
 from attnkit.cli.stage import Stage, command_line, running_stage, to_unicode
 from attnkit.cli.tool import PythonForm, Records
 from attnkit.display import Style
-from attnkit.errors import AttnkitWarning, DataError, UsageError, escaped
+from attnkit.errors import AttnkitWarning, DataError, UsageError, escaped, with_article
 from attnkit.formats import open_source
 from attnkit.generation.options import is_set
 from attnkit.training.chosen_recipe import ENDS, choose_recipe

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnkit import callbacks, model
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, with_article
 from attnkit.model.head_circuits import (
     MODES,
     HeadWeights,
@@ -38,7 +38,7 @@ def describe_weights(checkpoint: "Checkpoint") -> Record:
     layers = find_attention_layers(checkpoint)
     if config.latent:
         raise UsageError(
-            f"heads of a {config.family} model read latent vectors, whose norms no weights state", "--model"
+            f"heads of {with_article(config.family)} model read latent vectors, whose norms no weights state", "--model"
         )
     labels = [f"{name}:{head}" for name in layers for head in range(head_count(config, name))]
     composition = {mode: np.full((len(labels), len(labels)), np.nan, np.float32) for mode in MODES}

@@ -180,7 +180,7 @@ def measured_record(record: Record, checkpoint: "Checkpoint", run: Workload) -> 
 
     seconds (phase, stage, time)
     """
-    machine, measured = measure_machine(), measure_stages(checkpoint, run)
+    machine, measured = measure_machine(), measure_rows(checkpoint, run)
     names, seconds = shared_labels(record.labels["stage"]), []
     for name, (_, flops, _, read, written, _) in zip(names, record["x"][0].tolist(), strict=True):
         seconds.append([machine.predict(flops, read + written), measured.get(name, np.nan)])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import DataError, UsageError, counted
+from attnkit.errors import DataError, UsageError, counted, with_article
 from attnkit.inputs import layers, text_inputs
 from attnkit.interpret.edits import HEADS
 from attnkit.interpret.lens import find_word
@@ -158,7 +158,7 @@ def make_score(checkpoint: "Checkpoint", read: ReadInput, options: ScanOptions) 
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, config.plan(config.stacks[0]), {}, 0, options.dtype)
     if options.target_language and len(config.stacks) == 1:
-        raise UsageError(f"a {config.family} model translates no text", "--target-language")
+        raise UsageError(f"{with_article(config.family)} model translates no text", "--target-language")
     target = None
     if config.sound:
         target = tuple(options.begin(run_text(scored, read.array, []).inputs[-1][0]))

@@ -50,8 +50,8 @@ def count_trace(trace: Record, checkpoint: "Checkpoint") -> list[Cost]:
     DataError for a trace of none of the model's layers.
     """
     model = count_model(checkpoint.reading(reads_image(trace.history)))
-    stages = [stage for stack in model.config.stacks for stage in count_traced_stack(trace, model, stack)]
-    if not stages:
+    rows = [row for stack in model.config.stacks for row in count_traced_stack(trace, model, stack)]
+    if not rows:
         raise DataError(f"it has no layer of {checkpoint.folder}")
     return rows
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, with_article
 from attnkit.training.families import FAMILIES, can_choose_pairs, check_family_options
 from attnkit.training.recipe import Recipe
 from attnkit.training.reports import read_origin
@@ -34,4 +34,4 @@ def check_sizes(values: Mapping[str, Any]) -> None:
         check_family_options(family, values)
     if "pairs" in values and not can_choose_pairs(family) and not {"from_", "config"} & set(values):
         others = " or ".join(f"--family {one}" for one in FAMILIES if can_choose_pairs(one))
-        raise UsageError(f"a {family} model always learns the same way; {others} can choose", "--pairs")
+        raise UsageError(f"{with_article(family)} model always learns the same way; {others} can choose", "--pairs")
