@@ -36,6 +36,7 @@ FLOORS = (
     ("formats", "tokenizers", "display"),
     ("callbacks", "recorders"),
     ("checkpoints",),
+    ("options",),
     ("inputs",),
     ("interpret", "backends"),
     ("generation", "debugger"),

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from attnkit.cli.options import ENGINE
+from attnkit.options import EngineOptions
 from tests import process
 from tests.transcripts import FOLDER, LINKS, ROOT, cases, check, in_process, replay, stages
 
@@ -93,7 +93,7 @@ def flags(tool):
     found, options = {}, printed(tool, "--help").partition("\nOptions:\n")[2]
     for short, long in re.findall(r"^  (?:(-\w), )?(--[\w-]+)", options, re.MULTILINE):
         found |= {long: long} | ({short: long} if short else {})
-    return {spelling: long for spelling, long in found.items() if long.removeprefix("--") not in ENGINE}
+    return {spelling: long for spelling, long in found.items() if long.removeprefix("--") not in EngineOptions._fields}
 
 
 def used():

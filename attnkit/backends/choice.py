@@ -2,54 +2,43 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.libraries import import_library, install_extra, quote_error
 from attnkit.model.context import Engine
+from attnkit.options import EngineOptions
 
 ENGINES = ("numpy", "jax")
 VARIABLE = "ATTNKIT_ENGINE"
 MMAP_MAX = -4  # what glibc's malloc.h calls it
 
 
-class EngineOptions(NamedTuple):
-    """The options of an engine by the names of their flags."""
-
-    engine: str = "numpy"
-    compute: str | None = None
-    mesh: str | None = None
-    coordinator: str | None = None
-    process: int | None = None
-    processes: int | None = None
-
-
-def choose_options(values: Mapping[str, Any]) -> EngineOptions:
-    """The options of an engine among the values of flags, or of ATTNKIT_ENGINE.
+def choose_options(stated: EngineOptions) -> EngineOptions:
+    """The options of an engine as stated, or of ATTNKIT_ENGINE.
 
     UsageError for an option that needs an engine.
     """
-    known = {name: values[name] for name in EngineOptions._fields if values.get(name) is not None}
-    name = known.get("engine") or os.environ.get(VARIABLE) or "numpy"
+    name: Any = stated.engine or os.environ.get(VARIABLE) or "numpy"
     if name not in ENGINES:
         raise UsageError(f"{name!r} (expected {' or '.join(ENGINES)})", VARIABLE)
-    others = [one for one in known if one != "engine"]
+    others = [one for one, value in stated._asdict().items() if one != "engine" and value is not None]
     if name == "numpy" and others:
         raise UsageError("needs --engine jax", f"--{others[0]}")
-    for one in others if "coordinator" not in known else ():
+    for one in others if stated.coordinator is None else ():
         if one in ("process", "processes"):
             raise UsageError("needs --coordinator HOST:PORT", f"--{one}")
-    return EngineOptions(**{**known, "engine": name})
+    return stated._replace(engine=name)
 
 
-def choose_engine(values: Mapping[str, Any]) -> Engine | None:
-    """The engine that the flags choose, None for NumPy. UsageError if not installed."""
-    options = choose_options(values)
+def choose_engine(stated: EngineOptions) -> Engine | None:
+    """The engine that options choose, None for NumPy. UsageError if not installed."""
+    options = choose_options(stated)
     if options.engine == "numpy":
         return None
     with name_start_failures():
@@ -57,9 +46,9 @@ def choose_engine(values: Mapping[str, Any]) -> Engine | None:
         return _make_engine(options)
 
 
-def join_processes(values: Mapping[str, Any]) -> "contextlib.AbstractContextManager[bool]":
-    """Join the processes that flags name, with --coordinator among them: see `joined`."""
-    options = choose_options(values)
+def join_processes(stated: EngineOptions) -> "contextlib.AbstractContextManager[bool]":
+    """Join the processes that options name, --coordinator among them: see `joined`."""
+    options = choose_options(stated)
     with name_start_failures():
         import_library("jax", "jax", "--engine jax")
     from attnkit.backends.jax.processes import joined

@@ -94,8 +94,8 @@ def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
     check_names(tool, values, known)
     parsed = {name: convert_keyword(tool, name, value) for name, value in values.items()}
     parameters = {name: parsed.get(name, default) for name, default in tool.defaults.items()}
-    extra = {name: parsed.get(name) or None for name in tool.extra}
-    common = {name: value for name, value in parsed.items() if name not in (*tool.flags, *tool.extra)}
+    extra = {name: parsed.get(name) or None for name in tool.extra_names}
+    common = {name: value for name, value in parsed.items() if name not in (*tool.flags, *tool.extra_names)}
     passed = tuple(name for name, value in parsed.items() if name in tool.flags and differs_from_default(value))
     return Stage(tool, parameters, common, extra, passed=passed)
 

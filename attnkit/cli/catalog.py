@@ -41,7 +41,6 @@ def describe_tool(tool: Tool) -> dict[str, Any]:
     ('[INPUT]', 'record', [['--offset'], ['--align']])
     """
     text, _, examples = inspect.cleandoc(tool.function.__doc__ or "").replace("\b\n", "").partition("\nExample")
-    sections = {name: title for title, names in tool.sections.items() for name in names.split()}
     return {
         "name": tool.name,
         "summary": commands.TOOLS[tool.name],
@@ -49,7 +48,7 @@ def describe_tool(tool: Tool) -> dict[str, Any]:
         "operand": tool.operand,
         "gives": Stage(tool, dict(tool.defaults)).gives,
         "options": [
-            describe_option(tool, name, sections.get(name, "Output" if name in options.COMMON else "Options"))
+            describe_option(tool, name, tool.titles.get(name, "Output" if name in options.COMMON else "Options"))
             for name in tool.options
         ],
         "constraints": list(describe_constraints(tool.constraints)),

@@ -1,7 +1,6 @@
 """Figures of results, as `-o FILE.svg` and `-f svg` write them."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnkit.cli import views
 from attnkit.cli.stage import Stage
@@ -29,10 +28,10 @@ def figure_options(call: Stage) -> "FigureOptions":
     """Read the flags of a stage that change the looks of its figure."""
     from attnkit.display.figures import FigureOptions
 
-    flags: Mapping[str, Any] = call.common | call.extra
-    numbers = True if flags.get("numbers") else False if flags.get("no_numbers") else None
-    theme, precision, ends, colors = (flags.get(name) for name in ("theme", "precision", "range", "cmap"))
-    return FigureOptions(theme, flags.get("title") or "", numbers, precision, ends, colors)
+    look, common = call.collect(views.LookOptions), call.common
+    numbers = True if look.numbers else False if look.no_numbers else None
+    theme, title = common.get("theme"), common.get("title") or ""
+    return FigureOptions(theme, title, numbers, common.get("precision"), look.range, look.cmap)
 
 
 def make_sections(result: Record | str, stage: Stage, looks: "FigureOptions") -> "list[Section]":

@@ -279,7 +279,7 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
 
 def hint_at_input(stage: Any, operand: str) -> str:
     """A hint for an input that is no file."""
-    flags = {*stage.tool.flags, *stage.tool.extra}
+    flags = {*stage.tool.flags, *stage.tool.extra_names}
     if os.path.isdir(operand):
         return hint_at_model("", [operand]) if "model_" in flags else ""
     if operand.isdigit() and "size" in flags:

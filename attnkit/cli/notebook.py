@@ -12,7 +12,7 @@ from attnkit.records import Record
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-OPTIONS = (*views.VIEW_FLAGS, *views.LOOK_FLAGS, "precision", "title", "theme")  # those of a view, in Python too
+OPTIONS = (*views.VIEWS, *views.LookOptions._fields, "precision", "title", "theme")  # those of a view, in Python too
 
 
 def present(result: Record | str, call: Stage) -> Rendering:

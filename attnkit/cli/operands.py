@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.cli.options import COMMA, Load, Option
+from attnkit.cli.options import Option
 from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
 from attnkit.formats.json_text import parse_json
 from attnkit.formats.streams import decode_text, exists, is_missing, name_errors
 from attnkit.inputs.operands import load_attended, select_tensor
 from attnkit.inputs.padding import BESIDE_IDS, LIBRARY_NAMES, rename_model_inputs
+from attnkit.options import COMMA, Load
 from attnkit.records import Array, Record, Tensor, join_names
 
 FACTOR = re.compile(r"\*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)$", re.ASCII)  # of FILE*2.0

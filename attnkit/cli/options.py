@@ -1,32 +1,22 @@
-"""Options: how a tool declares them with Typer, and those that tools share.
+"""Options of the command line: built by Typer, converted, and those of all tools.
 
-A parameter of a tool is `Annotated[int, typer.Option(min=1, metavar="H", help="…")]`. Its Typer type converts
-and checks a value, text of a command line or an object of Python.
+The Typer type of an option converts and checks a value, text of a command line or an object of Python.
 """
 
 import copy
 import itertools
-import math
 import numbers
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol, get_args, get_origin
 
 import typer
 
 from attnkit import formats
-from attnkit.errors import AttnkitError, UsageError, flag_name, suggest
-from attnkit.records import Array, Record
+from attnkit.errors import UsageError, flag_name, suggest
+from attnkit.options import DTYPES, MOST_DIGITS, Load, NameList, UnknownName, choice, is_usual, tensor_names
 
 typer_main: Any = typer.main
-Load = Literal[
-    "tensor", "tensors", "attended", "memory", "index", "words", "tokenizer", "model", "image", "audio",
-    "patches", "means", "ids", "targets", "lines", "messages", "template",
-]  # fmt: skip
-PLAIN = re.compile(r"[\w./-]+")  # names that a shell takes as they are: no other is offered
-COMMA = re.compile(r",(?![^\[\]]*\])")  # outside brackets
-MOST_DIGITS = 18  # of a whole number
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -49,82 +39,11 @@ class Option(Protocol):
     choices: Sequence[str]
 
 
-def complete_operand(incomplete: str) -> list[str]:
-    """Complete FILE:NAME, or DIR:NAME of a model, once FILE is typed up to its colon."""
-    path, colon, _ = incomplete.partition(":")
-    return [f"{path}:{name}" for name in tensor_names(path)] if colon and os.path.exists(path) else []
-
-
 def complete_tensor_names(context: typer.Context, incomplete: str) -> list[str]:
     """Complete comma-separated names of tensors of the first operand that is a file."""
     files = [one for one in (*(context.params.get("operands") or ()), *context.args) if os.path.isfile(one)]
     before, comma, _ = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in tensor_names(files[0])] if files else []
-
-
-def complete_layer(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a layer of the model of --model."""
-    from attnkit.checkpoints import open_checkpoint
-
-    folder = context.params.get("model_")
-    try:
-        return [*open_checkpoint(folder).layers()] if folder else []
-    except AttnkitError:
-        return []
-
-
-def complete_layer_with_heads(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a layer with attention heads of the model of --model."""
-    return [name for name in complete_layer(context, incomplete) if name.rpartition(".")[2] in ("self", "cross")]
-
-
-def tensor_names(path: str) -> list[str]:
-    """The tensors of a file, or the layers of a model's folder, or []."""
-    try:
-        if os.path.isdir(path):
-            from attnkit.checkpoints import open_checkpoint
-
-            specs: Mapping[str, Mapping[str, object]] = open_checkpoint(path).params.specs  # names of attnkit alone
-            return [*specs, *(f"{layer}.{key}" for layer, keys in specs.items() for key in keys)]
-        from attnkit import formats
-
-        return [name for name in formats.load(path) if PLAIN.fullmatch(name)]
-    except AttnkitError:
-        return []
-
-
-class File:
-    """The parser of an option that names a file, which is read when the tool runs."""
-
-    __name__ = "FILE"
-
-    def __init__(self, load: Load) -> None:
-        self.load = load
-
-    def __call__(self, value: Any) -> Any:
-        return value
-
-
-class NameList:
-    """The parser of comma-separated names: of all words, or of these choices."""
-
-    __name__ = "NAMES"
-
-    def __init__(self, choices: Iterable[str] = ()) -> None:
-        self.choices = tuple(choices)
-
-    def __call__(self, value: str) -> tuple[str, ...]:
-        parts = tuple(part.strip() for part in value.split(","))
-        for part in parts:
-            if not part or (self.choices and part not in self.choices):
-                allowed = f", each one of: {', '.join(self.choices)}" if self.choices else ""
-                raise ValueError(f"comma-separated names{allowed}", hint_at_word(part, self.choices))
-        return parts
-
-    def complete(self, incomplete: str) -> list[str]:
-        """Complete the last of the names."""
-        before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in self.choices if name.startswith(last)]
 
 
 def declare(name: str, annotation: Any, default: Any = None) -> Any:
@@ -161,7 +80,7 @@ def declare(name: str, annotation: Any, default: Any = None) -> Any:
 def plain_type(annotation: Any) -> Any:
     """Find the type of an annotation without None and what Annotated adds.
 
-    >>> plain_type(Window | None), plain_type(Annotated[int | None, typer.Option()])
+    >>> plain_type(tuple[int, int] | None), plain_type(Annotated[int | None, typer.Option()])
     (tuple[int, int], <class 'int'>)
     """
     kind = annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
@@ -176,8 +95,8 @@ def convert(option: Option, value: Any) -> Any:
 
     >>> convert(declare("heads", Annotated[int, typer.Option(min=1)]), "2")
     2
-    >>> convert(declare("window", Window), (1, 0))
-    (1, 0)
+    >>> convert(declare("norm", Annotated[str, choice(("rms", "layer"), "norm")]), "rms")
+    'rms'
     """
     if value is None:
         return None
@@ -185,6 +104,7 @@ def convert(option: Option, value: Any) -> Any:
         return convert_value(option, os.fspath(value) if isinstance(value, os.PathLike) else value)
     except ValueError as error:
         expected, *hint = error.args
+        hint = [hint_at_word(hint[0], option.choices)] if isinstance(error, UnknownName) else hint
         text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
         raise UsageError(f"expected {expected}, got {text!r}{''.join(hint)}", flag_name(option.name)) from None
 
@@ -225,11 +145,6 @@ def is_list_of_texts(option: Option) -> bool:
     return option.multiple and not hasattr(option.type, "func")
 
 
-def is_usual(number: float) -> bool:
-    """Decide whether a number is finite, and of at most 18 digits where it is whole."""
-    return abs(number) < 10**MOST_DIGITS if isinstance(number, int) else math.isfinite(number)
-
-
 def describe_type(option: Option) -> str:
     """Describe the values of an option: words, or numbers within bounds."""
     if option.choices:
@@ -252,334 +167,6 @@ def hint_at_word(value: str, words: Sequence[str]) -> str:
     known = [one for one in words if squash(one) == squash(value)] + look_up("values", value)
     return next((f"; did you mean {one}?" for one in known if one.split()[0] in words), "") or suggest(value, words)
 
-
-def split_numbers(value: Any) -> list[Any]:
-    """Split comma-separated text; a list of Python is already split."""
-    return value.split(",") if isinstance(value, str) else [*value]
-
-
-def parse_window(value: Any) -> tuple[int, int]:
-    """Parse the two numbers of a window.
-
-    >>> parse_window("3,0")
-    (3, 0)
-    """
-    try:
-        left, right = map(int, split_numbers(value))
-        if min(left, right) >= -1 and is_usual(max(left, right)):
-            return left, right
-    except (TypeError, ValueError):
-        pass
-    hint = f"; {value},0 is the {value} before the query and itself, {value},{value} also the {value} after it"
-    is_one = isinstance(value, str) and value.isdigit()
-    raise ValueError("L,R, two whole numbers of at least -1", hint * is_one)
-
-
-def parse_whole_numbers(value: Any) -> tuple[int, ...]:
-    """Parse comma-separated whole numbers of at least 0."""
-    try:
-        numbers = tuple(map(int, split_numbers(value)))
-        if min(numbers) >= 0 and is_usual(max(numbers)):
-            return numbers
-    except (TypeError, ValueError):
-        pass
-    raise ValueError("comma-separated whole numbers of at least 0")
-
-
-def parse_kernel_numbers(value: Any) -> tuple[int, ...]:
-    """Parse kernel numbers: one for all dimensions, or one each, of at least 1.
-
-    >>> parse_kernel_numbers("3"), parse_kernel_numbers((3, 5))
-    ((3,), (3, 5))
-    """
-    try:
-        numbers = tuple(map(int, [value] if isinstance(value, int) else split_numbers(value)))
-        if len(numbers) in (1, 2) and min(numbers) >= 1 and is_usual(max(numbers)):
-            return numbers
-    except (TypeError, ValueError):
-        pass
-    raise ValueError("one or two comma-separated whole numbers of at least 1")
-
-
-def parse_kernel_padding(value: Any) -> tuple[int, ...] | str:
-    """Parse same, same-lower, or one, two or four numbers of at least 0.
-
-    >>> parse_kernel_padding("same"), parse_kernel_padding("1,0")
-    ('same', (1, 0))
-    """
-    if value in ("same", "same-lower"):
-        return str(value)
-    try:
-        numbers = tuple(map(int, [value] if isinstance(value, int) else split_numbers(value)))
-        if len(numbers) in (1, 2, 4) and min(numbers) >= 0 and is_usual(max(numbers)):
-            return numbers
-    except (TypeError, ValueError):
-        pass
-    raise ValueError("same, same-lower, or one, two or four comma-separated whole numbers of at least 0")
-
-
-def parse_cell(value: Any) -> tuple[int | str, ...]:
-    """Parse comma-separated indices: whole numbers of at least 0, or words.
-
-    >>> parse_cell("0,The")
-    (0, 'The')
-    """
-    parts = [str(part).strip() for part in split_numbers(value)]
-    if not all(parts) or any(re.fullmatch(r"[+-]\d+|\d{19,}", part) for part in parts):
-        raise ValueError("comma-separated whole numbers of at least 0, or words")
-    return tuple(int(part) if part.isdecimal() else part for part in parts)
-
-
-def parse_element(value: str) -> tuple[str, tuple[Any, ...]]:
-    """Parse a tensor or cells of it, NAME or NAME[SLICE]: (name, index)."""
-    from attnkit.interpret.slices import parse_slice  # which few tools need
-
-    match = re.fullmatch(r"(?P<name>[^\[\]]+)(\[(?P<slice>.+)\])?", value)
-    if match is None:
-        raise ValueError("NAME[INDEX]")
-    return match["name"], parse_slice(match["slice"]) if match["slice"] else ()
-
-
-def parse_span(value: str) -> str:
-    """Check A:B, where either number may be left out."""
-    if not re.fullmatch(r"\d{0,9}:\d{0,9}", value):
-        raise ValueError("A:B, whole numbers", f"; :{value} is the first {value}" if value.isdigit() else "")
-    return value
-
-
-def parse_targets(value: str) -> tuple[str, ...]:
-    """Split comma-separated names, each with or without a slice in brackets.
-
-    >>> parse_targets("a[2,3],b:1")
-    ('a[2,3]', 'b:1')
-    """
-    parts = tuple(part.strip() for part in COMMA.split(value))
-    if not all(parts):
-        raise ValueError("comma-separated names")
-    return parts
-
-
-def parse_heads(value: Any) -> range:
-    """Parse the heads whose tables --steps shows: one, or `all`.
-
-    >>> parse_heads("2"), 99 in parse_heads("all")
-    (range(2, 3), True)
-    """
-    if value == "all":
-        return range(1 << 62)
-    if not (str(value).isdigit() and is_usual(int(value))):
-        raise ValueError("a whole number of at least 0, or all")
-    return range(int(value), int(value) + 1)
-
-
-METHODS = "input-x-gradient|integrated:N"
-
-
-def parse_method(value: str) -> str:
-    """Check a method of attribution.
-
-    >>> parse_method("integrated:32")
-    'integrated:32'
-    """
-    if not re.fullmatch(r"input-x-gradient|integrated:0*[1-9]\d{0,5}", value):
-        raise ValueError(f"{METHODS}, N from 1 on")
-    return value
-
-
-def choice(words: Iterable[str], help: str, metavar: str = "") -> Any:
-    """Declare an option with one word of a table as its value."""
-    return typer.Option(click_type=typer_main.TyperChoice(words), metavar=metavar or "|".join(words), help=help)
-
-
-def names(help: str, words: Iterable[str] = (), metavar: str = "NAMES") -> Any:
-    """Declare an option with comma-separated names as its value."""
-    return typer.Option(parser=NameList(words), metavar=metavar, help=help)
-
-
-def file(load: Load, help: str, metavar: str = "FILE") -> Any:
-    """Declare an option that names a file: FILE, FILE:NAME, or :NAME."""
-    return typer.Option(parser=File(load), metavar=metavar, help=help, autocompletion=complete_operand)
-
-
-def attribution(of: str) -> Any:
-    """Declare an option that names a method of attribution."""
-    help = f"how much the embedding of each token contributes to {of}: its product with the gradient, or with the mean "
-    help += "of the gradients at N points from zeros to it (integrated gradients)"
-    return typer.Option(parser=parse_method, metavar=METHODS, help=help)
-
-
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
-          "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
-
-
-def range_above_0(most: float | None = None) -> Any:
-    """Declare a type of numbers above 0, up to `most`."""
-    return typer_main.types.FloatRange(min=0, min_open=True, max=most)
-
-
-ABOVE_0, SHARE = range_above_0(), range_above_0(1)
-
-Model = Annotated[
-    Any, file("model", "folder of a published model (config.json, weights, tokenizer), or its GGUF file", "DIR")
-]
-Layer = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="layer of the model; `attnkit show DIR` lists the names",
-        autocompletion=complete_layer,
-    ),
-]
-Trace = Annotated[str | None, typer.Option(metavar="FILE", help="write all intermediates to FILE, each by its name")]
-TraceOnly = Annotated[
-    tuple[str, ...],
-    names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS"),
-]
-Grad = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="write the gradients of the mean of −log p over the tokens of --score to FILE: those of every "
-        "intermediate, under the names of a trace, and of every parameter",
-    ),
-]
-GradOnly = Annotated[
-    tuple[str, ...],
-    names("keep only the gradients whose names match a shell pattern: *.self.*", metavar="PATTERNS"),
-]
-CheckGrad = Annotated[
-    bool,
-    typer.Option(
-        help="compare --grad with a finite difference in float64, along a random direction over all parameters; the "
-        "exit code is 1 for a relative error above 1e-6"
-    ),
-]
-Patch = Annotated[
-    dict[str, Array] | None,
-    file(
-        "patches",
-        "replace the intermediate NAME by the tensor of FILE (of several, by the one called NAME); NAME[2,:,5]=FILE "
-        "some cells of it, NAME+=FILE*2 adds the tensor times 2",
-        "NAME=FILE",
-    ),
-]
-Ablate = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        parser=parse_targets,
-        metavar="LAYER[:HEADS]",
-        help="set attention heads to 0: encoder.3.self (all its heads), encoder.3.self:5, encoder.3.self:5,7, "
-        "encoder.3.self:0:4 (heads 0 to 3), or encoder.3.self[5,2:4] (head 5 at positions 2 and 3)",
-        autocompletion=complete_layer_with_heads,
-    ),
-]
-Mean = Annotated[
-    Mapping[str, Array] | None,
-    file(
-        "means",
-        "set the heads of --ablate to their means over all tokens of FILE, not to 0: records of encode --keep "
-        "'*.heads'",
-    ),
-]
-Image = Annotated[Array | None, file("image", "image: PNG, JPEG, or a tensor (C, height, width)")]
-Over = Annotated[
-    Array | None,
-    file("image", "picture, PNG or JPEG, over whose patches attention or another tensor is drawn"),
-]
-Audio = Annotated[
-    Record | None,
-    file("audio", "sound: WAV, or FLAC, Ogg and MP3 with the extra audio, or a tensor of samples (T)"),
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        metavar="stats|topk:K|rows:I,J|full",
-        help="add attention weights, for texts of any length: stats (lse, entropy, max, argmax and span of each query; "
-        "the sum of weights that each key received), the K largest, the rows of queries I, J, …, or the full matrix",
-    ),
-]
-Ids = Annotated[Record | None, file("ids", "token ids (T) or (B, T), instead of text")]
-
-
-def parse_language(text: str) -> str:
-    """The name of a language as written; ValueError if it is empty."""
-    if not text:
-        raise ValueError("the name of a language")
-    return text
-
-
-SourceLanguage = Annotated[
-    str | None,
-    typer.Option(
-        parser=parse_language,
-        metavar="L",
-        help="language of TEXT, of a model that translates between several, as en_XX or fra_Latn",
-    ),
-]
-TargetLanguage = Annotated[
-    str | None,
-    typer.Option(
-        parser=parse_language,
-        metavar="L",
-        help="language to translate into, of a model that translates between several",
-    ),
-]
-Pair = Annotated[str | None, typer.Option(help="second text of a pair, for models such as BERT")]
-Batch = Annotated[bool, typer.Option(help="make one padded batch of all texts, or of all lines of standard input")]
-Residual = Annotated[bool, typer.Option(help="add the input to the result (residual connection)")]
-Add = Annotated[Record | None, file("tensor", "tensor to add to the result; in the pre-norm order :residual")]
-ShowHead = Annotated[
-    Any,
-    typer.Option(
-        parser=parse_heads,
-        metavar="N|all",
-        help="head whose tables --steps shows [default: the first two]",
-    ),
-]
-Steps = Annotated[bool, typer.Option(help="add every intermediate to the record and show a table of each")]
-Window = Annotated[
-    tuple[int, int],
-    typer.Option(
-        parser=parse_window,
-        metavar="L,R",
-        show_default=False,
-        help="allow keys from L before the query to R after it; -1: no limit [default: -1,-1]",
-    ),
-]
-Lines = Annotated[bool, typer.Option(help="write a stream: one record for each line")]
-
-# the options of the tools that an engine computes, and how sections of a help name them
-ENGINE: dict[str, Any] = {
-    "engine": Annotated[
-        Literal["numpy", "jax"],
-        typer.Option(help="compute by numpy, or by jax on CPU, GPU and TPU [default: numpy, or ATTNKIT_ENGINE]"),
-    ],
-    "compute": Annotated[
-        Literal["float32", "bfloat16", "float16"],
-        typer.Option(help="let jax compute in this dtype [default: that of the model]"),
-    ],
-    "mesh": Annotated[
-        str,
-        typer.Option(
-            metavar="data=N,model=N,seq=N",
-            help="let jax split the work over devices: texts (data), heads and weights (model), tokens (seq)",
-        ),
-    ],
-    "coordinator": Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="address of process 0, where processes on many hosts join; auto: from SLURM, MPI or Kubernetes",
-        ),
-    ],
-    "process": Annotated[
-        int,
-        typer.Option(min=0, metavar="I", help="number of this process, from 0; process 0 writes the result"),
-    ],
-    "processes": Annotated[int, typer.Option(min=1, help="number of processes that are joined")],
-}
-ENGINE_SECTION = " ".join(ENGINE)
-ENGINE_KEYWORDS = ("engine", "compute", "mesh")
 
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")
 CELL_FORMATS = ("csv", "tsv", "markdown")

@@ -346,7 +346,7 @@ def write_joined(call: Stage) -> int:
     """Join the processes of a stage, and write its results in process 0 alone."""
     from attnkit.backends.choice import join_processes
 
-    with join_processes(call.engine_values()) as is_first, warnings.catch_warnings():
+    with join_processes(call.engine_options()) as is_first, warnings.catch_warnings():
         if is_first:
             return write(call)
         warnings.simplefilter("ignore")

@@ -8,11 +8,11 @@ from typing import Any
 import typer
 
 from attnkit import commands
-from attnkit import help as pages
 from attnkit.cli import options
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import INPUT, Tool
 from attnkit.errors import UsageError
+from attnkit.options import complete_operand
 
 TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line
 NO_BREAK = "\N{NON-BREAKING HYPHEN}"  # stands for each hyphen while help is wrapped, so that flags stay whole
@@ -28,7 +28,7 @@ class Command(typer.core.TyperCommand):
             metavar=tool.operand,
             nargs=-1,
             show_default=False,
-            autocompletion=lambda context, args, incomplete: options.complete_operand(incomplete),
+            autocompletion=lambda context, args, incomplete: complete_operand(incomplete),
         )
         known = {name.rstrip("_").replace("_", "-") for name in tool.options}
         parameters: list[Any] = [*[operands] * bool(tool.operand), *tool.options.values()]
@@ -51,8 +51,9 @@ class Command(typer.core.TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of the tool in its sections, then those of all tools."""
-        titles = {name: title for title, names in self.tool.sections.items() for name in names.split()}
-        titles |= {name: "Output" for name in ("help", *options.COMMON) if name not in self.tool.defaults}
+        titles = self.tool.titles | {
+            name: "Output" for name in ("help", *options.COMMON) if name not in self.tool.defaults
+        }
         rows: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if row := parameter.get_help_record(ctx):
@@ -81,6 +82,8 @@ def open_command(tool: Tool, **settings: Any) -> tuple[Command, typer.Context]:
 
 def write_page(tool: Tool) -> str:
     """Write the page of a tool: its help as a terminal of the usual width shows it."""
+    from attnkit import help as pages  # which no stage needs
+
     command, context = open_command(tool, terminal_width=pages.TOOL_WIDTH - 2)
     return command.get_help(context) + "\n"
 
@@ -101,7 +104,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     values = {name: chosen.convert(name, value) for name, value in values.items()}
     passed = tuple(name for name in values if name in chosen.defaults)
     parameters = {name: values.pop(name, default) for name, default in chosen.defaults.items()}
-    extra = {name: values.pop(name, None) for name in chosen.extra}
+    extra = {name: values.pop(name, None) for name in chosen.extra_names}
     try:
         if chosen.operand == INPUT and len(operands) > 1 and not chosen.takes_pair(operands):
             raise UsageError(f"expected one INPUT, got {len(operands)}: {' '.join(operands)}")
@@ -134,5 +137,7 @@ def reword_error(error: Any, tool: str, arguments: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    from attnkit import help as pages
+
     for name in commands.TOOLS:
         (pages.PAGES / "tools" / f"{name}.txt").write_text(write_page(commands.find_tool(name)), encoding="utf-8")

@@ -6,12 +6,11 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from attnkit import commands, formats
-from attnkit.cli import operands, options, parser
+from attnkit.cli import operands, parser
 from attnkit.cli.calls import make_item, named_files
 from attnkit.cli.output_format import (
     DISPLAY_FORMATS,
@@ -24,6 +23,7 @@ from attnkit.cli.stage import Stage, running
 from attnkit.cli.tool import Records
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.interpret.stage_calls import StageCall, run_noted
+from attnkit.options import EngineOptions
 from attnkit.records import Record
 
 # a backslash and line end, among the quotes, comments and other backslashes that may hold one
@@ -204,34 +204,33 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> None:
 
     number  the number of the stage, from 1
     """
-    function = stage.tool.function
+    compute = stage.compute
     texts = {name: value for name, value in stage.parameters.items() if isinstance(value, str)}
     loaded = {name: value for name, value in texts.items() if stage.tool.flags[name].load}
     own = {name: value[1:] for name, value in loaded.items() if value.startswith(":")}
     piped = tuple(name for name, value in loaded.items() if operands.is_stdin(value) and number > 1)
 
-    @wraps(function)
     def keep(item: Any, **values: Any) -> Result:
         if values.get("model_") is not None:
             values["model_"] = values["model_"].reading(values.get("image") is not None)
-        result, prepared = run_noted(function, item, values)
+        result, prepared = run_noted(compute, item, values)
         stage.format.keeps_history = True  # so that its files are hashed: the history of the result names them
         named = tuple(stage.operands)
-        calls.append(StageCall(number, stage.tool.name, function, item, values, own, piped, result, prepared, named))
+        calls.append(StageCall(number, stage.tool.name, compute, item, values, own, piped, result, prepared, named))
         return result
 
-    stage.tool = replace(stage.tool, function=keep)
+    stage.compute = keep
 
 
 def share_engine(
     stage: Stage, stages: Sequence[Stage], tools: Sequence[str] = ("attend", "encode", "decode", "train")
 ) -> None:
     """Give stages of some tools the engine of the whole pipeline if they name none."""
-    values = {name: stage.extra[name] for name in options.ENGINE if stage.extra.get(name) is not None}
+    chosen = stage.collect(EngineOptions)
     able = [one for one in stages if one.tool.name in tools]
-    if not able and values not in ({}, {"engine": "numpy"}):  # which computes the other tools
+    if not able and chosen not in (EngineOptions(), EngineOptions("numpy")):  # which computes the other tools
         names = f"{', '.join(tools[:-1])} and {tools[-1]}"
         raise UsageError(f"no stage of the pipeline computes on an engine: {names} do", "--engine")
     for one in able:
-        if all(one.extra.get(name) is None for name in options.ENGINE):
-            one.extra |= values
+        if one.collect(EngineOptions) == EngineOptions():
+            one.extra |= chosen._asdict()

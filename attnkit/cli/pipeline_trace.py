@@ -2,7 +2,6 @@
 
 import contextlib
 import fnmatch
-import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +56,7 @@ class PipelineTrace:
             raise UsageError(f"{path}: --output writes the same file", "--trace")
         self._path, self._patterns, self._calls = path, tuple(patterns), list[TracedCall]()
         for number, stage in enumerate(stages, start=1):
-            stage.tool = replace(stage.tool, function=self._record_calls(stage, number))
+            stage.compute = self._record_calls(stage, number)
 
     def write(self) -> None:
         """Write the trace of the last stage's result, and begin that of the next one."""
@@ -96,17 +95,16 @@ class PipelineTrace:
         return [*before, history_entry(command, files, self._path)]
 
     def _record_calls(self, stage: Stage, number: int) -> Callable[..., Result]:
-        """The function of a stage's tool, which also keeps what each call computes."""
-        function = stage.tool.function
+        """The call of a stage's tool, which also keeps what each call computes."""
+        compute = stage.compute
 
-        @functools.wraps(function)
         def record_call(item: Any, **values: Any) -> Result:
             kept = list[Record]()
             with callbacks.use_callbacks(callbacks.current()._replace(on_intermediates=kept.append)):
-                result = function(item, **values)
+                result = compute(item, **values)
             stage.format.keeps_history = True  # so that its files are hashed: the history of the trace names them
             converted = stage.convert_dtype(item, result) if isinstance(result, Record) else result
-            own, traced = computed_tensors(item, converted), trace_model(function, stage.tool.name, item, values)
+            own, traced = computed_tensors(item, converted), trace_model(compute, stage.tool.name, item, values)
             inner = {name: one for record in kept for name, one in computed_tensors(item, record).items()}
             inner = {name: one for name, one in inner.items() if name not in HELD_TWICE} | traced
             inner = {name: one for name, one in inner.items() if name not in own}
@@ -172,7 +170,7 @@ def computed_tensors(item: Item, result: Result) -> dict[str, Tensor]:
     return {name: result.tensor(name) for name in result if result[name] is not passed.get(name)}
 
 
-def trace_model(function: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]) -> dict[str, Tensor]:
+def trace_model(compute: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]) -> dict[str, Tensor]:
     """The trace of a whole model, in a run of its own.
 
     A traced run may differ in the last bits, so the result comes from another run.
@@ -183,7 +181,7 @@ def trace_model(function: Callable[..., Result], name: str, item: Item, values: 
     quiet = callbacks.SILENT._replace(write_side_output=written.__setitem__)
     with warnings.catch_warnings(), callbacks.use_callbacks(quiet), contextlib.suppress(UsageError):
         warnings.simplefilter("ignore")
-        function(item, **{**values, "trace": SIDE_OUTPUT, "trace_only": ()})  # refused for texts of a classifier
+        compute(item, **{**values, "trace": SIDE_OUTPUT, "trace_only": ()})  # refused for texts of a classifier
     traced = written.get(SIDE_OUTPUT, Record({}))
     return {each: traced.tensor(each) for each in traced}
 

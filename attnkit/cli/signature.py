@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 
 from attnkit.cli import options
 from attnkit.cli.tool import Tool
+from attnkit.options import DTYPES
 
 DOC_WIDTH = 110  # of the lines of a docstring
 
@@ -145,7 +146,7 @@ def keyword_parameter(tool: Tool, name: str) -> inspect.Parameter:
 def value_type(tool: Tool, name: str) -> str:
     """Name the type of a value: a list for a tuple, or text as in a shell, too."""
     option, hint = tool.options[name], tool.annotations[name]
-    if option.choices == options.DTYPES:
+    if option.choices == DTYPES:
         return "DType"
     if option.choices and not option.multiple:
         return f"Literal[{', '.join(map(json.dumps, option.choices))}]"
@@ -163,7 +164,7 @@ def name_type(kinds: Any) -> str:
 
 def write_stub(functions: Mapping[str, Callable[..., Any]]) -> str:
     """Write a stub that declares functions by their signatures."""
-    parts = [HEADER.replace("%DTYPES%", ", ".join(map(json.dumps, options.DTYPES)))]
+    parts = [HEADER.replace("%DTYPES%", ", ".join(map(json.dumps, DTYPES)))]
     for name, function in functions.items():
         signature = inspect.signature(function)
         parameters = signature.parameters.values()

@@ -11,7 +11,7 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnkit import __version__, callbacks, formats
 from attnkit.cli import operands, options
@@ -21,12 +21,14 @@ from attnkit.cli.output_format import OutputFormat, Result
 from attnkit.cli.tool import TEXT, Item, Records, Tool
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, NotFiniteError, UsageError, flag_name
 from attnkit.inputs.operands import cast_x, select_tensor
+from attnkit.options import ENGINE_KEYWORDS, EngineOptions
 from attnkit.records import Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.display import Block
 
 ONLY_IN_TABLES = ("precision", "tokens")  # options of all tools that tables, cells and figures alone have
+OptionsT = TypeVar("OptionsT")  # a class of options
 _RUNNING: "contextvars.ContextVar[Stage | None]" = contextvars.ContextVar("stage", default=None)
 
 
@@ -58,6 +60,7 @@ class Stage:
     side_files        the side outputs written so far
     defaults          of options, as the run chose them for the item at hand
     on_text           streams a text as it is generated
+    compute           (item, values of its options) -> the result: the call of the tool, which a pipeline may record
     beside            blocks of its figure, beside its result: its steps
     """
 
@@ -77,8 +80,10 @@ class Stage:
     defaults: dict[str, Any] = field(default_factory=dict)
     on_text: Callable[[str, bool], None] | None = None
     beside: "list[Block]" = field(default_factory=list)
+    compute: Callable[..., Result] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.compute = self.tool.call
         self.files = OperandFiles(self.tool.flags, self.parameters)
         is_table = self.tool.shows_table or self.parameters.get("explain") is not None
         self.format = OutputFormat(self.common, is_table)
@@ -161,7 +166,7 @@ class Stage:
             values = self.files.load_values(item, self.dtype == "bfloat16")
             self.repeated = self.tool.constraints.find_repeated(self.passed, values, item)
             try:
-                result = self.tool.function(item, **(values | self._defaults_of_repeated()))
+                result = self.compute(item, **(values | self._defaults_of_repeated()))
             except NotFiniteError as error:
                 reason = explain_non_finite(self.files, self.non_finite_layer)
                 raise DataError(f"{error.problem}{reason}", error.name) from None
@@ -260,26 +265,32 @@ class Stage:
                 is_repeated = name in self.tool.flags and options.is_list_of_texts(self.tool.flags[name])
                 yield from ((name, one) for one in (value if is_repeated else [value]))
 
-    def engine_values(self) -> dict[str, Any]:
-        """The options of an engine of the stage, by ATTNKIT_ENGINE too; {} for NumPy."""
-        if "engine" not in self.tool.extra:
-            return {}
-        named = os.environ.get("ATTNKIT_ENGINE")
-        stated = {name: self.extra[name] for name in options.ENGINE if self.extra.get(name) is not None}
-        return ({"engine": named} if named else {}) | stated
+    def collect(self, kind: type[OptionsT]) -> OptionsT:
+        """Collect the options of a class; those not passed have their defaults."""
+        fields: tuple[str, ...] = getattr(kind, "_fields", ())
+        values = self.parameters | self.extra
+        return kind(**{name: values[name] for name in fields if values.get(name) is not None})
+
+    def engine_options(self) -> EngineOptions:
+        """The options of an engine of the stage, by ATTNKIT_ENGINE too."""
+        if "engine" not in self.tool.extra_names:
+            return EngineOptions()
+        named: Any = os.environ.get("ATTNKIT_ENGINE")
+        stated = self.collect(EngineOptions)
+        return stated._replace(engine=stated.engine or named or None)
 
     def recorded_engine(self) -> dict[str, Any]:
         """The options of an engine that a history has: not where its processes were."""
-        values = {name: value for name, value in self.engine_values().items() if name in options.ENGINE_KEYWORDS}
-        return {} if values.get("engine") == "numpy" else values
+        values = {name: value for name, value in self.engine_options()._asdict().items() if name in ENGINE_KEYWORDS}
+        return {} if values["engine"] == "numpy" else {name: one for name, one in values.items() if one is not None}
 
     def load_engine(self) -> Any:
         """Load the engine of a stage, None for NumPy; UsageError if it is missing."""
-        if not (values := self.engine_values()):
+        if (chosen := self.engine_options()) == EngineOptions():
             return None
         from attnkit.backends.choice import choose_engine
 
-        return choose_engine(values)
+        return choose_engine(chosen)
 
     def note_idle_options(self, chosen: str) -> None:
         """Write a note of the options that have no effect on results in a format."""

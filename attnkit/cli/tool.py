@@ -11,6 +11,7 @@ from attnkit.cli.constraints import Constraints
 from attnkit.cli.options import Option
 from attnkit.cli.output_format import Result
 from attnkit.errors import UsageError
+from attnkit.options import class_of, list_fields
 from attnkit.records import Record
 
 if TYPE_CHECKING:
@@ -55,16 +56,20 @@ class PythonForm(NamedTuple):
 class Tool:
     """A function of a record, with what command line and pipe need to know of it.
 
+    function        (item, options) -> its result; an option is a parameter, or a field of a parameter whose type is a
+                    class of options (`attnkit.options`)
     operand         the name of the arguments in the help
     gives           what its results are: records, an `answer` about its input, whose format is not that of the input,
                     `text`, a `report`, which is text in JSON unless another format is requested, or an HTML `page`
     rules           the options that exclude, require or repeat each other
-    sections        title -> the names of its options, as the help groups them; without a table, one list
+    sections        title -> the names of its options, as the help groups them, the name of a class for all its fields;
+                    without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
     view            (record, stage, style) -> what is shown of a result; None: the tensors that it computed
     view_options    (stage) -> the options that change only what is shown
     status          (record, stage) -> exit code
-    extra           options that only reader and views use, no parameters; without: those of all tools that it lacks
+    extra           options and classes of options that only reader and views use, no parameters of the function
+    without         the options of all tools that it lacks
     takes_pair      (operands) -> whether it reads these too, where there is more than one INPUT
     needs_no_input  (parameters) -> whether it reads no input
     record_defaults (parameters) -> the defaults that the history must show: the seed in use
@@ -112,10 +117,24 @@ class Tool:
         return next(iter(inspect.signature(self.function).parameters))
 
     @functools.cached_property
-    def defaults(self) -> dict[str, Any]:
-        """The default of every parameter."""
+    def parameters(self) -> dict[str, Any]:
+        """The default of every parameter but the input; a class of options has none."""
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
         return {parameter.name: parameter.default for parameter in parameters}
+
+    @functools.cached_property
+    def fields(self) -> dict[str, dict[str, Any]]:
+        """The fields of every class of options, of parameters and `extra`, by its name."""
+        named = {name: self.hints[name] for name in self.parameters} | dict(self.extra)
+        return {name: fields for name, hint in named.items() if (fields := list_fields(hint))}
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The default of every option of the function."""
+        flat: dict[str, Any] = {}
+        for name, default in self.parameters.items():
+            flat |= class_of(self.hints[name])._field_defaults if name in self.fields else {name: default}
+        return flat
 
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
@@ -126,12 +145,27 @@ class Tool:
     def annotations(self) -> dict[str, Any]:
         """The annotation of every option: the tool's own, `extra`, and the shared ones."""
         shared = {name: hint for name, hint in options.COMMON.items() if name not in self.without}
-        return {**shared, **self.extra} | {name: self.hints[name] for name in self.defaults}
+        return {**shared, **self.flatten(self.extra), **self.flatten({one: self.hints[one] for one in self.parameters})}
+
+    def flatten(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The annotations of options by name, a class replaced by its fields."""
+        return {one: kind for name, hint in named.items() for one, kind in self.fields.get(name, {name: hint}).items()}
+
+    @functools.cached_property
+    def extra_names(self) -> tuple[str, ...]:
+        """The names of the options of `extra`."""
+        return (*self.flatten(self.extra),)
+
+    @functools.cached_property
+    def titles(self) -> dict[str, str]:
+        """The title of the section of the help of every option that has one."""
+        listed = {title: dict.fromkeys(names.split()) for title, names in self.sections.items()}
+        return {option: title for title, names in listed.items() for option in self.flatten(names)}
 
     @functools.cached_property
     def options(self) -> dict[str, Option]:
         """Every option by its name, as Typer has built it: own, `extra`, and shared."""
-        names = dict.fromkeys([*self.defaults, *self.extra, *self.annotations])
+        names = dict.fromkeys([*self.defaults, *self.extra_names, *self.annotations])
         return {name: options.declare(name, self.annotations[name], self.defaults.get(name)) for name in names}
 
     @functools.cached_property
@@ -149,6 +183,16 @@ class Tool:
         """The names of the options that are parameters in Python too."""
         shared = [name for name in ("only", "dtype", "check_finite") if name in self.options]
         return [*dict.fromkeys([*self.defaults, *self.python.options, *shared])]
+
+    def call(self, item: Item, **values: Any) -> Result:
+        """Call the function with the values of its options, those of a class as one."""
+        arguments = {
+            name: class_of(self.hints[name])(**{one: values[one] for one in self.fields[name]})
+            if name in self.fields
+            else values[name]
+            for name in self.parameters
+        }
+        return self.function(item, **arguments)
 
     def convert(self, name: str, value: Any) -> Any:
         """Convert the value of an option, from a command line or from Python."""

@@ -3,13 +3,13 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import typer
 
-from attnkit import display
-from attnkit.cli import options
+from attnkit import display, options
+from attnkit.cli.options import complete_tensor_names
 from attnkit.cli.output_format import CELL_FORMATS, DISPLAY_FORMATS, DISPLAYED, default_format
 from attnkit.cli.stage import Stage
 from attnkit.display.blocks import Only, TensorList
@@ -31,7 +31,7 @@ from attnkit.records import (
 )
 
 
-def parse_range(value: Any) -> tuple[float, float] | str:
+def parse_range(value: Any) -> tuple[float, float] | Literal["each"]:
     """Parse the range of a figure: two numbers, the lower one first, or `each`.
 
     >>> parse_range("0,1"), parse_range("each")
@@ -48,42 +48,48 @@ def parse_range(value: Any) -> tuple[float, float] | str:
     raise ValueError("LOW,HIGH with LOW below HIGH, or each")
 
 
-VIEW_FLAGS: dict[str, Any] = {
-    "heatmap": Annotated[bool, typer.Option(help="draw a heat map for each leading index")],
-    "heads": Annotated[bool, typer.Option(help="draw heat maps of all heads side by side")],
-    "stats": Annotated[
+class ViewOptions(NamedTuple):
+    """The views of a record, which are mutually exclusive."""
+
+    heatmap: Annotated[bool, typer.Option(help="draw a heat map for each leading index")] = False
+    heads: Annotated[bool, typer.Option(help="draw heat maps of all heads side by side")] = False
+    stats: Annotated[
         bool,
         typer.Option(
             help="minimum, maximum, mean, standard deviation, and counts of zeros, NaN and infinity, of every tensor"
         ),
-    ],
-    "list": Annotated[bool, typer.Option(help="list the names, shapes and dtypes of all tensors")],
-    "curves": Annotated[
+    ] = False
+    list: Annotated[bool, typer.Option(help="list the names, shapes and dtypes of all tensors")] = False
+    curves: Annotated[
         bool, typer.Option(help="draw curves: one per column, over the rows (such as positions), or one per head")
-    ],
-}
-VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
-LOOK_FLAGS: dict[str, Any] = {
-    "numbers": Annotated[
+    ] = False
+
+
+class LookOptions(NamedTuple):
+    """How the heat maps of a figure look."""
+
+    numbers: Annotated[
         bool, typer.Option(help="print the numbers in the cells of a heat-map figure [default: if they fit]")
-    ],
-    "no_numbers": Annotated[bool, typer.Option(help="print no numbers in the cells of a heat-map figure")],
-    "range": Annotated[
-        tuple[float, float],
+    ] = False
+    no_numbers: Annotated[bool, typer.Option(help="print no numbers in the cells of a heat-map figure")] = False
+    range: Annotated[
+        tuple[float, float] | Literal["each"] | None,
         typer.Option(
             parser=parse_range,
             metavar="LOW,HIGH|each",
             help="lowest and highest value of the colours or curves of a figure; each: a range of its own for each map "
             "[default: one range for all maps]",
         ),
-    ],
-    "cmap": Annotated[
-        str,
+    ] = None
+    cmap: Annotated[
+        str | None,
         options.choice(
             tuple(COLOR_MAPS), "colour map of a figure [default: bwr if values have both signs, otherwise viridis]"
         ),
-    ],
-}
+    ] = None
+
+
+VIEWS: tuple[str, ...] = ViewOptions._fields
 MANY = 8  # most tensors, without an x, that are shown one by one: those of a layer
 
 
@@ -124,7 +130,7 @@ def are_losses(record: Record) -> bool:
 
 def requested_view(call: Stage) -> list[str]:
     """The view that a flag requests, as a list of at most one name."""
-    return [name for name in VIEW_FLAGS if call.extra.get(name)]
+    return [name for name, is_requested in call.collect(ViewOptions)._asdict().items() if is_requested]
 
 
 def derived(call: Stage) -> Callable[[Record], Record | str] | None:
@@ -263,7 +269,7 @@ Name = Annotated[
         parser=options.NameList(),
         metavar="NAMES",
         help="show only these tensors (comma-separated names or shell patterns: *.weights)",
-        autocompletion=options.complete_tensor_names,
+        autocompletion=complete_tensor_names,
     ),
 ]
 Slice = Annotated[

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import typer
 
-from attnkit import callbacks
+from attnkit import callbacks, options
 from attnkit import model as nn
-from attnkit.cli import options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.explanations import explained_view
@@ -75,14 +74,14 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         "Masks": "mask causal align window lengths offset strict",
         "Scores": "score scale softcap bias qk_norm sinks softmax_dtype",
         "Results": "residual add concat emit keep weights partial steps show_head explain",
-        "Engine": options.ENGINE_SECTION,
+        "Engine": "engine",
     },
     rules=Constraints(
         exclusive=EXCLUSIVE, requires=REQUIRES, repeats={"model": ("heads kv_heads score", _stated_by_model)}
     ),
     needs_no_input=needs_no_record,
     view=explained_view,
-    extra={"show_head": options.ShowHead, **options.ENGINE},
+    extra={"show_head": options.ShowHead, "engine": options.EngineOptions},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
 )

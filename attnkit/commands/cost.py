@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from attnkit import display, formats
-from attnkit.cli import operands, options, pipeline, views
+from attnkit import display, formats, options
+from attnkit.cli import operands, pipeline, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import typer
 
-from attnkit import callbacks, model, tokenizers
-from attnkit.cli import options, text_input
+from attnkit import callbacks, model, options, tokenizers
+from attnkit.cli import text_input
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
@@ -411,7 +411,7 @@ def parse_date(text: str) -> str:
         "Length": "max_tokens min_tokens stop cache_in cache_out",
         "Inspection": "steps keep top score trace trace_only patch ablate mean grad grad_only check attribute",
         "Results": "emit dtype",
-        "Engine": options.ENGINE_SECTION,
+        "Engine": "engine",
     },
     rules=Constraints(exclusive=EXCLUSIVE, requires=REQUIRES),
     operand="[INPUT | TEXT...]",
@@ -422,7 +422,7 @@ def parse_date(text: str) -> str:
     needs_no_input=text_input.needs_no_input,
     extra={
         "lines": Annotated[bool, typer.Option(help="write a stream: one record for each line of text")],
-        **options.ENGINE,
+        "engine": options.EngineOptions,
     },
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     record_defaults=lambda parameters: (

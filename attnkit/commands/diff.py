@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from attnkit import display
-from attnkit.cli import options, views
+from attnkit import display, options
+from attnkit.cli import views
 from attnkit.cli.calls import make_item, named_files, tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import is_model_path, load_operand
@@ -344,12 +344,12 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
         "Comparison": "rtol atol all_ heatmap",
         "Two models on a text": "text scan source_language target_language",
         "An implementation and a model": "model_ ids image audio why map_ match",
-        "Figures": "numbers no_numbers range cmap",
+        "Figures": "look",
     },
     rules=Constraints(
         exclusive=[("numbers", "no_numbers"), *(("model", name) for name in ("rtol", "atol", "heatmap", "text"))],
         requires=[
-            *((name, "heatmap") for name in views.LOOK_FLAGS),
+            *((name, "heatmap") for name in views.LookOptions._fields),
             ("why", "model"),
             ("match", "model"),
             ("image", "model"),
@@ -358,8 +358,10 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
             ("target_language", "text"),
         ],
     ),
-    extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map of A − B for every tensor that differs")]}
-    | views.LOOK_FLAGS,
+    extra={
+        "heatmap": Annotated[bool, typer.Option(help="draw a heat map of A − B for every tensor that differs")],
+        "look": views.LookOptions,
+    },
     without=("check_finite",),
     shows_table=True,
     python=PythonForm(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from attnkit import callbacks, formats, model, tokenizers
-from attnkit.cli import options, text_input
+from attnkit import callbacks, formats, model, options, tokenizers
+from attnkit.cli import text_input
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.tool import TEXT

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from attnkit import callbacks, formats, model
-from attnkit.cli import options, text_input
+from attnkit import callbacks, formats, model, options
+from attnkit.cli import text_input
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage, running
@@ -48,7 +48,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
         "Layers and vectors": "layers_ pool prompt normalize",
         "Inspection": "keep trace trace_only weights patch ablate mean",
         "Results": "dtype",
-        "Engine": options.ENGINE_SECTION,
+        "Engine": "engine",
     },
     rules=Constraints(
         exclusive=[("lines", "batch")],
@@ -63,7 +63,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
     operand=TEXT,
     reader=functools.partial(text_input.read_model_input, together=encode_together),
     needs_no_input=text_input.replaces_text,
-    extra={"lines": options.Lines, **options.ENGINE},
+    extra={"lines": options.Lines, "engine": options.EngineOptions},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     adds=lambda stage: bool(stage.parameters["keep"]),
 )

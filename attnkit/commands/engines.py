@@ -3,8 +3,8 @@
 from typing import Any
 
 from attnkit import display
-from attnkit.cli import options
 from attnkit.cli.calls import tool
+from attnkit.cli.options import OF_TENSORS
 from attnkit.cli.output import report_text
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import PythonForm, Records
@@ -20,7 +20,7 @@ def read_nothing(stage: Stage, inputs: Any) -> Records:
     reader=read_nothing,
     needs_no_input=lambda parameters: True,
     gives="report",
-    without=options.OF_TENSORS,
+    without=OF_TENSORS,
     python=PythonForm(reader=read_nothing, result="str"),
 )
 def engines(item: None) -> str:

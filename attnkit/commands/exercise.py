@@ -9,9 +9,9 @@ import numpy as np
 import typer
 
 from attnkit import display, formats, help
-from attnkit.cli import options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
+from attnkit.cli.options import OF_TENSORS
 from attnkit.cli.output import list_text
 from attnkit.cli.text_input import name_reader
 from attnkit.errors import DifferentError, UsageError, suggest
@@ -27,7 +27,7 @@ from attnkit.model.marking import mark
     rules=Constraints(exclusive=[("answer", "solution")]),
     needs_no_input=lambda parameters: True,
     gives=lambda stage: "text" if stage.operands else "report",
-    without=options.OF_TENSORS,
+    without=OF_TENSORS,
 )
 def exercise(
     number: str,

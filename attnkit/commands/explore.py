@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from attnkit import formats
-from attnkit.cli import figures, operands, options, views
+from attnkit import formats, options
+from attnkit.cli import figures, operands, views
 from attnkit.cli.calls import make_item, tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage, running_stage

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnkit import callbacks, model
-from attnkit.cli import options
+from attnkit import callbacks, model, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.errors import UsageError

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from attnkit import callbacks, display
-from attnkit.cli import options, pipeline, views
+from attnkit import callbacks, display, options
+from attnkit.cli import pipeline, views
 from attnkit.cli.attribution_views import attribution_view
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
@@ -21,7 +21,7 @@ from attnkit.generation.options import CHECK_TOLERANCE
 from attnkit.interpret.gradients.attribution import attribute_pipeline
 from attnkit.interpret.gradients.check import CHECKED, check_gradients
 from attnkit.interpret.gradients.pipeline import pipeline_backward, select_names
-from attnkit.interpret.slices import Index
+from attnkit.interpret.slices import Index, parse_element
 from attnkit.interpret.stage_calls import StageCall, number_parts
 from attnkit.records import Array, Record, join_names
 
@@ -125,7 +125,7 @@ def view_gradients(record: Record, stage: Stage, style: display.Style) -> displa
         requires=[("tolerance", "check"), ("seed", "check")],
     ),
     without=("check_finite",),
-    extra=options.ENGINE,
+    extra={"engine": options.EngineOptions},
     python=PythonForm(
         inputs={"pipeline": "str", "record": "TensorLike | None"},
         reader=read_values,
@@ -138,7 +138,7 @@ def grad(
     of: Annotated[
         tuple[str, tuple[Index, ...]] | None,
         typer.Option(
-            parser=options.parse_element,
+            parser=parse_element,
             metavar="NAME[INDEX]",
             help="gradients of these elements of x, or of another tensor that the last stage's --emit returns, instead "
             "of the sum of x: 'x[0,2]', 'probs[1,cat]'",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from attnkit import display
-from attnkit.cli import options, views
+from attnkit import display, options
+from attnkit.cli import views
 from attnkit.cli.calls import make_item, named_files, tool
 from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.text_input import is_text_alone, trace_of_text

@@ -12,8 +12,9 @@ import numpy as np
 import typer
 
 from attnkit import __version__, formats
-from attnkit.cli import options, pipeline
+from attnkit.cli import pipeline
 from attnkit.cli.calls import tool
+from attnkit.cli.options import OF_TENSORS
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import Stage, read_records, stored_by
 from attnkit.cli.tool import Records
@@ -42,7 +43,7 @@ def read_recorded(stage: Stage, upstream: Records | None) -> Records:
 
 @tool(
     reader=read_recorded,
-    without=options.OF_TENSORS,
+    without=OF_TENSORS,
     gives="text",
 )
 def history(
@@ -133,9 +134,7 @@ def parse_command(command: str) -> Stage:
             first_stage(stage)
     except UsageError as error:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
-    if (
-        "engine" in stage.tool.extra and stage.tool.name != "run"
-    ):  # without one NumPy made it, whatever ATTNKIT_ENGINE is
+    if "engine" in stage.tool.extra_names and stage.tool.name != "run":  # NumPy made it, whatever ATTNKIT_ENGINE is
         stage.extra["engine"] = stage.extra.get("engine") or "numpy"
     if stage.extra.get("save"):
         raise DataError(f"its history writes the folder {stage.extra['save']}: not one that attnkit made")

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from attnkit import display
-from attnkit.cli import options, views
+from attnkit import display, options
+from attnkit.cli import views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage

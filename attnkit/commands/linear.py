@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-from attnkit import callbacks, model
-from attnkit.cli import options
+from attnkit import callbacks, model, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.inputs import layers

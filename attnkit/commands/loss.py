@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from attnkit import display, model
-from attnkit.cli import options, views
+from attnkit import display, model, options
+from attnkit.cli import views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage

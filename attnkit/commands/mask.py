@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import numpy as np
 import typer
 
-from attnkit import model
-from attnkit.cli import options
+from attnkit import model, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.explanations import explained_view

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from attnkit import callbacks, formats
-from attnkit.cli import options
+from attnkit import callbacks, formats, options
 from attnkit.cli.calls import tool
 from attnkit.inputs.sound_inputs import find_samples
 from attnkit.model.intermediates import INTERMEDIATES, step_names

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from attnkit import display, formats
-from attnkit.cli import options
+from attnkit import display, formats, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage

@@ -25,12 +25,12 @@ def show_and_return(record: Record, stage: Stage) -> Record:
 @tool(
     sections={
         "Tensors": "name slice",
-        "Views": "heatmap heads curves stats list",
-        "Figures": "numbers no_numbers range cmap",
+        "Views": "views",
+        "Figures": "look",
     },
     rules=Constraints(exclusive=[views.VIEWS, ("numbers", "no_numbers")]),
     view=view_part,
-    extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.Name, "slice": views.Slice},
+    extra={"views": views.ViewOptions, "look": views.LookOptions, "name": views.Name, "slice": views.Slice},
     tables_aside=lambda parameters: True,
     without=("check_finite",),
     passthrough=True,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import typer
 
-from attnkit import callbacks, model
-from attnkit.cli import options
+from attnkit import callbacks, model, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.errors import DataError

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from attnkit.cli import options
+from attnkit import options
 from attnkit.cli.calls import tool
 from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.text_input import trace_of_text

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnkit import formats
-from attnkit.cli import operands, options, output, pipeline, views
+from attnkit import formats, options
+from attnkit.cli import operands, output, pipeline, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, Result
@@ -169,7 +169,7 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
 
 @tool(
     operand="PIPELINE|FILE [INPUT]",
-    sections={"Stages": "trace trace_only steps blank save", "Engine": options.ENGINE_SECTION},
+    sections={"Stages": "trace trace_only steps blank save", "Engine": "engine"},
     reader=run_pipeline,
     view=lambda record, stage, style: views.view_of(record, stage.extra["last"], style),
     status=lambda record, stage: stage.extra["last"].tool.status(record, stage.extra["last"]),
@@ -191,7 +191,7 @@ def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
         "save": Annotated[
             str, typer.Option(metavar="DIR", help="write the record of each stage to DIR: 1-embed.npz, 2-posenc.npz, …")
         ],
-        **options.ENGINE,
+        "engine": options.EngineOptions,
     },
     check_finite=lambda parameters: False,
     python=PythonForm(

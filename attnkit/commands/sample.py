@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from attnkit import display
-from attnkit.cli import options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
+from attnkit.cli.options import OF_TENSORS
 from attnkit.cli.output import list_text
 from attnkit.cli.text_input import name_reader
 from attnkit.errors import DataError, FileError, UsageError, suggest
@@ -29,7 +29,7 @@ USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a sc
     rules=Constraints(exclusive=[("copy", "script")]),
     needs_no_input=lambda parameters: True,
     gives=lambda stage: "text" if stage.operands or stage.parameters["copy"] else "report",
-    without=options.OF_TENSORS,
+    without=OF_TENSORS,
 )
 def sample(
     name: str,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from attnkit import display
-from attnkit.cli import options, text_input, views
+from attnkit import display, options
+from attnkit.cli import text_input, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
@@ -64,10 +64,10 @@ def view_scan(record: Record, stage: Stage, style: display.Style) -> display.Res
 
 @tool(
     sections={
-        "Model and score": "model_ audio against against_audio score minus language source_language target_language",
+        "Model and score": "model_ audio against against_audio score minus language languages",
         "Sweep": "patch positions heads ablate mean",
         "Views": "heatmap",
-        "Figures": "numbers no_numbers range cmap",
+        "Figures": "look",
         "Results": "dtype",
     },
     rules=Constraints(
@@ -75,7 +75,7 @@ def view_scan(record: Record, stage: Stage, style: display.Style) -> display.Res
             ("patch", "ablate"),
             ("ablate", "heads"),
             *(("ablate", name) for name in ("against", "against_audio")),
-            *(("audio", name) for name in ("against", "source_language", "target_language")),
+            *(("audio", name) for name in ("against", *options.Translation._fields)),
             ("numbers", "no_numbers"),
         ],
         requires=[
@@ -90,7 +90,10 @@ def view_scan(record: Record, stage: Stage, style: display.Style) -> display.Res
     needs_no_input=text_input.replaces_text,
     view=view_scan,
     view_options=lambda stage: ("heatmap",),
-    extra={"heatmap": Annotated[bool, typer.Option(help="draw a heat map instead of a table")], **views.LOOK_FLAGS},
+    extra={
+        "heatmap": Annotated[bool, typer.Option(help="draw a heat map instead of a table")],
+        "look": views.LookOptions,
+    },
 )
 def scan(
     source: Sequence[str] | str | Record | None,
@@ -114,8 +117,7 @@ def scan(
     language: Annotated[
         str | None, typer.Option(metavar="NAME", help="language of --audio, as en [default: the most probable one]")
     ] = None,
-    source_language: options.SourceLanguage = None,
-    target_language: options.TargetLanguage = None,
+    languages: options.Translation,
     patch: Annotated[
         str | None,
         typer.Option(
@@ -166,8 +168,7 @@ def scan(
     if patch is not None and corrupted == ScannedInput():
         raise UsageError(f"needs {'--against TEXT' if audio is None else '--against-audio FILE'}", "--patch")
     begin = partial(begin_transcript, model_, language, dtype)
-    languages = (source_language, target_language)
-    question = ScanOptions(corrupted, score or "", minus, patch, heads, positions, mean, dtype, *languages, begin)
+    question = ScanOptions(corrupted, score or "", minus, patch, heads, positions, mean, dtype, languages, begin)
     return scan_model(model_, clean, question)
 
 

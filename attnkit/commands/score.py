@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnkit import display
-from attnkit.cli import options
+from attnkit import display, options
 from attnkit.cli.calls import named_files, tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, split_lines, stdin_or_error
@@ -173,14 +172,14 @@ def read_value(stage: Stage, inputs: Sequence[Any]) -> Records:
     reader=read_input,
     view=view_scores,
     sections={
-        "Perplexity": "model_ window stride source_language target_language dtype",
+        "Perplexity": "model_ window stride languages dtype",
         "Translations": "references chrf_word_order",
         "Classes": "by source",
     },
     rules=Constraints(
         exclusive=[("model", "references")],
         requires=[
-            *((name, "model") for name in ("window", "stride", "source_language", "target_language", "dtype")),
+            *((name, "model") for name in ("window", "stride", *options.Translation._fields, "dtype")),
             *((name, "references") for name in ("chrf_word_order", "source")),
             ("source", "by"),
         ],
@@ -209,8 +208,7 @@ def score(
             min=1, help="number of tokens from one window to the next, which overlap [default: half a window]"
         ),
     ] = None,
-    source_language: options.SourceLanguage = None,
-    target_language: options.TargetLanguage = None,
+    languages: options.Translation,
     dtype: Annotated[str | None, options.choice(("float32", "float64"), "compute in this dtype")] = None,
     chrf_word_order: Annotated[
         int | None, typer.Option(min=0, help="n-grams of words in chrF too, up to N: 2 is chrF++ [default: 0]")
@@ -257,10 +255,9 @@ def score(
         refuse_options("a text, and this model takes pairs", window=window, stride=stride)
         from attnkit.training.data import parse_pairs
 
-        pairs, spoken = parse_pairs(text.text, text.name), (source_language, target_language)
-        return measure_targets(model_, pairs, text.name, class_width(by) if by else None, dtype, spoken)
-    languages = {"source_language": source_language, "target_language": target_language}
-    refuse_options("--references, or a model that takes pairs", by=by, **languages)
+        pairs = parse_pairs(text.text, text.name)
+        return measure_targets(model_, pairs, text.name, class_width(by) if by else None, dtype, languages)
+    refuse_options("--references, or a model that takes pairs", by=by, **languages._asdict())
     return measure_text(model_, text.text, text.name, window, stride, dtype)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnkit import display
-from attnkit.cli import notebook, operands, options, views
+from attnkit import display, options
+from attnkit.cli import notebook, operands, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage, read_records
@@ -82,7 +82,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
 
             return Records(None, iter([read_losses(stage.operands[0])]))
         return read_records_over(stage, upstream)
-    flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_flag_set(stage, flag)]
+    flags = [flag_name(flag) for flag in (*views.VIEWS, "name", "slice") if is_flag_set(stage, flag)]
     for flag in ("pipeline", "facts"):
         if name and is_flag_set(stage, flag):
             raise UsageError(f"cannot be combined with DIR:{name}", flag_name(flag))
@@ -136,7 +136,7 @@ def are_folders(paths: Sequence[str]) -> bool:
 
 def read_pair(stage: Stage) -> "FactSheet":
     """Compare the facts of the models in two folders."""
-    set_flags = [flag for flag in (*views.VIEW_FLAGS, *stage.parameters) if is_flag_set(stage, flag)]
+    set_flags = [flag for flag in (*views.VIEWS, *stage.parameters) if is_flag_set(stage, flag)]
     if set_flags:
         raise UsageError("cannot be combined with two models, whose differences it shows", flag_name(set_flags[0]))
     from attnkit.interpret.model_sheet import compare_models
@@ -224,8 +224,8 @@ def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
     sections={
         "Tensors": "name slice rows",
         "Models": "facts pipeline",
-        "Views": "heatmap heads curves stats list",
-        "Figures": "over numbers no_numbers range cmap",
+        "Views": "views",
+        "Figures": "over look",
     },
     rules=Constraints(
         exclusive=[
@@ -241,7 +241,7 @@ def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
     takes_pair=are_folders,
     view=view_input,
     derived=views.derived,
-    extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
+    extra={"views": views.ViewOptions, "look": views.LookOptions},
     shows_table=True,
     python=PythonForm(options=notebook.OPTIONS, result="Rendering", present=notebook.present),
     keep_names=True,

@@ -6,8 +6,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from attnkit import callbacks
-from attnkit.cli import options
+from attnkit import callbacks, options
 from attnkit.cli.calls import tool
 from attnkit.inputs import intermediates
 from attnkit.inputs.softmax_stage import STEPS, compute_softmax

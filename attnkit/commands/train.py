@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from attnkit import __version__, callbacks, display
+from attnkit import __version__, callbacks, display, options
 from attnkit.checkpoints.seq2seq import ATTENTIONS, CELLS
-from attnkit.cli import options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, stdin_or_error
@@ -83,7 +82,7 @@ def present_run(line: str, stage: Stage) -> dict[str, Any]:
         "weight_drop smoothing freeze unfreeze_every layer_decay seed",
         "End": "steps epochs minutes patience valid resume",
         "Results": "output dtype every sample record",
-        "Engine": options.ENGINE_SECTION,
+        "Engine": "engine",
     },
     rules=Constraints(
         exclusive=[("from", "config"), ("resume", "config")],
@@ -94,7 +93,7 @@ def present_run(line: str, stage: Stage) -> dict[str, Any]:
             "resume": (" ".join(FIXED), lambda folder, flags: _stated_by_run(folder)),
         },
     ),
-    extra=options.ENGINE,
+    extra={"engine": options.EngineOptions},
     python=PythonForm({"text": "Path"}, read_name, options.ENGINE_KEYWORDS, "dict[str, Any]", present_run),
 )
 def train(

@@ -11,6 +11,7 @@ from attnkit.inputs import layers, text_inputs
 from attnkit.interpret.edits import HEADS
 from attnkit.interpret.lens import find_word
 from attnkit.interpret.sweeps import Scored, SweepBase, list_patches, match_names, run_text, sweep
+from attnkit.options import Translation
 from attnkit.records import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ class ScanOptions(NamedTuple):
     score     the word whose logit is the score; minus: the word whose logit is subtracted
     patch     the shell pattern of the intermediates to patch
     means     LAYER.heads -> (H, K): what ablated heads are set to, in place of 0
-    source_language, target_language   of a model that translates between several; None: as the folder states
     begin     the memory (S, D) of a sound -> the ids before the first word of its transcript
     """
 
@@ -46,8 +46,7 @@ class ScanOptions(NamedTuple):
     by_position: bool
     means: Mapping[str, Array] | None
     dtype: str | None
-    source_language: str | None = None
-    target_language: str | None = None
+    languages: Translation = Translation()
     begin: Callable[[Array], Sequence[int]] = lambda memory: ()
 
 
@@ -65,11 +64,11 @@ def scan_model(checkpoint: "Checkpoint", source: ScannedInput, options: ScanOpti
     different lengths, or of one score.
     """
     check_scanned(checkpoint.config)
-    clean = read_scanned(checkpoint, source, options.source_language)
+    clean = read_scanned(checkpoint, source, options.languages.source_language)
     scored = make_score(checkpoint, clean, options)
     if options.patch is None:
         return scan_heads(scored, clean, options)
-    corrupted = read_scanned(checkpoint, options.against, options.source_language)
+    corrupted = read_scanned(checkpoint, options.against, options.languages.source_language)
     if len(clean.array) != len(corrupted.array):
         sizes = f"{counted(len(corrupted.array), 'token')}, but the text has {len(clean.array)}"
         raise DataError(f"{sizes}; both must have the same number", "--against")
@@ -157,13 +156,13 @@ def make_score(checkpoint: "Checkpoint", read: ReadInput, options: ScanOptions) 
     """Find the score of a model: at the next token, the mask, or a target."""
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, config.plan(config.stacks[0]), {}, 0, options.dtype)
-    if options.target_language and len(config.stacks) == 1:
+    if options.languages.target_language and len(config.stacks) == 1:
         raise UsageError(f"{with_article(config.family)} model translates no text", "--target-language")
     target = None
     if config.sound:
         target = tuple(options.begin(run_text(scored, read.array, []).inputs[-1][0]))
     elif len(config.stacks) > 1:
-        target = find_start(checkpoint, options.target_language)
+        target = find_start(checkpoint, options.languages.target_language)
     place = len(read.array) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read, "TEXT")
     flags = [("--score", options.score), ("--minus", options.minus)]
     words = [find_word(checkpoint, word, flag) for flag, word in flags if word is not None]

@@ -44,6 +44,18 @@ def parse_slice(text: str) -> tuple[Index, ...]:
     return tuple(index)
 
 
+def parse_element(text: str) -> tuple[str, tuple[Index, ...]]:
+    """Parse a tensor or cells of it, NAME or NAME[SLICE]: (name, index).
+
+    >>> parse_element("x"), parse_element("probs[1,cat]")
+    (('x', ()), ('probs', (1, 'cat')))
+    """
+    match = re.fullmatch(r"(?P<name>[^\[\]]+)(\[(?P<slice>.+)\])?", text)
+    if match is None:
+        raise ValueError("NAME[INDEX]")
+    return match["name"], parse_slice(match["slice"]) if match["slice"] else ()
+
+
 def fill_index(
     index: Sequence[Index],
     axes: Sequence[str],

@@ -43,6 +43,7 @@ from attnkit.callbacks import current, use_callbacks
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.inputs import encoding, text_inputs
+from attnkit.options import EngineOptions
 from attnkit.training.batches import Batch
 from attnkit.training.initial_model import prepare_model
 from attnkit.training.numpy_state import StepPlan
@@ -370,7 +371,7 @@ def main() -> None:
             jobs.append(one)
     chip = {name: float(options.pop(name, 0)) for name in ("peak", "bandwidth")}
     tune_allocator(ctypes.CDLL(None))
-    engines = {"numpy": None, "jax": choose_engine(options)}
+    engines = {"numpy": None, "jax": choose_engine(EngineOptions(**options))}
     device = jax.devices()[0]
     print(f"{len(jax.devices())} x {device.device_kind} ({device.platform}), jax {jax.__version__}")
     for job in jobs or ("encode", "prefill", "decode", "small", "large"):

@@ -39,7 +39,7 @@ def test_a_long_argument(attnkit, main, tool, text):
     brief(main(tool, f"good.json:{text}", *more), tool)
     brief(main(tool, "good.json", f"--{text}"), tool)
     brief(main(tool, "good.json", f"--quiet={text}"), tool)
-    for name in (*found.flags, *found.extra):
+    for name in (*found.flags, *found.extra_names):
         flag = found.options[name]
         spelling = "--" + name.rstrip("_").replace("_", "-")
         brief(main(tool, "good.json", spelling, text, *more), tool, name)
