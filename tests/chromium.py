@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+AUDIT = Path(__file__).parent / "audit.js"
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -41,10 +43,11 @@ class Chromium:
             os.dup2(b, 4)
 
         command = [find_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        quiet = subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            command, stdin=quiet, stdout=quiet, stderr=quiet, preexec_fn=use_pipes, close_fds=False
-        )
+        quiet, self._errors = subprocess.DEVNULL, profile / "errors.txt"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=quiet, stdout=quiet, stderr=errors, preexec_fn=use_pipes, close_fds=False
+            )
         os.close(to_browser)
         os.close(from_browser)
         self._ids, self._buffer, self.events = itertools.count(1), b"", []
@@ -52,6 +55,7 @@ class Chromium:
         self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
+        self.send("Page.addScriptToEvaluateOnNewDocument", source=AUDIT.read_text())
 
     def close(self):
         self._process.kill()
@@ -79,7 +83,7 @@ class Chromium:
     def _receive(self):
         while b"\0" not in self._buffer:
             part = os.read(self._read, 1 << 20)
-            assert part, "the browser has ended"
+            assert part or self._process.wait() is None, f"the browser has ended: {self._errors.read_text()}"
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(line)
@@ -97,15 +101,39 @@ class Chromium:
             assert time.monotonic() < end, f"never: {expression}"
             time.sleep(0.01)
 
-    def open(self, path, address=""):
-        """Open the file of a page at an address, and wait until it shows it."""
+    def load(self, path, address=""):
+        """Open a file at an address, and wait until it is loaded."""
         self.send("Page.navigate", url="about:blank")
         self.events.clear()
         self.send("Page.navigate", url=f"file://{path}{address}")
-        self.wait("document.body && document.body.dataset.shown !== undefined")
+        self.wait("location.protocol === 'file:' && document.readyState === 'complete'")
+
+    def open(self, path, address=""):
+        """Open a page of `explore` at an address, and wait until it shows it."""
+        self.load(path, address)
+        self.wait("document.body.dataset.shown !== undefined")
 
     def resize(self, width, height=900):
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        """Give the page a window; one that is narrow is that of a telephone."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1}
+        self.send("Emulation.setDeviceMetricsOverride", **size, mobile=width < 500)
+
+    def prefer(self, theme):
+        """Let the system be light or dark."""
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    def click(self, selector):
+        """Click on the middle of an element, which is scrolled to."""
+        x, y = self.run(
+            f"""(() => {{
+                const element = document.querySelector({json.dumps(selector)});
+                element.scrollIntoView({{block: "center"}});
+                const box = element.getBoundingClientRect();
+                return [box.x + box.width / 2, box.y + box.height / 2];
+            }})()"""
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, *keys):
         """Press keys one after another, by their names: Tab, Enter, ArrowRight, 2."""
@@ -115,6 +143,15 @@ class Chromium:
                 code = {"Tab": 9, "Enter": 13, "Escape": 27}.get(key, 0)
                 typed = {"text": text} if text and kind == "keyDown" else {}
                 self.send("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **typed)
+
+    def walk(self):
+        """Press Tab until it has gone through the page; what no key has reached, and where the focus is not seen."""
+        faults = []
+        self.press("Tab")
+        while (unseen := self.run("AUDIT.visit()")) is not None:
+            faults += unseen
+            self.press("Tab")
+        return faults + self.run("AUDIT.unreached()")
 
     def screenshot(self, path):
         """Save what the page shows, from its top to its end, as PNG."""

@@ -1,4 +1,4 @@
-"""SVG that attnkit has drawn, read back: its texts, its cells, its lines."""
+"""SVG that attnkit has drawn, read back: its texts, its cells, its lines; and contrast."""
 
 import base64
 import io
@@ -68,3 +68,15 @@ class Picture:
     def curve(self, color):
         """The points of the longest line of a colour."""
         return [[*map(float, one)] for one in re.findall(r"[ML] (\S+) (\S+)", self.line(color))]
+
+
+def luminance(color):
+    """The relative luminance of #rrggbb, by WCAG."""
+    shares = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+
+
+def contrast(a, b):
+    """The contrast of two colours, by WCAG; text needs 4.5."""
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)

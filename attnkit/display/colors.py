@@ -56,13 +56,18 @@ def color_map(name: str) -> list[str]:
 
 
 def contrasting_ink(color: str) -> str:
-    """Choose black or white, whichever is legible on a colour (Rec. 601 luma).
+    """Choose black or white, whichever has more contrast with a colour: 4.5 at least.
 
-    >>> contrasting_ink("#fde725"), contrasting_ink("#440154")
-    ('#000000', '#ffffff')
+    By the relative luminance of WCAG 2.2: https://www.w3.org/TR/WCAG22/#dfn-relative-luminance
+
+    >>> contrasting_ink("#fde725"), contrasting_ink("#440154"), contrasting_ink("#21918c")
+    ('#000000', '#ffffff', '#000000')
     """
-    red, green, blue = bytes.fromhex(color[1:])
-    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"
+    luminance = 0.0
+    for byte, weight in zip(bytes.fromhex(color[1:]), (0.2126, 0.7152, 0.0722), strict=True):
+        share = byte / 255
+        luminance += weight * (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4)
+    return "#000000" if luminance > 0.179 else "#ffffff"
 
 
 def color_levels(values: Array, low: float, high: float, count: int = LEVELS) -> Array:

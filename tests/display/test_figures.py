@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import attnkit
 from attnkit.display import TensorView
-from attnkit.display.colors import SERIES, color_map
+from attnkit.display.colors import COLOR_MAPS, NOT_FINITE_COLOR, SERIES, color_map, contrasting_ink
 from attnkit.display.figures import (
     FigureOptions,
     Section,
@@ -30,7 +30,7 @@ from attnkit.display.figures import (
 )
 from attnkit.errors import DataError, UsageError
 from attnkit.records import Record, Tensor
-from tests.pictures import SVG, Picture
+from tests.pictures import SVG, Picture, contrast
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("matplotlib")
@@ -191,6 +191,8 @@ def test_numbers_are_legible_on_their_colour():
     right = picture.box()[0] + 2 * picture.box()[2]
     colors = [word.color for word in picture.words if "." in word.text and word.x < right]
     assert colors == ["#ffffff", None]  # text is black unless SVG says otherwise
+    cells = [NOT_FINITE_COLOR, *(color for name in COLOR_MAPS for color in color_map(name))]
+    assert min(contrast(color, contrasting_ink(color)) for color in cells) >= 4.5
 
 
 def test_a_figure_is_small():

@@ -8,7 +8,7 @@
 
 const VIEWS = [];
 const DEFAULTS = { view: "", trace: 0, layer: 0, head: -1, token: -1, by: "head", range: "", key: -1, dim: 0, stage: "" };
-const APP = { picture: null, turn: 0 };
+const APP = { picture: null, turn: 0, width: 0 };
 
 /** What the address says of the state; the defaults of what it does not. */
 function readAddress() {
@@ -68,6 +68,7 @@ function chosen(state) {
 /** Show the state of the address; keep the focus on the control that had it. */
 async function showState() {
   const turn = ++APP.turn;
+  APP.width = placeWidth();
   const state = readState();
   const view = VIEWS.find((one) => one.id === state.view);
   const held = document.activeElement && document.activeElement.dataset.key;

@@ -19,12 +19,22 @@ function makeChoice(label, options, value, change) {
   return make("label", { class: "choice" }, `${label} `, select);
 }
 
-/** Make a table of texts; the columns of `left` are words. */
+/** Make a place that scrolls what is too wide for the page, by keys too. */
+function makeScroller(label, child) {
+  return make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label }, child);
+}
+
+/** Make a table of texts, and elements such as bars; the columns of `left` are words. */
 function makeTable(heads, rows, left = [0]) {
-  const row = (tag, texts) =>
-    make("tr", {}, texts.map((text, at) => make(tag, { class: left.includes(at) ? "left" : null }, String(text))));
-  return make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": `table of ${heads.join(", ")}` },
-    make("table", {}, make("thead", {}, row("th", heads)), make("tbody", {}, rows.map((texts) => row("td", texts)))));
+  const row = (tag, cells) =>
+    make("tr", {}, cells.map((cell, at) => make(tag, { class: left.includes(at) ? "left" : null }, cell instanceof Node ? cell : String(cell))));
+  return makeScroller(`table of ${heads.filter(Boolean).join(", ")}`,
+    make("table", {}, make("thead", {}, row("th", heads)), make("tbody", {}, rows.map((cells) => row("td", cells)))));
+}
+
+/** Make a bar of a share from 0 to 1, whose number stands beside it. */
+function makeBar(share) {
+  return make("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" });
 }
 
 /** Write a number with a few significant digits, as the tables of the command line do. */

@@ -97,13 +97,16 @@ function makeKinds(trace) {
 
 /** The scale of the colours of all heads. */
 function makeScale(state, layers) {
+  const scale = headsScale(state, layers);
   const canvas = make("canvas", { "aria-hidden": "true" });
-  showPicture(canvas, { width: 270, height: 14, paint: (surface) => paintHeadsScale(surface, 0, 2, state, layers) });
+  if (scale) showPicture(canvas, { width: scaleWidth(scale), height: 14, paint: (surface) => paintScale(surface, 0, 2, scale) });
   return canvas;
 }
 
-function paintHeadsScale(surface, x, y, state, layers) {
-  if (layers.every((one) => !one.isSigned)) paintScale(surface, x, y, 0, state.range === "each" ? "the largest" : 1, false, state.range === "each" ? "of each head" : "weight");
+/** What the colours of all heads mean; null where numbers have both signs, as each head has colours of its own. */
+function headsScale(state, layers) {
+  if (layers.some((one) => one.isSigned)) return null;
+  return state.range === "each" ? { low: 0, high: "the largest", name: "of each head" } : { low: 0, high: 1, name: "weight" };
 }
 
 /** The picture of all heads. */
@@ -112,6 +115,7 @@ function headsPicture(trace, layers, state, size = 84) {
   const rows = layers.map((one) => Math.ceil(one.heads / columns));
   const [wide, high] = [size + 10, size + 24];
   const left = 16 + Math.max(...layers.map((one) => textWidth(one.layer.name)));
+  const scale = headsScale(state, layers);
   const paint = (surface) => {
     surface.text(0, 16, trace.name, { size: 14, bold: true });
     let top = 28;
@@ -124,10 +128,10 @@ function headsPicture(trace, layers, state, size = 84) {
       }
       top += rows[at] * high + 8;
     });
-    paintHeadsScale(surface, left, top, state, layers);
+    if (scale) paintScale(surface, left, top, scale);
   };
   const height = 28 + rows.reduce((sum, one) => sum + one * high + 8, 0) + 20;
-  return { name: "heads", width: Math.max(left + columns * wide, left + 300), height, paint };
+  return { name: "heads", width: Math.max(left + columns * wide, left + (scale ? scaleWidth(scale) : 0)) + 4, height, paint };
 }
 
 /** Show one head large: the pointer and the arrow keys read its weights. */
@@ -148,30 +152,15 @@ async function showHead(root, state) {
 
 /** A large map as a canvas that the pointer and the arrow keys read. */
 function makeMap(picture, weights, head, trace, title) {
-  const canvas = make("canvas", { tabindex: 0, role: "img", "data-key": "map", "aria-label": `${title}. Arrow keys read the weights.` });
-  showPicture(canvas, picture);
   const rowWords = wordsOf(trace, weights.layer.queries, weights.queries);
   const columnWords = wordsOf(trace, weights.layer.keys, weights.keys);
-  const place = { query: Math.max(readState().token, 0), key: 0 };
-  const read = () => say(`${rowWords[place.query]} → ${columnWords[place.key]}: ${formatWeight(weights.at(head, place.query, place.key))}`);
-  const point = (event) => {
-    const key = Math.floor((event.offsetX - picture.left) / picture.cell);
-    const query = Math.floor((event.offsetY - picture.top) / picture.cell);
-    const isInside = key >= 0 && key < weights.keys && query >= 0 && query < weights.queries;
-    if (isInside) Object.assign(place, { query, key });
-    return isInside;
-  };
-  canvas.addEventListener("pointermove", (event) => point(event) && read());
-  canvas.addEventListener("click", (event) => point(event) && go({ token: place.query, key: place.key }, true));
-  canvas.addEventListener("focus", read);
-  canvas.addEventListener("keydown", (event) => {
-    const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
-    if (event.key === "Enter") go({ token: place.query, key: place.key }, true);
-    if (!(event.key in steps)) return;
-    event.preventDefault();
-    place.query = Math.min(Math.max(place.query + steps[event.key][0], 0), weights.queries - 1);
-    place.key = Math.min(Math.max(place.key + steps[event.key][1], 0), weights.keys - 1);
-    read();
+  const state = readState();
+  const { left, top, cell } = picture;
+  return makeCells(picture, {
+    key: "map", label: `${title}. Arrow keys read the weights.`, rows: weights.queries, columns: weights.keys,
+    places: [{ x: left, y: top, width: cell * weights.keys, height: cell * weights.queries }],
+    at: [bound(state.token, weights.queries, 0), bound(state.key, weights.keys, 0)],
+    read: (query, key) => `${rowWords[query]} → ${columnWords[key]}: ${formatWeight(weights.at(head, query, key))}`,
+    choose: (query, key) => go({ token: query, key }, true),
   });
-  return make("div", { class: "wide" }, canvas);
 }

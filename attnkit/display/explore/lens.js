@@ -44,43 +44,22 @@ async function showLens(root, state) {
 
 /** The map of a lens as a canvas that the pointer and the arrow keys read. */
 function makeLensMap(picture, lens, tokens, place) {
-  const canvas = make("canvas", { tabindex: 0, role: "img", "data-key": "lens", "aria-label": "The likeliest word of each layer at each token. Arrow keys read them, Enter lists more." });
-  showPicture(canvas, picture);
-  const at = { ...place };
-  const read = () => {
-    const words = Array.from({ length: Math.min(lens.top, 3) }, (_, rank) => `${lens.word(at.layer, at.token, rank)} ${formatFixed(lens.probability(at.layer, at.token, rank))}`);
-    say(`${lens.first + at.token} ${tokens[at.token]}, after ${lens.layers[at.layer]}: ${words.join(", ")}`);
-  };
-  const point = (event) => {
-    const layer = Math.floor((event.offsetX - picture.left) / picture.wide);
-    const token = picture.from + Math.floor((event.offsetY - picture.top) / picture.high);
-    const isInside = layer >= 0 && layer < lens.count && token >= picture.from && token < picture.to;
-    if (isInside) Object.assign(at, { layer, token });
-    return isInside;
-  };
-  canvas.addEventListener("pointermove", (event) => point(event) && read());
-  canvas.addEventListener("click", (event) => point(event) && go(at, true));
-  canvas.addEventListener("focus", read);
-  canvas.addEventListener("keydown", (event) => {
-    const steps = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
-    if (event.key === "Enter") go(at, true);
-    if (!(event.key in steps)) return;
-    event.preventDefault();
-    at.layer = Math.min(Math.max(at.layer + steps[event.key][0], 0), lens.count - 1);
-    at.token = Math.min(Math.max(at.token + steps[event.key][1], 0), lens.tokens - 1);
-    read();
+  const { left, top, wide, high, from, to } = picture;
+  const top3 = (layer, token) => Array.from({ length: Math.min(lens.top, 3) }, (_, rank) => `${lens.word(layer, token, rank)} ${formatFixed(lens.probability(layer, token, rank))}`);
+  return makeCells(picture, {
+    key: "lens", label: "The likeliest word of each layer at each token. Arrow keys read them, Enter lists more.", rows: to - from, columns: lens.count,
+    places: [{ x: left, y: top, width: wide * lens.count, height: high * (to - from) }],
+    at: [place.token - from, place.layer],
+    read: (row, layer) => `${lens.first + from + row} ${tokens[from + row]}, after ${lens.layers[layer]}: ${top3(layer, from + row).join(", ")}`,
+    choose: (row, layer) => go({ token: from + row, layer }, true),
   });
-  return make("div", { class: "wide" }, canvas);
 }
 
 /** The likeliest words of one state as a table with bars. */
 function makeLikeliest(lens, tokens, { token, layer }) {
   const rows = Array.from({ length: lens.top }, (_, rank) => [lens.word(layer, token, rank), lens.probability(layer, token, rank)]);
-  const bars = rows.map(([word, probability]) => make("tr", {}, make("td", { class: "left" }, shorten(word, 40)),
-    make("td", {}, formatFixed(probability)), make("td", {}, make("meter", { min: 0, max: 1, value: probability, "aria-hidden": "true" }))));
-  const heads = ["word", "probability", ""].map((text, at) => make("th", { class: at ? null : "left" }, text));
-  return make("div", {}, make("h3", {}, `${lens.first + token} ${shorten(tokens[token], 40)}, after ${lens.layers[layer]}`), make("div", { class: "wide" },
-    make("table", { class: "likeliest" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, bars))));
+  return make("div", {}, make("h3", {}, `${lens.first + token} ${shorten(tokens[token], 40)}, after ${lens.layers[layer]}`),
+    makeTable(["word", "probability", ""], rows.map(([word, probability]) => [shorten(word, 40), formatFixed(probability), makeBar(probability)])));
 }
 
 /** The picture of a lens: a row for each token, a column for each layer. */
@@ -109,7 +88,7 @@ function lensPicture(lens, tokens, place, title) {
     }
     const [x, y] = [left + place.layer * wide, top + (place.token - from) * high];
     surface.polyline([[x, y], [x + wide, y], [x + wide, y + high], [x, y + high], [x, y - 1]], contrastingInk(colorAt(place.token - from, place.layer)), 2);
-    paintScale(surface, left, top + high * (to - from) + 10, 0, 1, false, "probability");
+    paintScale(surface, left, top + high * (to - from) + 10, { low: 0, high: 1, name: "probability" });
   };
   return { name: "lens", width: Math.max(left + wide * lens.count + 4, left + 240), height: top + high * (to - from) + 28, paint, left, top, wide, high, from, to };
 }

@@ -82,6 +82,9 @@ function largePicture(weights, head, trace, title, width, state) {
   const cell = Math.min(largest, Math.max(room / weights.keys, weights.keys > 64 ? 0 : 12));
   const [mapWidth, mapHeight] = [cell * weights.keys, cell * weights.queries];
   const peak = colorPeak(weights, head, state);
+  const scale = { low: weights.isSigned ? -peak : 0, high: peak, isSigned: weights.isSigned, name: weights.layer.kinds.length ? "weight" : "A − B" };
+  const end = left + scaleWidth(scale);
+  const right = weights.layer.causal ? end + 31 + textWidth("masked", 11) : end;
   const paint = (surface) => {
     const step = Math.max(1, Math.ceil(13 / cell));
     const muted = { size: 11, color: color("muted") };
@@ -98,8 +101,7 @@ function largePicture(weights, head, trace, title, width, state) {
       surface.text(left + (at + 0.5) * cell + 4, top - 6, fit(columnWords[at]), { size, angle: -90 });
     }
     if (cell >= 30 && weights.form === "exact") paintNumbers(surface, weights, head, { left, top, cell, peak });
-    const name = weights.layer.kinds.length ? "weight" : "A − B";
-    const end = paintScale(surface, left, top + mapHeight + 12, weights.isSigned ? -peak : 0, peak, weights.isSigned, name);
+    paintScale(surface, left, top + mapHeight + 12, scale);
     if (weights.layer.causal) {
       surface.rect(end + 16, top + mapHeight + 12, 10, 10, color("masked"));
       surface.text(end + 31, top + mapHeight + 21, "masked", muted);
@@ -110,7 +112,7 @@ function largePicture(weights, head, trace, title, width, state) {
       surface.polyline(corners, color("glow"), cell > 6 ? 2 : 1);
     }
   };
-  return { name: `${weights.layer.name}-head-${head}`, width: Math.max(left + mapWidth, left + 340, 16 + textWidth(title, 14) * 1.1) + 8, height: top + mapHeight + 28, paint, left, top, cell };
+  return { name: `${weights.layer.name}-head-${head}`, width: Math.max(left + mapWidth, right, 16 + textWidth(title, 14) * 1.1) + 8, height: top + mapHeight + 28, paint, left, top, cell };
 }
 
 /** A number in four or five characters. */
@@ -133,14 +135,22 @@ function paintNumbers(surface, weights, head, { left, top, cell, peak }) {
   }
 }
 
-/** The scale of the colours, from `low` to `high`, a number or words, and what they are of; return where it ends. */
-function paintScale(surface, x, y, low, high, isSigned, name) {
+/** The words at the end of a scale: its highest number, or what that is, and what the colours are of. */
+function scaleLabel({ high, name }) {
+  return `${typeof high === "string" ? high : formatNumber(high)}\u2003${name}`;
+}
+
+/** How wide a scale is, in pixels. */
+function scaleWidth(scale) {
+  return textWidth(formatNumber(scale.low), 11) + 132 + textWidth(scaleLabel(scale), 11);
+}
+
+/** Paint the scale of the colours: {low, high, isSigned, name}. */
+function paintScale(surface, x, y, scale) {
   const muted = { size: 11, color: color("muted") };
-  const label = `${typeof high === "string" ? high : formatNumber(high)}\u2003${name}`;
-  surface.text(x, y + 9, formatNumber(low), muted);
-  const from = x + textWidth(formatNumber(low), 11) + 6;
-  const colors = PAYLOAD.look.maps[isSigned ? "bwr" : "viridis"];
+  surface.text(x, y + 9, formatNumber(scale.low), muted);
+  const from = x + textWidth(formatNumber(scale.low), 11) + 6;
+  const colors = PAYLOAD.look.maps[scale.isSigned ? "bwr" : "viridis"];
   surface.cells(from, y, 120, 10, 1, colors.length, (_, at) => colors[at]);
-  surface.text(from + 126, y + 9, label, muted);
-  return from + 126 + textWidth(label, 11);
+  surface.text(from + 126, y + 9, scaleLabel(scale), muted);
 }

@@ -13,7 +13,7 @@ from attnkit.display.figures import FigureOptions
 from attnkit.display.figures.html import MONO, SANS, escape_text
 from attnkit.model.intermediates import ATTENTION, PARTS
 
-SHARED = ("elements", "numbers", "data", "draw", "maps", "app")
+SHARED = ("elements", "numbers", "data", "draw", "maps", "cells", "app")
 SCRIPTS = (
     *SHARED,
     "heads",

@@ -148,6 +148,7 @@ function patchPicture({ trace, row, images, query, title, width }) {
   const places = images ? [{ x: 0, y: top }, map] : [map];
   const values = patchValues(trace, row);
   const [peak, isSigned] = [largestOf(values), values.some((one) => one < 0)];
+  const scale = { low: isSigned ? -peak : 0, high: peak, isSigned, name: "weight" };
   const paint = (surface) => {
     surface.text(0, 16, title, { size: 14, bold: true });
     if (images) paintImage(surface, images.image, moved(layout.picture, 0, top));
@@ -157,9 +158,9 @@ function patchPicture({ trace, row, images, query, title, width }) {
       if (trace.picture.box.join() !== "0,0,1,1") paintFrame(surface, place, "#ffffff", "#000000");
       if (query >= 0) paintFrame(surface, placeOfPatch(trace, place, query), "#ffffff", color("glow"));
     }
-    paintScale(surface, map.x, map.y + layout.height + 12, isSigned ? -peak : 0, peak, isSigned, "weight");
+    paintScale(surface, map.x, map.y + layout.height + 12, scale);
   };
-  const right = Math.max(map.x + layout.width, map.x + 260, 16 + textWidth(title, 14) * 1.1);
+  const right = Math.max(map.x + layout.width, map.x + scaleWidth(scale), 16 + textWidth(title, 14) * 1.1);
   return { name: "picture", width: right, height: map.y + layout.height + 28, paint, places: places.map(({ x, y }) => moved(layout.patches, x, y)) };
 }
 
@@ -180,34 +181,11 @@ function paintFrame(surface, { x, y, width, height }, outer, inner) {
 /** The picture as a canvas on which the pointer and the arrow keys read weights, and a click or Enter chooses a patch. */
 function makePatches(picture, trace, row, words) {
   const { grid: [rows, columns], patches } = trace.picture;
-  const canvas = make("canvas", { tabindex: 0, role: "img", "data-key": "map", "aria-label": "Map over the picture. Arrow keys read the weights, Enter chooses a patch." });
-  showPicture(canvas, picture);
-  let at = Math.max(patches.indexOf(readState().token), 0);
-  const read = () => say(`${words[patches[at]] ?? `patch ${at}`}: ${formatWeight(row[patches[at]])}`);
-  const choose = () => go({ token: patches[at] });
-  const point = (event) => {
-    for (const place of picture.places) {
-      const i = Math.floor(((event.offsetY - place.y) / place.height) * rows);
-      const j = Math.floor(((event.offsetX - place.x) / place.width) * columns);
-      if (i >= 0 && i < rows && j >= 0 && j < columns) {
-        at = i * columns + j;
-        return true;
-      }
-    }
-    return false;
-  };
-  canvas.addEventListener("pointermove", (event) => point(event) && read());
-  canvas.addEventListener("click", (event) => point(event) && choose());
-  canvas.addEventListener("focus", read);
-  canvas.addEventListener("keydown", (event) => {
-    const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
-    if (event.key === "Enter") choose();
-    if (!(event.key in steps)) return;
-    event.preventDefault();
-    const [down, over] = steps[event.key];
-    const i = Math.min(Math.max(Math.floor(at / columns) + down, 0), rows - 1);
-    at = i * columns + Math.min(Math.max((at % columns) + over, 0), columns - 1);
-    read();
+  const at = Math.max(patches.indexOf(readState().token), 0);
+  return makeCells(picture, {
+    key: "map", label: "Map over the picture. Arrow keys read the weights, Enter chooses a patch.", rows, columns, places: picture.places,
+    at: [Math.floor(at / columns), at % columns],
+    read: (i, j) => `${words[patches[i * columns + j]] ?? `patch ${i * columns + j}`}: ${formatWeight(row[patches[i * columns + j]])}`,
+    choose: (i, j) => go({ token: patches[i * columns + j] }),
   });
-  return make("div", { class: "wide" }, canvas);
 }

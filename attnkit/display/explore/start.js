@@ -23,9 +23,10 @@ function showFrame() {
 
 /** Keys of the whole page: the number of a view, and Escape, from a head to all of them. */
 function handleKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT" || event.target.type === "number") return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const state = readState();
-  const view = fittingViews(state)[Number(event.key) - 1];
+  const isTyped = event.target.tagName === "SELECT" || event.target.type === "number"; // a digit is of the field
+  const view = isTyped ? null : fittingViews(state)[Number(event.key) - 1];
   if (view) go({ view: view.id });
   else if (event.key === "Escape" && state.view === "heads" && state.head >= 0) go({ head: -1 }).then(() => focusOn(`head-${state.layer}-${state.head}`));
 }
@@ -34,8 +35,9 @@ showFrame();
 addEventListener("popstate", showState);
 addEventListener("hashchange", showState);
 addEventListener("keydown", handleKey);
-matchMedia("print").addEventListener("change", showState); // pictures in the colours of paper
+for (const change of ["print", "(prefers-color-scheme: dark)"]) matchMedia(change).addEventListener("change", showState); // the colours of pictures
 addEventListener("resize", () => {
+  if (placeWidth() === APP.width) return; // as when a telephone hides its bars
   clearTimeout(APP.resized);
   APP.resized = setTimeout(showState, 150);
 });

@@ -34,7 +34,7 @@ async function showText(root, state) {
   const picture = alignmentPicture({ layer, state, rows, keys, queries, token });
   const canvas = make("canvas", { role: "img", "aria-label": `${describeRow(layer, state)}: lines from each query to its keys, as wide as the weights` });
   showPicture(canvas, picture);
-  texts.after(make("div", { class: "wide" }, canvas));
+  texts.after(makeScroller("lines from each query to its keys", canvas));
   return picture;
 }
 
@@ -107,16 +107,9 @@ function makeLargest(row, keys, word) {
   const known = row.map((one, key) => ({ key, ...one })).filter((one) => one.value); // neither 0 nor unknown
   const largest = known.sort((a, b) => b.value - a.value).slice(0, 10);
   const write = largest.some((one) => one.error) ? formatWeight : ({ value }) => numberFormat(largest.map((one) => one.value))(value);
-  const bars = largest.map((one) => {
-    const bar = make("meter", { min: 0, max: 1, value: one.value, "aria-hidden": "true" });
-    return make("tr", {}, make("td", { class: "left" }, shorten(keys[one.key], 40)), make("td", {}, String(one.key)),
-      make("td", {}, write(one)), make("td", {}, bar));
-  });
-  const heads = ["token", "position", "weight", ""].map((text, at) => make("th", { class: at ? null : "left" }, text));
   const title = make("h3", {}, `${shorten(word, 40)} attends to`);
-  if (!bars.length) return make("div", {}, title, make("p", {}, row.some((one) => Number.isNaN(one.value)) ? "no weight is a number" : "nothing: its weights are 0"));
-  return make("div", {}, title, make("div", { class: "wide" },
-    make("table", { class: "largest" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, bars))));
+  if (!largest.length) return make("div", {}, title, make("p", {}, row.some((one) => Number.isNaN(one.value)) ? "no weight is a number" : "nothing: its weights are 0"));
+  return make("div", {}, title, makeTable(["token", "position", "weight", ""], largest.map((one) => [shorten(keys[one.key], 40), one.key, write(one), makeBar(one.value)])));
 }
 
 /** What a row of weights is of, in words. */

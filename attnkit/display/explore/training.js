@@ -62,7 +62,8 @@ function trainingPicture(state) {
   const gradients = PAYLOAD.traces.map((trace) => new Map(gradientsOf(trace).map((one) => [one.name, one.norm])));
   const names = [...new Set(gradients.flatMap((one) => [...one.keys()]))];
   const left = Math.min(260, Math.max(90, ...names.map((name) => textWidth(name.slice(0, -GRADIENT.length), 11)))) + 12;
-  const width = Math.min(Math.max(placeWidth(), 420), 1200);
+  const title = "norm of the gradient, by parameter and step (logarithmic colours)";
+  const width = Math.min(Math.max(placeWidth(), 16 + textWidth(title) * 1.1), 1200);
   const curve = curveBox(left, width);
   const top = curve.points.length ? curve.bottom + 78 : 48;
   const [wide, high] = [Math.min(60, (width - left - 8) / PAYLOAD.traces.length), 15];
@@ -77,13 +78,13 @@ function trainingPicture(state) {
   const paint = (surface) => {
     if (curve.points.length) paintCurve(surface, curve, state);
     if (!names.length) return;
-    surface.text(0, top - 26, "norm of the gradient, by parameter and step (logarithmic colours)", { bold: true });
+    surface.text(0, top - 26, title, { bold: true });
     surface.cells(left, top, wide * gradients.length, high * names.length, names.length, gradients.length, colorAt);
     names.forEach((name, at) => surface.text(left - 6, top + at * high + 11, fitWord(name.slice(0, -GRADIENT.length), left), { size: 11, anchor: "end" }));
     PAYLOAD.traces.forEach((trace, at) => surface.text(left + (at + 0.5) * wide, top - 5, String(trace.step), { size: 11, anchor: "middle", bold: at === state.trace }));
     const x = left + state.trace * wide;
     surface.polyline([[x, top], [x + wide, top], [x + wide, top + high * names.length], [x, top + high * names.length], [x, top]], color("ink"), 1.5);
-    if (norms.length) paintScale(surface, left, top + high * names.length + 10, 10 ** low, 10 ** peak, false, "norm");
+    if (norms.length) paintScale(surface, left, top + high * names.length + 10, { low: 10 ** low, high: 10 ** peak, name: "norm" });
   };
   const read = (x, y) => {
     const [column, row] = [Math.floor((x - left) / wide), Math.floor((y - top) / high)];

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape as escape_xml
+from xml.sax.saxutils import quoteattr
 
 from attnkit.display.colors import DARK, LIGHT, PALETTES, Palette
 from attnkit.display.figures.canvas import Drawing, save_drawing
@@ -13,13 +14,15 @@ MONO = "Menlo, Consolas, DejaVu Sans Mono, monospace"
 MIN_WIDTH = 720  # pixels: a wider drawing shrinks to this width on a narrow page, and is scrolled beyond it
 STYLE = f"""\
 body {{ margin: 2em; font: 14px/1.45 {SANS}; color: var(--ink); background: var(--background) }}
+body {{ overflow-wrap: anywhere }}
 h2 {{ font-size: 17px; margin: 0 }}
 h2 span {{ font-weight: normal; font-size: 14px }}
 section {{ margin: 0 0 2em }}
 p {{ margin: .2em 0; color: var(--muted); font-size: 13px }}
-.panels {{ display: flex; flex-wrap: wrap; gap: 1em 2em; margin: .7em 0; overflow-x: auto }}
+.panels {{ display: flex; flex-wrap: wrap; gap: 1em 2em; margin: .7em 0 }}
+.panels > * {{ max-width: 100%; overflow-x: auto }}
 svg {{ max-width: 100%; height: auto }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; display: block }}
 caption {{ text-align: left; font-weight: bold }}
 th {{ font-weight: normal; color: var(--muted); border-bottom: 1px solid var(--grid) }}
 th, td {{ padding: .1em .7em .1em 0; text-align: right; white-space: nowrap }}
@@ -62,20 +65,22 @@ def _section(section: Section, number: int) -> str:
     lines = [f"<h2>{escape_text(section.title)}{formula}</h2>"] if section.title else []
     lines += [f"<p>{escape_text(section.description)}</p>"] if section.description else []
     if section.panels:
-        panels = (_panel(panel, f"{number}-{at}") for at, panel in enumerate(section.panels))
+        panels = (_panel(panel, f"{number}-{at}", section.title) for at, panel in enumerate(section.panels))
         lines += ['<div class="panels">', *panels, "</div>"]
     lines += [f"<p>{escape_text(note)}</p>" for note in section.notes]
     return "\n".join(["<section>", *lines, "</section>"])
 
 
-def _panel(panel: Panel, place: str) -> str:
+def _panel(panel: Panel, place: str, title: str) -> str:
     if isinstance(panel, Table):
         return _html_table(panel)
     if isinstance(panel, Drawing):
         svg = save_drawing(panel, PALETTES["transparent"], "svg", salt=place).decode()
         for name in ("ink", "muted", "grid", "masked"):
             svg = svg.replace(f": {getattr(LIGHT, name)}", f": var(--{name})")
-        return svg.replace("<svg", f'<svg role="img" style="min-width: {min(round(panel.width), MIN_WIDTH)}px"', 1)
+        name = quoteattr(escaped(title or "figure"))
+        looks = f'role="img" aria-label={name} style="min-width: {min(round(panel.width), MIN_WIDTH)}px"'
+        return f"<div>{svg.replace('<svg', f'<svg {looks}', 1)}</div>"
     return f"<pre>{chr(10).join(map(escape_text, panel.split(chr(10))))}</pre>"
 
 
