@@ -16,6 +16,7 @@ from attnkit import commands
 from attnkit.checkpoints.checkpoint import FAMILIES
 from attnkit.cli import main
 from attnkit.errors import flag_name, with_article
+from tests.chromium import PROGRAMS
 from tests.places import ROOT
 
 PACKAGE, TESTS = ROOT / "attnkit", ROOT / "tests"
@@ -335,3 +336,8 @@ def test_the_workflow_tests_every_python_and_the_oldest_numpy_with_the_command_o
     assert set(re.findall(r'numpy: "(.*)"', workflow)) == {f"{oldest}.*"}
     assert {"run: .ci/run", "run: .ci/lint"} <= {line.strip().removeprefix("- ") for line in workflow.splitlines()}
     assert "[ubuntu-latest, macos-latest]" in workflow
+    (browser,) = re.findall(r"apt-get install .* (\S+)$", workflow, re.MULTILINE)
+    (pages,) = re.findall(r"-m pytest (.*)$", workflow, re.MULTILINE)
+    takes = re.compile(r"^def test_\w+\(browser\b", re.MULTILINE)
+    users = {path for path in TESTS.rglob("test_*.py") if takes.search(path.read_text())}
+    assert browser in PROGRAMS and {ROOT / page for page in pages.split()} == users
