@@ -43,7 +43,7 @@ class Chromium:
             os.dup2(b, 4)
 
         command = [find_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        quiet, self._errors = subprocess.DEVNULL, profile / "errors.txt"
+        quiet, self._errors = subprocess.DEVNULL, Path(profile) / "errors.txt"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdin=quiet, stdout=quiet, stderr=errors, preexec_fn=use_pipes, close_fds=False
