@@ -148,7 +148,7 @@ def run_case(folder, tokens, generated, texts, is_masked):
         return draw_random_input(checkpoint, stack, Workload(length, texts=texts), rng)
 
     if generated < 0:
-        from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+        from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 
         counted["products"] = 0
         y, recorded = run_model(core, {stack: StackInputs(draw(stack, tokens)) for stack in config.stacks})

@@ -62,6 +62,25 @@ SHARED = {
     "main": "the entry point of the process, and of the command line in Python",
 }
 
+# the parts of model/ from the bottom up: each may import those of the lines before its own, and its line
+FORMULAS = "every other file"
+MODEL_PARTS = (
+    ("dtypes", "checks", "processor"),
+    ("hooks", "intermediates", "parameters", "slips"),
+    (FORMULAS,),
+    ("kernels",),
+    ("attention",),
+    ("config", "recurrent_config", "kv_cache", "context"),
+    ("layers",),
+    ("backward",),
+    ("graph",),
+    ("groups",),
+    ("passes",),
+    ("exercises",),
+    ("whole_models", "__init__"),
+)
+HEIGHTS = {part: height for height, parts in enumerate(MODEL_PARTS) for part in parts}
+
 # what the core may import besides numpy: no input, no output, no process; and in two files what runs it on all cores
 MODEL_IMPORTS = {"collections", "dataclasses", "functools", "hashlib", "importlib", "math", "numpy", "operator", "re"}
 MODEL_IMPORTS |= {"inspect", "itertools", "typing"}
@@ -148,6 +167,33 @@ def imported_modules(path):
         yield from (name for name in names if name in MODULES)
 
 
+def height(module):
+    """The line of MODEL_PARTS that a module of model/ stands in."""
+    part, *_ = [*module.split(".")[2:], "__init__"]
+    return HEIGHTS.get(part, HEIGHTS[FORMULAS])
+
+
+def named_modules(path):
+    """The modules that the rows of a table name, to be imported by the first call: Later("layers.attention", ...)."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Later":
+            yield f"attnkit.model.{node.args[0].value}"
+
+
+def test_inside_model_arrows_point_down():
+    """Imports inside functions, those for type checkers alone and names in tables are arrows, too."""
+    parts = {path.stem for path in (PACKAGE / "model").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert {*HEIGHTS} - parts == {FORMULAS}
+    arrows = [
+        (module, target)
+        for module, path in MODULES.items()
+        if room(path) == "model"
+        for target in (*imported_modules(path), *named_modules(path))
+        if target.startswith("attnkit.model")
+    ]
+    assert [f"{module} imports {target}" for module, target in arrows if height(target) > height(module)] == []
+
+
 def test_a_test_imports_what_there_is():
     """Pytest leaves a file out whose imports fail, as of an extra that is not installed."""
     for path in sorted(TESTS.rglob("test_*.py")):
@@ -197,7 +243,7 @@ def test_a_stage_imports_no_rich_no_zipfile_no_whole_model_it_does_not_need(tool
     code = (
         "import sys; from attnkit.cli.main import main; main([*sys.argv[1:], '-f', 'json', '-']);"
         "heavy = {'rich', 'zipfile', 'hashlib', 'ml_dtypes', 'numpy.random'};"
-        "unneeded = heavy | {'attnkit.model.config', 'attnkit.model.kernels.threads'};"
+        "unneeded = heavy | {'attnkit.model.config', 'attnkit.model.processor.threads'};"
         "print(*sorted(unneeded & set(sys.modules)), file=sys.stderr)"
     )
     run = subprocess.run([sys.executable, "-c", code, tool], input=b"[[1,2]]", capture_output=True, check=True)

@@ -364,7 +364,7 @@ def as_float(array: Array) -> Array:
         return array
     if array.size <= BLOCK:
         return array.astype(np.float32)
-    from attnkit.model.kernels.threads import run_parallel, split_range
+    from attnkit.model.processor.threads import run_parallel, split_range
 
     wide = np.empty(array.shape, np.float32)
     source, target = array.reshape(-1), wide.reshape(-1)

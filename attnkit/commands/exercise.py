@@ -18,7 +18,7 @@ from attnkit.errors import DifferentError, UsageError, suggest
 from attnkit.help.exercises import Exercise, read_exercises
 from attnkit.inputs.answers import read_answer
 from attnkit.inputs.exercise_numbers import draw_numbers, pose
-from attnkit.model.marking import mark
+from attnkit.model.exercises.marking import mark
 
 
 @tool(

@@ -39,7 +39,7 @@ from attnkit.model.embedding import check_ids
 from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.graph import Graph
 from attnkit.model.graph.nodes import Inputs
-from attnkit.model.kernels.incremental_decoder import keeps_cache
+from attnkit.model.passes.incremental_decoder import keeps_cache
 from attnkit.records import Array, Record, join_names
 
 KEPT = 1 << 26  # bytes of arrays that are held at a time

@@ -19,10 +19,10 @@ from attnkit.model.dtypes import Array
 from attnkit.model.graph.attention import cut_fused
 from attnkit.model.graph.convolutions import as_frames
 from attnkit.model.graph.graph import Graph
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.networks import CUTS
 from attnkit.model.graph.nodes import Inputs, Kind, Scope
 from attnkit.model.head_views import merge_heads, view_heads
+from attnkit.model.passes.model_graph import model_graph
 from attnkit.model.spectrogram import (
     LEAST,
     RANGE,

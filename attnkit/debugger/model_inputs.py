@@ -17,10 +17,10 @@ from attnkit.debugger.names import Located
 from attnkit.debugger.pictures import PictureInput, prepare_pixels
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats.streams import name_errors, prefix_errors
-from attnkit.model import transformer
 from attnkit.model.config import SoundConfig
 from attnkit.model.embedding import check_ids
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.layers.embeddings import check_size
 from attnkit.records import Array
 
 # the sites of token ids -> the last part of the names that dumps give them
@@ -124,7 +124,7 @@ def _read_ids(core: model.Model, mine: Dump, name: str | None, stack: str) -> Ar
         if not ids.size:
             raise DataError(f"no token ids in shape {mine.shape(name)}")
         if core.config.positions.kind in ("learned", "sinusoidal"):  # rotary ones have no end
-            transformer.check_size(core.config, np.arange(ids.shape[1]), f"{stack}.positions")
+            check_size(core.config, np.arange(ids.shape[1]), f"{stack}.positions")
     return ids
 
 

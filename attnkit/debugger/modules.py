@@ -18,8 +18,8 @@ from attnkit.checkpoints.checkpoint import CONFIG, Family, fact_of, find_family,
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import TensorSpec, expand_layers
 from attnkit.model.dtypes import Array
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs, Node
+from attnkit.model.passes.model_graph import model_graph
 
 Specs = Mapping[str, Mapping[str, TensorSpec]]
 Columns = tuple[int, int, int]  # first, end and count: these of so many equal parts of the last axis

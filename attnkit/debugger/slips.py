@@ -23,9 +23,9 @@ from attnkit.model.experts import ExpertConfig
 from attnkit.model.graph.embeddings import FILTERS
 from attnkit.model.graph.graph import Graph, SubLayer
 from attnkit.model.graph.head import vector_places
-from attnkit.model.graph.models import with_positions
 from attnkit.model.graph.nodes import Node
 from attnkit.model.graph.recurrence import is_state
+from attnkit.model.passes.model_graph import with_positions
 from attnkit.model.positions import alibi_slopes
 from attnkit.model.recurrent_cells import CELLS, gate_name
 from attnkit.model.rotary import has_same_rotation, rope_frequencies

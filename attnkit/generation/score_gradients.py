@@ -12,12 +12,12 @@ from attnkit.interpret.gradients.pipeline import describe_trace, gather_tensors,
 from attnkit.interpret.gradients.stages import collect_gradients
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
-from attnkit.model.backward.recorded_steps import run_backward, run_recorded
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import cast_parameters, sum_tied
-from attnkit.model.backward.whole_models import head_backward, memory_gradient
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.loss import loss_and_gradient
+from attnkit.model.passes.model_gradients import head_backward, memory_gradient
+from attnkit.model.passes.recorded_pass import run_backward, run_recorded
 from attnkit.records import Labels, Record, Tensor
 
 LOSS = "loss"  # the name of the mean negative log-likelihood in the record

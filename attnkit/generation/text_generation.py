@@ -32,9 +32,9 @@ from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
 from attnkit.interpret.tracer import Tracer, axis_labels
 from attnkit.model import GeneratedText, Model
-from attnkit.model.beams import BeamsInfo
-from attnkit.model.generation import SamplingConfig, StepInfo, generate
-from attnkit.model.kernels.incremental_decoder import CachedDecoder
+from attnkit.model.passes.beams import BeamsInfo
+from attnkit.model.passes.generation import SamplingConfig, StepInfo, generate
+from attnkit.model.passes.incremental_decoder import CachedDecoder
 from attnkit.records import Array, Labels, Record, Tensor, shared_labels
 from attnkit.tokenizers.tokens import decode_incrementally
 
@@ -60,7 +60,7 @@ class StepCandidates(NamedTuple):
 def rank_candidates(info: StepInfo, count: int) -> StepCandidates:
     """The `count` most probable tokens of a step, after the filters, then before.
 
-    >>> from attnkit.model.generation import Filtered
+    >>> from attnkit.model.passes.generation import Filtered
     >>> logits = np.log(np.array([0.5, 0.125, 0.375]))
     >>> kept = np.where([True, False, True], logits, -np.inf)
     >>> step = rank_candidates(StepInfo(0, logits, (Filtered("top-k", logits, kept),), 2, -1.0), 3)

@@ -16,8 +16,8 @@ from attnkit.model.config import ConvolutionLayer
 from attnkit.model.convolution import Convolution, convolve, find_windows
 from attnkit.model.dtypes import cast, working
 from attnkit.model.intermediates import step_names
+from attnkit.model.layers.convolutions import find_kernel, normalize_channels
 from attnkit.model.linear import add
-from attnkit.model.transformer import find_kernel, normalize_channels
 from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from attnkit.help.exercises import Exercise
-from attnkit.model.marking import Problem, count_told_slips
-from attnkit.model.worked_steps import COMPUTATIONS
+from attnkit.model.exercises.marking import Problem, count_told_slips
+from attnkit.model.exercises.worked_steps import COMPUTATIONS
 
 DRAWS = 100  # attempts at fresh numbers that tell the slips apart
 

@@ -10,8 +10,8 @@ import numpy as np
 from attnkit import callbacks, formats, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError, counted, suggest, with_article
 from attnkit.inputs import intermediates, padding
-from attnkit.model.kernels.products import FIXED, PLAIN, Products
 from attnkit.model.parameters import ATTENTION, FFN, is_layer_of
+from attnkit.model.processor.products import FIXED, PLAIN, Products
 from attnkit.records import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def split_experts(params: Mapping[str, Array], layer: str) -> dict[str, dict[str
     >>> {layer: [*one] for layer, one in split_experts(params, "own.ffn").items()}
     {'own.ffn': ['router'], 'own.expert.0': ['w1'], 'own.expert.1': ['w1']}
     """
-    from attnkit.model.transformer import expert_layer
+    from attnkit.model.layers.networks import expert_layer
 
     router = {name: one for name, one in params.items() if name.startswith("router")}
     stacked = {name: one for name, one in params.items() if name not in router}

@@ -100,7 +100,7 @@ def encode_lines(blocks: Iterator[Iterator[str]], values: Mapping[str, Any], fin
 
 def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: Finish) -> None:
     """Set the results of lines; a line with an error is left to be computed alone."""
-    from attnkit.model.kernels.threads import run_parallel
+    from attnkit.model.processor.threads import run_parallel
 
     chosen: dict[str, Any] = {name: values[name] for name in ENCODING}
     ready: list[tuple[Line, encoding.Encoding]] = []
@@ -131,7 +131,7 @@ def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | No
 
     None if the batch has to be computed as a whole: without a pooling, or if a result is not finite.
     """
-    from attnkit.model.kernels.threads import run_parallel
+    from attnkit.model.processor.threads import run_parallel
 
     core, texts = encoded.core, encoding.split_batch(encoded) if encoded.pool != "none" else []
     if not texts or core.engine or core.config.carries_states:

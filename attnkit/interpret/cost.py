@@ -15,8 +15,8 @@ from attnkit.model.dtypes import Array
 from attnkit.model.graph.costs import Cost, ModelShapes, Passes, Shape, Sizes
 from attnkit.model.graph.head import build_head
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.models import build_steps, build_vector
 from attnkit.model.graph.nodes import Inputs, Node
+from attnkit.model.passes.model_graph import build_steps, build_vector
 from attnkit.model.recurrent_config import as_recurrent
 from attnkit.records import Labels, Record, Tensor
 
@@ -110,7 +110,7 @@ def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> It
 
     Steps are counted one by one if rotations change with the length.
     """
-    from attnkit.model.kernels.incremental_decoder import keeps_cache  # a single pass does not need it
+    from attnkit.model.passes.incremental_decoder import keeps_cache  # a single pass does not need it
 
     if not steps:
         return

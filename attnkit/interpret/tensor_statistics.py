@@ -8,7 +8,7 @@ import numpy as np
 from attnkit import formats
 from attnkit.errors import DataError
 from attnkit.model.dtypes import is_float, quiet
-from attnkit.model.kernels.threads import run_parallel
+from attnkit.model.processor.threads import run_parallel
 from attnkit.records import Array, Labels, Record, Tensor, join_names
 
 CHUNK = 1 << 16  # numbers that stay in the cache while they are summed

@@ -9,8 +9,22 @@ P  past keys                 F  hidden width of the feed-forward network
 
 Masks are boolean, True = may attend. Results have the dtype of the input if it is a float; float16 and bfloat16
 compute in float32, integers in float64. Inputs are never modified. whole_models.py lists the names of whole models,
-which are imported lazily; kernels/ contains the fast paths, backward/ the adjoints of attention, recurrent layers and
-whole models; other adjoints stand beside their formulas.
+which are imported lazily.
+
+The parts of the package from the bottom up, each of which imports only those above it in this list:
+
+dtypes checks processor/          numbers: their dtypes and shapes, and what depends on the processor
+hooks intermediates parameters slips   names: of what is computed, of what it is computed with, and of mistakes
+every file that is not named here the formulas, each with its adjoint
+kernels/                          fast paths of formulas
+attention                         attention by its formula or a kernel
+config recurrent_config kv_cache context   a model, its plan of steps, and the context of a pass
+layers/                           what each step of a plan computes
+backward/                         the same with gradients: adjoints of attention, recurrent layers and steps
+graph/                            the same as nodes
+groups                            the table of these three for each operation of a step
+passes/                           whole models, which read that table: passes, gradients, graphs, generation
+exercises/                        arithmetic on paper
 """
 
 from typing import TYPE_CHECKING, Any

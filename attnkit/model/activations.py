@@ -15,7 +15,7 @@ import numpy as np
 
 from attnkit.model.checks import check_gradient
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
-from attnkit.model.exponential import fastest_exp
+from attnkit.model.processor.exponential import fastest_exp
 
 PART = 1 << 18  # elements: a megabyte of float32
 BLOCK = 1 << 15  # elements of which a core's cache also holds the slope and what it is computed from
@@ -414,7 +414,7 @@ def apply_activation(activation: str, x: Array, *, in_place: bool = False) -> Ar
     function = ACTIVATIONS[activation]
     if x.size <= PART:
         return function(x)
-    from attnkit.model.kernels.threads import run_parallel, split_range
+    from attnkit.model.processor.threads import run_parallel, split_range
 
     flat = x.reshape(-1)
     y = flat if in_place else np.empty(x.size, x.dtype)
@@ -436,7 +436,7 @@ def activation_with_slope(activation: str, x: Array) -> tuple[Array, Array]:
     >>> y.tolist(), slope.tolist()
     ([0.0, 3.0], [0.0, 1.0])
     """
-    from attnkit.model.kernels.threads import run_parallel, split_range
+    from attnkit.model.processor.threads import run_parallel, split_range
 
     function, flat = ACTIVATIONS[activation].with_slope, cast(x, working(x)).reshape(-1)
     y, slope = np.empty((2, *flat.shape), flat.dtype)

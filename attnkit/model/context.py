@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol, cast
 from attnkit.model.config import Config, Step
 from attnkit.model.dtypes import Array
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.kernels.products import FIXED, Products
 from attnkit.model.kv_cache import KVCache
+from attnkit.model.processor.products import FIXED, PLAIN, Products
 from attnkit.model.recurrent_cells import State
 
 Params = Mapping[str, Mapping[str, Array]]
@@ -56,13 +56,13 @@ class Engine(Protocol):
     def run_recorded(
         self, model: "Model", steps: Sequence[Step], x: Array, context: "Context"
     ) -> tuple[Array, Callable[[Array, Any], Array]]:
-        """`recorded_steps.run_recorded`, and the function that undoes all steps."""
+        """`recorded_pass.run_recorded`, and the function that undoes all steps."""
 
     def head_backward(self, model: "Model", x: Array, grad_output: Array, reverse: Any, mask: Array | None) -> Array:
-        """`whole_models.head_backward`."""
+        """`model_gradients.head_backward`."""
 
     def pool_first_backward(self, model: "Model", x: Array, grad_output: Array, reverse: Any) -> Array:
-        """`whole_models.pool_first_backward`."""
+        """`model_gradients.pool_first_backward`."""
 
     def train_state(self, model: "Model", **options: Any) -> Any:
         """A model in training, whose parameters stay on the engine."""
@@ -135,3 +135,8 @@ class Context:
     def last_states(self) -> tuple[State, ...] | None:
         """Last state of each recurrent layer of a run, in order; None without any."""
         return tuple(self.final_states.values()) or None
+
+
+def layer_products(model: Model, layer: str, context: Context) -> Products:
+    """How a layer multiplies; with fixed shapes other texts change no bits."""
+    return context.products if model.config.fixes_shapes(layer) else PLAIN

@@ -18,8 +18,8 @@ from attnkit.model import masks
 from attnkit.model.checks import as_text, fit
 from attnkit.model.dtypes import FLOATS, Array, DType, cast, is_float, quiet, rounded
 from attnkit.model.hooks import Requested, apply_hook
-from attnkit.model.kernels.products import PLAIN, Multiply, Products
 from attnkit.model.norms import QueryKeyNorm
+from attnkit.model.processor.products import PLAIN, Multiply, Products
 from attnkit.model.relative import RelativePositions
 from attnkit.model.scores import product
 from attnkit.model.softmax import log_sum_exp, softmax

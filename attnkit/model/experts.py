@@ -10,8 +10,8 @@ from attnkit.model.activations import sigmoid
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.feedforward import feed_forward, feed_forward_vjp
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.products import PLAIN, Products
 from attnkit.model.linear import linear, projection_backward
+from attnkit.model.processor.products import PLAIN, Products
 from attnkit.model.softmax import softmax, softmax_backward
 
 Params = Mapping[str, Array]

@@ -9,8 +9,8 @@ from attnkit.model.activations import ACTIVATIONS, activation_with_slope, apply_
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
-from attnkit.model.kernels.products import PLAIN, Products
 from attnkit.model.linear import linear, projection_backward
+from attnkit.model.processor.products import PLAIN, Products
 
 
 @quiet

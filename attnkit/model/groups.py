@@ -1,7 +1,8 @@
 """The groups of a plan: each operation of a step, and how its readers compute it.
 
 A group is what a kernel fuses of the nodes of a model. Every operation is told here once: a reader of the steps, as
-`transformer.run`, `recorded_steps.run_recorded` or `models.model_graph`, takes its field of the row.
+`transformer.run`, `recorded_pass.run_recorded` or `model_graph.model_graph`, takes its field of the row. The table
+stands above layers/, backward/ and graph/, whose functions it names, and below passes/, which read it.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,49 +60,49 @@ class Group(NamedTuple):
 # Step.op -> its group
 GROUPS: Mapping[str, Group] = {
     "embed": Group(
-        kernel=Later("transformer", "embed_tokens"),
-        vjp=Later("backward.recorded_steps", "embed_vjp"),
+        kernel=Later("layers.embeddings", "embed_tokens"),
+        vjp=Later("backward.layer_vjps", "embed_vjp"),
         nodes=Later("graph.embeddings", "build_embeddings"),
         is_packed=True,
     ),
     "posenc": Group(
-        kernel=Later("transformer", "apply_positions"),
-        vjp=Later("backward.recorded_steps", "positions_vjp"),
+        kernel=Later("layers.embeddings", "apply_positions"),
+        vjp=Later("backward.layer_vjps", "positions_vjp"),
         nodes=Later("graph.embeddings", "build_positions"),
         is_packed=True,
     ),
     "layernorm": Group(
-        kernel=Later("transformer", "apply_norm"),
-        vjp=Later("backward.recorded_steps", "norm_vjp"),
+        kernel=Later("layers.networks", "apply_norm"),
+        vjp=Later("backward.layer_vjps", "norm_vjp"),
         nodes=Later("graph.linear", "build_norm"),
         is_packed=True,
     ),
     "linear": Group(
-        kernel=Later("transformer", "project_states"),
-        vjp=Later("backward.recorded_steps", "projection_vjp"),
+        kernel=Later("layers.networks", "project_states"),
+        vjp=Later("backward.layer_vjps", "projection_vjp"),
         nodes=Later("graph.linear", "build_linear"),
         is_packed=True,
     ),
     "attend": Group(
-        kernel=Later("transformer", "attend_to_source"),
-        vjp=Later("backward.recorded_steps", "attention_vjp"),
+        kernel=Later("layers.attention", "attend_to_source"),
+        vjp=Later("backward.layer_vjps", "attention_vjp"),
         nodes=Later("graph.attention", "build_attention"),
         is_packed=True,
     ),
     "ffn": Group(
-        kernel=Later("transformer", "apply_network"),
-        vjp=Later("backward.recorded_steps", "network_vjp"),
+        kernel=Later("layers.networks", "apply_network"),
+        vjp=Later("backward.layer_vjps", "network_vjp"),
         nodes=Later("graph.networks", "build_ffn"),
         is_packed=True,
     ),
     "conv": Group(
-        kernel=Later("transformer", "apply_convolution"),
-        vjp=Later("backward.recorded_steps", "convolution_vjp"),
+        kernel=Later("layers.convolutions", "apply_convolution"),
+        vjp=Later("backward.layer_vjps", "convolution_vjp"),
         nodes=Later("graph.convolutions", "build_convolution"),
     ),
     "rnn": Group(
-        kernel=Later("transformer", "apply_recurrence"),
-        vjp=Later("backward.recorded_steps", "recurrent_vjp"),
+        kernel=Later("layers.recurrent_decoder", "apply_recurrence"),
+        vjp=Later("backward.recurrent_decoder", "recurrent_vjp"),
         nodes=Later("graph.recurrence", "build_recurrence"),
     ),
 }

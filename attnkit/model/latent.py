@@ -12,9 +12,9 @@ from attnkit.model.dense_attention import LatentConfig, MultiHeadOptions
 from attnkit.model.dtypes import Array
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import Hook, apply_hook
-from attnkit.model.kernels.products import Products
 from attnkit.model.linear import linear, projection_backward
 from attnkit.model.norms import rms_norm, rms_norm_vjp
+from attnkit.model.processor.products import Products
 from attnkit.model.rotary import rotate
 
 Params = Mapping[str, Array]

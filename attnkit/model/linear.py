@@ -9,7 +9,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text, check_gradient, fit
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
-from attnkit.model.kernels.products import PLAIN, Products, matrix_product
+from attnkit.model.processor.products import PLAIN, Products, matrix_product
 
 
 @quiet
@@ -175,7 +175,7 @@ def to_column_major(weight: Array) -> Array:
     >>> to_column_major(np.eye(2)).flags.f_contiguous
     True
     """
-    from attnkit.model.kernels.threads import run_parallel, split_range
+    from attnkit.model.processor.threads import run_parallel, split_range
 
     columns = np.empty(weight.shape[::-1], weight.dtype)
 

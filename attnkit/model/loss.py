@@ -211,7 +211,7 @@ def _run_blocks(work: Callable[[Iterator[slice]], None], rows: Array) -> None:
     if len(rows) <= size:
         work(iter([slice(0, len(rows))] * bool(len(rows))))
         return
-    from attnkit.model.kernels.threads import run_parallel, split_range
+    from attnkit.model.processor.threads import run_parallel, split_range
 
     run_parallel(work, split_range(0, len(rows), size))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.dtypes import Array, quiet, working
-from attnkit.model.kernels.threads import run_parallel, split_range
+from attnkit.model.processor.threads import run_parallel, split_range
 
 METRICS = ("cosine", "dot", "euclidean")
 PIECE = 3 << 18  # most elements of the rows that are multiplied at a time; a fourth stays in the cache of a processor

@@ -198,7 +198,7 @@ def _norm_vjp(
         if rows.size < LARGE:
             work(iter(range(len(parts))))
         else:
-            from attnkit.model.kernels.threads import run_parallel
+            from attnkit.model.processor.threads import run_parallel
 
             run_parallel(work, range(len(parts)))
         totals = sums.sum(axis=1).reshape(2, *shape)
@@ -280,7 +280,7 @@ def normalize_rows(
     if rows.size < LARGE:
         work(row_blocks(rows))
     else:
-        from attnkit.model.kernels.threads import run_parallel
+        from attnkit.model.processor.threads import run_parallel
 
         run_parallel(work, row_blocks(rows))
     ones = (*x.shape[:first], *[1] * len(shape))

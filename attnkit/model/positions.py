@@ -205,3 +205,16 @@ def t5_bias_backward(grad_output: Array, buckets: ArrayLike, size: int) -> Array
     flat = [np.bincount(rows.ravel(), head.ravel(), size) for head in grad_output]
     table: Array = np.stack(flat, axis=-1).astype(working(grad_output), copy=False)
     return table
+
+
+def token_positions(mask: Array) -> Array:
+    """Position of every token of a padded batch: its index among the real ones.
+
+    mask (B, 1, T), (B, T), or (T,) of a single text, True = real -> (B, T) or (T,)
+
+    >>> token_positions(np.array([[False, True, True]]))
+    array([[0, 0, 1]])
+    """
+    real = mask.reshape(len(mask), mask.shape[-1]) if mask.ndim > 2 else mask
+    positions: Array = np.maximum(np.cumsum(real, axis=-1) - 1, 0)
+    return positions

@@ -12,9 +12,9 @@ from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.products import PLAIN, Products, whole_tiles_product
 from attnkit.model.linear import linear, linear_backward
 from attnkit.model.norms import layer_norm, layer_norm_vjp
+from attnkit.model.processor.products import PLAIN, Products, whole_tiles_product
 
 
 class RelativePositions(NamedTuple):

@@ -15,9 +15,9 @@ from attnkit.model.activations import sigmoid
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
 from attnkit.model.embedding import check_ids
-from attnkit.model.kernels.products import PLAIN, Products
 from attnkit.model.linear import linear
 from attnkit.model.masks import mask_block
+from attnkit.model.processor.products import PLAIN, Products
 from attnkit.model.softmax import shifted, softmax
 
 

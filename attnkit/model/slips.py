@@ -1,8 +1,8 @@
 """Slips: steps and nodes that are computed otherwise, with their sentences.
 
-`model/worked_slips.py` lists those of computations on paper by their steps, for the exercises; the table SLIPS in
-`debugger/slips.py` those of implementations by the kinds of nodes, for `attnkit diff --why`. A slip that both know has
-its sentence here.
+`model/exercises/worked_slips.py` lists those of computations on paper by their steps, for the exercises; the table
+SLIPS in `debugger/slips.py` those of implementations by the kinds of nodes, for `attnkit diff --why`. A slip that both
+know has its sentence here.
 """
 
 import math

@@ -13,26 +13,18 @@ from attnkit.model.config import (
 )
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
-from attnkit.model.output_head import head_logits, pool_by_probe, pool_first
+from attnkit.model.passes.output_head import head_logits, pool_by_probe, pool_first
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
 from attnkit.model.context import Context, Model
 from attnkit.model.experts import ExpertConfig, Experts, mix_experts
-from attnkit.model.transformer import (
-    read_attention_options,
-    can_pack,
-    decoder_layer,
-    embed_tokens,
-    encoder_layer,
-    layer_experts,
-    normalize,
-    apply_positions,
-    run,
-    run_packed,
-    token_positions,
-)
+from attnkit.model.layers.attention import read_attention_options
+from attnkit.model.passes.transformer import can_pack, decoder_layer, encoder_layer, run, run_packed
+from attnkit.model.layers.embeddings import embed_tokens, apply_positions
+from attnkit.model.layers.networks import layer_experts, normalize
+from attnkit.model.positions import token_positions
 from attnkit.model.loss import (
     LossOptions,
     cross_entropy,
@@ -41,9 +33,9 @@ from attnkit.model.loss import (
     negative_log_likelihood,
     target_probabilities,
 )
-from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable, new_cache
-from attnkit.model.beams import LENGTH_PENALTIES, BeamsInfo, beam_search
-from attnkit.model.generation import (
+from attnkit.model.passes.incremental_decoder import CachedDecoder, cacheable, new_cache
+from attnkit.model.passes.beams import LENGTH_PENALTIES, BeamsInfo, beam_search
+from attnkit.model.passes.generation import (
     GeneratedText,
     NextTokenModel,
     SamplingConfig,

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from attnkit.errors import DataError, UsageError
 from attnkit.model import Array
 from attnkit.model.checks import as_text
-from attnkit.model.kernels.threads import run_parallel, split_range
+from attnkit.model.processor.threads import run_parallel, split_range
 from attnkit.training.parameter_groups import ParameterGroup
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector of a processor

@@ -7,10 +7,10 @@ jax = pytest.importorskip("jax")
 
 from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
-from attnkit.model.backward.recorded_steps import run_backward, run_recorded
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import cast_parameters, sum_tied
-from attnkit.model.backward.whole_models import head_backward, memory_gradient, pool_first_backward
+from attnkit.model.passes.model_gradients import head_backward, memory_gradient, pool_first_backward
+from attnkit.model.passes.recorded_pass import run_backward, run_recorded
 from tests.registry import load_core, make_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties it to")

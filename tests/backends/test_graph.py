@@ -10,7 +10,7 @@ jax = pytest.importorskip("jax")
 from attnkit.backends.jax.formulas import JAX
 from attnkit.model.graph import recurrence
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.models import model_graph
+from attnkit.model.passes.model_graph import model_graph
 from tests.model.test_graph import as_inputs, assert_same
 from tests.registry import load_core, make_batch
 

@@ -10,7 +10,7 @@ from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
-from attnkit.model.kernels.incremental_decoder import CachedDecoder
+from attnkit.model.passes.incremental_decoder import CachedDecoder
 from attnkit.records import Record
 from tests.generation.test_translators import SINGLE, assert_near, compute, folder, frozen  # noqa: F401 (a fixture)
 

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from attnkit.model.activations import gelu_float32
-from attnkit.model.kernels.products import arranged_product
-from attnkit.model.kernels.threads import single_blas
+from attnkit.model.processor.products import arranged_product
+from attnkit.model.processor.threads import single_blas
 
 RUNS = 40
 PRODUCTS = {

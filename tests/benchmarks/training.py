@@ -29,8 +29,8 @@ if "TORCH_ENVIRONMENT" in os.environ:
 import torch
 from torch.nn import functional
 
-from attnkit.model.kernels import threads
-from attnkit.model.kernels.threads import single_blas
+from attnkit.model.processor import threads
+from attnkit.model.processor.threads import single_blas
 from attnkit.training.initial_model import prepare_model
 from attnkit.training.parameter_groups import tensor_groups
 from attnkit.training.recipe import Recipe

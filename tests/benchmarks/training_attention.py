@@ -29,8 +29,8 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from attnkit.model.backward.attention_backward import attention_backward, attention_forward, multi_head_attention_vjp
-from attnkit.model.kernels import threads
-from attnkit.model.kernels.threads import single_blas
+from attnkit.model.processor import threads
+from attnkit.model.processor.threads import single_blas
 
 SIZES = {"B 12, H 4, T 64, K 32": (12, 4, 64, 32), "B 8, H 6, T 256, K 64": (8, 6, 256, 64)}
 LONG = {"B 2, H 12, T 1024, K 64": (2, 12, 1024, 64), "B 1, H 4, T 8192, K 64": (1, 4, 8192, 64)}

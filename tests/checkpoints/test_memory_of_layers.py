@@ -17,7 +17,7 @@ from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitNote
 from attnkit.formats import memory
-from attnkit.model import output_head
+from attnkit.model.passes import output_head
 from tests import process
 from tests.generation import test_decoders as decoders
 from tests.places import FRENCH, STORY, arrays, folder

@@ -15,7 +15,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError
 from attnkit.inputs import encoding, layers
 from attnkit.inputs.packed_texts import CHARACTERS, LINES, read_lines
-from attnkit.model.kernels import threads
+from attnkit.model.processor import threads
 from attnkit.records import Record
 from tests import process
 from tests.places import MODELS

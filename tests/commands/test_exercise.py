@@ -17,7 +17,8 @@ from attnkit.commands import exercise as exercises
 from attnkit.errors import DataError
 from attnkit.formats import Source
 from attnkit.inputs import answers, exercise_numbers
-from attnkit.model import marking, slips, worked_slips, worked_steps
+from attnkit.model import slips
+from attnkit.model.exercises import marking, worked_slips, worked_steps
 from tests.process import bash, run
 
 ALL = exercises.read_exercises()

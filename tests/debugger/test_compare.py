@@ -13,8 +13,8 @@ from attnkit.debugger.dumps import Dump, array_entry, open_dump
 from attnkit.debugger.model_inputs import compare_ids
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.passes.model_graph import model_graph
 from tests import process
 from tests.places import DATA, REFERENCES, ROOT, STORY, folder
 

@@ -5,8 +5,8 @@ import pytest
 
 from attnkit import checkpoints, model
 from attnkit.debugger.matching import pair_tensors
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.passes.model_graph import model_graph
 from tests.places import folder
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from attnkit import checkpoints, model
 from attnkit.debugger.names import locate_sites
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.passes.model_graph import model_graph
 from tests import process
 from tests.debugger.test_names import EXPORTED, HOOKS, NAMES, NODES
 from tests.places import folder

@@ -19,8 +19,8 @@ import numpy as np
 from attnkit.checkpoints import open_checkpoint
 from attnkit.help.exercises import read_exercises
 from attnkit.inputs import layers
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.passes.model_graph import model_graph
 from attnkit.records import Array
 from tests.debugger.test_names import HOOKS, NODES
 from tests.fuzz import files

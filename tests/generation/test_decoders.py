@@ -8,7 +8,7 @@ import pytest
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from tests.drawing import drawn_models, write_model
 from tests.places import arrays
 

@@ -19,6 +19,7 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation.text_generation import render_choice
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
+from attnkit.model.passes.generation import Filtered, StepInfo
 from attnkit.records import Record
 from tests import process
 from tests.places import MODELS, folder, frozen
@@ -384,9 +385,9 @@ def test_the_classes_of_an_image_are_those_of_its_hidden_states():
 def test_steps_say_how_likely_the_model_found_a_token_and_by_what_it_was_drawn(tmp_path):
     logits = np.log(np.array([0.5, 0.3, 0.2]))
     tempered = logits / 0.5  # 0.25, 0.09 and 0.04 over their sum
-    told = (model.generation.Filtered("temperature", logits, tempered),
-            model.generation.Filtered("top-k", tempered, np.where([True, True, False], tempered, -np.inf)))  # fmt: skip
-    info = model.generation.StepInfo(0, logits, told, 1, float(np.log(0.3)))
+    told = (Filtered("temperature", logits, tempered),
+            Filtered("top-k", tempered, np.where([True, True, False], tempered, -np.inf)))  # fmt: skip
+    info = StepInfo(0, logits, told, 1, float(np.log(0.3)))
     style = Style(precision=3)
     lines = format_table(render_choice(info, Detokenizer(None, 3), style), style).splitlines()
     assert lines[1] == "id  token   logit  probability  after temperature, top-k"

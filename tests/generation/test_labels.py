@@ -13,10 +13,10 @@ import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
 from attnkit.model.backward.tape import Reverse
-from attnkit.model.backward.whole_models import head_backward
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model
-from attnkit.model.output_head import head_logits
+from attnkit.model.passes.model_gradients import head_backward
+from attnkit.model.passes.output_head import head_logits
 from attnkit.records import Record
 from tests import process
 from tests.places import REFERENCES, folder

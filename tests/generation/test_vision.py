@@ -21,8 +21,8 @@ from attnkit.errors import AttnkitError, AttnkitWarning
 from attnkit.inputs import layers
 from attnkit.inputs.text_inputs import fill_texts
 from attnkit.interpret.model_summary import shell_pipeline
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
-from attnkit.model.transformer import rotation
+from attnkit.model.layers.attention import rotation
+from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from attnkit.records import Record
 from tests import process
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model

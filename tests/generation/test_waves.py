@@ -19,7 +19,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import model_samples
 from attnkit.interpret.model_summary import shell_pipeline
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from attnkit.records import Record
 from tests.drawing import assert_near, draw_tensors, drawn_models, keep_folders, write_model
 from tests.places import REFERENCES, arrays

@@ -144,7 +144,7 @@ def test_recurrent_models_have_the_slopes_of_their_loss(tmp_path):
 
 def test_a_wrong_gradient_fails_the_check(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        model.backward.recorded_steps,
+        model.backward.layer_vjps,
         "layer_norm_vjp",
         lambda x, **more: (layer_norm_vjp(x, **more)[0], lambda dy: NormGradients(dy, None, None)),
     )

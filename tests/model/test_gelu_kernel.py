@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from attnkit.model import activations, exponential
+from attnkit.model import activations
 from attnkit.model.activations import ACTIVATIONS, BLOCK, LOW, gelu_float32, gelu_with_slope
+from attnkit.model.processor import exponential
 
 pytestmark = pytest.mark.no_blas
 DENORMAL = 2.0**-149  # the least positive float32

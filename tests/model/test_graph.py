@@ -10,10 +10,10 @@ import pytest
 
 from attnkit import model
 from attnkit.errors import UsageError
-from attnkit.model import transformer
 from attnkit.model.graph.graph import CycleError, Known
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.passes.model_graph import model_graph
+from attnkit.model.positions import token_positions
 from tests.registry import REGISTRY, Batch, kind_of, load_core, make_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties it to")
@@ -80,7 +80,7 @@ def run_whole(core, batch):
     for stack in config.stacks:
         mask = batch.padding(stack, config)
         padding = None if mask is None or mask.all() else mask[:, None]
-        positions = None if padding is None else transformer.token_positions(mask)
+        positions = None if padding is None else token_positions(mask)
         fields |= {"mask": padding, "positions": positions, "segment_ids": batch.types}
         context = model.Context(hook=hook, dtype="float64", **fields)
         x = model.run(core, config.plan(stack), wide(batch.first(stack, config)), context)

@@ -12,8 +12,8 @@ from attnkit.model.config import AttentionRules
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.graph.costs import ModelShapes, Passes
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Node, no_cost
+from attnkit.model.passes.model_graph import model_graph
 from tests.registry import REGISTRY, open_model
 
 WEIGHTS = {"w": (4, 5), "b": (5,), "gamma": (5,), "beta": (5,), "table": (7, 5), "sinks": (2,), "g": (3,)}

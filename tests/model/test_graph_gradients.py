@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from attnkit.errors import UsageError
-from attnkit.model import transformer
 from attnkit.model.backward.tied import cast_parameters, sum_tied
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.graph.graph import Graph, GraphGradients
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs, Node
+from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
+from attnkit.model.passes.model_graph import model_graph
+from attnkit.model.positions import token_positions
 from tests.model.test_graph import NO_GRAPH, as_inputs, assert_same, wide
 from tests.registry import REGISTRY, kind_of, load_core, make_batch
 
@@ -43,7 +43,7 @@ def check_gradients(core, batch):
     inputs = {}
     for stack in core.config.stacks:
         mask = batch.padding(stack, core.config)
-        rules = {} if mask is None else {"mask": mask[:, None], "positions": transformer.token_positions(mask)}
+        rules = {} if mask is None else {"mask": mask[:, None], "positions": token_positions(mask)}
         types = None if stack == "decoder" and core.config.encoder else batch.types
         inputs[stack] = StackInputs(wide(batch.first(stack, core.config)), segment_ids=types, **rules)
     seen, kept = {}, {}

@@ -11,8 +11,8 @@ import pytest
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.passes.model_graph import model_graph
 from tests.model.test_graph import assert_same, evaluate, run_whole
 from tests.places import folder
 from tests.registry import RECURRENT, load_core, make_batch

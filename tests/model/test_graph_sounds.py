@@ -6,8 +6,8 @@ What the numbers are, and how they were made: tests/references/make_sounds.py, m
 import numpy as np
 import pytest
 
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.passes.model_graph import model_graph
 from tests.drawing import assert_near
 from tests.places import arrays
 from tests.registry import drawn_names, load_core

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from attnkit.model.kernels import products, threads
-from attnkit.model.kernels.products import ARRANGED, FIXED, matrix_product, row_places
+from attnkit.model.processor import products, threads
+from attnkit.model.processor.products import ARRANGED, FIXED, matrix_product, row_places
 from tests import process
 
 fixed = FIXED.matrix

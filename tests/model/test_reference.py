@@ -9,9 +9,9 @@ from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
 from attnkit.model import reference
-from attnkit.model.kernels.incremental_decoder import compile_decode_step
 from attnkit.model.kernels.row_attention import row_attention
 from attnkit.model.kernels.tiled_attention import tiled_attention
+from attnkit.model.passes.incremental_decoder import compile_decode_step
 from tests.places import MODELS
 
 CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])

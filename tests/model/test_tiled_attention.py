@@ -14,10 +14,10 @@ import pytest
 from attnkit.errors import DataError, UsageError
 from attnkit.model import attention
 from attnkit.model.attention import ORDER
-from attnkit.model.kernels import threads
 from attnkit.model.kernels.tiled_attention import merge_partial_attention, tiled_attention
 from attnkit.model.kernels.tiles import KeyTile
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
+from attnkit.model.processor import threads
 from tests import process
 
 INF, NAN = np.inf, np.nan

@@ -23,8 +23,8 @@ import torch
 import transformers
 
 from attnkit import checkpoints, model
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs
+from attnkit.model.passes.model_graph import model_graph
 from tests.drawing import write_model
 
 HERE = pathlib.Path(__file__).parent

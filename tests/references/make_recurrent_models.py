@@ -22,7 +22,7 @@ models/seq2seq-luong hold those cases as they are published, the first two with 
 
 Encoders are torch.nn.RNN, GRU and LSTM with packed sequences, decoders their cells; the GRU whose reset gate precedes
 the product is written out below, as in Cho et al. 2014. The beam search is written here from the rules in the
-docstring of attnkit.model.beams.beam_search. The same bytes come out of every run.
+docstring of attnkit.model.passes.beams.beam_search. The same bytes come out of every run.
 """
 
 import itertools

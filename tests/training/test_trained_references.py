@@ -8,8 +8,8 @@ import pytest
 
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import open_tokenizer
-from attnkit.model.backward.whole_models import StackInputs, run_model
 from attnkit.model.context import Model
+from attnkit.model.passes.model_gradients import StackInputs, run_model
 from tests.places import REFERENCES
 from tests.process import run
 from tests.references.make_trained import FILES, RUNS, SMALL

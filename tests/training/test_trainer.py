@@ -11,7 +11,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitNote, DataError, FileError, UsageError
 from attnkit.generation.options import GenerationOptions
 from attnkit.generation.text_generation import run_decode
-from attnkit.model.kernels import threads
+from attnkit.model.processor import threads
 from attnkit.training.initial_model import prepare_model
 from attnkit.training.loop import Monitor, Run
 from attnkit.training.recipe import Recipe

@@ -47,11 +47,11 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dense_attention import MultiHeadOptions
 from attnkit.model.dtypes import Array, DType, is_float, working
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.kernels.incremental_decoder import CachedDecoder, keeps_cache
 from attnkit.model.kv_cache import KVCache, StateCache
-from attnkit.model.output_head import real_places
+from attnkit.model.passes.incremental_decoder import CachedDecoder, keeps_cache
+from attnkit.model.passes.output_head import real_places
 from attnkit.model.pooling import require_last_tokens
-from attnkit.model.transformer import token_positions
+from attnkit.model.positions import token_positions
 
 LEAST = 128  # places of a cache at least
 HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")
@@ -166,17 +166,17 @@ class JaxEngine:
         return all(step.op != "rnn" or parse_layer_name(step.layer)[1] is not None for step in steps)
 
     def run_recorded(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> tuple[Array, Undo]:
-        """Run steps as `recorded_steps.run_recorded` does, and prepare to undo them all."""
+        """Run steps as `recorded_pass.run_recorded` does, and prepare to undo them all."""
         return record_pass(self, model, steps, x, context)
 
     def head_backward(self, model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None) -> Array:
-        """Compute what `whole_models.head_backward` does."""
+        """Compute what `model_gradients.head_backward` does."""
         dtype = self.head_dtype(model, x, "head")
         real = mask if model.config.is_head_pooled else None
         return record_head(self, model, "logits", x, real, self.head_layers(model), dtype)(grad_output, reverse)
 
     def pool_first_backward(self, model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
-        """Compute what `whole_models.pool_first_backward` does."""
+        """Compute what `model_gradients.pool_first_backward` does."""
         dtype = self.head_dtype(model, x, "pooler")
         return record_head(self, model, "pooler", x, None, ["pooler"], dtype)(grad_output, reverse)
 

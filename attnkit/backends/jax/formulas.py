@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnkit.model import transformer
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
 from attnkit.model.convolution import find_windows
@@ -19,6 +18,7 @@ from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig
 from attnkit.model.graph.functions import Expert, Functions
 from attnkit.model.head_views import view_heads
+from attnkit.model.layers import embeddings
 from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights
 from attnkit.model.pooling import last_tokens, mean_pool
 from attnkit.model.relative import RelativePositions
@@ -190,12 +190,12 @@ def position_encoding(
 ) -> Callable[[JaxArray], JaxArray]:
     """A function from positions (..., T) to the vectors (..., T, D) added to x.
 
-    See model/transformer.py.
+    See model/layers/embeddings.py.
     """
     positions, cut = model.config.positions, model.config.patches
     if positions.kind == "sinusoidal":
-        return transformer.position_encoding(model, layer, x, np.asarray(where), grid)
-    table, grids = jnp.asarray(model.params[layer]["table"]), transformer.changed_grid(model.config, grid)
+        return embeddings.position_encoding(model, layer, x, np.asarray(where), grid)
+    table, grids = jnp.asarray(model.params[layer]["table"]), embeddings.changed_grid(model.config, grid)
     if cut and grids:
         table = interpolate_positions(table.astype(x.dtype), *grids, antialias=cut.antialias)
     if cut and cut.registers:

@@ -24,9 +24,9 @@ from attnkit.model.backward.tape import Reverse, Undo
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, is_float
-from attnkit.model.graph.models import is_traced
 from attnkit.model.hooks import no_hook
 from attnkit.model.intermediates import SQUARE
+from attnkit.model.passes.model_graph import is_traced
 from attnkit.model.recurrent_cells import State
 
 Arrays = dict[str, Any]
@@ -153,7 +153,7 @@ def choose_kernel(fused: Kernel, names: Sequence[str]) -> Kernel:
 
 
 def record_pass(engine: Any, model: Model, steps: Sequence[Step], x: Array, context: Context) -> tuple[Array, Undo]:
-    """Run steps and prepare to undo them: see `recorded_steps.run_recorded`."""
+    """Run steps and prepare to undo them: see `recorded_pass.run_recorded`."""
     if context.cache is not None:
         raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")
     given, hook = dict[str, Array](), context.hook
@@ -220,7 +220,7 @@ def add_states(gradients: Arrays, reverse: Reverse) -> None:
 def record_head(
     engine: Any, model: Model, site: str, x: Array, mask: Array | None, layers: Sequence[str], dtype: str
 ) -> Undo:
-    """Prepare to undo the head of a model: see `whole_models.head_backward`.
+    """Prepare to undo the head of a model: see `model_gradients.head_backward`.
 
     The head gives "logits" or "pooler" of hidden states.
     """

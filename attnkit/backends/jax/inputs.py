@@ -16,18 +16,12 @@ from attnkit.model.convolution import find_windows
 from attnkit.model.dense_attention import broadcast_mask
 from attnkit.model.dtypes import Array, is_float
 from attnkit.model.embedding import check_ids
+from attnkit.model.layers.attention import alibi, attention_source, rotation
+from attnkit.model.layers.embeddings import absolute_positions, check_size, segments
+from attnkit.model.layers.recurrent_layers import order_tokens
 from attnkit.model.masks import to_boolean
 from attnkit.model.positions import sinusoidal_positions, t5_buckets
-from attnkit.model.recurrent_model import order_tokens
 from attnkit.model.relative import distance_rows
-from attnkit.model.transformer import (
-    absolute_positions,
-    alibi,
-    attention_source,
-    check_size,
-    rotation,
-    segments,
-)
 
 LEAST = 16  # tokens that a text is padded to at least
 
@@ -202,7 +196,7 @@ def check_first_input(
     if config.patches:
         cut = config.patches
         if x.ndim < 3 or x.shape[-3] != cut.channels:
-            from attnkit.model.transformer import embed_patches
+            from attnkit.model.layers.embeddings import embed_patches
 
             embed_patches(config, {}, x)  # its error
         context.grid = cut.grid(*x.shape[-2:])

@@ -18,11 +18,11 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dense_attention import query_positions
 from attnkit.model.dtypes import Array, DType, cast, is_float, working
 from attnkit.model.graph.functions import Functions
-from attnkit.model.graph.models import is_traced
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.kv_cache import KVCache, StateCache
+from attnkit.model.layers.recurrent_layers import keep_state
+from attnkit.model.passes.model_graph import is_traced
 from attnkit.model.recurrent_cells import State, map_state
-from attnkit.model.recurrent_model import keep_state
 from attnkit.model.softmax import log_sum_exp
 
 

@@ -1,7 +1,7 @@
 """The steps of a configuration as one function, which JAX compiles and splits.
 
 The steps are those of model/config.py. What they compute is what their nodes of model/graph do, by the same functions;
-attention, positions and recurrent layers have kernels, whose formulas are those of model/transformer.py.
+attention, positions and recurrent layers have kernels, whose formulas are those of model/layers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,14 +30,14 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, is_float
 from attnkit.model.graph.head import build_head
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.models import build_steps, is_traced
 from attnkit.model.graph.nodes import Inputs, Node, Place, Scope
 from attnkit.model.groups import GROUPS
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import Hook, no_hook, summary_names
+from attnkit.model.layers.attention import disentangled_positions
 from attnkit.model.linear import scaled
+from attnkit.model.passes.model_graph import build_steps, is_traced
 from attnkit.model.scores import SCORES
-from attnkit.model.transformer import disentangled_positions
 
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:

@@ -1,6 +1,6 @@
 """Recurrent steps of a program: layers, and a decoder with attention inside.
 
-What they compute is what model/recurrent_model.py and model/recurrent_decoder.py say. The cells are those of
+What they compute is what recurrent_layers.py and recurrent_decoder.py in model/layers say. The cells are those of
 model/recurrent_cells.py, the loop over tokens is `jax.lax.scan`; with a hook one token is computed after another.
 Tokens that are padding leave the state as it is, wherever they are.
 """
@@ -20,6 +20,18 @@ from attnkit.backends.jax.passes import Pass
 from attnkit.errors import DataError
 from attnkit.model.config import parse_layer_name
 from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.layers.recurrent_decoder import (
+    CROSS,
+    READOUT,
+    Attended,
+    AttentiveDecoder,
+    Carry,
+    SequenceHooks,
+    TokenFunctions,
+    Visit,
+    decode_token,
+)
+from attnkit.model.layers.recurrent_layers import layer_parameters, show_gates
 from attnkit.model.recurrent import DirectionRun, LayerRun, Trace
 from attnkit.model.recurrent_cells import (
     CELLS,
@@ -31,18 +43,6 @@ from attnkit.model.recurrent_cells import (
     multiply_input,
     prepare_state,
 )
-from attnkit.model.recurrent_decoder import (
-    CROSS,
-    READOUT,
-    Attended,
-    AttentiveDecoder,
-    Carry,
-    SequenceHooks,
-    TokenFunctions,
-    Visit,
-    decode_token,
-)
-from attnkit.model.recurrent_model import layer_parameters, show_gates
 from attnkit.model.scores import SCORES
 
 JAX = Functions(jnp.tanh, jax.nn.sigmoid, jax.nn.relu, jnp.split)

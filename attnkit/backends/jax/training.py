@@ -20,14 +20,14 @@ from attnkit.backends.jax.passes import Pass, precision
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import compute_head, run_steps
 from attnkit.backends.jax.recurrence import last_states
-from attnkit.model.backward.recorded_steps import dropout_layers
 from attnkit.model.backward.tape import Dropout
-from attnkit.model.backward.whole_models import StackInputs
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model, Params
 from attnkit.model.dropout import dropout_mask
 from attnkit.model.dtypes import Array
 from attnkit.model.loss import IGNORE_INDEX
+from attnkit.model.passes.model_gradients import StackInputs
+from attnkit.model.passes.recorded_pass import dropout_layers
 from attnkit.model.recurrent_config import is_state_weight
 
 PARAMETER = "parameter"

@@ -1,4 +1,4 @@
-"""Gradients of models and layers, by adjoints of a recorded forward pass.
+"""Gradients of layers, by adjoints of what they compute.
 
 The gradient of a tensor is the derivative of one number, the loss, with respect to each of its elements, so it has the
 tensor's shape. The adjoint of y = f(x) maps the gradient of y to the gradient of x, by the transposed Jacobian of f.
@@ -8,6 +8,7 @@ the forward pass computes, `f_vjp(inputs …)`, which returns the value and the 
 
 attention_backward.py   attention, on a dense score matrix or by blocks, and multi-head attention
 recurrent_backward.py   recurrent layers; recurrent_decoder.py: attention inside a recurrence
-tape.py recorded_steps.py whole_models.py   the steps of a stack and of a model, recorded and undone
+layer_vjps.py           every other step of a plan
+tape.py                 what a pass records, and what its undoing adds up (passes/recorded_pass.py)
 tied.py   parameters that share one array
 """

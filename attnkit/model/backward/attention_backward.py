@@ -25,10 +25,10 @@ from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, wor
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
 from attnkit.model.intermediates import SQUARE
-from attnkit.model.kernels.threads import split_range
 from attnkit.model.latent import latent_backward
 from attnkit.model.linear import linear, projection_backward, sum_to_shape
 from attnkit.model.norms import QueryKeyNorm, layer_norm_vjp, rms_norm_vjp
+from attnkit.model.processor.threads import split_range
 from attnkit.model.relative import relative_scores_backward
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Gradients, dot, identity, product_backward

@@ -17,8 +17,9 @@ from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet
 from attnkit.model.hooks import apply_hook
-from attnkit.model.kernels.products import matrix_product
+from attnkit.model.layers.recurrent_layers import bridge, layer_parameters, run_recurrent_layer, stack_of
 from attnkit.model.linear import as_rows, sum_rows
+from attnkit.model.processor.products import matrix_product
 from attnkit.model.recurrent import (
     DirectionRun,
     LayerRun,
@@ -31,7 +32,6 @@ from attnkit.model.recurrent import (
 )
 from attnkit.model.recurrent_cells import CELLS, Gates, Parameters, State, SumGradients, map_state, require_cell
 from attnkit.model.recurrent_config import DIRECTIONS, as_recurrent
-from attnkit.model.recurrent_model import bridge, layer_parameters, run_recurrent_layer, stack_of
 
 
 class DirectionGradients(NamedTuple):

@@ -13,15 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.backward.recurrent_backward import first_state_backward, sum_parameter_gradients
+from attnkit.model.backward.recurrent_backward import first_state_backward, recurrence_vjp, sum_parameter_gradients
 from attnkit.model.backward.tape import Reverse, Undo
+from attnkit.model.config import Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.products import matrix_product
+from attnkit.model.layers.recurrent_decoder import CROSS, READOUT, Carry, DecoderRun, run_decoder
 from attnkit.model.linear import as_rows, sum_rows
+from attnkit.model.processor.products import matrix_product
 from attnkit.model.recurrent_cells import CELLS, State, SumGradients, map_state
-from attnkit.model.recurrent_decoder import CROSS, READOUT, Carry, DecoderRun, run_decoder
 from attnkit.model.softmax import softmax_backward
 
 
@@ -60,6 +61,11 @@ class AdditiveGradients:
 
 
 @quiet
+def recurrent_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    is_attentive = parse_layer_name(step.layer)[1] is None
+    return (decoder_vjp if is_attentive else recurrence_vjp)(model, step.layer, x, context)
+
+
 def decoder_vjp(model: Model, layer: str, x: Array, context: Context) -> tuple[Array, Undo]:
     """Run a decoder as `attend_and_recur` does: x (..., T, E) -> (..., T, C).
 

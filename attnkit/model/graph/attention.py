@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model import masks, transformer
+from attnkit.model import masks
 from attnkit.model.backward.attention_backward import normalize_heads_vjp, sinks_backward, undo_clip
 from attnkit.model.config import AttentionRules
 from attnkit.model.context import Context
@@ -18,6 +18,7 @@ from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope, stack_siz
 from attnkit.model.graph.recurrence import build_attend
 from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.intermediates import STEPS
+from attnkit.model.layers.attention import alibi, disentangled_positions, patch_places, position_buckets, relative_layer
 from attnkit.model.linear import sum_to_shape
 from attnkit.model.positions import t5_bias_backward
 from attnkit.model.relative import RelativePositions, relative_scores_backward
@@ -245,7 +246,7 @@ def _undo_mask(scope: Scope, dy: Array, y: Array, x: Array, *pair: Array) -> lis
     if rules.relative == "t5" and not rules.is_cross:
         layer, queries = f"{rules.stack}.bias", y.shape[-2]
         size = len(scope.core.params[layer]["table"])
-        buckets = transformer.position_buckets(scope.config, rules.stack, 0, queries)
+        buckets = position_buckets(scope.config, rules.stack, 0, queries)
         bias = sum_to_shape(dy, y.shape[-3:])
         scope.add(layer, {"table": t5_bias_backward(bias, buckets, size)})
     if not pair:
@@ -254,7 +255,7 @@ def _undo_mask(scope: Scope, dy: Array, y: Array, x: Array, *pair: Array) -> lis
     parts = relative_scores_backward(dy * rules.factor, q, k, _distances(scope, y.shape[-2]))
     both = [parts.pop(name) for name in "qk"]
     for name, part in parts.items():
-        scope.add(transformer.relative_layer(scope.config, scope.node.layer, name), {name: part})
+        scope.add(relative_layer(scope.config, scope.node.layer, name), {name: part})
     return [dy, *both]
 
 
@@ -291,10 +292,10 @@ def _relative_bias(scope: Scope, rules: AttentionRules, queries: int, pair: Sequ
     if rules.relative == "alibi":
         padding = scope.option("padding")
         mask = None if padding is None else padding[:, None]
-        bias = transformer.alibi(core.config, rules, queries, mask, scope.option("slopes"))
+        bias = alibi(core.config, rules, queries, mask, scope.option("slopes"))
         return scope.convert(bias * scope.option("bias_factor", 1.0))
     if not pair:
-        buckets = transformer.position_buckets(scope.config, rules.stack, 0, queries)
+        buckets = position_buckets(scope.config, rules.stack, 0, queries)
         table = scope.xp.asarray(core.params[f"{rules.stack}.bias"]["table"])
         return scope.convert(scope.functions.t5_bias(buckets, table))
     q, k = pair
@@ -304,7 +305,7 @@ def _relative_bias(scope: Scope, rules: AttentionRules, queries: int, pair: Sequ
 
 def _distances(scope: Scope, queries: int) -> RelativePositions:
     """The embeddings of distances of a layer in the precision of the computation."""
-    relative = transformer.disentangled_positions(scope.core, scope.node.layer, queries, Context())
+    relative = disentangled_positions(scope.core, scope.node.layer, queries, Context())
     tables: dict[str, Any] = {
         name: scope.convert(scope.xp.asarray(one))
         for name, one in relative._asdict().items()
@@ -385,7 +386,7 @@ def _positions_of(place: Place, rules: AttentionRules) -> dict[str, Any]:
     if rules.rotation == "grid_rotary":
         config, image = place.core.config, place.inputs.image
         grid = config.patches.grid(*image.shape[-2:]) if config.patches and image is not None else None
-        rotation["places"] = transformer.patch_places(config, grid, place.tokens)
+        rotation["places"] = patch_places(config, grid, place.tokens)
     return rotation | {"where": place.positions()}
 
 

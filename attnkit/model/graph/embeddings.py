@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnkit.model import transformer
 from attnkit.model.config import PatchConfig
 from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed_backward
 from attnkit.model.graph.costs import Cost, Costs, Sizes, count_product
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
+from attnkit.model.layers.embeddings import cut_patches_backward, position_encoding_backward
 from attnkit.model.linear import sum_to_shape
 from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
 
@@ -72,7 +72,7 @@ def _undo_patches(scope: Scope, dy: Array, y: Array, image: Array) -> list[Array
     cut = scope.config.patches
     assert cut is not None
     patches = extract_patches(cut.covered(image), cut.patch_height, cut.patch_width)
-    return [transformer.cut_patches_backward(scope.linear_backward(dy, patches, "w", "b"), image.shape, cut)]
+    return [cut_patches_backward(scope.linear_backward(dy, patches, "w", "b"), image.shape, cut)]
 
 
 def _tokens(scope: Scope, patches: Array) -> Array:
@@ -130,7 +130,7 @@ def _undo_rows(scope: Scope, dy: Array, y: Array, x: Array) -> list[None]:
     image, layer, where = scope.inputs.image, scope.node.layer, np.asarray(scope.option("where"))
     grid = scope.config.patches.grid(*image.shape[-2:]) if scope.config.patches and image is not None else None
     if scope.config.positions.kind == "learned":
-        gradient = transformer.position_encoding_backward(scope.core, layer, dy, where, grid)
+        gradient = position_encoding_backward(scope.core, layer, dy, where, grid)
         scope.add(layer, {"table": gradient})
     return [None]
 

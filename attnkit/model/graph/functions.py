@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.model import transformer
 from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig, route, tokens_by_expert
+from attnkit.model.layers.convolutions import multiply_windows
+from attnkit.model.layers.embeddings import position_encoding
 from attnkit.model.pooling import HEAD_POOLINGS
 from attnkit.model.positions import t5_bias
 from attnkit.model.relative import RelativePositions, relative_scores
@@ -99,9 +100,9 @@ NUMPY = Functions(
     rotate=rotate,
     relative_scores=relative_scores,
     t5_bias=t5_bias,
-    position_encoding=transformer.position_encoding,
+    position_encoding=position_encoding,
     choose=lambda logits, mixture, correction: route(logits, mixture, correction).chosen,
     sum_experts=sum_chosen,
     pool=lambda kind, x, real, before: HEAD_POOLINGS[kind].pool(x, real, before),
-    convolve=transformer.multiply_windows,
+    convolve=multiply_windows,
 )

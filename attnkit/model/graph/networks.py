@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from attnkit.model import transformer
 from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.dtypes import Array
 from attnkit.model.experts import ExpertConfig, Routing, route_backward, tokens_by_expert
 from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
+from attnkit.model.layers.networks import expert_layer, layer_experts
 from attnkit.model.linear import sum_to_shape
 
 
@@ -50,7 +50,7 @@ def _count_gates(sizes: Sizes) -> Costs:
 def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
     """The sum of the experts of each token by their gates: (B, T, D) -> (B, T, D)."""
     layer, instead = scope.node.layer, scope.option("instead", {})
-    experts = transformer.layer_experts(scope.core, layer)
+    experts = layer_experts(scope.core, layer)
 
     def compute(number: int, rows: Array, gate: Array) -> Array:
         params = experts.expert(instead.get(number, number))
@@ -64,7 +64,7 @@ def _experts(scope: Scope, x: Array, gates: Array, chosen: Array) -> Array:
 def _undo_experts(scope: Scope, dy: Array, y: Array, x: Array, gates: Array, chosen: Array) -> list[Array | None]:
     """Gradients of tokens and gates; those of the chosen experts are added."""
     layer = scope.node.layer
-    experts, dx, dgates = transformer.layer_experts(scope.core, layer), np.zeros_like(x), np.zeros_like(gates)
+    experts, dx, dgates = layer_experts(scope.core, layer), np.zeros_like(x), np.zeros_like(gates)
     options = {"activation": scope.option("activation"), "limit": scope.option("limit")}
     for number, tokens, ranks in tokens_by_expert(chosen):
         params = {name: scope.convert(array) for name, array in experts.expert(number).items()}
@@ -72,7 +72,7 @@ def _undo_experts(scope: Scope, dy: Array, y: Array, x: Array, gates: Array, cho
         back, gradients = undo(dy[tokens] * gates[(*tokens, ranks)][:, None])
         dgates[(*tokens, ranks)] = (dy[tokens] * part).sum(axis=-1)
         dx[tokens] += back
-        scope.add(transformer.expert_layer(layer, number), gradients)
+        scope.add(expert_layer(layer, number), gradients)
     return [dx, dgates, None]
 
 

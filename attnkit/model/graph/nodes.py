@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.model import transformer
 from attnkit.model.config import Config, SoundConfig, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, rounded
 from attnkit.model.graph.functions import NUMPY, Functions
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.linear import linear_backward
+from attnkit.model.positions import token_positions
 
 NARROW = ("float16", "bfloat16")
 
@@ -222,7 +222,7 @@ class Place(NamedTuple):
         _, mask = self.inputs.of(self.step.layer.partition(".")[0], self.core.config)
         if mask is None or mask.all() or self.core.config.text_length:
             return range(self.tokens)
-        return transformer.token_positions(mask)
+        return token_positions(mask)
 
 
 def stack_sizes(core: Model, inputs: Inputs, stack: str) -> tuple[int, int]:

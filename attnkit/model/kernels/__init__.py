@@ -7,8 +7,7 @@ row_attention        the same for any score function and rounding, some queries 
 weight_stats         summaries of the attention weights: those computed from dense weights (summarize_dense_weights)
 fused_attention      heads and weights of dot-product attention, up to rounding, and the adjoint of both:
                      `dense_attention_backward`, to 1e-12 in float64 and 1e-5 in float32
-incremental_decoder  a decoder's next token with a KV cache: transformer.run over the whole text, up to rounding
 tiles                the tiles of scores that tiled_attention and weight_stats share; tasks with buffers for all three
-threads              tasks on every core; results do not depend on the number of threads
-products             large matrix products on every core: x @ y, up to rounding, the same on any number of threads
+
+attention.py chooses among these and the formula.
 """

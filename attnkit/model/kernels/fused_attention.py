@@ -15,9 +15,9 @@ import numpy as np
 
 from attnkit.model.dense_attention import AttentionOptions
 from attnkit.model.dtypes import Array, DType, quiet
-from attnkit.model.kernels.threads import split_range
 from attnkit.model.kernels.tiles import SAFE_RANGE, ScoreInputs, Workspace, batched, prepare_inputs, run_tasks
 from attnkit.model.linear import sum_to_shape
+from attnkit.model.processor.threads import split_range
 
 ROWS = (64, 128)  # queries of a block of short and of long texts: fewer have fewer keys that are blocked when causal
 LONG = 512  # number of queries from which on a text is long

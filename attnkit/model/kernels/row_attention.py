@@ -11,8 +11,8 @@ from attnkit.model import dense_attention
 from attnkit.model.dense_attention import DEFAULT, AttentionOptions
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.hooks import Requested, parse_weight_summary
-from attnkit.model.kernels.threads import run_parallel, split_range
 from attnkit.model.kernels.weight_stats import query_indices, summarize_dense_weights
+from attnkit.model.processor.threads import run_parallel, split_range
 from attnkit.model.scores import SCORES, dot
 
 PART = 1 << 20  # approximate number of scores (or of terms in them) computed at once

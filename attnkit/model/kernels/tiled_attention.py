@@ -14,8 +14,6 @@ from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dense_attention import DEFAULT, AttentionOptions, add_infinite_values
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
-from attnkit.model.exponential import fastest_exp
-from attnkit.model.kernels.threads import split_range
 from attnkit.model.kernels.tiles import (
     SAFE_RANGE,
     KeyTile,
@@ -31,6 +29,8 @@ from attnkit.model.kernels.tiles import (
     score_dtype,
     split_matrix,
 )
+from attnkit.model.processor.exponential import fastest_exp
+from attnkit.model.processor.threads import split_range
 
 BLOCKS = (256, 512)  # queries and keys of a tile: they and their scores stay in a core's own cache
 FAR = 32  # keys that are computed in float64 if the scores of one of them are large

@@ -16,7 +16,7 @@ from attnkit.model import masks
 from attnkit.model.dense_attention import AttentionOptions, broadcast_mask
 from attnkit.model.dtypes import Array, DType, is_float, quiet
 from attnkit.model.embedding import check_ids
-from attnkit.model.kernels.threads import run_parallel, split_range
+from attnkit.model.processor.threads import run_parallel, split_range
 
 COLUMNS = 96  # maximum number of queries in one product
 PRODUCT = 128 * COLUMNS * 64  # multiplications in it: up to 10^6 OpenBLAS copies no operand, and is 20 % faster

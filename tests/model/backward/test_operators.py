@@ -426,8 +426,8 @@ def test_the_same_bits_on_any_number_of_threads(monkeypatch):
     rng = np.random.default_rng(4)
     x, dy = rng.standard_normal((2, 4, 900, 96)).astype(np.float32)
     several = layer_norm_vjp(x, x[0, 0])[1](dy)
-    monkeypatch.setattr("attnkit.model.kernels.threads.os.cpu_count", lambda: 1)
-    monkeypatch.setattr("attnkit.model.kernels.threads._openblas", lambda: None)
+    monkeypatch.setattr("attnkit.model.processor.threads.os.cpu_count", lambda: 1)
+    monkeypatch.setattr("attnkit.model.processor.threads._openblas", lambda: None)
     for ours, theirs in zip(layer_norm_vjp(x, x[0, 0])[1](dy)[:2], several[:2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

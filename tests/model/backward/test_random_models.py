@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from attnkit.model import Model
 from attnkit.model.backward.tape import Dropout
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config, PositionConfig, StackConfig
+from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from tests.model.backward.parameter_slopes import check_parameter_slopes
 
 WORDS = 7  # of every vocabulary

@@ -11,11 +11,11 @@ from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensor
 from attnkit.errors import DataError
 from attnkit.model import Model
 from attnkit.model.backward.tape import Dropout
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.context import Context
 from attnkit.model.hooks import no_hook
-from attnkit.model.output_head import head_logits
-from attnkit.model.transformer import run
+from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
+from attnkit.model.passes.output_head import head_logits
+from attnkit.model.passes.transformer import run
 from tests.model.backward.parameter_slopes import check_parameter_slopes
 
 CELLS = ("tanh", "gru", "gru-reset-before", "lstm")  # relu has no slope at 0

@@ -8,7 +8,7 @@ import pytest
 
 from attnkit.checkpoints.publishing import assemble_checkpoint, publish_parameters, published_tensors
 from attnkit.model import Model
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from tests.places import REFERENCES
 
 MODELS, GRADIENTS = (np.load(REFERENCES / f"recurrent_{name}.npz") for name in ("models", "gradients"))

@@ -9,12 +9,12 @@ import pytest
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
 from attnkit.model import KVCache, Model, decoder_layer, encoder_layer, token_positions
-from attnkit.model.backward.recorded_steps import run_backward, run_recorded
 from attnkit.model.backward.tape import Dropout, Reverse
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Context
+from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
+from attnkit.model.passes.recorded_pass import run_backward, run_recorded
 from tests.places import REFERENCES
 
 SMALL = 32  # elements of a gradient that is frozen whole

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from attnkit.errors import UsageError
 from attnkit.model.dtypes import Array
-from attnkit.model.generation import (
+from attnkit.model.passes.generation import (
     GeneratedText,
     NextTokenModel,
     SamplingConfig,

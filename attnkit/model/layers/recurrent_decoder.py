@@ -15,10 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.layers.recurrent_layers import (
+    cached_state,
+    first_state,
+    keep_state,
+    order_tokens,
+    recur,
+    require_same,
+)
 from attnkit.model.masks import mask_block
 from attnkit.model.recurrent import select_state
 from attnkit.model.recurrent_cells import (
@@ -32,7 +41,6 @@ from attnkit.model.recurrent_cells import (
     prepare_state,
 )
 from attnkit.model.recurrent_config import RecurrentConfig, as_recurrent
-from attnkit.model.recurrent_model import cached_state, first_state, keep_state, order_tokens, require_same
 from attnkit.model.scores import SCORES, additive_terms
 from attnkit.model.softmax import softmax
 
@@ -87,6 +95,11 @@ class AttentiveDecoder:
 
 
 @quiet
+def apply_recurrence(model: Model, layer: str, x: Array, context: Context) -> Array:
+    is_attentive = parse_layer_name(layer)[1] is None
+    return (attend_and_recur if is_attentive else recur)(model, layer, x, context)
+
+
 def attend_and_recur(model: Model, layer: str, x: Array, context: Context) -> Array:
     """Run a decoder over the embeddings of its tokens, one after another.
 

@@ -64,7 +64,7 @@ def matrix_product(x: Array, y: Array) -> Array:
     if x.size * y.shape[-1] < LARGE or count < 2 * LEAST:
         product: Array = x @ y
         return product
-    from attnkit.model.kernels.threads import run_parallel, split_range
+    from attnkit.model.processor.threads import run_parallel, split_range
 
     rows = x.reshape(count, x.shape[-1])
     result = np.empty((count, y.shape[-1]), np.result_type(x, y))
@@ -114,7 +114,7 @@ def fixed_stacked_product(x: Array, y: Array) -> Array:
     if x.shape[-2] * x.shape[-1] * y.shape[-1] < THREADED:
         product: Array = x @ y
         return product
-    from attnkit.model.kernels.threads import run_parallel
+    from attnkit.model.processor.threads import run_parallel
 
     result = np.empty((*x.shape[:-1], y.shape[-1]), np.result_type(x, y))
     y = np.broadcast_to(y, (*x.shape[:-2], *y.shape[-2:]))
@@ -163,7 +163,7 @@ def arranged_product(rows: Array, y: Array) -> Array:
 
     The caller has placed the rows by `row_places`.
     """
-    from attnkit.model.kernels.threads import run_parallel, single_blas, split_range
+    from attnkit.model.processor.threads import run_parallel, single_blas, split_range
 
     small, is_shared = ROWS * y.size, rows.size * y.shape[1] >= SHARED
     if small < THREADED or (small <= SMALL and not is_shared):

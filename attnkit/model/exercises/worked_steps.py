@@ -2,7 +2,7 @@
 
 A computation maps the names of its steps, in their order, to formulas. The parameters of a formula are the names of
 given tensors and of earlier steps, so that a slip is one step with another formula, and rounding can be tried at each
-step. `model/worked_slips.py` lists what is often computed instead of a step.
+step. `model/exercises/worked_slips.py` lists what is often computed instead of a step.
 """
 
 import functools

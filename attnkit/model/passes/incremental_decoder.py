@@ -21,10 +21,12 @@ from attnkit.model.feedforward import feed_forward
 from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache, StateCache
+from attnkit.model.layers.attention import head_options, relative_positions
+from attnkit.model.layers.networks import layer_experts
 from attnkit.model.linear import scaled
-from attnkit.model.output_head import head_logits
+from attnkit.model.passes.output_head import head_logits
+from attnkit.model.passes.transformer import run
 from attnkit.model.rotary import has_same_rotation, rotate
-from attnkit.model.transformer import head_options, layer_experts, relative_positions, run
 
 Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), positions of the token by kind of layer -> (B, D)
 Parameters = Mapping[str, Array]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import counted
+from attnkit.model.exercises.worked_slips import SLIPS, call_step, work_with_slip
+from attnkit.model.exercises.worked_steps import COMPUTATIONS, PLACES, Formula, rounding_slack, work
 from attnkit.model.slips import Slip
-from attnkit.model.worked_slips import SLIPS, call_step, work_with_slip
-from attnkit.model.worked_steps import COMPUTATIONS, PLACES, Formula, rounding_slack, work
 
 TOLERANCE = 0.006  # of an answer rounded to two places, or to three digits from 10 on
 WHOLE, EXACT = 1e-9, 1e-5  # how near to a whole number a right one is whole, and an answer right

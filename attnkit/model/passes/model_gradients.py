@@ -11,16 +11,17 @@ import numpy as np
 
 from attnkit.errors import DataError, UsageError, with_article
 from attnkit.model.activations import activation_backward, apply_activation
-from attnkit.model.backward.recorded_steps import normalize_vjp, run_backward, run_recorded
+from attnkit.model.backward.layer_vjps import normalize_vjp
 from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape, undo_projection
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.threads import single_blas
 from attnkit.model.linear import linear, scaled
-from attnkit.model.output_head import head_logits, pool_first, pool_head, real_places
+from attnkit.model.passes.output_head import head_logits, pool_first, pool_head, real_places
+from attnkit.model.passes.recorded_pass import run_backward, run_recorded
 from attnkit.model.pooling import HEAD_POOLINGS, first_token, first_token_backward
+from attnkit.model.processor.threads import single_blas
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,27 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.model.exercises.worked_steps import (
+    EPS,
+    Formula,
+    Steps,
+    attend_to,
+    cells_of,
+    concatenate_heads,
+    first_one_hot,
+    keep_largest,
+    normalize,
+    patches_of,
+    recurrent_steps,
+    sigmoid_of,
+    sinusoids,
+    softmax_of,
+    split_heads,
+    sum_paths,
+    transposed,
+    windows_of,
+    work,
+)
 from attnkit.model.slips import (
     BLOCKED_ZERO,
     HALVES,
@@ -35,27 +56,6 @@ from attnkit.model.slips import (
     SHIFTED_POSITIONS,
     STRICT_CAUSAL,
     Slip,
-)
-from attnkit.model.worked_steps import (
-    EPS,
-    Formula,
-    Steps,
-    attend_to,
-    cells_of,
-    concatenate_heads,
-    first_one_hot,
-    keep_largest,
-    normalize,
-    patches_of,
-    recurrent_steps,
-    sigmoid_of,
-    sinusoids,
-    softmax_of,
-    split_heads,
-    sum_paths,
-    transposed,
-    windows_of,
-    work,
 )
 
 

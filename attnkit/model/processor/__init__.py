@@ -1,0 +1,6 @@
+"""Arithmetic that depends on the processor: its cores and its fastest loops.
+
+threads      tasks on every core; results do not depend on the number of threads
+products     large matrix products on every core: x @ y, up to rounding, the same on any number of threads
+exponential  the exponential that NumPy has vectorized
+"""
