@@ -63,11 +63,10 @@ SHARED = {
 }
 
 # the parts of model/ from the bottom up: each may import those of the lines before its own, and its line
-FORMULAS = "every other file"
 MODEL_PARTS = (
     ("dtypes", "checks", "processor"),
     ("hooks", "intermediates", "parameters", "slips"),
-    (FORMULAS,),
+    ("formulas", "reference"),
     ("kernels",),
     ("attention",),
     ("config", "recurrent_config", "kv_cache", "context"),
@@ -149,7 +148,7 @@ def test_no_command_imports_a_command():
 
 
 def module_name(path):
-    """attnkit.model.masks for the file of that module, attnkit.model for __init__.py of that folder."""
+    """attnkit.model.config for the file of that module, attnkit.model for __init__.py of that folder."""
     return ".".join(("attnkit", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
 
 
@@ -167,10 +166,12 @@ def imported_modules(path):
         yield from (name for name in names if name in MODULES)
 
 
+CORE = [path for path in FILES if room(path) == "model"]
+
+
 def height(module):
     """The line of MODEL_PARTS that a module of model/ stands in."""
-    part, *_ = [*module.split(".")[2:], "__init__"]
-    return HEIGHTS.get(part, HEIGHTS[FORMULAS])
+    return HEIGHTS[[*module.split(".")[2:], "__init__"][0]]
 
 
 def named_modules(path):
@@ -182,12 +183,10 @@ def named_modules(path):
 
 def test_inside_model_arrows_point_down():
     """Imports inside functions, those for type checkers alone and names in tables are arrows, too."""
-    parts = {path.stem for path in (PACKAGE / "model").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert {*HEIGHTS} - parts == {FORMULAS}
+    assert {*HEIGHTS} == {path.relative_to(PACKAGE / "model").parts[0].removesuffix(".py") for path in CORE}
     arrows = [
         (module, target)
-        for module, path in MODULES.items()
-        if room(path) == "model"
+        for module, path in zip(map(module_name, CORE), CORE, strict=True)
         for target in (*imported_modules(path), *named_modules(path))
         if target.startswith("attnkit.model")
     ]
@@ -211,7 +210,7 @@ def test_no_modules_of_a_room_import_one_another_in_a_circle():
 
 
 def test_the_core_is_pure():
-    for path in sorted((PACKAGE / "model").rglob("*.py")):
+    for path in CORE:
         outside = {name.split(".")[0] for name in imports(path)} - {"attnkit"}
         assert outside <= MODEL_IMPORTS | CORES.get(path.name, set()), path.name
         own = {name for name in imports(path) if name.startswith("attnkit")}

@@ -8,8 +8,8 @@ from attnkit.checkpoints.bert import WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, map_head, usual_heads
 from attnkit.checkpoints.weights import Layers, Weights, map_linear, masked_word_head, norm
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("albert.",)
 VARIANT_OF = bert

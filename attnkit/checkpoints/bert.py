@@ -17,8 +17,8 @@ from attnkit.checkpoints.weights import (
     name_blocks,
     norm,
 )
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("bert.",)
 FIELDS = USUAL | {

@@ -36,8 +36,8 @@ from attnkit.errors import (
 from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config, Similarity
 from attnkit.model.dtypes import FLOATS, Array
-from attnkit.model.linear import to_column_major
-from attnkit.model.rotary import rope_frequencies
+from attnkit.model.formulas.linear import to_column_major
+from attnkit.model.formulas.rotary import rope_frequencies
 from attnkit.records import join_names
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("text_model.",)
 FIELDS = USUAL | {"vector width": "projection_dim hidden_size"}

@@ -17,9 +17,9 @@ from attnkit.checkpoints.qwen3_moe import MIXTURE, NAMES
 from attnkit.checkpoints.weights import Layers, Share, TensorSpec, Weights, map_linear, norm
 from attnkit.errors import DataError
 from attnkit.model.config import Config
-from attnkit.model.dense_attention import LatentConfig
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.dense_attention import LatentConfig
+from attnkit.model.formulas.experts import ExpertConfig
 
 VARIANT_OF = llama
 FIELDS = llama.FIELDS | {

@@ -6,8 +6,8 @@ from attnkit.checkpoints import vit
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import read_image_labels
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_fused, map_linear, norm
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("dinov2.",)
 FIELDS = vit.FIELDS | {"hidden width": "mlp_ratio", "gate": "use_swiglu_ffn"}

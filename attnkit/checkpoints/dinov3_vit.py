@@ -4,8 +4,8 @@ from attnkit.checkpoints import vit
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.dinov2 import UNUSED
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, map_linear, norm
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("model.",)
 FIELDS = vit.FIELDS | {

@@ -6,8 +6,8 @@ from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import Head, map_head, read_head, usual_heads
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("distilbert.",)
 FIELDS = USUAL | {

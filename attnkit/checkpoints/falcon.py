@@ -19,8 +19,8 @@ from attnkit.checkpoints.weights import (
     norm,
     tied_head,
 )
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig, StackConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("transformer.",)
 FIELDS = llama.FIELDS | {

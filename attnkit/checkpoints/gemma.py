@@ -7,8 +7,8 @@ from typing import Any
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
+from attnkit.model.formulas.activations import PUBLISHED
 
 VARIANT_OF = llama
 FIELDS = llama.FIELDS | {"activation": "hidden_act hidden_activation"}

@@ -9,8 +9,8 @@ from typing import Any
 from attnkit.checkpoints import gemma, llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
+from attnkit.model.formulas.activations import PUBLISHED
 
 VARIANT_OF = gemma
 FIELDS = llama.WINDOWED | {

@@ -14,7 +14,7 @@ from attnkit.checkpoints.mixtral import MOST_EXPERTS
 from attnkit.checkpoints.weights import Layers, Share, TensorSpec, Weights
 from attnkit.model.config import Config
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.experts import ExpertConfig
 
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED | {

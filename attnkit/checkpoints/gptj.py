@@ -3,8 +3,8 @@
 from attnkit.checkpoints import gpt2
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_linear, norm, tied_head
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("transformer.",)
 FIELDS = gpt2.FIELDS | {"rotated features": "rotary_dim"}

@@ -8,7 +8,7 @@ from attnkit.checkpoints.bart import LAYERS, map_words, read_translator
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config, PositionConfig
-from attnkit.model.positions import base_of_pairs
+from attnkit.model.formulas.positions import base_of_pairs
 
 VARIANT_OF = mbart
 TOKENIZER = "M2M100Tokenizer"

@@ -8,8 +8,8 @@ from attnkit.checkpoints.bart import BIAS, LAYERS, map_words
 from attnkit.checkpoints.bart import FIELDS as BART
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, tied_head
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("model.",)
 FIELDS = BART | {"decoder vocabulary": "decoder_vocab_size", "dropout": "dropout"}

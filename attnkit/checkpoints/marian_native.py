@@ -10,7 +10,7 @@ from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embe
 from attnkit.errors import DataError
 from attnkit.formats import npz
 from attnkit.model.config import Config, PositionConfig, SpecialTokens
-from attnkit.model.positions import base_of_pairs
+from attnkit.model.formulas.positions import base_of_pairs
 
 PREFIXES = ()
 OPTIONS = "special:model.yml"

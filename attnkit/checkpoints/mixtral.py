@@ -7,7 +7,7 @@ from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, map_linear
 from attnkit.model.config import Config
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.experts import ExpertConfig
 
 VARIANT_OF = llama
 FIELDS = llama.WINDOWED | {

@@ -17,8 +17,8 @@ from attnkit.checkpoints.weights import (
     norm,
     tied_head,
 )
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("model.",)
 FIELDS = USUAL | {

@@ -7,7 +7,7 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.mixtral import MOST_EXPERTS, map_mixture
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.experts import ExpertConfig
 
 VARIANT_OF = llama
 FIELDS = llama.FIELDS | {

@@ -3,8 +3,8 @@
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config
+from attnkit.model.formulas.activations import PUBLISHED
 
 VARIANT_OF = llama
 FIELDS = llama.FIELDS | {

@@ -9,8 +9,8 @@ from attnkit.checkpoints.config_reader import ConfigReader, read_json, read_json
 from attnkit.checkpoints.weights import open_weights
 from attnkit.errors import DataError
 from attnkit.formats.streams import exists
-from attnkit.model.activations import TORCH
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.activations import TORCH
 from attnkit.tokenizers.files import TokenizerFolder
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"

@@ -9,8 +9,8 @@ from attnkit.checkpoints import clip_text_model
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, map_linear
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 VARIANT_OF = clip_text_model
 FIELDS = USUAL | {"vector width": "projection_size hidden_size"}

@@ -17,8 +17,8 @@ from attnkit.checkpoints.weights import (
     tied_head,
     tied_table,
 )
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("transformer.",)
 WRITES_PREFIX = False

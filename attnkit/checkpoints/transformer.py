@@ -11,8 +11,8 @@ from typing import Any
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, Weights, embedding_table, map_fused, map_linear, norm, tied_head
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PositionConfig, StackConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("transformer.", "model.")
 WRITES_PREFIX = False

@@ -7,8 +7,8 @@ from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import read_image_labels
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_linear, norm
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, PatchConfig, PositionConfig
+from attnkit.model.formulas.activations import PUBLISHED
 
 PREFIXES = ("vit.",)
 FIELDS = USUAL | {

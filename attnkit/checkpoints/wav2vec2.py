@@ -6,9 +6,9 @@ A further convolution gives positions.
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, map_linear, norm
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import POSITION_CONVOLUTION, Config, ConvolutionLayer, SoundConfig
-from attnkit.model.convolution import Convolution
+from attnkit.model.formulas.activations import PUBLISHED
+from attnkit.model.formulas.convolution import Convolution
 from attnkit.model.parameters import MOST_CONVOLUTIONS
 
 PREFIXES = ("wav2vec2.", "hubert.")

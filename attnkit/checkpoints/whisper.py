@@ -8,10 +8,10 @@ from dataclasses import replace
 from attnkit.checkpoints import bart
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Specs, TensorSpec, Weights, embedding_table, map_linear, norm, tied_head
-from attnkit.model.activations import PUBLISHED
 from attnkit.model.config import Config, ConvolutionLayer, PositionConfig, SoundConfig
-from attnkit.model.convolution import Convolution
-from attnkit.model.spectrogram import Spectrogram
+from attnkit.model.formulas.activations import PUBLISHED
+from attnkit.model.formulas.convolution import Convolution
+from attnkit.model.formulas.spectrogram import Spectrogram
 
 PREFIXES = ("model.",)
 # keys of generation_config.json that the text of a sound begins by

@@ -34,7 +34,7 @@ from attnkit.inputs import layers
 from attnkit.inputs.operands import cast_x
 from attnkit.inputs.output_matrix import OutputLogits, OutputOperands, find_output_matrix
 from attnkit.model.dtypes import quiet
-from attnkit.model.sampling import SYMBOLS, Sampling
+from attnkit.model.formulas.sampling import SYMBOLS, Sampling
 from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
 

@@ -20,7 +20,7 @@ from attnkit.display.cells import Cells
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret import head_scores, head_weights
 from attnkit.interpret.head_weights import COMPOSITION
-from attnkit.model.head_circuits import MODES
+from attnkit.model.formulas.head_circuits import MODES
 from attnkit.records import Record, join_names, shared_labels
 
 if TYPE_CHECKING:

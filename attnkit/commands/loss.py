@@ -20,7 +20,7 @@ from attnkit.inputs.targets import (
     is_distribution,
     target_words,
 )
-from attnkit.model.loss import IGNORE_INDEX, REDUCTIONS, LossOptions, cross_entropy, target_probabilities
+from attnkit.model.formulas.loss import IGNORE_INDEX, REDUCTIONS, LossOptions, cross_entropy, target_probabilities
 from attnkit.records import Array, Labels, Record, Tensor, row_labels
 
 DISTRIBUTIONS = ["target", "model"]  # the rows of a table of --steps

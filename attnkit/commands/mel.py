@@ -7,8 +7,8 @@ import typer
 from attnkit import callbacks, formats, options
 from attnkit.cli.calls import tool
 from attnkit.inputs.sound_inputs import find_samples
+from attnkit.model.formulas.spectrogram import Spectrogram, log_mel, pad_sound
 from attnkit.model.intermediates import INTERMEDIATES, step_names
-from attnkit.model.spectrogram import Spectrogram, log_mel, pad_sound
 from attnkit.records import Record, Tensor
 
 STEPS = step_names("mel")

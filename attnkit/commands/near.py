@@ -17,7 +17,7 @@ from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import name_errors
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.inputs.vector_index import stack_vectors
-from attnkit.model.nearest import METRICS, check_queries, find_nearest
+from attnkit.model.formulas.nearest import METRICS, check_queries, find_nearest
 from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
 
 FORMULAS = {"cosine": "q · r / (|q| |r|)", "dot": "q · r", "euclidean": "|q − r|"}

@@ -27,7 +27,7 @@ from attnkit.inputs.recurrent_layers import (
 )
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model.config import parse_layer_name
-from attnkit.model.recurrent_cells import CELLS
+from attnkit.model.formulas.recurrent_cells import CELLS
 from attnkit.records import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:

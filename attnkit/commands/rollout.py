@@ -13,7 +13,7 @@ from attnkit.cli.text_input import trace_of_text
 from attnkit.cli.tool import Records
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.interpret.head_scores import read_weights
-from attnkit.model.head_scores import roll_out
+from attnkit.model.formulas.head_scores import roll_out
 from attnkit.records import Array, Record, Tensor, join_names
 
 SELF_WEIGHTS = re.compile(r"(encoder|decoder)\.(0|[1-9][0-9]{0,8})\.self\.weights(\..+)?", re.ASCII)

@@ -35,7 +35,7 @@ from attnkit.inputs.image_processor import read_processor
 from attnkit.inputs.sound_inputs import RATE, find_samples, normalizes_samples
 from attnkit.model.config import SoundConfig
 from attnkit.model.dtypes import FLOATS
-from attnkit.model.embedding import check_ids
+from attnkit.model.formulas.embedding import check_ids
 from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.graph import Graph
 from attnkit.model.graph.nodes import Inputs

@@ -11,19 +11,13 @@ import numpy as np
 
 from attnkit.debugger import pictures
 from attnkit.debugger.pictures import PictureInput, pixel_node
-from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
-from attnkit.model.convolution import convolve, scale_places
 from attnkit.model.dtypes import Array
-from attnkit.model.graph.attention import cut_fused
-from attnkit.model.graph.convolutions import as_frames
-from attnkit.model.graph.graph import Graph
-from attnkit.model.graph.networks import CUTS
-from attnkit.model.graph.nodes import Inputs, Kind, Scope
-from attnkit.model.head_views import merge_heads, view_heads
-from attnkit.model.passes.model_graph import model_graph
-from attnkit.model.spectrogram import (
+from attnkit.model.formulas.activations import ACTIVATIONS
+from attnkit.model.formulas.convolution import convolve, scale_places
+from attnkit.model.formulas.head_views import merge_heads, view_heads
+from attnkit.model.formulas.spectrogram import (
     LEAST,
     RANGE,
     Spectrogram,
@@ -33,6 +27,12 @@ from attnkit.model.spectrogram import (
     mels_to_hertz,
     pad_sound,
 )
+from attnkit.model.graph.attention import cut_fused
+from attnkit.model.graph.convolutions import as_frames
+from attnkit.model.graph.graph import Graph
+from attnkit.model.graph.networks import CUTS
+from attnkit.model.graph.nodes import Inputs, Kind, Scope
+from attnkit.model.passes.model_graph import model_graph
 
 
 def debugged_graph(core: Model, inputs: Inputs, picture: PictureInput | None = None) -> Graph:

@@ -18,7 +18,7 @@ from attnkit.debugger.pictures import PictureInput, prepare_pixels
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.model.config import SoundConfig
-from attnkit.model.embedding import check_ids
+from attnkit.model.formulas.embedding import check_ids
 from attnkit.model.graph.nodes import Inputs
 from attnkit.model.layers.embeddings import check_size
 from attnkit.records import Array
@@ -258,7 +258,7 @@ def _read_features(core: model.Model, mine: Dump, sound: SoundInput | None) -> A
 def frames_first(features: Array, sound: SoundConfig) -> Array:
     """Spectrograms (B, F, M) also where their mels are first, and samples (B, T).
 
-    >>> from attnkit.model.spectrogram import Spectrogram
+    >>> from attnkit.model.formulas.spectrogram import Spectrogram
     >>> frames_first(np.ones((80, 6)), SoundConfig(Spectrogram(), 3, {})).shape
     (1, 6, 80)
     """

@@ -16,19 +16,19 @@ import numpy as np
 
 from attnkit import model
 from attnkit.inputs.image_processor import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
-from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import POSITION_CONVOLUTION, ConvolutionLayer
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.activations import ACTIVATIONS
+from attnkit.model.formulas.experts import ExpertConfig
+from attnkit.model.formulas.positions import alibi_slopes
+from attnkit.model.formulas.recurrent_cells import CELLS, gate_name
+from attnkit.model.formulas.rotary import has_same_rotation, rope_frequencies
 from attnkit.model.graph.embeddings import FILTERS
 from attnkit.model.graph.graph import Graph, SubLayer
 from attnkit.model.graph.head import vector_places
 from attnkit.model.graph.nodes import Node
 from attnkit.model.graph.recurrence import is_state
 from attnkit.model.passes.model_graph import with_positions
-from attnkit.model.positions import alibi_slopes
-from attnkit.model.recurrent_cells import CELLS, gate_name
-from attnkit.model.rotary import has_same_rotation, rope_frequencies
 from attnkit.model.slips import (
     HEADS_LAST,
     INVERTED_PADDING,

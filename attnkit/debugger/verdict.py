@@ -19,9 +19,9 @@ from attnkit.debugger.pictures import pixel_noise
 from attnkit.debugger.slips import AS_READ, find_numbers, find_slips, join_slips, slips_of
 from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet
+from attnkit.model.formulas.head_views import view_heads
 from attnkit.model.graph.graph import CycleError, Graph, Known
 from attnkit.model.graph.nodes import Node
-from attnkit.model.head_views import view_heads
 from attnkit.model.slips import Number, Slip
 
 MARGIN = 8.0  # by which rounding in another order may exceed the rounding that was measured

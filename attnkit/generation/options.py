@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit import formats, model
 from attnkit.errors import UsageError, flag_name
-from attnkit.model.sampling import Sampling
+from attnkit.model.formulas.sampling import Sampling
 from attnkit.records import Array, Record
 from attnkit.tokenizers import Tokenizer
 

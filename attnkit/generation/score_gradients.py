@@ -14,8 +14,8 @@ from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import cast_parameters, sum_tied
+from attnkit.model.formulas.loss import loss_and_gradient
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.loss import loss_and_gradient
 from attnkit.model.passes.model_gradients import head_backward, memory_gradient
 from attnkit.model.passes.recorded_pass import run_backward, run_recorded
 from attnkit.records import Labels, Record, Tensor

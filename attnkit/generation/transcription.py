@@ -15,7 +15,7 @@ from attnkit.generation.text_generation import Generation, generate_one, generat
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import SoundWindows, exceeds_window, open_windows
 from attnkit.model import GeneratedText
-from attnkit.model.time_tokens import Segment, split_segments
+from attnkit.model.formulas.time_tokens import Segment, split_segments
 from attnkit.records import Labels, Record, Tensor
 
 

@@ -21,10 +21,10 @@ from attnkit.inputs.operands import (
 )
 from attnkit.inputs.padding import rename_model_inputs, with_padding_mask
 from attnkit.model.checks import as_text
-from attnkit.model.norms import QueryKeyNorm
+from attnkit.model.formulas.norms import QueryKeyNorm
+from attnkit.model.formulas.scores import product
 from attnkit.model.parameters import ATTENTION as PROJECTIONS
 from attnkit.model.parameters import FFN, SCORE
-from attnkit.model.scores import product
 from attnkit.records import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from attnkit.errors import DataError
 from attnkit.formats.memory import check_memory
 from attnkit.inputs.intermediates import clear_labels
 from attnkit.inputs.layers import find_layer, linear_weights
-from attnkit.model.activations import apply_activation
 from attnkit.model.checks import as_text
 from attnkit.model.config import ConvolutionLayer
-from attnkit.model.convolution import Convolution, convolve, find_windows
 from attnkit.model.dtypes import cast, working
+from attnkit.model.formulas.activations import apply_activation
+from attnkit.model.formulas.convolution import Convolution, convolve, find_windows
+from attnkit.model.formulas.linear import add
 from attnkit.model.intermediates import step_names
 from attnkit.model.layers.convolutions import find_kernel, normalize_channels
-from attnkit.model.linear import add
 from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:

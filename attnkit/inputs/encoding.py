@@ -8,8 +8,8 @@ from attnkit import model
 from attnkit.checkpoints.sentence_modules import Dense, Pooling, SentenceModules, check_widths, load_sentence_modules
 from attnkit.errors import DataError, UsageError, with_article
 from attnkit.inputs import layers, padding, patches, text_inputs
+from attnkit.model.formulas.pooling import find_marked_tokens
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.pooling import find_marked_tokens
 from attnkit.records import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 

@@ -13,7 +13,7 @@ from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import is_float
-from attnkit.model.recurrent import (
+from attnkit.model.formulas.recurrent import (
     DirectionRun,
     LayerRun,
     RecurrentLayer,
@@ -22,7 +22,7 @@ from attnkit.model.recurrent import (
     run_long_text,
     run_stack,
 )
-from attnkit.model.recurrent_cells import CELLS, State, check_parameters
+from attnkit.model.formulas.recurrent_cells import CELLS, State, check_parameters
 from attnkit.records import Array, Record, Tensor, join_names
 
 OBJECTS = 500  # bytes that a layer takes beside its numbers, at least

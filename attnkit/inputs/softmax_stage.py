@@ -10,9 +10,9 @@ from attnkit.errors import AttnkitWarning, UsageError
 from attnkit.inputs.intermediates import statistic_axes
 from attnkit.inputs.operands import add_query_axis, broadcast_over_heads
 from attnkit.model.checks import as_text
-from attnkit.model.dense_attention import mask_scores
 from attnkit.model.dtypes import cast, quiet
-from attnkit.model.softmax import shifted as subtract_largest
+from attnkit.model.formulas.dense_attention import mask_scores
+from attnkit.model.formulas.softmax import shifted as subtract_largest
 from attnkit.records import Array, Record, Tensor
 
 STEPS = ("scaled", "masked", "shifted", "exponentials", "sum")

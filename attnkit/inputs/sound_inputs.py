@@ -10,8 +10,8 @@ from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.memory import check_memory
 from attnkit.model.config import SoundConfig
 from attnkit.model.dtypes import output_dtype
-from attnkit.model.norms import layer_norm
-from attnkit.model.spectrogram import Spectrogram, find_loudest, log_mel, pad_sound
+from attnkit.model.formulas.norms import layer_norm
+from attnkit.model.formulas.spectrogram import Spectrogram, find_loudest, log_mel, pad_sound
 from attnkit.records import Array, Record
 
 COPIES = 3  # of the result of the first convolution, its norm and its activation

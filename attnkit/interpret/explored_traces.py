@@ -11,7 +11,7 @@ from attnkit.inputs.patches import WHOLE, find_grid, read_box
 from attnkit.interpret.comparison import Pair, are_traces, compare_tensors, make_report, report_lines, report_table
 from attnkit.interpret.head_scores import WEIGHTS, find_weights, score_layers
 from attnkit.interpret.tensor_statistics import describe_tensors, map_parallel
-from attnkit.model.head_scores import HeadScores
+from attnkit.model.formulas.head_scores import HeadScores
 from attnkit.model.intermediates import ATTENTION, PARTS
 from attnkit.records import Array, Labels, Record, Tensor, index_axes, join_names, row_labels
 

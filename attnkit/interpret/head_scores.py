@@ -7,7 +7,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.dtypes import is_float
-from attnkit.model.head_scores import MEANS, HeadScores, concatenate_heads, score_heads
+from attnkit.model.formulas.head_scores import MEANS, HeadScores, concatenate_heads, score_heads
 from attnkit.records import Array, Record, Tensor, join_names, row_labels
 
 WEIGHTS = "weights"  # the name of the weights of attend, and the end of those of a trace: decoder.0.self.weights

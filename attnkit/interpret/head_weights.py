@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit import callbacks, model
 from attnkit.errors import UsageError, with_article
-from attnkit.model.head_circuits import (
+from attnkit.model.formulas.head_circuits import (
     MODES,
     HeadWeights,
     composition_scores,

@@ -12,7 +12,7 @@ from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, 
 from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.model.dtypes import quiet
-from attnkit.model.norms import layer_norm, rms_norm
+from attnkit.model.formulas.norms import layer_norm, rms_norm
 from attnkit.records import Array, Record, Tensor, join_names, row_labels
 from attnkit.tokenizers import PADDING, Tokens
 

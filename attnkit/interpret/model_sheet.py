@@ -17,7 +17,7 @@ from attnkit.display.report import ReportRecord
 from attnkit.errors import counted, flag_name, format_bytes
 from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
 from attnkit.model.config import POSITION_CONVOLUTION, SoundConfig
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.experts import ExpertConfig
 from attnkit.model.recurrent_config import as_recurrent
 from attnkit.records import Tensor, join_names
 

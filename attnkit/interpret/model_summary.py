@@ -241,7 +241,7 @@ def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> 
 def sound_stages(sound: SoundConfig, folder: str) -> list[str]:
     """The command lines from a sound to the model's input: none for plain samples.
 
-    >>> from attnkit.model.spectrogram import Spectrogram
+    >>> from attnkit.model.formulas.spectrogram import Spectrogram
     >>> sound_stages(SoundConfig(Spectrogram(mels=128), 1500, {}), "whisper-large-v3")
     ['attnkit mel --seconds 30 --mels 128']
     """

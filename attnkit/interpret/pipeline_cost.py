@@ -28,7 +28,7 @@ from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array, Config, Step
 from attnkit.model.attention import text_lengths
 from attnkit.model.config import AttentionRules
-from attnkit.model.dense_attention import AttentionOptions
+from attnkit.model.formulas.dense_attention import AttentionOptions
 from attnkit.model.graph.costs import Cost, ModelShapes, Passes, Shape, count_tiles, has_tiles
 from attnkit.model.graph.nodes import Node
 from attnkit.model.intermediates import SQUARE

@@ -9,10 +9,10 @@ import numpy as np
 from attnkit import model as core
 from attnkit.interpret.cost import Workload, collapse, count_forward, count_model, source_tokens
 from attnkit.model import Step
+from attnkit.model.formulas.recurrent import RecurrentLayer, run_layer
 from attnkit.model.graph.costs import ModelShapes
 from attnkit.model.passes.transformer import apply_step
 from attnkit.model.processor.products import matrix_product
-from attnkit.model.recurrent import RecurrentLayer, run_layer
 from attnkit.records import Array, Labels, Record, Tensor, shared_labels
 
 if TYPE_CHECKING:

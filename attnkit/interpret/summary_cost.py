@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from attnkit.model.dense_attention import AttentionOptions
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.dense_attention import AttentionOptions
 from attnkit.model.graph.costs import Cost, Shape
 from attnkit.model.hooks import parse_weight_summary
 from attnkit.model.kernels.tiles import QueryTile, TiledInputs, make_query_tile, prepare_tiles, split_tasks

@@ -13,26 +13,27 @@ which are imported lazily.
 
 The parts of the package from the bottom up, each of which imports only those above it in this list:
 
-dtypes checks processor/          numbers: their dtypes and shapes, and what depends on the processor
-hooks intermediates parameters slips   names: of what is computed, of what it is computed with, and of mistakes
-every file that is not named here the formulas, each with its adjoint
-kernels/                          fast paths of formulas
-attention                         attention by its formula or a kernel
-config recurrent_config kv_cache context   a model, its plan of steps, and the context of a pass
-layers/                           what each step of a plan computes
-backward/                         the same with gradients: adjoints of attention, recurrent layers and steps
-graph/                            the same as nodes
-groups                            the table of these three for each operation of a step
-passes/                           whole models, which read that table: passes, gradients, graphs, generation
-exercises/                        arithmetic on paper
+dtypes checks processor/        numbers: their dtypes and shapes, and what depends on the processor
+hooks intermediates parameters  names: of what is computed, and of what it is computed with
+slips                           mistakes in either, in words
+formulas/ reference             pure functions of arrays; the whole paper by such functions
+kernels/                        fast paths of formulas
+attention                       attention by its formula or a kernel
+config recurrent_config kv_cache context    a model, its plan of steps, and the context of a pass
+layers/                         what each step of a plan computes
+backward/                       the same with gradients
+graph/                          the same as nodes
+groups                          the table of these three for each operation of a step
+passes/                         whole models, which read that table: passes, gradients, graphs, generation
+exercises/                      arithmetic on paper
 """
 
 from typing import TYPE_CHECKING, Any
 
 # ruff: noqa: I001 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.dtypes import Array, output_dtype, working
-from attnkit.model.embedding import check_ids, embed, one_hot, random_table, scale_embedding
-from attnkit.model.positions import (
+from attnkit.model.formulas.embedding import check_ids, embed, one_hot, random_table, scale_embedding
+from attnkit.model.formulas.positions import (
     LAYOUTS,
     add_positions,
     alibi_bias,
@@ -42,10 +43,10 @@ from attnkit.model.positions import (
     t5_bias,
     t5_buckets,
 )
-from attnkit.model.rotary import ROPE_TYPES, angles, rope_frequencies, rotary_angles, rotate
-from attnkit.model.patch_embedding import interpolate_positions, normalize_pixels, extract_patches
-from attnkit.model.linear import add, linear, random_weight, scaled
-from attnkit.model.masks import (
+from attnkit.model.formulas.rotary import ROPE_TYPES, angles, rope_frequencies, rotary_angles, rotate
+from attnkit.model.formulas.patch_embedding import interpolate_positions, normalize_pixels, extract_patches
+from attnkit.model.formulas.linear import add, linear, random_weight, scaled
+from attnkit.model.formulas.masks import (
     to_additive,
     to_boolean,
     causal_mask,
@@ -57,16 +58,16 @@ from attnkit.model.masks import (
     segment_mask,
     window_mask,
 )
-from attnkit.model.norms import Normalized, batch_norm, layer_norm, rms_norm, square_mean
-from attnkit.model.scores import SCORES
-from attnkit.model.softmax import softmax
+from attnkit.model.formulas.norms import Normalized, batch_norm, layer_norm, rms_norm, square_mean
+from attnkit.model.formulas.scores import SCORES
+from attnkit.model.formulas.softmax import softmax
 from attnkit.model.attention import attention, multi_head_attention
-from attnkit.model.head_views import merge_heads, split_heads
-from attnkit.model.activations import ACTIVATIONS
-from attnkit.model.feedforward import feed_forward
-from attnkit.model.dense_attention import AttentionOptions, MultiHeadOptions
+from attnkit.model.formulas.head_views import merge_heads, split_heads
+from attnkit.model.formulas.activations import ACTIVATIONS
+from attnkit.model.formulas.feedforward import feed_forward
+from attnkit.model.formulas.dense_attention import AttentionOptions, MultiHeadOptions
 from attnkit.model.hooks import Hook, no_hook, parse_weight_summary
-from attnkit.model.sampling import (
+from attnkit.model.formulas.sampling import (
     Sampling,
     candidates,
     greedy,

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import dense_attention
 from attnkit.model.checks import as_text, check_shapes
-from attnkit.model.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.dtypes import (
     Array,
     DType,
@@ -21,18 +19,20 @@ from attnkit.model.dtypes import (
     quiet,
     working,
 )
-from attnkit.model.embedding import check_ids
-from attnkit.model.head_views import merge_heads, view_heads
+from attnkit.model.formulas import dense_attention
+from attnkit.model.formulas.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
+from attnkit.model.formulas.embedding import check_ids
+from attnkit.model.formulas.head_views import merge_heads, view_heads
+from attnkit.model.formulas.latent import compute_latents, expand_keys, expand_queries
+from attnkit.model.formulas.linear import linear
+from attnkit.model.formulas.norms import Normalized, QueryKeyNorm, layer_norm, rms_norm
+from attnkit.model.formulas.relative import add_relative_scores
+from attnkit.model.formulas.rotary import rotate
+from attnkit.model.formulas.scores import SCORES, Score, dot, identity
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_intermediates
 from attnkit.model.intermediates import ORDER, SQUARE
-from attnkit.model.latent import compute_latents, expand_keys, expand_queries
-from attnkit.model.linear import linear
-from attnkit.model.norms import Normalized, QueryKeyNorm, layer_norm, rms_norm
 from attnkit.model.parameters import ATTENTION as PARAMETERS
 from attnkit.model.parameters import LATENT
-from attnkit.model.relative import add_relative_scores
-from attnkit.model.rotary import rotate
-from attnkit.model.scores import SCORES, Score, dot, identity
 
 MANY = 1 << 18  # scores of all heads, of one row of a batch, from which on blocks of them are faster than all at once
 

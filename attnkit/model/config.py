@@ -38,13 +38,13 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from attnkit.errors import UsageError, with_article
-from attnkit.model.convolution import Convolution, count_windows
-from attnkit.model.dense_attention import LatentConfig
-from attnkit.model.experts import ExpertConfig
-from attnkit.model.norms import QueryKeyNorm
+from attnkit.model.formulas.convolution import Convolution, count_windows
+from attnkit.model.formulas.dense_attention import LatentConfig
+from attnkit.model.formulas.experts import ExpertConfig
+from attnkit.model.formulas.norms import QueryKeyNorm
+from attnkit.model.formulas.spectrogram import Spectrogram
+from attnkit.model.formulas.time_tokens import TimeTokens
 from attnkit.model.parameters import LATENT, LAYERS, TOOLS
-from attnkit.model.spectrogram import Spectrogram
-from attnkit.model.time_tokens import TimeTokens
 
 
 @dataclass(frozen=True)

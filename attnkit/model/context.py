@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from attnkit.model.config import Config, Step
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.recurrent_cells import State
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.processor.products import FIXED, PLAIN, Products
-from attnkit.model.recurrent_cells import State
 
 Params = Mapping[str, Mapping[str, Array]]
 

@@ -7,7 +7,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array
-from attnkit.model.recurrent_cells import State, map_state
+from attnkit.model.formulas.recurrent_cells import State, map_state
 
 Pair = tuple[Array, Array]
 INITIAL = 64  # positions that a new buffer has; a full one doubles

@@ -17,7 +17,7 @@ from typing import cast
 
 from attnkit.errors import UsageError, with_article
 from attnkit.model.config import Config, SourceStates, StackConfig, Step, parse_layer_name
-from attnkit.model.recurrent_cells import CELLS
+from attnkit.model.formulas.recurrent_cells import CELLS
 
 DIRECTIONS = ("", "_reverse")
 

@@ -15,17 +15,17 @@ from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from attnkit.model.passes.output_head import head_logits, pool_by_probe, pool_first
 from attnkit.model.kv_cache import KVCache, StateCache
-from attnkit.model.recurrent_cells import State
+from attnkit.model.formulas.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
-from attnkit.model.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
+from attnkit.model.formulas.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
 from attnkit.model.context import Context, Model
-from attnkit.model.experts import ExpertConfig, Experts, mix_experts
+from attnkit.model.formulas.experts import ExpertConfig, Experts, mix_experts
 from attnkit.model.layers.attention import read_attention_options
 from attnkit.model.passes.transformer import can_pack, decoder_layer, encoder_layer, run, run_packed
 from attnkit.model.layers.embeddings import embed_tokens, apply_positions
 from attnkit.model.layers.networks import layer_experts, normalize
-from attnkit.model.positions import token_positions
-from attnkit.model.loss import (
+from attnkit.model.formulas.positions import token_positions
+from attnkit.model.formulas.loss import (
     LossOptions,
     cross_entropy,
     cross_entropy_backward,

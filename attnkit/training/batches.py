@@ -12,7 +12,7 @@ import numpy as np
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import Array
-from attnkit.model.loss import IGNORE_INDEX
+from attnkit.model.formulas.loss import IGNORE_INDEX
 from attnkit.training.data import Item, SentencePair
 
 MASKED_SHARE = 0.15  # of the words of BERT

@@ -11,7 +11,7 @@ from attnkit.checkpoints.config_reader import Fields, first_keys, keys_of
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError, flag_name
 from attnkit.model.config import Config
-from attnkit.model.recurrent_cells import CELLS
+from attnkit.model.formulas.recurrent_cells import CELLS
 from attnkit.model.recurrent_config import RecurrentStack, as_recurrent
 from attnkit.training.recipe import Recipe
 

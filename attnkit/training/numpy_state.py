@@ -12,9 +12,9 @@ from attnkit.model import Array
 from attnkit.model.backward.tape import Dropout, ModelGradients
 from attnkit.model.config import Config
 from attnkit.model.context import Model
-from attnkit.model.dropout import dropout
+from attnkit.model.formulas.dropout import dropout
+from attnkit.model.formulas.loss import IGNORE_INDEX, LossOptions, cross_entropy, loss_and_gradient
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.loss import IGNORE_INDEX, LossOptions, cross_entropy, loss_and_gradient
 from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from attnkit.model.processor.threads import run_parallel, split_range
 from attnkit.model.recurrent_config import is_state_weight

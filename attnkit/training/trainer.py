@@ -10,7 +10,7 @@ from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import NotFiniteError, UsageError
 from attnkit.model import Array
 from attnkit.model.config import Config
-from attnkit.model.loss import IGNORE_INDEX
+from attnkit.model.formulas.loss import IGNORE_INDEX
 from attnkit.training.batches import Batch
 from attnkit.training.initial_model import InitialModel
 from attnkit.training.numpy_state import (

@@ -13,7 +13,7 @@ from attnkit.backends.jax.engine import JaxEngine
 from attnkit.backends.jax.passes import precision
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.errors import AttnkitError
-from attnkit.model.dense_attention import MultiHeadOptions
+from attnkit.model.formulas.dense_attention import MultiHeadOptions
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((2, 7, 8))

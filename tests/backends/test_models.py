@@ -10,8 +10,8 @@ pytest.importorskip("jax")
 from attnkit import model
 from attnkit.backends.jax import formulas
 from attnkit.backends.jax.engine import JaxEngine
-from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import parse_layer_name
+from attnkit.model.formulas.activations import ACTIVATIONS
 from tests import registry
 from tests.registry import CAUSAL, TRANSLATORS
 

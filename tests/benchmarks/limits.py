@@ -23,7 +23,7 @@ tune_blas()  # before NumPy is imported, as the command does
 import numpy as np
 import torch
 
-from attnkit.model.activations import gelu_float32
+from attnkit.model.formulas.activations import gelu_float32
 from attnkit.model.processor.products import arranged_product
 from attnkit.model.processor.threads import single_blas
 

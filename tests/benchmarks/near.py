@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from usage import read_words
 
-from attnkit.model.nearest import METRICS, find_nearest
+from attnkit.model.formulas.nearest import METRICS, find_nearest
 
 WIDTH, TOP, BLOCK = 384, 5, 4096
 NUMPY = f"""

@@ -23,7 +23,7 @@ if "TORCH_ENVIRONMENT" in os.environ:
 import numpy as np
 import torch
 
-from attnkit.model.recurrent import RecurrentLayer, run_layer
+from attnkit.model.formulas.recurrent import RecurrentLayer, run_layer
 
 TOKENS, RUNS = 1000, 7
 NAMES = {"weight_ih": "input", "weight_hh": "hidden", "bias_ih": "input_bias", "bias_hh": "hidden_bias"}

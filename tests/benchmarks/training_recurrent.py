@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.model import Model
-from attnkit.model.loss import IGNORE_INDEX, LossOptions, loss_and_gradient
+from attnkit.model.formulas.loss import IGNORE_INDEX, LossOptions, loss_and_gradient
 from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from attnkit.training.families import new_config
 from attnkit.training.initial_model import initial_tensors

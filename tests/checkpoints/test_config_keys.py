@@ -20,7 +20,7 @@ from attnkit.checkpoints.harmless_keys import COMPUTATIONS, KNOWN, OTHER_NAMES, 
 from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError
 from attnkit.model import RecurrentConfig
-from attnkit.model.rotary import rope_frequencies
+from attnkit.model.formulas.rotary import rope_frequencies
 from tests.drawing import draw_tensors
 from tests.places import MODELS, REFERENCES
 from tests.process import run

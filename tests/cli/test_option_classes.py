@@ -14,7 +14,7 @@ from attnkit.cli.parser import parse, write_page
 from attnkit.cli.signature import describe_tool, write_stub
 from attnkit.cli.tool import PythonForm
 from attnkit.errors import UsageError
-from attnkit.model.sampling import Sampling
+from attnkit.model.formulas.sampling import Sampling
 from attnkit.options import ABOVE_0, OptionsOf
 from attnkit.records import Record
 

@@ -5,7 +5,7 @@ import pytest
 
 import attnkit
 from attnkit.errors import DataError
-from attnkit.model.activations import gelu
+from attnkit.model.formulas.activations import gelu
 from attnkit.records import Record, Tensor
 from tests import process
 from tests.commands.records import of, read_back

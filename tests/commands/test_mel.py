@@ -5,7 +5,7 @@ import pytest
 
 import attnkit
 from attnkit.errors import AttnkitWarning, DataError
-from attnkit.model.spectrogram import STEPS, log_mel
+from attnkit.model.formulas.spectrogram import STEPS, log_mel
 from attnkit.records import Record, Tensor
 from tests import process
 from tests.commands.records import of, read_back

@@ -8,7 +8,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.model.head_scores import roll_out
+from attnkit.model.formulas.head_scores import roll_out
 from attnkit.records import Record, Tensor
 from tests import process
 

@@ -19,7 +19,7 @@ from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.interpret.model_summary import shell_pipeline
-from attnkit.model.spectrogram import log_mel
+from attnkit.model.formulas.spectrogram import log_mel
 from attnkit.records import Record
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import REFERENCES, arrays

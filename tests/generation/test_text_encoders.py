@@ -11,7 +11,7 @@ from attnkit import commands, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import parser
 from attnkit.interpret.model_summary import shell_pipeline
-from attnkit.model.relative import distance_rows
+from attnkit.model.formulas.relative import distance_rows
 from attnkit.records import Record
 from tests import process
 from tests.generation.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states

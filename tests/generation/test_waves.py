@@ -19,6 +19,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import model_samples
 from attnkit.interpret.model_summary import shell_pipeline
+from attnkit.model.formulas.convolution import scale_places
 from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from attnkit.records import Record
 from tests.drawing import assert_near, draw_tensors, drawn_models, keep_folders, write_model
@@ -173,7 +174,7 @@ def test_the_lens_reads_the_labels_of_frames(folder, name, tmp_path):
 
 def test_the_scale_is_of_places_not_of_filters():
     kernel = np.random.default_rng(0).standard_normal((4, 2, 3))
-    scaled = model.convolution.scale_places(kernel, np.array([1.0, 2.0, 3.0]))
+    scaled = scale_places(kernel, np.array([1.0, 2.0, 3.0]))
     np.testing.assert_allclose(np.sqrt((scaled**2).sum(axis=(0, 1))), [1, 2, 3])
 
 

@@ -12,7 +12,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
-from attnkit.model.norms import NormGradients, layer_norm_vjp
+from attnkit.model.formulas.norms import NormGradients, layer_norm_vjp
 from tests import process
 from tests.places import DATA
 

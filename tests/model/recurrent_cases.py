@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnkit.model.recurrent_cells import CELLS
+from attnkit.model.formulas.recurrent_cells import CELLS
 
 
 def random_layer(cell, width, hidden, dtype=np.float64, **more):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import convolution
-from attnkit.model.convolution import Convolution, convolve, convolve_backward
+from attnkit.model.formulas import convolution
+from attnkit.model.formulas.convolution import Convolution, convolve, convolve_backward
 from tests.places import REFERENCES
 
 FIVE, SEVEN = np.arange(25.0).reshape(5, 5, 1), np.arange(35.0).reshape(7, 5, 1)

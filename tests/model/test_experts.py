@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnkit.model.experts import ExpertConfig, Experts, mix_experts, route
+from attnkit.model.formulas.experts import ExpertConfig, Experts, mix_experts, route
 
 LOGITS = np.log([[8.0, 4.0, 2.0, 2.0]])  # softmax 1/2 1/4 1/8 1/8
 

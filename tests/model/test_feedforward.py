@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import ACTIVATIONS, feed_forward
-from attnkit.model.activations import erf
+from attnkit.model.formulas.activations import erf
 
 
 def test_erf_is_that_of_the_standard_library():

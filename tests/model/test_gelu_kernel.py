@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from attnkit.model import activations
-from attnkit.model.activations import ACTIVATIONS, BLOCK, LOW, gelu_float32, gelu_with_slope
-from attnkit.model.processor import exponential
+from attnkit.model.formulas import activations
+from attnkit.model.formulas.activations import ACTIVATIONS, BLOCK, LOW, gelu_float32, gelu_with_slope
 
 pytestmark = pytest.mark.no_blas
 DENORMAL = 2.0**-149  # the least positive float32
@@ -37,7 +36,7 @@ def test_every_exponent_of_float32_is_exact_and_so_are_denormal_numbers():
 
 
 def test_it_is_the_formula_with_the_other_exponential(monkeypatch):
-    other = {np.exp2: (np.exp, 1.0), np.exp: (np.exp2, math.log2(math.e))}[exponential.fastest_exp()[0]]
+    other = {np.exp2: (np.exp, 1.0), np.exp: (np.exp2, math.log2(math.e))}[activations.fastest_exp()[0]]
     monkeypatch.setattr(activations, "fastest_exp", lambda: other)
     check(np.linspace(-15, 15, 30_001).astype(np.float32))
 

@@ -10,10 +10,10 @@ import pytest
 
 from attnkit import model
 from attnkit.errors import UsageError
+from attnkit.model.formulas.positions import token_positions
 from attnkit.model.graph.graph import CycleError, Known
 from attnkit.model.graph.nodes import Inputs
 from attnkit.model.passes.model_graph import model_graph
-from attnkit.model.positions import token_positions
 from tests.registry import REGISTRY, Batch, kind_of, load_core, make_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties it to")

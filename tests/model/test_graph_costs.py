@@ -9,7 +9,7 @@ from attnkit.interpret import cost
 from attnkit.interpret.cost import as_core, count_nodes, make_inputs, recurrent_order
 from attnkit.model import Config, RecurrentConfig
 from attnkit.model.config import AttentionRules
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.experts import ExpertConfig
 from attnkit.model.graph.costs import ModelShapes, Passes
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import Node, no_cost

@@ -10,13 +10,13 @@ from attnkit.errors import UsageError
 from attnkit.model.backward.tied import cast_parameters, sum_tied
 from attnkit.model.config import Config
 from attnkit.model.context import Model
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.experts import ExpertConfig
+from attnkit.model.formulas.positions import token_positions
 from attnkit.model.graph.graph import Graph, GraphGradients
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import Inputs, Node
 from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from attnkit.model.passes.model_graph import model_graph
-from attnkit.model.positions import token_positions
 from tests.model.test_graph import NO_GRAPH, as_inputs, assert_same, wide
 from tests.registry import REGISTRY, kind_of, load_core, make_batch
 

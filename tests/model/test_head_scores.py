@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from attnkit.model import head_scores
-from attnkit.model.head_scores import KINDS, MEANS, TARGETS, concatenate_heads, score_heads
+from attnkit.model.formulas import head_scores
+from attnkit.model.formulas.head_scores import KINDS, MEANS, TARGETS, concatenate_heads, score_heads
 from tests.places import REFERENCES
 
 IDS = np.array([3, 5, 7, 3, 5, 9, 7, 3, 5])  # of make_interpretability.py

@@ -9,7 +9,8 @@ import pytest
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.model import LossOptions, loss
+from attnkit.model import LossOptions
+from attnkit.model.formulas import loss
 from tests.places import REFERENCES
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.model import masks
+from attnkit.model.formulas import masks
 
 SIZES = st.integers(0, 7)
 

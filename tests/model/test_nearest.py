@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError
-from attnkit.model import nearest
 from attnkit.model.dtypes import working
-from attnkit.model.nearest import METRICS, find_nearest, score_rows
+from attnkit.model.formulas import nearest
+from attnkit.model.formulas.nearest import METRICS, find_nearest, score_rows
 
 
 def sorted_by_score(vectors, queries, top, metric):

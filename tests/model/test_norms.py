@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import batch_norm, layer_norm, norms, rms_norm
+from attnkit.model import batch_norm, layer_norm, rms_norm
+from attnkit.model.formulas import norms
 
 
 def plain(x, gamma, beta, eps=1e-5):

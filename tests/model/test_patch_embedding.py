@@ -5,7 +5,7 @@ import pytest
 
 from attnkit.errors import DataError
 from attnkit.model import extract_patches, interpolate_positions, normalize_pixels
-from attnkit.model.patch_embedding import antialiased_weights
+from attnkit.model.formulas.patch_embedding import antialiased_weights
 
 
 def test_patches_by_hand():

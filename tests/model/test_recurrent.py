@@ -9,7 +9,7 @@ import pytest
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs.recurrent_layers import read_recurrent_weights
 from attnkit.model.backward.recurrent_backward import stack_backward
-from attnkit.model.recurrent import (
+from attnkit.model.formulas.recurrent import (
     RecurrentLayer,
     run_direction,
     run_direction_in_blocks,
@@ -18,7 +18,7 @@ from attnkit.model.recurrent import (
     run_stack,
     step,
 )
-from attnkit.model.recurrent_cells import CELLS, State, check_parameters
+from attnkit.model.formulas.recurrent_cells import CELLS, State, check_parameters
 from tests.model.recurrent_cases import VARIANTS, random_layer
 from tests.places import REFERENCES
 
@@ -152,7 +152,7 @@ def test_one_step_by_hand():
 @pytest.mark.parametrize("lengths", [None, (9, 0, 4)])
 @pytest.mark.parametrize(("cell", "more"), VARIANTS)
 def test_blocks_are_the_formula(cell, more, lengths, reverse, monkeypatch):
-    monkeypatch.setattr("attnkit.model.recurrent.ROWS", 12)  # blocks of 4 tokens
+    monkeypatch.setattr("attnkit.model.formulas.recurrent.ROWS", 12)  # blocks of 4 tokens
     parameters, rng = random_layer(cell, 5, 6, **more), np.random.default_rng(0)
     x, lengths = rng.standard_normal((3, 9, 5)), None if lengths is None else np.array(lengths)
     if lengths is not None:
@@ -195,7 +195,7 @@ def test_a_text_cut_anywhere_gives_the_same_bits(cell, dtype, batch):
 
 
 def test_a_long_text_in_parts_gives_the_same_bits(monkeypatch):
-    monkeypatch.setattr("attnkit.model.recurrent.PART", 50)
+    monkeypatch.setattr("attnkit.model.formulas.recurrent.PART", 50)
     layers = [RecurrentLayer(random_layer("lstm", 7, 12)), RecurrentLayer(random_layer("lstm", 12, 12))]
     x = np.random.default_rng(0).standard_normal((1, 130, 7))
     outputs, states = run_long_text("lstm", x, layers, offset=9)

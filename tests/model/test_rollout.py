@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attnkit.model.head_scores import roll_out
+from attnkit.model.formulas.head_scores import roll_out
 
 
 def test_by_hand():

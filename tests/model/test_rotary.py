@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import ROPE_TYPES, rope_frequencies, rotary_angles, rotate
-from attnkit.model.rotary import has_same_rotation
+from attnkit.model.formulas.rotary import has_same_rotation
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

@@ -6,7 +6,7 @@ import pytest
 from attnkit.errors import DataError
 from attnkit.model import attention, multi_head_attention
 from attnkit.model.attention import normalize_heads
-from attnkit.model.norms import QueryKeyNorm
+from attnkit.model.formulas.norms import QueryKeyNorm
 
 RNG = np.random.default_rng(0)
 

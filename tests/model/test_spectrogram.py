@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import spectrogram
-from attnkit.model.spectrogram import STEPS, Spectrogram, find_loudest, hann_window, log_mel, mel_filters, pad_sound
+from attnkit.model.formulas import spectrogram
+from attnkit.model.formulas.spectrogram import (
+    STEPS,
+    Spectrogram,
+    find_loudest,
+    hann_window,
+    log_mel,
+    mel_filters,
+    pad_sound,
+)
 from tests.places import REFERENCES
 
 # name -> options, and the seconds that a sound is padded or cut to

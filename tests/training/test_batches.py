@@ -5,7 +5,7 @@ import pytest
 
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
-from attnkit.model.loss import IGNORE_INDEX
+from attnkit.model.formulas.loss import IGNORE_INDEX
 from attnkit.training import batches, data
 from attnkit.training.batches import (
     DrawKey,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnkit.model.loss import LossOptions, loss_and_gradient
+from attnkit.model.formulas.loss import LossOptions, loss_and_gradient
 from attnkit.training.batches import block_batch, consecutive_blocks
 from attnkit.training.numpy_state import clip_gradients
 from attnkit.training.optimizers import Optimizer, ParameterBuffer, optimizer_options

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from attnkit.backends.jax.formulas import JaxArray, See, see_nothing, softmax, wide
-from attnkit.model.dense_attention import add_sinks
-from attnkit.model.scores import SCORES, dot, grouped, product
+from attnkit.model.formulas.dense_attention import add_sinks
+from attnkit.model.formulas.scores import SCORES, dot, grouped, product
 
 BLOCK = 1024  # queries, and keys, whose scores are computed at a time
 MANY = 1 << 26  # scores of all heads, from which on they are computed by blocks
@@ -123,7 +123,7 @@ def cap(scores: JaxArray, rules: Rules) -> JaxArray:
 
 
 def score_function(name: str, params: Mapping[str, JaxArray]) -> Callable[[JaxArray, JaxArray], JaxArray]:
-    """The function of queries and keys that computes scores: see model/scores.py."""
+    """Score function of queries and keys: see model/formulas/scores.py."""
     score = SCORES[name]
     if not score.parameters:
         return score.score

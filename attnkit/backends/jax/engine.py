@@ -44,14 +44,14 @@ from attnkit.errors import UsageError
 from attnkit.model.backward.tape import Reverse, Undo
 from attnkit.model.config import Step, parse_layer_name
 from attnkit.model.context import Context, Model
-from attnkit.model.dense_attention import MultiHeadOptions
 from attnkit.model.dtypes import Array, DType, is_float, working
+from attnkit.model.formulas.dense_attention import MultiHeadOptions
+from attnkit.model.formulas.pooling import require_last_tokens
+from attnkit.model.formulas.positions import token_positions
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.passes.incremental_decoder import CachedDecoder, keeps_cache
 from attnkit.model.passes.output_head import real_places
-from attnkit.model.pooling import require_last_tokens
-from attnkit.model.positions import token_positions
 
 LEAST = 128  # places of a cache at least
 HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")

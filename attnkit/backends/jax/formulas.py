@@ -13,15 +13,15 @@ import numpy as np
 
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
-from attnkit.model.convolution import find_windows
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import ExpertConfig
+from attnkit.model.formulas.convolution import find_windows
+from attnkit.model.formulas.experts import ExpertConfig
+from attnkit.model.formulas.head_views import view_heads
+from attnkit.model.formulas.patch_embedding import antialiased_weights, bicubic_weights
+from attnkit.model.formulas.pooling import last_tokens, mean_pool
+from attnkit.model.formulas.relative import RelativePositions
 from attnkit.model.graph.functions import Expert, Functions
-from attnkit.model.head_views import view_heads
 from attnkit.model.layers import embeddings
-from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights
-from attnkit.model.pooling import last_tokens, mean_pool
-from attnkit.model.relative import RelativePositions
 
 JaxArray = Any
 Params = Mapping[str, JaxArray]
@@ -52,7 +52,7 @@ def wide(x: JaxArray) -> JaxArray:
 
 
 def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
-    """x W + b; W is the identity and b zero if missing: see model/linear.py."""
+    """x W + b; W is the identity and b zero if missing: see model/formulas/linear.py."""
     y = x if weight is None else x * weight if weight.ndim == 1 else x @ weight
     return y if bias is None else y + bias
 
@@ -61,7 +61,7 @@ def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = 
 def standardize(x: JaxArray, is_centered: bool, eps: float) -> JaxArray:
     """Center x if asked, and divide by the root of mean square + eps: (..., D).
 
-    Its gradient is written as in model/norms.py: what JAX derives takes one more pass over x.
+    Its gradient is written as in model/formulas/norms.py: what JAX derives takes one more pass over x.
     """
     return _standardize(x, is_centered, eps)[0]
 
@@ -85,7 +85,7 @@ standardize.defvjp(_standardize, _standardize_backward)
 
 
 def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray, interleaved: bool = False) -> JaxArray:
-    """Rotate pairs of the first R features: see model/rotary.py.
+    """Rotate pairs of the first R features: see model/formulas/rotary.py.
 
     x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
     """
@@ -102,7 +102,7 @@ def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray, interleaved: bool = False)
 def interpolate_positions(
     table: JaxArray, rows: int, columns: int, new_rows: int, new_columns: int, antialias: bool = False
 ) -> JaxArray:
-    """Resize learned positions of a grid of patches: see model/patch_embedding.py.
+    """Resize learned positions of patches: see model/formulas/patch_embedding.py.
 
     table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
     """
@@ -126,7 +126,7 @@ def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
 
 
 def choose_experts(logits: JaxArray, config: ExpertConfig, correction: JaxArray | None) -> JaxArray:
-    """The chosen experts of every token: see model/experts.py. (T, E) -> (T, k)"""
+    """Chosen experts of every token: see model/formulas/experts.py. (T, E) -> (T, k)"""
     scores = JAX.expert_scores(wide(logits), config.score)
     choice = scores if correction is None else scores + correction
     if config.groups > 1:
@@ -152,7 +152,7 @@ def sum_experts(expert: Expert, x: JaxArray, gates: JaxArray, chosen: JaxArray, 
 def relative_scores(q: JaxArray, k: JaxArray, relative: RelativePositions) -> JaxArray:
     """Scores of queries and keys with a table of distances.
 
-    See model/relative.py.
+    See model/formulas/relative.py.
 
     q (..., H, T, K), k (..., H, S, K) -> (..., H, T, S)
     """
@@ -174,7 +174,7 @@ def relative_scores(q: JaxArray, k: JaxArray, relative: RelativePositions) -> Ja
 def pool(kind: str, x: JaxArray, real: JaxArray, before: int) -> JaxArray:
     """Pool the tokens of each text into one vector: (..., T, D) -> (..., P).
 
-    HEAD_POOLINGS in model/pooling.py lists the kinds.
+    HEAD_POOLINGS in model/formulas/pooling.py lists the kinds.
     """
     if kind in ("first", "patches"):
         parts = [x[..., 0, :], *[x[..., before:, :].mean(axis=-2)] * (kind == "patches")]
@@ -206,7 +206,7 @@ def position_encoding(
 def convolve(frames: JaxArray, params: Params, cut: ConvolutionLayer) -> JaxArray:
     """Convolve frames with the kernel of a layer: (..., F, C) -> (..., F', D).
 
-    See model/convolution.py.
+    See model/formulas/convolution.py.
     """
     kernel = params["w"].T.reshape(cut.filters, -1, cut.size)
     if cut.is_scaled:

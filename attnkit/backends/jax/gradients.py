@@ -24,10 +24,10 @@ from attnkit.model.backward.tape import Reverse, Undo
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, is_float
+from attnkit.model.formulas.recurrent_cells import State
 from attnkit.model.hooks import no_hook
 from attnkit.model.intermediates import SQUARE
 from attnkit.model.passes.model_graph import is_traced
-from attnkit.model.recurrent_cells import State
 
 Arrays = dict[str, Any]
 Program = Callable[[Any, Arrays, See, Kernel], Arrays]  # (parameters, inputs, see, kernel) -> results by name

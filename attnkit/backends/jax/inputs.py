@@ -12,16 +12,16 @@ import numpy as np
 
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
-from attnkit.model.convolution import find_windows
-from attnkit.model.dense_attention import broadcast_mask
 from attnkit.model.dtypes import Array, is_float
-from attnkit.model.embedding import check_ids
+from attnkit.model.formulas.convolution import find_windows
+from attnkit.model.formulas.dense_attention import broadcast_mask
+from attnkit.model.formulas.embedding import check_ids
+from attnkit.model.formulas.masks import to_boolean
+from attnkit.model.formulas.positions import sinusoidal_positions, t5_buckets
+from attnkit.model.formulas.relative import distance_rows
 from attnkit.model.layers.attention import alibi, attention_source, rotation
 from attnkit.model.layers.embeddings import absolute_positions, check_size, segments
 from attnkit.model.layers.recurrent_layers import order_tokens
-from attnkit.model.masks import to_boolean
-from attnkit.model.positions import sinusoidal_positions, t5_buckets
-from attnkit.model.relative import distance_rows
 
 LEAST = 16  # tokens that a text is padded to at least
 

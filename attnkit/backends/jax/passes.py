@@ -15,15 +15,15 @@ from attnkit.backends.jax.inputs import Sizes, fill
 from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
 from attnkit.model.config import Config, Step
 from attnkit.model.context import Context, Model
-from attnkit.model.dense_attention import query_positions
 from attnkit.model.dtypes import Array, DType, cast, is_float, working
+from attnkit.model.formulas.dense_attention import query_positions
+from attnkit.model.formulas.recurrent_cells import State, map_state
+from attnkit.model.formulas.softmax import log_sum_exp
 from attnkit.model.graph.functions import Functions
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.layers.recurrent_layers import keep_state
 from attnkit.model.passes.model_graph import is_traced
-from attnkit.model.recurrent_cells import State, map_state
-from attnkit.model.softmax import log_sum_exp
 
 
 def hook_of_arrays(context: Context, dtype: DType) -> See:

@@ -28,16 +28,16 @@ from attnkit.backends.jax.recurrence import attend_and_recur, recur
 from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name, walk_steps
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, is_float
+from attnkit.model.formulas.head_views import merge_heads, view_heads
+from attnkit.model.formulas.linear import scaled
+from attnkit.model.formulas.scores import SCORES
 from attnkit.model.graph.head import build_head
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import Inputs, Node, Place, Scope
 from attnkit.model.groups import GROUPS
-from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import Hook, no_hook, summary_names
 from attnkit.model.layers.attention import disentangled_positions
-from attnkit.model.linear import scaled
 from attnkit.model.passes.model_graph import build_steps, is_traced
-from attnkit.model.scores import SCORES
 
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
@@ -263,7 +263,7 @@ def make_rules(run: Pass, layer: str, attention: AttentionRules, q: JaxArray, k:
 
 
 def relative_scores_of(run: Pass, layer: str, q: JaxArray, k: JaxArray) -> JaxArray:
-    """The scores of queries and keys by their distances: see model/relative.py."""
+    """Scores of queries and keys by their distances: see model/formulas/relative.py."""
     relative = disentangled_positions(run.core, layer, 1, Context())
     return relative_scores(q, k, relative._replace(places=run.inputs["places"]))
 

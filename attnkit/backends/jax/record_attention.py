@@ -27,17 +27,17 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.attention import cast_intermediates, check_parameters, find_score, prepend_past, with_sinks
 from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.config import Config
-from attnkit.model.dense_attention import AttentionOptions, MultiHeadOptions, broadcast_mask, query_positions
 from attnkit.model.dtypes import Array, output_dtype, working
+from attnkit.model.formulas.dense_attention import AttentionOptions, MultiHeadOptions, broadcast_mask, query_positions
+from attnkit.model.formulas.head_views import merge_heads, view_heads
+from attnkit.model.formulas.linear import check_inner
+from attnkit.model.formulas.masks import padding_mask
+from attnkit.model.formulas.norms import QueryKeyNorm
+from attnkit.model.formulas.scores import dot
 from attnkit.model.graph.nodes import Inputs, Node
-from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.hooks import summary_names
 from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
-from attnkit.model.linear import check_inner
-from attnkit.model.masks import padding_mask
-from attnkit.model.norms import QueryKeyNorm
-from attnkit.model.scores import dot
 
 PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))
 

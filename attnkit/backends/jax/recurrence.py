@@ -1,8 +1,8 @@
 """Recurrent steps of a program: layers, and a decoder with attention inside.
 
 What they compute is what recurrent_layers.py and recurrent_decoder.py in model/layers say. The cells are those of
-model/recurrent_cells.py, the loop over tokens is `jax.lax.scan`; with a hook one token is computed after another.
-Tokens that are padding leave the state as it is, wherever they are.
+model/formulas/recurrent_cells.py, the loop over tokens is `jax.lax.scan`; with a hook one token is computed after
+another. Tokens that are padding leave the state as it is, wherever they are.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,18 @@ from attnkit.backends.jax.formulas import JaxArray, linear, see_nothing, softmax
 from attnkit.backends.jax.passes import Pass
 from attnkit.errors import DataError
 from attnkit.model.config import parse_layer_name
+from attnkit.model.formulas.recurrent import DirectionRun, LayerRun, Trace
+from attnkit.model.formulas.recurrent_cells import (
+    CELLS,
+    Functions,
+    Parameters,
+    State,
+    check_parameters,
+    map_state,
+    multiply_input,
+    prepare_state,
+)
+from attnkit.model.formulas.scores import SCORES
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.layers.recurrent_decoder import (
     CROSS,
@@ -32,18 +44,6 @@ from attnkit.model.layers.recurrent_decoder import (
     decode_token,
 )
 from attnkit.model.layers.recurrent_layers import layer_parameters, show_gates
-from attnkit.model.recurrent import DirectionRun, LayerRun, Trace
-from attnkit.model.recurrent_cells import (
-    CELLS,
-    Functions,
-    Parameters,
-    State,
-    check_parameters,
-    map_state,
-    multiply_input,
-    prepare_state,
-)
-from attnkit.model.scores import SCORES
 
 JAX = Functions(jnp.tanh, jax.nn.sigmoid, jax.nn.relu, jnp.split)
 

@@ -23,9 +23,9 @@ from attnkit.backends.jax.recurrence import last_states
 from attnkit.model.backward.tape import Dropout
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model, Params
-from attnkit.model.dropout import dropout_mask
 from attnkit.model.dtypes import Array
-from attnkit.model.loss import IGNORE_INDEX
+from attnkit.model.formulas.dropout import dropout_mask
+from attnkit.model.formulas.loss import IGNORE_INDEX
 from attnkit.model.passes.model_gradients import StackInputs
 from attnkit.model.passes.recorded_pass import dropout_layers
 from attnkit.model.recurrent_config import is_state_weight

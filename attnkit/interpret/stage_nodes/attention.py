@@ -27,15 +27,15 @@ from attnkit.model.backward.attention_backward import merge_partial_attention_ba
 from attnkit.model.backward.layer_vjps import add_relative_gradients
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.dtypes import is_float
+from attnkit.model.formulas.linear import sum_to_shape
+from attnkit.model.formulas.positions import t5_bias_backward
+from attnkit.model.formulas.softmax import softmax_backward
 from attnkit.model.graph.nodes import Kind, Scope
 from attnkit.model.hooks import apply_hook
 from attnkit.model.intermediates import SQUARE, STEPS
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
 from attnkit.model.layers.attention import position_buckets
-from attnkit.model.linear import sum_to_shape
 from attnkit.model.parameters import OUTPUT_PARAMETERS
-from attnkit.model.positions import t5_bias_backward
-from attnkit.model.softmax import softmax_backward
 from attnkit.records import Record, Tensor
 
 PRESENT = {"k": ("present_key", "past_key"), "v": ("present_value", "past_value")}

@@ -29,14 +29,14 @@ from attnkit.model import Array, Config, Model, State, Step, working
 from attnkit.model.backward.recurrent_backward import stack_backward
 from attnkit.model.backward.tape import ModelGradients, Reverse
 from attnkit.model.config import parse_layer_name
-from attnkit.model.convolution import convolve, convolve_backward
+from attnkit.model.formulas.convolution import convolve, convolve_backward
+from attnkit.model.formulas.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
+from attnkit.model.formulas.recurrent import run_stack
 from attnkit.model.graph.networks import build_mixture, build_network
 from attnkit.model.graph.nodes import Inputs, Kind, Node, Place, Scope
 from attnkit.model.groups import GROUPS
 from attnkit.model.intermediates import INTERMEDIATES, step_names
-from attnkit.model.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
 from attnkit.model.parameters import parameter_axes
-from attnkit.model.recurrent import run_stack
 from attnkit.records import Tensor
 
 NORM_STEPS, FFN = step_names("layernorm"), INTERMEDIATES["ffn"]

@@ -29,20 +29,20 @@ from attnkit.interpret.stage_nodes.stage_graph import (
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.dtypes import is_float
+from attnkit.model.formulas.linear import linear_backward, sum_to_shape
+from attnkit.model.formulas.loss import LossOptions, cross_entropy, cross_entropy_backward, loss_and_gradient
+from attnkit.model.formulas.pooling import dense_backward, l2_normalize_backward
+from attnkit.model.formulas.positions import t5_bias_backward
+from attnkit.model.formulas.sampling import Sampling
+from attnkit.model.formulas.softmax import softmax_backward
 from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.nodes import Kind, Scope
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.intermediates import SQUARE
-from attnkit.model.linear import linear_backward, sum_to_shape
-from attnkit.model.loss import LossOptions, cross_entropy, cross_entropy_backward, loss_and_gradient
 from attnkit.model.parameters import parameter_axes
 from attnkit.model.passes.model_gradients import head_backward, pool_first_backward
 from attnkit.model.passes.output_head import repeat_probe
 from attnkit.model.passes.recorded_pass import run_backward, run_recorded
-from attnkit.model.pooling import dense_backward, l2_normalize_backward
-from attnkit.model.positions import t5_bias_backward
-from attnkit.model.sampling import Sampling
-from attnkit.model.softmax import softmax_backward
 from attnkit.records import Record
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import UsageError
-from attnkit.model import dense_attention
 from attnkit.model.attention import (
     attention,
     check_parameters,
@@ -20,19 +19,20 @@ from attnkit.model.attention import (
     with_sinks,
 )
 from attnkit.model.checks import check_gradient, check_shapes
-from attnkit.model.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
-from attnkit.model.head_views import merge_heads, view_heads
+from attnkit.model.formulas import dense_attention
+from attnkit.model.formulas.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
+from attnkit.model.formulas.head_views import merge_heads, view_heads
+from attnkit.model.formulas.latent import latent_backward
+from attnkit.model.formulas.linear import linear, projection_backward, sum_to_shape
+from attnkit.model.formulas.norms import QueryKeyNorm, layer_norm_vjp, rms_norm_vjp
+from attnkit.model.formulas.relative import relative_scores_backward
+from attnkit.model.formulas.rotary import rotate
+from attnkit.model.formulas.scores import SCORES, Gradients, dot, identity, product_backward
+from attnkit.model.formulas.softmax import softmax_backward
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
 from attnkit.model.intermediates import SQUARE
-from attnkit.model.latent import latent_backward
-from attnkit.model.linear import linear, projection_backward, sum_to_shape
-from attnkit.model.norms import QueryKeyNorm, layer_norm_vjp, rms_norm_vjp
 from attnkit.model.processor.threads import split_range
-from attnkit.model.relative import relative_scores_backward
-from attnkit.model.rotary import rotate
-from attnkit.model.scores import SCORES, Gradients, dot, identity, product_backward
-from attnkit.model.softmax import softmax_backward
 
 MANY = 1 << 14  # scores from which on blocks of them are faster than all at once
 KEPT = 1 << 23  # scores up to which the forward pass keeps the weights, which is faster than computing them again

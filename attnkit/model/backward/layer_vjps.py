@@ -11,15 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.backward.tape import Reverse, Undo, undo_projection
 from attnkit.model.config import Config, PatchConfig, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
-from attnkit.model.embedding import embed_backward
-from attnkit.model.experts import ExpertConfig, mix_experts_vjp
-from attnkit.model.feedforward import feed_forward_vjp
+from attnkit.model.formulas.activations import activation_backward, apply_activation
+from attnkit.model.formulas.embedding import embed_backward
+from attnkit.model.formulas.experts import ExpertConfig, mix_experts_vjp
+from attnkit.model.formulas.feedforward import feed_forward_vjp
+from attnkit.model.formulas.linear import as_rows, scaled, sum_to_shape
+from attnkit.model.formulas.norms import channel_norm_vjp, layer_norm_vjp, rms_norm_vjp
+from attnkit.model.formulas.patch_embedding import extract_patches
+from attnkit.model.formulas.positions import add_positions_backward
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.layers.attention import attention_arguments, attention_source, relative_layer
 from attnkit.model.layers.convolutions import convolve_frames, multiply_windows_backward
@@ -32,10 +36,6 @@ from attnkit.model.layers.embeddings import (
     segments,
 )
 from attnkit.model.layers.networks import expert_layer, layer_experts, project_states
-from attnkit.model.linear import as_rows, scaled, sum_to_shape
-from attnkit.model.norms import channel_norm_vjp, layer_norm_vjp, rms_norm_vjp
-from attnkit.model.patch_embedding import extract_patches
-from attnkit.model.positions import add_positions_backward
 
 
 def normalize_vjp(model: Model, layer: str, x: Array) -> tuple[Array, Undo]:

@@ -16,11 +16,8 @@ from attnkit.model.checks import check_gradient
 from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet
-from attnkit.model.hooks import apply_hook
-from attnkit.model.layers.recurrent_layers import bridge, layer_parameters, run_recurrent_layer, stack_of
-from attnkit.model.linear import as_rows, sum_rows
-from attnkit.model.processor.products import matrix_product
-from attnkit.model.recurrent import (
+from attnkit.model.formulas.linear import as_rows, sum_rows
+from attnkit.model.formulas.recurrent import (
     DirectionRun,
     LayerRun,
     RecurrentLayer,
@@ -30,7 +27,18 @@ from attnkit.model.recurrent import (
     reverse_trace,
     select_state,
 )
-from attnkit.model.recurrent_cells import CELLS, Gates, Parameters, State, SumGradients, map_state, require_cell
+from attnkit.model.formulas.recurrent_cells import (
+    CELLS,
+    Gates,
+    Parameters,
+    State,
+    SumGradients,
+    map_state,
+    require_cell,
+)
+from attnkit.model.hooks import apply_hook
+from attnkit.model.layers.recurrent_layers import bridge, layer_parameters, run_recurrent_layer, stack_of
+from attnkit.model.processor.products import matrix_product
 from attnkit.model.recurrent_config import DIRECTIONS, as_recurrent
 
 
@@ -86,7 +94,7 @@ def direction_backward(
     `run` is the result of `run_direction`, with its trace. Outputs after the end of a text have no influence. The
     gradient of an LSTM's final cell state may be None, for zeros. DataError if shapes do not match, or without a trace.
 
-    >>> from attnkit.model.recurrent import run_direction
+    >>> from attnkit.model.formulas.recurrent import run_direction
     >>> x, parameters = np.array([[[1.0], [2.0]]]), {"input": np.ones((1, 1)), "hidden": 10 * np.ones((1, 1))}
     >>> run = run_direction("relu", x, parameters)
     >>> gradients = direction_backward("relu", np.ones((1, 2, 1)), x, parameters, run)
@@ -194,7 +202,7 @@ def layer_backward(
 
     grad_outputs (B, T, P) or (B, T, 2 P), grad_states of the final states [zeros] -> x (B, T, D), states, parameters
 
-    >>> from attnkit.model.recurrent import run_layer
+    >>> from attnkit.model.formulas.recurrent import run_layer
     >>> one = {"input": np.ones((1, 1)), "hidden": np.ones((1, 1))}
     >>> x, layer = np.array([[[1.0], [2.0]]]), RecurrentLayer(one, one)
     >>> layer_backward("relu", np.ones((1, 2, 2)), x, layer, run_layer("relu", x, layer, has_trace=True)).x.tolist()
@@ -231,7 +239,7 @@ def stack_backward(
 
     grad_outputs of the last layer, grad_states of the final states of each layer [zeros] -> x (B, T, D), layers
 
-    >>> from attnkit.model.recurrent import run_stack
+    >>> from attnkit.model.formulas.recurrent import run_stack
     >>> layer = RecurrentLayer({"input": np.ones((1, 1)), "hidden": np.ones((1, 1))})
     >>> x = np.array([[[1.0], [2.0]]])
     >>> runs = run_stack("relu", x, [layer, layer], has_trace=True)

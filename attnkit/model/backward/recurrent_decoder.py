@@ -18,12 +18,12 @@ from attnkit.model.backward.tape import Reverse, Undo
 from attnkit.model.config import Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet
+from attnkit.model.formulas.linear import as_rows, sum_rows
+from attnkit.model.formulas.recurrent_cells import CELLS, State, SumGradients, map_state
+from attnkit.model.formulas.softmax import softmax_backward
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.layers.recurrent_decoder import CROSS, READOUT, Carry, DecoderRun, run_decoder
-from attnkit.model.linear import as_rows, sum_rows
 from attnkit.model.processor.products import matrix_product
-from attnkit.model.recurrent_cells import CELLS, State, SumGradients, map_state
-from attnkit.model.softmax import softmax_backward
 
 
 class AttentionGradients(NamedTuple):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.linear import projection_backward
+from attnkit.model.formulas.recurrent_cells import State
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.linear import projection_backward
-from attnkit.model.recurrent_cells import State
 
 ModelGradients = dict[str, dict[str, Array]]
 

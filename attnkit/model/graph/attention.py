@@ -6,25 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model import masks
 from attnkit.model.backward.attention_backward import normalize_heads_vjp, sinks_backward, undo_clip
 from attnkit.model.config import AttentionRules
 from attnkit.model.context import Context
-from attnkit.model.dense_attention import LatentConfig, add_sinks
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.formulas import masks
+from attnkit.model.formulas.dense_attention import LatentConfig, add_sinks
+from attnkit.model.formulas.head_views import merge_heads, view_heads
+from attnkit.model.formulas.linear import sum_to_shape
+from attnkit.model.formulas.positions import t5_bias_backward
+from attnkit.model.formulas.relative import RelativePositions, relative_scores_backward
+from attnkit.model.formulas.rotary import batch_frequencies, grid_angles, rope_frequencies
+from attnkit.model.formulas.scores import dot_backward, product_backward
+from attnkit.model.formulas.softmax import log_sum_exp, softmax_backward
 from attnkit.model.graph.costs import Cost, Costs, Sizes, count_product
 from attnkit.model.graph.linear import apply_linear, apply_linear_backward, scale_and_shift, standardize
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope, stack_sizes
 from attnkit.model.graph.recurrence import build_attend
-from attnkit.model.head_views import merge_heads, view_heads
 from attnkit.model.intermediates import STEPS
 from attnkit.model.layers.attention import alibi, disentangled_positions, patch_places, position_buckets, relative_layer
-from attnkit.model.linear import sum_to_shape
-from attnkit.model.positions import t5_bias_backward
-from attnkit.model.relative import RelativePositions, relative_scores_backward
-from attnkit.model.rotary import batch_frequencies, grid_angles, rope_frequencies
-from attnkit.model.scores import dot_backward, product_backward
-from attnkit.model.softmax import log_sum_exp, softmax_backward
 
 
 def cut_fused(scope: Scope, flat: Sequence[Array]) -> Array:

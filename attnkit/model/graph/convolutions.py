@@ -8,12 +8,12 @@ import numpy as np
 from attnkit.model.config import POSITION_CONVOLUTION, Config
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.norms import channel_norm_vjp, layer_norm_vjp
+from attnkit.model.formulas.spectrogram import log_mel, pad_sound
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.linear import count_norm, scale_and_shift, standardize
 from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Place, Scope
 from attnkit.model.layers.convolutions import multiply_windows_backward
-from attnkit.model.norms import channel_norm_vjp, layer_norm_vjp
-from attnkit.model.spectrogram import log_mel, pad_sound
 
 VARIANCE = 1e-7  # added to the variance of the samples of a sound
 

@@ -160,7 +160,7 @@ def tiled_pairs(tokens: int, past: int, keys: int, window: tuple[int, int], caus
     >>> tiled_pairs(512, 0, 512, (-1, -1), True), tiled_pairs(512, 0, 512, (-1, -1), False)
     (196608, 262144)
     """
-    from attnkit.model.dense_attention import AttentionOptions
+    from attnkit.model.formulas.dense_attention import AttentionOptions
     from attnkit.model.kernels.tiles import key_ranges
 
     options = AttentionOptions(causal=causal, window=window, past=past)

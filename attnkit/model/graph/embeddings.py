@@ -10,12 +10,12 @@ import numpy as np
 
 from attnkit.model.config import PatchConfig
 from attnkit.model.dtypes import Array
-from attnkit.model.embedding import embed_backward
+from attnkit.model.formulas.embedding import embed_backward
+from attnkit.model.formulas.linear import sum_to_shape
+from attnkit.model.formulas.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
 from attnkit.model.graph.costs import Cost, Costs, Sizes, count_product
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
 from attnkit.model.layers.embeddings import cut_patches_backward, position_encoding_backward
-from attnkit.model.linear import sum_to_shape
-from attnkit.model.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
 
 
 def _words(scope: Scope, ids: Array) -> Array:

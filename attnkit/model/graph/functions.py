@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import ExpertConfig, route, tokens_by_expert
+from attnkit.model.formulas.activations import ACTIVATIONS
+from attnkit.model.formulas.experts import ExpertConfig, route, tokens_by_expert
+from attnkit.model.formulas.pooling import HEAD_POOLINGS
+from attnkit.model.formulas.positions import t5_bias
+from attnkit.model.formulas.relative import RelativePositions, relative_scores
+from attnkit.model.formulas.rotary import rotate
+from attnkit.model.formulas.softmax import log_sum_exp, softmax
 from attnkit.model.layers.convolutions import multiply_windows
 from attnkit.model.layers.embeddings import position_encoding
-from attnkit.model.pooling import HEAD_POOLINGS
-from attnkit.model.positions import t5_bias
-from attnkit.model.relative import RelativePositions, relative_scores
-from attnkit.model.rotary import rotate
-from attnkit.model.softmax import log_sum_exp, softmax
 
 COLUMNS = 1 << 12  # of a weight that are converted at a time
 

@@ -5,11 +5,11 @@ import numpy as np
 from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.pooling import HEAD_POOLINGS, find_marked_tokens, first_token_backward
 from attnkit.model.graph.attention import cap, cap_backward
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.linear import norm_node
 from attnkit.model.graph.nodes import Built, Inputs, Kind, Node, Scope, stack_sizes
-from attnkit.model.pooling import HEAD_POOLINGS, find_marked_tokens, first_token_backward
 
 
 def _pool(scope: Scope, x: Array) -> Array:

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from attnkit.model.activations import activation_backward
 from attnkit.model.config import Config
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.formulas.activations import activation_backward
+from attnkit.model.formulas.linear import sum_to_shape
+from attnkit.model.formulas.norms import layer_norm_vjp, rms_norm_vjp
 from attnkit.model.graph.costs import Costs, Sizes, count_product, per_number
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
-from attnkit.model.linear import sum_to_shape
-from attnkit.model.norms import layer_norm_vjp, rms_norm_vjp
 
 
 def _scale(scope: Scope, x: Array, *others: Array) -> Array:

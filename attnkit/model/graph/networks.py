@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import ExpertConfig, Routing, route_backward, tokens_by_expert
-from attnkit.model.feedforward import feed_forward_vjp
+from attnkit.model.formulas.activations import ACTIVATIONS, activation_backward
+from attnkit.model.formulas.experts import ExpertConfig, Routing, route_backward, tokens_by_expert
+from attnkit.model.formulas.feedforward import feed_forward_vjp
+from attnkit.model.formulas.linear import sum_to_shape
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
 from attnkit.model.layers.networks import expert_layer, layer_experts
-from attnkit.model.linear import sum_to_shape
 
 
 def _choose(scope: Scope, logits: Array) -> Array:

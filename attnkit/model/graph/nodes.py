@@ -9,10 +9,10 @@ import numpy as np
 from attnkit.model.config import Config, SoundConfig, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.formulas.linear import linear_backward
+from attnkit.model.formulas.positions import token_positions
 from attnkit.model.graph.functions import NUMPY, Functions
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.linear import linear_backward
-from attnkit.model.positions import token_positions
 
 NARROW = ("float16", "bfloat16")
 

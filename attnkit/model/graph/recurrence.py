@@ -22,19 +22,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.config import find_attention_rules, parse_layer_name
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.activations import ACTIVATIONS, activation_backward
+from attnkit.model.formulas.linear import linear_backward
+from attnkit.model.formulas.recurrent import reverse_texts
+from attnkit.model.formulas.recurrent_cells import CELLS, gate_name
+from attnkit.model.formulas.scores import additive_scores_backward, dot_backward
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.networks import build_network
 from attnkit.model.graph.nodes import Apply, Built, Kind, Node, Place, Scope, UndoNodes, stack_sizes
 from attnkit.model.intermediates import STEPS
-from attnkit.model.linear import linear_backward
-from attnkit.model.recurrent import reverse_texts
-from attnkit.model.recurrent_cells import CELLS, gate_name
 from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, as_recurrent
-from attnkit.model.scores import additive_scores_backward, dot_backward
 
 Arrays = Mapping[str, Array]
 

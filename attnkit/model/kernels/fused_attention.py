@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.model.dense_attention import AttentionOptions
 from attnkit.model.dtypes import Array, DType, quiet
+from attnkit.model.formulas.dense_attention import AttentionOptions
+from attnkit.model.formulas.linear import sum_to_shape
 from attnkit.model.kernels.tiles import SAFE_RANGE, ScoreInputs, Workspace, batched, prepare_inputs, run_tasks
-from attnkit.model.linear import sum_to_shape
 from attnkit.model.processor.threads import split_range
 
 ROWS = (64, 128)  # queries of a block of short and of long texts: fewer have fewer keys that are blocked when causal

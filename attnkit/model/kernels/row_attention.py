@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model import dense_attention
-from attnkit.model.dense_attention import DEFAULT, AttentionOptions
 from attnkit.model.dtypes import Array, quiet
+from attnkit.model.formulas import dense_attention
+from attnkit.model.formulas.dense_attention import DEFAULT, AttentionOptions
+from attnkit.model.formulas.scores import SCORES, dot
 from attnkit.model.hooks import Requested, parse_weight_summary
 from attnkit.model.kernels.weight_stats import query_indices, summarize_dense_weights
 from attnkit.model.processor.threads import run_parallel, split_range
-from attnkit.model.scores import SCORES, dot
 
 PART = 1 << 20  # approximate number of scores (or of terms in them) computed at once
 BANDS = 16  # of queries; what each key receives is summed band by band, in their order

@@ -12,8 +12,9 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
-from attnkit.model.dense_attention import DEFAULT, AttentionOptions, add_infinite_values
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
+from attnkit.model.formulas.activations import fastest_exp
+from attnkit.model.formulas.dense_attention import DEFAULT, AttentionOptions, add_infinite_values
 from attnkit.model.kernels.tiles import (
     SAFE_RANGE,
     KeyTile,
@@ -29,7 +30,6 @@ from attnkit.model.kernels.tiles import (
     score_dtype,
     split_matrix,
 )
-from attnkit.model.processor.exponential import fastest_exp
 from attnkit.model.processor.threads import split_range
 
 BLOCKS = (256, 512)  # queries and keys of a tile: they and their scores stay in a core's own cache

@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from attnkit.model import masks
-from attnkit.model.dense_attention import AttentionOptions, broadcast_mask
 from attnkit.model.dtypes import Array, DType, is_float, quiet
-from attnkit.model.embedding import check_ids
+from attnkit.model.formulas import masks
+from attnkit.model.formulas.dense_attention import AttentionOptions, broadcast_mask
+from attnkit.model.formulas.embedding import check_ids
 from attnkit.model.processor.threads import run_parallel, split_range
 
 COLUMNS = 96  # maximum number of queries in one product

@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import UsageError
-from attnkit.model.dense_attention import DEFAULT, AttentionOptions
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
-from attnkit.model.embedding import check_ids
+from attnkit.model.formulas.dense_attention import DEFAULT, AttentionOptions
+from attnkit.model.formulas.embedding import check_ids
+from attnkit.model.formulas.sampling import largest
+from attnkit.model.formulas.softmax import softmax
 from attnkit.model.hooks import WEIGHT_SUMMARIES, parse_weight_summary
 from attnkit.model.kernels.tiled_attention import update_running_max
 from attnkit.model.kernels.tiles import (
@@ -21,8 +23,6 @@ from attnkit.model.kernels.tiles import (
     run_tasks,
     split_tasks,
 )
-from attnkit.model.sampling import largest
-from attnkit.model.softmax import softmax
 
 BLOCKS = (128, 2240)  # queries and keys: a megabyte of float32, which stays in a core's own cache
 

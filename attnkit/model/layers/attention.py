@@ -10,10 +10,10 @@ from attnkit.model.attention import multi_head_attention
 from attnkit.model.config import AttentionRules, Config, parse_layer_name
 from attnkit.model.context import Context, Model, layer_products
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.formulas.positions import alibi_slopes, t5_bias, t5_buckets, token_positions
+from attnkit.model.formulas.relative import RelativePositions, distance_rows
+from attnkit.model.formulas.rotary import batch_frequencies, grid_angles, grid_places, rotary_angles
 from attnkit.model.hooks import scoped
-from attnkit.model.positions import alibi_slopes, t5_bias, t5_buckets, token_positions
-from attnkit.model.relative import RelativePositions, distance_rows
-from attnkit.model.rotary import batch_frequencies, grid_angles, grid_places, rotary_angles
 
 
 def attend_to_source(model: Model, layer: str, x: Array, context: Context) -> Array:

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from attnkit.model.activations import apply_activation
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Context, Model
-from attnkit.model.convolution import convolve, convolve_backward, scale_places, scale_places_backward
 from attnkit.model.dtypes import Array, DType, working
+from attnkit.model.formulas.activations import apply_activation
+from attnkit.model.formulas.convolution import convolve, convolve_backward, scale_places, scale_places_backward
+from attnkit.model.formulas.norms import channel_norm, layer_norm
 from attnkit.model.hooks import apply_hook
-from attnkit.model.norms import channel_norm, layer_norm
 
 
 def apply_convolution(model: Model, layer: str, x: Array, context: Context) -> Array:

@@ -9,17 +9,17 @@ from attnkit.model.checks import as_text
 from attnkit.model.config import Config, PatchConfig, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
-from attnkit.model.embedding import embed, embed_backward
-from attnkit.model.hooks import apply_hook
-from attnkit.model.linear import add, linear, scaled
-from attnkit.model.patch_embedding import (
+from attnkit.model.formulas.embedding import embed, embed_backward
+from attnkit.model.formulas.linear import add, linear, scaled
+from attnkit.model.formulas.patch_embedding import (
     add_register_rows,
     extract_patches,
     extract_patches_backward,
     interpolate_positions,
     interpolate_positions_backward,
 )
-from attnkit.model.positions import add_positions, learned_positions, sinusoidal_positions
+from attnkit.model.formulas.positions import add_positions, learned_positions, sinusoidal_positions
+from attnkit.model.hooks import apply_hook
 
 
 def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Array:

@@ -5,11 +5,11 @@ from typing import Any
 
 from attnkit.model.context import Context, Model, layer_products
 from attnkit.model.dtypes import Array
-from attnkit.model.experts import Experts, mix_experts
-from attnkit.model.feedforward import feed_forward
+from attnkit.model.formulas.experts import Experts, mix_experts
+from attnkit.model.formulas.feedforward import feed_forward
+from attnkit.model.formulas.linear import linear
+from attnkit.model.formulas.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.hooks import apply_hook, scoped
-from attnkit.model.linear import linear
-from attnkit.model.norms import Normalized, layer_norm, rms_norm
 
 
 def normalize(model: Model, layer: str, x: Array) -> Normalized:

@@ -18,19 +18,10 @@ from attnkit.errors import DataError
 from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet, working
-from attnkit.model.feedforward import feed_forward
-from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.layers.recurrent_layers import (
-    cached_state,
-    first_state,
-    keep_state,
-    order_tokens,
-    recur,
-    require_same,
-)
-from attnkit.model.masks import mask_block
-from attnkit.model.recurrent import select_state
-from attnkit.model.recurrent_cells import (
+from attnkit.model.formulas.feedforward import feed_forward
+from attnkit.model.formulas.masks import mask_block
+from attnkit.model.formulas.recurrent import select_state
+from attnkit.model.formulas.recurrent_cells import (
     CELLS,
     NUMPY,
     Functions,
@@ -40,9 +31,18 @@ from attnkit.model.recurrent_cells import (
     multiply_input,
     prepare_state,
 )
+from attnkit.model.formulas.scores import SCORES, additive_terms
+from attnkit.model.formulas.softmax import softmax
+from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.layers.recurrent_layers import (
+    cached_state,
+    first_state,
+    keep_state,
+    order_tokens,
+    recur,
+    require_same,
+)
 from attnkit.model.recurrent_config import RecurrentConfig, as_recurrent
-from attnkit.model.scores import SCORES, additive_terms
-from attnkit.model.softmax import softmax
 
 Visit = Callable[[str, Array], Array]  # name and value (B, W) of an intermediate at one token -> the value to use
 Tape = dict[str, Any]  # what the adjoint of one token reads: weights, context, gates of each layer, terms of the scores

@@ -12,11 +12,11 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
-from attnkit.model.feedforward import feed_forward
+from attnkit.model.formulas.feedforward import feed_forward
+from attnkit.model.formulas.recurrent import LayerRun, RecurrentLayer, Trace, run_layer
+from attnkit.model.formulas.recurrent_cells import Parameters, State, gate_name, map_state
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kv_cache import StateCache
-from attnkit.model.recurrent import LayerRun, RecurrentLayer, Trace, run_layer
-from attnkit.model.recurrent_cells import Parameters, State, gate_name, map_state
 from attnkit.model.recurrent_config import DIRECTIONS, RecurrentStack, as_recurrent
 
 

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from attnkit.errors import UsageError
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.sampling import check_finite, largest, log_probabilities
 from attnkit.model.passes.generation import (
     GeneratedText,
     NextTokenModel,
@@ -18,7 +19,6 @@ from attnkit.model.passes.generation import (
     finish_reason,
     start_generation,
 )
-from attnkit.model.sampling import check_finite, largest, log_probabilities
 
 Penalty = Callable[[float, int], float]  # sum of log-probabilities, number of tokens -> score
 

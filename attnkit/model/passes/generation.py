@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, quiet, working
-from attnkit.model.embedding import check_ids
-from attnkit.model.masks import mask_block
-from attnkit.model.sampling import (
+from attnkit.model.formulas.embedding import check_ids
+from attnkit.model.formulas.masks import mask_block
+from attnkit.model.formulas.sampling import (
     GREEDY,
     Sampling,
     check_finite,
@@ -27,8 +27,8 @@ from attnkit.model.sampling import (
     repetition_penalty,
     sample_word,
 )
-from attnkit.model.softmax import shifted
-from attnkit.model.time_tokens import TimeTokens, allow_times
+from attnkit.model.formulas.softmax import shifted
+from attnkit.model.formulas.time_tokens import TimeTokens, allow_times
 
 Filter = Callable[[Array, Array], Array]  # scores (B, N), ids so far (B, T) -> scores (B, N)
 

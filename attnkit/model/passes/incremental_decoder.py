@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.attention import normalize_heads, project_heads
 from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
-from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.experts import ExpertConfig, mix_experts
-from attnkit.model.feedforward import feed_forward
+from attnkit.model.formulas.activations import ACTIVATIONS
+from attnkit.model.formulas.dense_attention import MULTI_HEAD_DEFAULT
+from attnkit.model.formulas.experts import ExpertConfig, mix_experts
+from attnkit.model.formulas.feedforward import feed_forward
+from attnkit.model.formulas.linear import scaled
+from attnkit.model.formulas.rotary import has_same_rotation, rotate
 from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache, StateCache
 from attnkit.model.layers.attention import head_options, relative_positions
 from attnkit.model.layers.networks import layer_experts
-from attnkit.model.linear import scaled
 from attnkit.model.passes.output_head import head_logits
 from attnkit.model.passes.transformer import run
-from attnkit.model.rotary import has_same_rotation, rotate
 
 Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), positions of the token by kind of layer -> (B, D)
 Parameters = Mapping[str, Array]

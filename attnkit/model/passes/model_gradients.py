@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError, with_article
-from attnkit.model.activations import activation_backward, apply_activation
 from attnkit.model.backward.layer_vjps import normalize_vjp
 from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape, undo_projection
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
+from attnkit.model.formulas.activations import activation_backward, apply_activation
+from attnkit.model.formulas.linear import linear, scaled
+from attnkit.model.formulas.pooling import HEAD_POOLINGS, first_token, first_token_backward
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.linear import linear, scaled
 from attnkit.model.passes.output_head import head_logits, pool_first, pool_head, real_places
 from attnkit.model.passes.recorded_pass import run_backward, run_recorded
-from attnkit.model.pooling import HEAD_POOLINGS, first_token, first_token_backward
 from attnkit.model.processor.threads import single_blas
 
 

@@ -4,17 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model.activations import ACTIVATIONS
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
+from attnkit.model.formulas.activations import ACTIVATIONS
+from attnkit.model.formulas.linear import linear, scaled
+from attnkit.model.formulas.pooling import HEAD_POOLINGS, first_token
+from attnkit.model.formulas.sampling import logits
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.layers.networks import normalize
-from attnkit.model.linear import linear, scaled
 from attnkit.model.passes.transformer import run
-from attnkit.model.pooling import HEAD_POOLINGS, first_token
 from attnkit.model.processor.products import FIXED, LANES, PLAIN, Products
 from attnkit.model.processor.threads import split_range
-from attnkit.model.sampling import logits
 
 LARGEST = 1 << 23  # numbers of a weight that are multiplied at once
 

@@ -18,14 +18,14 @@ from attnkit.errors import UsageError
 from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
-from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array
+from attnkit.model.formulas.dropout import dropout
+from attnkit.model.formulas.linear import scaled
+from attnkit.model.formulas.positions import t5_bias_backward
 from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import apply_hook
 from attnkit.model.layers.attention import position_buckets
-from attnkit.model.linear import scaled
 from attnkit.model.passes.transformer import run
-from attnkit.model.positions import t5_bias_backward
 from attnkit.model.processor.products import PLAIN
 
 

@@ -13,15 +13,15 @@ import numpy as np
 from attnkit.model.attention import attention, project_heads, with_relative_scores
 from attnkit.model.config import Config, StackConfig, Step, layer_steps
 from attnkit.model.context import Context, Model, Params
-from attnkit.model.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.dtypes import Array, output_dtype, quiet, working
+from attnkit.model.formulas.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
+from attnkit.model.formulas.head_views import merge_heads
+from attnkit.model.formulas.linear import add, linear, scaled
+from attnkit.model.formulas.rotary import rotate
 from attnkit.model.groups import GROUPS
-from attnkit.model.head_views import merge_heads
 from attnkit.model.hooks import apply_hook
 from attnkit.model.layers.attention import head_options, read_attention_options
-from attnkit.model.linear import add, linear, scaled
 from attnkit.model.processor.products import ARRANGED, row_places
-from attnkit.model.rotary import rotate
 
 Groups = list[tuple[int, int]]
 TOGETHER = 1 << 18  # scores of all heads that one call of attention computes, except for a longer text

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.model.activations import ACTIVATIONS, activation_backward
-from attnkit.model.dropout import dropout, dropout_mask
-from attnkit.model.embedding import embed_backward
-from attnkit.model.feedforward import feed_forward_vjp
-from attnkit.model.linear import add, linear, linear_backward, sum_to_shape
-from attnkit.model.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
-from attnkit.model.patch_embedding import extract_patches_backward, interpolate_positions_backward
-from attnkit.model.positions import add_positions_backward, t5_bias_backward
+from attnkit.model.formulas.activations import ACTIVATIONS, activation_backward
+from attnkit.model.formulas.dropout import dropout, dropout_mask
+from attnkit.model.formulas.embedding import embed_backward
+from attnkit.model.formulas.feedforward import feed_forward_vjp
+from attnkit.model.formulas.linear import add, linear, linear_backward, sum_to_shape
+from attnkit.model.formulas.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
+from attnkit.model.formulas.patch_embedding import extract_patches_backward, interpolate_positions_backward
+from attnkit.model.formulas.positions import add_positions_backward, t5_bias_backward
 from tests.places import REFERENCES
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}  # relative to the largest number of a tensor

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attnkit.model.backward.recurrent_backward import direction_backward
-from attnkit.model.recurrent import run_direction
-from attnkit.model.recurrent_cells import State
+from attnkit.model.formulas.recurrent import run_direction
+from attnkit.model.formulas.recurrent_cells import State
 from tests.model.recurrent_cases import VARIANTS, random_layer
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array
-from attnkit.model.linear import check_inner, sum_to_shape
+from attnkit.model.formulas.linear import check_inner, sum_to_shape
 from attnkit.model.processor.products import Multiply
 
 Params = Mapping[str, Array]

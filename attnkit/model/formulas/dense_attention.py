@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import UsageError
-from attnkit.model import masks
 from attnkit.model.checks import as_text, fit
 from attnkit.model.dtypes import FLOATS, Array, DType, cast, is_float, quiet, rounded
+from attnkit.model.formulas import masks
+from attnkit.model.formulas.norms import QueryKeyNorm
+from attnkit.model.formulas.relative import RelativePositions
+from attnkit.model.formulas.scores import product
+from attnkit.model.formulas.softmax import log_sum_exp, softmax
 from attnkit.model.hooks import Requested, apply_hook
-from attnkit.model.norms import QueryKeyNorm
 from attnkit.model.processor.products import PLAIN, Multiply, Products
-from attnkit.model.relative import RelativePositions
-from attnkit.model.scores import product
-from attnkit.model.softmax import log_sum_exp, softmax
 
 # computes the keys and values of this call -> all keys, all values, and how many of them came before
 KVStore = Callable[[Callable[[], tuple[Array, Array]]], tuple[Array, Array, int]]

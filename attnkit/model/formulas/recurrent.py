@@ -17,7 +17,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet
-from attnkit.model.recurrent_cells import (
+from attnkit.model.formulas.recurrent_cells import (
     CELLS,
     Parameters,
     State,

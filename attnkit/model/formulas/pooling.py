@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.activations import ACTIVATIONS, activation_backward
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.linear import LinearGradients, linear, linear_backward
+from attnkit.model.formulas.activations import ACTIVATIONS, activation_backward
+from attnkit.model.formulas.linear import LinearGradients, linear, linear_backward
 
 
 def first_token(x: Array) -> Array:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.activations import ACTIVATIONS, activation_with_slope, apply_activation
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
+from attnkit.model.formulas.activations import ACTIVATIONS, activation_with_slope, apply_activation
+from attnkit.model.formulas.linear import linear, projection_backward
 from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
-from attnkit.model.linear import linear, projection_backward
 from attnkit.model.processor.products import PLAIN, Products
 
 

@@ -9,13 +9,14 @@ this notice is preserved.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.introspect import opt_func_info
 
 from attnkit.model.checks import check_gradient
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
-from attnkit.model.processor.exponential import fastest_exp
 
 PART = 1 << 18  # elements: a megabyte of float32
 BLOCK = 1 << 15  # elements of which a core's cache also holds the slope and what it is computed from
@@ -66,6 +67,18 @@ FRACTION = (
 )
 LOW, HIGH = -5, 12  # below LOW the fit ends; above HIGH float32 has no room for the odds
 LEAST = -64  # a logarithm of odds that add nothing to 1
+
+
+@cache
+def fastest_exp() -> tuple[np.ufunc, float]:
+    """exp2 if NumPy vectorizes it, else exp, and the factor on its argument.
+
+    >>> exp, unit = fastest_exp()
+    >>> float(exp(unit).round(4))
+    2.7183
+    """
+    target = opt_func_info(func_name="^exp2$").get("exp2", {}).get("ff", {}).get("current", "baseline")
+    return (np.exp, 1.0) if target.startswith("baseline") else (np.exp2, math.log2(math.e))
 
 
 @quiet

@@ -12,7 +12,7 @@ import numpy as np
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text, check_gradient
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
-from attnkit.model.linear import as_rows, sum_rows
+from attnkit.model.formulas.linear import as_rows, sum_rows
 
 MOST = 1 << 22  # numbers of windows that are copied at a time
 

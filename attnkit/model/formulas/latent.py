@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from attnkit.model.dense_attention import LatentConfig, MultiHeadOptions
 from attnkit.model.dtypes import Array
-from attnkit.model.head_views import merge_heads, view_heads
+from attnkit.model.formulas.dense_attention import LatentConfig, MultiHeadOptions
+from attnkit.model.formulas.head_views import merge_heads, view_heads
+from attnkit.model.formulas.linear import linear, projection_backward
+from attnkit.model.formulas.norms import rms_norm, rms_norm_vjp
+from attnkit.model.formulas.rotary import rotate
 from attnkit.model.hooks import Hook, apply_hook
-from attnkit.model.linear import linear, projection_backward
-from attnkit.model.norms import rms_norm, rms_norm_vjp
 from attnkit.model.processor.products import Products
-from attnkit.model.rotary import rotate
 
 Params = Mapping[str, Array]
 See = Callable[[str, Array], Array]

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.model.activations import sigmoid
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
-from attnkit.model.feedforward import feed_forward, feed_forward_vjp
+from attnkit.model.formulas.activations import sigmoid
+from attnkit.model.formulas.feedforward import feed_forward, feed_forward_vjp
+from attnkit.model.formulas.linear import linear, projection_backward
+from attnkit.model.formulas.softmax import softmax, softmax_backward
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.linear import linear, projection_backward
 from attnkit.model.processor.products import PLAIN, Products
-from attnkit.model.softmax import softmax, softmax_backward
 
 Params = Mapping[str, Array]
 SCORES: Mapping[str, Callable[[Array], Array]] = {

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, NotFiniteError, UsageError
-from attnkit.model.activations import sigmoid
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
-from attnkit.model.embedding import check_ids
-from attnkit.model.linear import linear
-from attnkit.model.masks import mask_block
+from attnkit.model.formulas.activations import sigmoid
+from attnkit.model.formulas.embedding import check_ids
+from attnkit.model.formulas.linear import linear
+from attnkit.model.formulas.masks import mask_block
+from attnkit.model.formulas.softmax import shifted, softmax
 from attnkit.model.processor.products import PLAIN, Products
-from attnkit.model.softmax import shifted, softmax
 
 
 def logits(x: Array, weight: Array, bias: Array | None = None, products: Products = PLAIN) -> Array:

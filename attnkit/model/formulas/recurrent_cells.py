@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.activations import relu, sigmoid
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, working
+from attnkit.model.formulas.activations import relu, sigmoid
 
 Parameters = Mapping[str, Array]
 

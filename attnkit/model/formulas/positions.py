@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text, check_gradient
 from attnkit.model.dtypes import Array, output_dtype, working
-from attnkit.model.embedding import check_ids
-from attnkit.model.linear import add, sum_to_shape
-from attnkit.model.rotary import angles
+from attnkit.model.formulas.embedding import check_ids
+from attnkit.model.formulas.linear import add, sum_to_shape
+from attnkit.model.formulas.rotary import angles
 
 BLOCK = 1 << 18  # elements in a block of tokens
 

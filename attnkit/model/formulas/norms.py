@@ -22,8 +22,8 @@ import numpy as np
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text, check_gradient, fit
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
+from attnkit.model.formulas.linear import sum_to_shape
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.linear import sum_to_shape
 
 BLOCK = 1 << 16  # elements in a block of rows
 LARGE = 1 << 18  # number of elements from which two cores are faster than one

@@ -11,9 +11,9 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast
+from attnkit.model.formulas.linear import linear, linear_backward
+from attnkit.model.formulas.norms import layer_norm, layer_norm_vjp
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.linear import linear, linear_backward
-from attnkit.model.norms import layer_norm, layer_norm_vjp
 from attnkit.model.processor.products import PLAIN, Products, whole_tiles_product
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text, index
 from attnkit.model.dtypes import Array
-from attnkit.model.embedding import check_ids
+from attnkit.model.formulas.embedding import check_ids
 
 ALIGNMENTS = ("top-left", "bottom-right")
 

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
-from attnkit.model.embedding import check_ids
-from attnkit.model.softmax import shifted
+from attnkit.model.formulas.embedding import check_ids
+from attnkit.model.formulas.softmax import shifted
 
 BLOCK = 1 << 17  # elements of the logits that are worked on at a time, which stay in a core's cache
 IGNORE_INDEX = -100  # the target of a token that does not count, as in PyTorch

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.model.dtypes import Array
-from attnkit.model.masks import mask_block
-from attnkit.model.softmax import log_sum_exp
+from attnkit.model.formulas.masks import mask_block
+from attnkit.model.formulas.softmax import log_sum_exp
 
 FRAMES = 2  # of a spectrogram, from one time to the next
 
