@@ -117,11 +117,11 @@ def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> It
     if config.carries_states:
         yield Passes(texts, steps, steps, prompt, heads=steps)
     elif keeps_cache(config, prompt, prompt + steps):
-        yield Passes(texts, steps, steps, prompt, is_step=True, heads=steps)
+        yield Passes(texts, steps, steps, prompt, is_incremental=True, heads=steps)
     else:
         for length in range(prompt, prompt + steps):
             if keeps_cache(config, length, length + 1):
-                yield Passes(texts, 1, 1, length, is_step=True, heads=1)
+                yield Passes(texts, 1, 1, length, is_incremental=True, heads=1)
             else:
                 yield Passes(texts, length + 1, heads=1)
 

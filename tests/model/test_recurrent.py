@@ -16,7 +16,7 @@ from attnkit.model.formulas.recurrent import (
     run_layer,
     run_long_text,
     run_stack,
-    step,
+    run_token,
 )
 from attnkit.model.formulas.recurrent_cells import CELLS, State, check_parameters
 from tests.model.recurrent_cases import VARIANTS, random_layer
@@ -129,22 +129,22 @@ def test_the_node_tests_of_onnx(case):
         close(ours, expected, 1e-6)
 
 
-def test_one_step_by_hand():
+def test_one_token_by_hand():
     one, state = np.ones((1, 1)), State(np.array([[2.0]]))
     zero = np.zeros((3, 1))
     gates = {"input": zero, "hidden": np.array([[0.0], [0.0], [1.0]])}  # r = z = ½
     after = np.tanh(0.5 * 2) / 2 + 2 / 2
     for cell in ("gru", "gru-reset-before"):
-        assert step(cell, one, state, gates)[0].hidden == pytest.approx(after)
+        assert run_token(cell, one, state, gates)[0].hidden == pytest.approx(after)
     biased = gates | {"hidden_bias": np.array([0.0, 0.0, 4.0])}
-    assert step("gru", one, state, biased)[0].hidden == pytest.approx(np.tanh(0.5 * (2 + 4)) / 2 + 1)
-    assert step("gru-reset-before", one, state, biased)[0].hidden == pytest.approx(np.tanh(0.5 * 2 + 4) / 2 + 1)
+    assert run_token("gru", one, state, biased)[0].hidden == pytest.approx(np.tanh(0.5 * (2 + 4)) / 2 + 1)
+    assert run_token("gru-reset-before", one, state, biased)[0].hidden == pytest.approx(np.tanh(0.5 * 2 + 4) / 2 + 1)
     lstm = {"input": np.array([[0.0], [0.0], [3.0], [0.0]]), "hidden": np.zeros((4, 1))}
-    after, values = step("lstm", one, State(np.zeros((1, 1)), one), lstm)
+    after, values = run_token("lstm", one, State(np.zeros((1, 1)), one), lstm)
     assert after.cell == pytest.approx(0.5 + 0.5 * np.tanh(3)) and set(values) == {*CELLS["lstm"].gates}
     peepholes = lstm | {"peephole": np.array([[1.0], [-1.0], [2.0]])}
     cell = 1 / (1 + np.e) + np.tanh(3) / (1 + np.exp(-1))
-    after = step("lstm", one, State(np.zeros((1, 1)), one), peepholes)[0]
+    after = run_token("lstm", one, State(np.zeros((1, 1)), one), peepholes)[0]
     assert after.cell == pytest.approx(cell) and after.hidden == pytest.approx(np.tanh(cell) / (1 + np.exp(-2 * cell)))
 
 
@@ -259,4 +259,4 @@ def test_errors_name_both_shapes(call, problem):
 
 def test_an_unknown_cell_is_an_error():
     with pytest.raises(UsageError, match="expected one of tanh, relu, gru"):
-        step("elman", np.zeros((1, 3)), None, {})
+        run_token("elman", np.zeros((1, 3)), None, {})

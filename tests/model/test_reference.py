@@ -11,7 +11,7 @@ from attnkit.inputs import layers
 from attnkit.model import reference
 from attnkit.model.kernels.row_attention import row_attention
 from attnkit.model.kernels.tiled_attention import tiled_attention
-from attnkit.model.passes.incremental_decoder import compile_decode_step
+from attnkit.model.passes.incremental_decoder import compile_steps
 from tests.places import MODELS
 
 CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
@@ -283,5 +283,5 @@ def test_a_decoder_that_reads_token_by_token(core):
     expected = reference.layer_norm(expected, **core.params["decoder.norm"])
     steps, cache = core.config.plan("decoder"), model.KVCache()
     plain = [model.run(core, steps, x[:, t : t + 1], model.Context(memory=memory, cache=cache)) for t in range(3)]
-    fast = compile_decode_step(core, steps, cache)  # goes on from the keys and values of the first three
+    fast = compile_steps(core, steps, cache)  # goes on from the keys and values of the first three
     same(np.concatenate([*plain, *(fast(x[:, t], {})[:, None] for t in range(3, 6))], axis=1), expected)

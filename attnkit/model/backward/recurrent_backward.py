@@ -1,8 +1,8 @@
 """The adjoints of recurrent layers: a direction, layers, stacks, models.
 
-Letters and parameters are as in recurrent_cells.py. A step is undone in two parts: the gradients of what its
-gates add up, W x + b (`inputs`) and U h + c (`products`), one step at a time; then the gradients of x and of the
-parameters, by one matrix product over all steps.
+Letters and parameters are as in recurrent_cells.py. A token is undone in two parts: the gradients of what its
+gates add up, W x + b (`inputs`) and U h + c (`products`), one token at a time; then the gradients of x and of the
+parameters, by one matrix product over all tokens.
 """
 
 from collections.abc import Sequence
@@ -53,9 +53,9 @@ class DirectionGradients(NamedTuple):
 def sum_parameter_gradients(
     x: Array, before: State, after: State, gates: Gates, sums: SumGradients, grad_hidden: Array, parameters: Parameters
 ) -> dict[str, Array]:
-    """Gradient of each parameter, summed over all steps.
+    """Gradient of each parameter, summed over all tokens.
 
-    x (..., D), states and gates of the same steps, grad_hidden (..., P) of the states after -> {parameter: its shape}
+    x (..., D), states and gates of the same tokens, grad_hidden (..., P) of the states after -> {parameter: its shape}
     """
     inputs, products, hidden = as_rows(sums.inputs), as_rows(sums.products), as_rows(before.hidden)
     gradients = {"input": matrix_product(inputs.T, as_rows(x)), "hidden": matrix_product(products.T, hidden)}
@@ -114,7 +114,7 @@ def direction_backward(
         tokens, dy = np.where(is_token, tokens, 0), np.where(is_token, dy, 0)
     before, after = _states_before(trace), State(trace.hidden, trace.cell)
     last = _fill_gradient(grad_state, run.state)
-    sums, grad_hidden = undo_steps(cell, dy, before, after, trace.gates, weights, last, lengths)
+    sums, grad_hidden = undo_tokens(cell, dy, before, after, trace.gates, weights, last, lengths)
     gradients = sum_parameter_gradients(tokens, before, after, trace.gates, sums, grad_hidden, weights)
     dx = matrix_product(as_rows(sums.inputs), weights["input"]).reshape(x.shape)
     return DirectionGradients(reverse_texts(dx, lengths) if reverse else dx, sums.state, gradients)
@@ -140,7 +140,7 @@ def _states_before(trace: Trace) -> State:
     return State(shift(trace.initial.hidden, trace.hidden), cell)
 
 
-def undo_steps(
+def undo_tokens(
     cell: str,
     grad_outputs: Array,
     before: State,
@@ -150,7 +150,7 @@ def undo_steps(
     grad_state: State,
     lengths: Array | None,
 ) -> tuple[SumGradients, Array]:
-    """Undo the steps of a direction, from the last to the first.
+    """Undo the tokens of a direction, from the last to the first.
 
     grad_outputs (B, T, P), states and gates (B, T, ...)
     -> inputs and products (B, T, G·H) with the gradient of the initial state, and (B, T, P), of each hidden state

@@ -1,12 +1,12 @@
-"""Recurrent networks: a step of a cell, a direction of a layer, layers, stacks.
+"""Recurrent networks: a token of a cell, a direction of a layer, layers, stacks.
 
 The letters and the parameters are those of recurrent_cells.py.
 
-`run_direction_in_blocks` is the fast path of `run_direction`. It keeps states as (P, B), so that the gates of a step
+`run_direction_in_blocks` is the fast path of `run_direction`. It keeps states as (P, B), so that the gates of a token
 are (G·H, B) with each gate contiguous, and one product with the hidden weight computes them all. The products of the
 input are computed for a block of tokens at once. A block has a fixed number of tokens and begins at a multiple of it,
 counted from the start of the text, so a token has the same place in a product of the same shape wherever the text is
-cut. The sigmoid is ½ tanh(½ x) + ½, with the first ½ in the weights, so that one tanh computes all gates of a step.
+cut. The sigmoid is ½ tanh(½ x) + ½, with the first ½ in the weights, so that one tanh computes all gates of a token.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ Advance = Callable[[Array, Array, Array], None]
 
 
 @quiet
-def step(cell: str, x: Array, state: State | None, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+def run_token(cell: str, x: Array, state: State | None, parameters: Parameters) -> tuple[State, dict[str, Array]]:
     """Advance a cell by one input: its next state, and the gates by name.
 
     x (..., D), state (..., P) and (..., H) [zeros] -> the same, {gate: (..., H)}
@@ -44,7 +44,7 @@ def step(cell: str, x: Array, state: State | None, parameters: Parameters) -> tu
     match.
 
     >>> one = np.ones((1, 1))
-    >>> state, gates = step("relu", np.array([2.0]), State(np.array([3.0])), {"input": one, "hidden": 10 * one})
+    >>> state, gates = run_token("relu", np.array([2.0]), State(np.array([3.0])), {"input": one, "hidden": 10 * one})
     >>> state.hidden.tolist()
     [32.0]
     """
@@ -59,7 +59,7 @@ def step(cell: str, x: Array, state: State | None, parameters: Parameters) -> tu
 class Trace(NamedTuple):
     """What a direction computed at every token; 0 after the end of a text.
 
-    gates    name -> (B, T, H), as `step` returns them
+    gates    name -> (B, T, H), as `run_token` returns them
     hidden   (B, T, P), the outputs
     cell     (B, T, H), of an LSTM
     initial  the state before the first token
@@ -89,12 +89,12 @@ def run_direction(
     lengths: Array | None = None,
     reverse: bool = False,
 ) -> DirectionRun:
-    """Hidden state of one direction at every token, one `step` after the other.
+    """Hidden state of one direction at every token, one `run_token` after the other.
 
     x (B, T, D), state (B, P) and (B, H) [zeros], lengths (B,) [T] -> outputs (B, T, P), state, trace
 
     The first `lengths` tokens of each text are run; outputs after them are 0, and the final state is that of the last
-    of them. A reverse direction begins at the last of them. The trace is always returned. Errors: see `step`,
+    of them. A reverse direction begins at the last of them. The trace is always returned. Errors: see `run_token`,
     and DataError for lengths outside 0 to T.
 
     >>> one = np.ones((1, 1))
@@ -111,28 +111,28 @@ def run_direction(
     weights = {name: cast(array, dtype) for name, array in parameters.items()}
     initial = now = prepare_state(cell, state, weights, x.shape[:1], dtype)
     tokens = reverse_texts(x, lengths) if reverse else x
-    steps: list[tuple[State, dict[str, Array]]] = []
+    found: list[tuple[State, dict[str, Array]]] = []
     for t in range(x.shape[1]):
-        new, gates = step(cell, tokens[:, t], now, weights)
+        new, gates = run_token(cell, tokens[:, t], now, weights)
         is_token = np.full((len(x), 1), True) if lengths is None else (t < lengths)[:, None]
-        steps.append((mask_state(new, is_token), {name: np.where(is_token, gate, 0) for name, gate in gates.items()}))
+        found.append((mask_state(new, is_token), {name: np.where(is_token, gate, 0) for name, gate in gates.items()}))
         now = select_state(is_token, new, now)
-    trace = stack_steps(cell, steps, initial)
+    trace = stack_tokens(cell, found, initial)
     trace = reverse_trace(trace, lengths) if reverse else trace
     return DirectionRun(trace.hidden.astype(output_dtype(x), copy=False), now, trace)
 
 
-def stack_steps(cell: str, steps: list[tuple[State, dict[str, Array]]], initial: State) -> Trace:
+def stack_tokens(cell: str, found: list[tuple[State, dict[str, Array]]], initial: State) -> Trace:
     """Stack states and gates (B, ...) of every token into arrays (B, T, ...)."""
 
     def stack(arrays: list[Array], like: Array) -> Array:
         return np.stack(arrays, 1) if arrays else np.empty((len(like), 0, like.shape[1]), like.dtype)
 
-    names = steps[0][1] if steps else CELLS[cell].gates
+    names = found[0][1] if found else CELLS[cell].gates
     width = initial.hidden if initial.cell is None else initial.cell
-    gates = {name: stack([gates[name] for _, gates in steps], width) for name in names}
-    cells = None if initial.cell is None else stack([require_cell(state) for state, _ in steps], initial.cell)
-    return Trace(gates, stack([state.hidden for state, _ in steps], initial.hidden), cells, initial)
+    gates = {name: stack([gates[name] for _, gates in found], width) for name in names}
+    cells = None if initial.cell is None else stack([require_cell(state) for state, _ in found], initial.cell)
+    return Trace(gates, stack([state.hidden for state, _ in found], initial.hidden), cells, initial)
 
 
 def select_state(is_new: Array, new: State, old: State) -> State:
@@ -185,10 +185,10 @@ def check_sequences(x: Array, lengths: Array | None) -> None:
         raise DataError(f"lengths: {worst} is not between 0 and {x.shape[1]}, the number of tokens")
 
 
-class Stepper(NamedTuple):
-    """What runs one step in buffers.
+class TokenRunner(NamedTuple):
+    """What runs one token in buffers.
 
-    weight   (G·H, D + 1), of the input and its bias, in the order and scale of the step's sums
+    weight   (G·H, D + 1), of the input and its bias, in the order and scale of the token's sums
     advance  (sums of the input (G·H, B), hidden state (P, B), the next one to be written)
     gates    name -> (H, B), which `advance` writes
     cell     (H, B), which `advance` updates
@@ -221,10 +221,10 @@ def arrange(weight: Array, order: tuple[int, ...], scales: tuple[float, ...]) ->
     )
 
 
-def step_ungated(activation: Callable[[Array, Array], Array]) -> "Callable[[Parameters, State], Stepper]":
-    """Build the stepper of h′ = activation(W x + U h + b)."""
+def prepare_ungated(activation: Callable[[Array, Array], Array]) -> "Callable[[Parameters, State], TokenRunner]":
+    """Build the runner of h′ = activation(W x + U h + b)."""
 
-    def prepare(parameters: Parameters, state: State) -> Stepper:
+    def prepare(parameters: Parameters, state: State) -> TokenRunner:
         hidden = parameters["hidden"]
         sums = np.empty((len(hidden), state.hidden.shape[0]), hidden.dtype)
 
@@ -233,7 +233,7 @@ def step_ungated(activation: Callable[[Array, Array], Array]) -> "Callable[[Para
             np.add(sums, inputs, sums)
             activation(sums, after)
 
-        return Stepper(joined_input(parameters), advance, {})
+        return TokenRunner(joined_input(parameters), advance, {})
 
     return prepare
 
@@ -244,7 +244,7 @@ def rectify(x: Array, out: Array) -> Array:
     return y
 
 
-def step_gru(parameters: Parameters, state: State) -> Stepper:
+def prepare_gru(parameters: Parameters, state: State) -> TokenRunner:
     """Prepare `advance_gru`: the sums of r and z together, then the candidate."""
     hidden, scales = parameters["hidden"], (0.5, 0.5, 1)
     width, batch = len(hidden) // 3, state.hidden.shape[0]
@@ -272,13 +272,13 @@ def step_gru(parameters: Parameters, state: State) -> Stepper:
         np.multiply(after, update, after)
         np.add(after, candidate, after)
 
-    return Stepper(inner, advance, {"reset": reset, "update": update, "candidate": candidate, "product": product})
+    return TokenRunner(inner, advance, {"reset": reset, "update": update, "candidate": candidate, "product": product})
 
 
-def step_by_formula(cell: str) -> "Callable[[Parameters, State], Stepper]":
-    """Build the stepper of a cell without a faster path here."""
+def prepare_by_formula(cell: str) -> "Callable[[Parameters, State], TokenRunner]":
+    """Build the runner of a cell without a faster path here."""
 
-    def prepare(parameters: Parameters, state: State) -> Stepper:
+    def prepare(parameters: Parameters, state: State) -> TokenRunner:
         kind, batch = CELLS[cell], state.hidden.shape[0]
         width = len(parameters["hidden"]) // kind.blocks
         gates = {name: np.empty((width, batch), state.hidden.dtype) for name in kind.gates}
@@ -294,12 +294,12 @@ def step_by_formula(cell: str) -> "Callable[[Parameters, State], Stepper]":
             for name, gate in gates.items():
                 gate[...] = values[name].T
 
-        return Stepper(joined_input(parameters), advance, gates, now)
+        return TokenRunner(joined_input(parameters), advance, gates, now)
 
     return prepare
 
 
-def step_lstm(parameters: Parameters, state: State) -> Stepper:
+def prepare_lstm(parameters: Parameters, state: State) -> TokenRunner:
     """Prepare the LSTM; i, f, o, g and the cell state share one buffer.
 
     So i g and f c are one product.
@@ -329,15 +329,15 @@ def step_lstm(parameters: Parameters, state: State) -> Stepper:
             np.dot(projection, second, after)
 
     names = {"input": buffer[:width], "forget": pair[width:], "candidate": other[:width], "output": output}
-    return Stepper(arrange(joined_input(parameters), order, scales), advance, names, cell)
+    return TokenRunner(arrange(joined_input(parameters), order, scales), advance, names, cell)
 
 
-STEPPERS = {
-    "tanh": step_ungated(np.tanh),
-    "relu": step_ungated(rectify),
-    "gru": step_gru,
-    "gru-reset-before": step_by_formula("gru-reset-before"),
-    "lstm": step_lstm,
+RUNNERS = {
+    "tanh": prepare_ungated(np.tanh),
+    "relu": prepare_ungated(rectify),
+    "gru": prepare_gru,
+    "gru-reset-before": prepare_by_formula("gru-reset-before"),
+    "lstm": prepare_lstm,
 }
 
 
@@ -368,17 +368,17 @@ def run_direction_in_blocks(
     dtype = cell_dtype(x, parameters, state)
     weights = {name: cast(array, dtype) for name, array in parameters.items()}
     initial = prepare_state(cell, state, weights, x.shape[:1], dtype)
-    prepare = step_by_formula(cell) if "peephole" in parameters else STEPPERS[cell]
-    stepper = prepare(weights, initial)
+    prepare = prepare_by_formula(cell) if "peephole" in parameters else RUNNERS[cell]
+    runner = prepare(weights, initial)
     texts = reverse_texts(x, lengths) if reverse else x
     outputs = np.empty((*x.shape[:2], initial.hidden.shape[1]), output_dtype(x))
     written = outputs[:, ::-1] if reverse and lengths is None else outputs
-    recorder = Recorder(stepper, x.shape[1], initial) if has_trace else None
-    hidden = run_blocks(stepper, texts, initial.hidden, written, lengths, offset, recorder)
+    recorder = Recorder(runner, x.shape[1], initial) if has_trace else None
+    hidden = run_blocks(runner, texts, initial.hidden, written, lengths, offset, recorder)
     if lengths is not None:
         written[np.arange(x.shape[1]) >= lengths[:, None]] = 0
         outputs = reverse_texts(written, lengths) if reverse else written
-    final = State(hidden, None if stepper.cell is None else np.array(stepper.cell.T, order="C"))
+    final = State(hidden, None if runner.cell is None else np.array(runner.cell.T, order="C"))
     if recorder is None:
         return DirectionRun(outputs, final)
     trace = recorder.trace(lengths)
@@ -386,7 +386,7 @@ def run_direction_in_blocks(
 
 
 def run_blocks(
-    stepper: Stepper,
+    runner: TokenRunner,
     x: Array,
     hidden: Array,
     outputs: Array,
@@ -395,8 +395,8 @@ def run_blocks(
     recorder: "Recorder | None",
 ) -> Array:
     """Run tokens x (B, T, D), write outputs (B, T, P), return the last state (B, P)."""
-    block = InputBlock(stepper.weight, len(x))
-    states = np.empty((block.size + 1, *hidden.shape[::-1]), stepper.weight.dtype)
+    block = InputBlock(runner.weight, len(x))
+    states = np.empty((block.size + 1, *hidden.shape[::-1]), runner.weight.dtype)
     views, now = list(states), hidden.T
     shortest = x.shape[1] if lengths is None or not len(lengths) else int(lengths.min())
     for tokens, first in split_blocks(x.shape[1], block.size, offset):
@@ -405,9 +405,9 @@ def run_blocks(
         for t, place in zip(range(tokens.start, tokens.stop), range(first, block.size), strict=False):
             before, after = views[place], views[place + 1]
             if lengths is None or t < shortest:
-                stepper.advance(block.sums[place], before, after)
+                runner.advance(block.sums[place], before, after)
             else:
-                advance_unfinished(stepper, block.sums[place], before, after, t >= lengths)
+                advance_unfinished(runner, block.sums[place], before, after, t >= lengths)
             if recorder is not None:
                 recorder.add(t, after)
         stop = first + tokens.stop - tokens.start
@@ -416,13 +416,13 @@ def run_blocks(
     return np.array(now.T, order="C")
 
 
-def advance_unfinished(stepper: Stepper, sums: Array, before: Array, after: Array, is_finished: Array) -> None:
-    """Run one step of the texts that have not ended; the states of the others remain."""
-    cell = None if stepper.cell is None else stepper.cell[:, is_finished]
-    stepper.advance(sums, before, after)
+def advance_unfinished(runner: TokenRunner, sums: Array, before: Array, after: Array, is_finished: Array) -> None:
+    """Run one token of the texts that have not ended; the states of the others remain."""
+    cell = None if runner.cell is None else runner.cell[:, is_finished]
+    runner.advance(sums, before, after)
     after[:, is_finished] = before[:, is_finished]
-    if stepper.cell is not None and cell is not None:
-        stepper.cell[:, is_finished] = cell
+    if runner.cell is not None and cell is not None:
+        runner.cell[:, is_finished] = cell
 
 
 def split_blocks(tokens: int, size: int, offset: int) -> Iterator[tuple[slice, int]]:
@@ -469,25 +469,25 @@ class InputBlock:
 
 
 class Recorder:
-    """What the steps computed, for the trace."""
+    """What the tokens computed, for the trace."""
 
-    def __init__(self, stepper: Stepper, tokens: int, initial: State) -> None:
+    def __init__(self, runner: TokenRunner, tokens: int, initial: State) -> None:
         """Allocate arrays for all tokens."""
 
         def room(like: Array) -> Array:
             return np.empty((tokens, *like.shape), like.dtype)
 
-        self.stepper, self.initial = stepper, initial
-        self.gates = {name: room(gate) for name, gate in stepper.gates.items()}
-        self.hidden, self.cell = room(initial.hidden.T), None if stepper.cell is None else room(stepper.cell)
+        self.runner, self.initial = runner, initial
+        self.gates = {name: room(gate) for name, gate in runner.gates.items()}
+        self.hidden, self.cell = room(initial.hidden.T), None if runner.cell is None else room(runner.cell)
 
     def add(self, t: int, hidden: Array) -> None:
-        """Copy what one step computed."""
-        for name, gate in self.stepper.gates.items():
+        """Copy what one token computed."""
+        for name, gate in self.runner.gates.items():
             self.gates[name][t] = gate
         self.hidden[t] = hidden
         if self.cell is not None:
-            self.cell[t] = self.stepper.cell
+            self.cell[t] = self.runner.cell
 
     def trace(self, lengths: Array | None) -> Trace:
         """The trace, with 0 after the end of a text."""

@@ -42,7 +42,7 @@ Gates = Mapping[str, Array]
 
 
 class SumGradients(NamedTuple):
-    """The gradients of the sums of one step, and of the state before it.
+    """The gradients of the sums of one token, and of the state before it.
 
     inputs    (..., G·H), of W x + b
     products  (..., G·H), of U h + c

@@ -82,7 +82,7 @@ def split_heads_of(scope: Scope, x: Array) -> Array:
 
 
 def turn(scope: Scope, x: Array) -> Array:
-    """Rotate heads (B, H, T, K) as often as the stage says."""
+    """Rotate heads (B, H, T, K) as often as the node says."""
     for _ in range(scope.option("times", 0)):
         x = turn_once(scope, x)
     return scope.functions.contiguous(x)
@@ -111,7 +111,7 @@ def turn_once(scope: Scope, x: Array) -> Array:
 
 
 def _angles(scope: Scope, width: int) -> tuple[Array, Array]:
-    """Cosines and sines of the rotation of a stage."""
+    """Cosines and sines of the rotation of a node."""
     if (angles := scope.option("angles")) is not None:
         given: tuple[Array, Array] = angles
         return given
@@ -379,7 +379,7 @@ KINDS = {
 
 
 def _positions_of(place: Place, rules: AttentionRules) -> dict[str, Any]:
-    """The options of a stage that rotates."""
+    """The options of a node that rotates."""
     if not rules.rotation:
         return {}
     rotation = {"rope": rules.rope, "width": rules.rotary_dim, "interleaved": rules.interleaved}

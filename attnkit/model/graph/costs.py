@@ -89,7 +89,7 @@ class Passes:
     count     the number of passes
     past      tokens of each text in the cache before the first of them
     source    tokens of the memory, whose keys and values are computed in the first pass unless `has_memory`
-    is_step   whether each pass computes one token by the incremental decoder, with the keys of its window alone
+    is_incremental  whether each pass computes one token by the incremental decoder, with the keys of its window alone
     heads     rows that the output head reads of each text; 0: it is not computed
     lengths   tokens of each text of a batch that is padded at its end, whose texts are attended to one by one
     is_dense  whether all scores are kept, so that none are computed in tiles
@@ -102,7 +102,7 @@ class Passes:
     past: int = 0
     source: int = 0
     has_memory: bool = False
-    is_step: bool = False
+    is_incremental: bool = False
     heads: int = 0
     lengths: tuple[int, ...] = ()
     is_dense: bool = False
@@ -127,10 +127,10 @@ class Passes:
         if self.lengths:
             ends = ((length, self.tokens - length) for length in self.lengths)
             return sum(self.cells(rules, real, 0, real) + self.cells(rules, rest, real, real) for real, rest in ends)
-        if not self.is_step and self.count == 1:
+        if not self.is_incremental and self.count == 1:
             return self.texts * self.cells(rules, self.tokens, self.past, self.past + self.tokens)
         first, last = self.past + 1, self.past + self.tokens
-        if not self.is_step or rules.window[0] < 0:
+        if not self.is_incremental or rules.window[0] < 0:
             return self.texts * ((first + last) * self.tokens // 2)
         most = rules.window[0] + 1
         growing = max(0, min(last, most) - first + 1)
@@ -250,7 +250,7 @@ class Sizes(NamedTuple):
     def read_keys(self, shape: Shape) -> int:
         """Numbers of keys or values that the passes read, of their shape (..., G, S, K)."""
         passes, rules, (groups, keys, width) = self.passes, self.option("rules"), shape[-3:]
-        if rules.is_cross or (passes.count == 1 and not passes.is_step):
+        if rules.is_cross or (passes.count == 1 and not passes.is_incremental):
             return passes.texts * passes.count * self.present_keys(keys) * groups * width
         return passes.pairs(rules) * groups * width
 

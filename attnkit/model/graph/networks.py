@@ -180,7 +180,7 @@ def build_ffn(place: Place) -> Built:
 
 
 def build_network(place: Place, layer: str, hidden_width: int) -> Built:
-    """The stages of a feed-forward network with the parameters of a layer."""
+    """The nodes of a feed-forward network with the parameters of a layer."""
     is_gated, shape = "w3" in place.core.params[layer], place.states(hidden_width)
     hidden, activated, linear, gated = (f"{layer}.{name}" for name in ("hidden", "activated", "linear", "gated"))
     yield Node(hidden, "linear", (place.x,), shape, layer, {"names": ("w1", "b1")})

@@ -191,7 +191,7 @@ def _run_tokens(
     whole, real, state, found = scope.option("whole"), scope.option("real"), {**first}, list[Array]()
     tokens = next(array.shape[1] for name, array in given.items() if name not in whole)
     is_real = None if real is None or direction in scope.option("padded", ()) else real[texts]
-    order = range(tokens)[:: _step(scope, direction)]
+    order = range(tokens)[:: _stride(scope, direction)]
     for t in order:
         values = {name: array if name in whole else array[:, t : t + 1] for name, array in given.items()} | state
         for node in body:
@@ -208,7 +208,7 @@ def _run_tokens(
     return _blank(scope, stacked, texts), state
 
 
-def _step(scope: Scope, direction: int) -> int:
+def _stride(scope: Scope, direction: int) -> int:
     """1 if a direction reads the tokens in their order, −1 if in reverse."""
     return -1 if direction and not scope.option("forward") else 1
 
@@ -227,13 +227,13 @@ def _previous(scope: Scope, x: Array, *first: Array) -> Array:
     """
     halves, directions = [], scope.option("directions")
     for direction, half in zip(directions, np.split(x, len(directions), axis=-1), strict=True):
-        step, is_real = _step(scope, direction), _real(scope, x, direction)
+        stride, is_real = _stride(scope, direction), _real(scope, x, direction)
         begin = first[0] if first and scope.option("first") != "zeros" else np.zeros_like(half[:, 0])
         if scope.option("continues"):
-            begin = np.concatenate([begin[:1], _at(half, _last_places(is_real, step))[:-1]])
-        rows = np.concatenate([begin[:, None], half[:, ::step]], axis=1)  # before all tokens, and after each
-        before = _rows_before(is_real[:, ::step]) * scope.option("carries", True)
-        halves.append(np.take_along_axis(rows, before[..., None], axis=1)[:, ::step])
+            begin = np.concatenate([begin[:1], _at(half, _last_places(is_real, stride))[:-1]])
+        rows = np.concatenate([begin[:, None], half[:, ::stride]], axis=1)  # before all tokens, and after each
+        before = _rows_before(is_real[:, ::stride]) * scope.option("carries", True)
+        halves.append(np.take_along_axis(rows, before[..., None], axis=1)[:, ::stride])
     return np.concatenate(halves, axis=-1)
 
 
@@ -250,11 +250,11 @@ def _rows_before(is_real: Array) -> Array:
 def _undo_previous(scope: Scope, dy: Array, y: Array, x: Array, *first: Array) -> list[Array]:
     halves, begins, directions = [], [np.zeros_like(one) for one in first], scope.option("directions")
     for direction, half in zip(directions, np.split(dy, len(directions), axis=-1), strict=True):
-        step = _step(scope, direction)
+        stride = _stride(scope, direction)
         rows = np.zeros((len(half), half.shape[1] + 1, half.shape[2]), half.dtype)
-        before = _rows_before(_real(scope, x, direction)[:, ::step])
-        np.add.at(rows, (np.arange(len(half))[:, None], before), half[:, ::step])
-        halves.append(rows[:, 1:][:, ::step])
+        before = _rows_before(_real(scope, x, direction)[:, ::stride])
+        np.add.at(rows, (np.arange(len(half))[:, None], before), half[:, ::stride])
+        halves.append(rows[:, 1:][:, ::stride])
         begins = [one + rows[:, 0] for one in begins]
     return [np.concatenate(halves, axis=-1), *begins]
 
@@ -272,7 +272,7 @@ def _last(scope: Scope, x: Array) -> Array:
     """
     directions = scope.option("directions")
     halves = zip(directions, np.split(x, len(directions), axis=-1), strict=True)
-    places = ((half, _last_places(_real(scope, x, direction), _step(scope, direction))) for direction, half in halves)
+    places = ((half, _last_places(_real(scope, x, direction), _stride(scope, direction))) for direction, half in halves)
     return _beside(scope, [_at(half, place) for half, place in places])
 
 
@@ -280,14 +280,14 @@ def _undo_last(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     dx, directions = np.zeros_like(x), scope.option("directions")
     halves = (np.split(one, len(directions), axis=-1) for one in (dx, dy))
     for direction, into, half in zip(directions, *halves, strict=True):
-        into[np.arange(len(x)), _last_places(_real(scope, x, direction), _step(scope, direction))] = half
+        into[np.arange(len(x)), _last_places(_real(scope, x, direction), _stride(scope, direction))] = half
     return [dx]
 
 
-def _last_places(is_real: Array, step: int) -> Array:
+def _last_places(is_real: Array, stride: int) -> Array:
     """Where the last real token of each text is, or the first: (B, T) -> (B,)."""
-    places = is_real[:, ::-step].argmax(axis=1)
-    last: Array = places if step < 0 else is_real.shape[1] - 1 - places
+    places = is_real[:, ::-stride].argmax(axis=1)
+    last: Array = places if stride < 0 else is_real.shape[1] - 1 - places
     return last
 
 

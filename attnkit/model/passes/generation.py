@@ -85,7 +85,12 @@ class Filtered(NamedTuple):
 
 
 class StepInfo(NamedTuple):
-    """One step: logits (N,), the output of each filter, id and log-probability."""
+    """How one token was chosen: a step of decoding.
+
+    step     its number, from 0
+    logits   (N,), before the filters; filters: the output of each
+    chosen   the id of the token, and logprob its log-probability
+    """
 
     step: int
     logits: Array

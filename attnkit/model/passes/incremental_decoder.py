@@ -58,22 +58,22 @@ class CachedDecoder:
         if not keeps_cache(self.model.config, self.cache.length, self._text.shape[1]):
             self.cache = KVCache()
         context, rest = Context(cache=self.cache, **self.context), self._text[:, self.cache.length :]
-        is_fast = self._can_use_fast_step(rest, context)
-        x = self._fast_step(rest, context) if is_fast else run(self.model, self.steps, rest, context)
+        is_fast = self._is_compiled(rest, context)
+        x = self._decode_token(rest, context) if is_fast else run(self.model, self.steps, rest, context)
         if context.hook is not no_hook:  # which reads the logits of tokens, (B, 1, N)
             return head_logits(self.model, np.ascontiguousarray(x[:, -1:]), context.hook)[:, 0]
         return head_logits(self.model, np.ascontiguousarray(x[:, -1]))
 
-    def _can_use_fast_step(self, tokens: Array, context: Context) -> bool:
+    def _is_compiled(self, tokens: Array, context: Context) -> bool:
         """Whether this is one token of a Transformer, in float32 and without hooks."""
         is_plain = context.hook is no_hook and context.mask is None and context.memory_mask is None
-        is_compiled = is_plain and not self.model.config.carries_states
-        return tokens.shape[1] == 1 and context.past > 0 and is_compiled and context.dtype in (None, "float32")
+        has_keys = context.past > 0 and not self.model.config.carries_states
+        return tokens.shape[1] == 1 and is_plain and has_keys and context.dtype in (None, "float32")
 
-    def _fast_step(self, tokens: Array, context: Context) -> Array:
+    def _decode_token(self, tokens: Array, context: Context) -> Array:
         """Last hidden states (B, 1, D) of one token (B, 1)."""
         if self._layers is None or self._layers[0] is not self.cache:
-            self._layers = self.cache, compile_decode_step(self.model, self.steps[self._first :], self.cache)
+            self._layers = self.cache, compile_steps(self.model, self.steps[self._first :], self.cache)
         x = run(self.model, self.steps[: self._first], tokens, context)
         context.on_step(self.steps[self._first])
         shared: dict[str, Mapping[str, Any]] = {}
@@ -107,7 +107,7 @@ def keeps_cache(config: Config, before: int, after: int) -> bool:
     return all(has_same_rotation(rope, before, after) for rope in ropes)
 
 
-def compile_decode_step(model: Model, steps: list[Step], cache: KVCache) -> Layer:
+def compile_steps(model: Model, steps: list[Step], cache: KVCache) -> Layer:
     """Compile the steps of layers to one function of one token in each row.
 
     The cache must hold the earlier tokens, and the keys and values of the memory. `shared` is what
@@ -118,7 +118,7 @@ def compile_decode_step(model: Model, steps: list[Step], cache: KVCache) -> Laye
     operators = [(step, compile_one(model, step, cache)) for step in steps]
 
     @quiet
-    def decode_step(x: Array, shared: Mapping[str, Any]) -> Array:
+    def decode_token(x: Array, shared: Mapping[str, Any]) -> Array:
         saved = x
         for step, operator in operators:  # as `walk_steps` does, without its calls for each step
             if step.reads_saved:
@@ -129,7 +129,7 @@ def compile_decode_step(model: Model, steps: list[Step], cache: KVCache) -> Laye
             x = y + (saved if step.adds_residual == "saved" else x) if step.adds_residual else y
         return x
 
-    return decode_step
+    return decode_token
 
 
 def _compile_later(model: Model, step: Step, cache: KVCache) -> Layer:
