@@ -193,6 +193,12 @@ def test_inside_model_arrows_point_down():
     assert [f"{module} imports {target}" for module, target in arrows if height(target) > height(module)] == []
 
 
+def test_the_docstring_of_model_lists_its_parts_in_this_order():
+    text = ast.get_docstring(parse(PACKAGE / "model" / "__init__.py")).split("bottom up")[1]
+    rows = re.findall(r"^([a-z_/ ]+?)  +\S", text, re.MULTILINE)
+    assert [tuple(row.replace("/", "").split()) for row in rows] == [*MODEL_PARTS[:-1]]
+
+
 def test_a_test_imports_what_there_is():
     """Pytest leaves a file out whose imports fail, as of an extra that is not installed."""
     for path in sorted(TESTS.rglob("test_*.py")):

@@ -13,19 +13,18 @@ which are imported lazily.
 
 The parts of the package from the bottom up, each of which imports only those above it in this list:
 
-dtypes checks processor/        numbers: their dtypes and shapes, and what depends on the processor
-hooks intermediates parameters  names: of what is computed, and of what it is computed with
-slips                           mistakes in either, in words
-formulas/ reference             pure functions of arrays; the whole paper by such functions
-kernels/                        fast paths of formulas
-attention                       attention by its formula or a kernel
-config recurrent_config kv_cache context    a model, its plan of steps, and the context of a pass
-layers/                         what each step of a plan computes
-backward/                       the same with gradients
-graph/                          the same as nodes
-groups                          the table of these three for each operation of a step
-passes/                         whole models, which read that table: passes, gradients, graphs, generation
-exercises/                      arithmetic on paper
+dtypes checks processor/                  numbers: their dtypes and shapes, tasks and products on every core
+hooks intermediates parameters slips      names: of what is computed, of what it is computed with, of mistakes
+formulas/ reference                       pure functions of arrays; the whole paper by such functions
+kernels/                                  fast paths of attention
+attention                                 attention by its formula or a kernel
+config recurrent_config kv_cache context  a model, its plan of steps, and the context of a pass
+layers/                                   what each step of a plan computes
+backward/                                 the same with gradients
+graph/                                    the same as nodes
+groups                                    the table of these three for each operation of a step
+passes/                                   whole models by that table: passes, gradients, graphs, generation
+exercises/                                arithmetic on paper
 """
 
 from typing import TYPE_CHECKING, Any
