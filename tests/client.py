@@ -3,17 +3,18 @@
 `tests/process.py` makes a script of this file, with a call of `main` at its end; `-IS` and few imports start it fast.
 """
 
+import _signal as signal  # the modules signal and socket would take as long as all of this
 import marshal
 import os
 import resource
-import signal
 import sys
-from _socket import AF_UNIX, SCM_RIGHTS, SOL_SOCKET, socket  # the module socket would take as long as all of this
+from _socket import AF_UNIX, SCM_RIGHTS, SOL_SOCKET, socket
 
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # where they are ignored
 ROOM = "ATTNKIT_TESTS_ROOM"  # the variable of a process that may take no more memory than this, in bytes
 LOST = 99  # the exit code without an answer
+UNBUFFERED = ("PYTHONUNBUFFERED", "1")  # the variable that the server obeys itself
 
 
 def limits():
@@ -24,6 +25,12 @@ def limits():
 def at_start(environment, names):
     """The variables that act when an interpreter or a library starts: their names begin with one of names."""
     return {item for item in environment.items() if item[1] and item[0].startswith(names)}
+
+
+def data_size():
+    """The bytes that Linux counts against a limit of the data of this process."""
+    with open("/proc/self/statm") as file:
+        return resource.getpagesize() * int(file.read().split()[5])
 
 
 def is_open(number):
@@ -54,7 +61,11 @@ def main(python, command, path, names, expected, given):
     numbers = [number for number in map(int, os.listdir("/dev/fd")) if is_open(number)]
     connection = socket(AF_UNIX)
     try:
-        if not at_start(os.environ, names) <= expected or limits() != given or not {0, 1, 2} <= {*numbers}:
+        if (
+            not at_start(os.environ, names) <= expected | {UNBUFFERED}
+            or limits() != given
+            or not {0, 1, 2} <= {*numbers}
+        ):
             raise OSError
         connection.connect(path)
     except OSError:

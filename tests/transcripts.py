@@ -9,7 +9,8 @@ exact          every byte is a difference, and the SHA-256 of output that is giv
 
 The pages of `tests/transcripts/` are run by `in_process`: after `$ command` there is its standard output, then its
 standard error with `2> ` before each line, then `[exit 2]` unless the exit code is 0. The README and the pages of help
-are run by `on_a_terminal`, and show what a terminal shows.
+are run by `on_a_terminal`, and show what a terminal shows. Both run the tools in this process. A line of bash that needs
+a shell gets one.
 """
 
 import codecs
@@ -103,27 +104,57 @@ def in_process(command, folder):
 
     The stages are attnkit's tools, which run in this process, and echo, printf (escapes alone) and cat.
     """
+    with contextlib.ExitStack() as files:
+        out, errors = (files.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(2))
+        code = run_stages(command, folder, process.environment(COLUMNS="100"), out, errors)
+        out.seek(0)
+        errors.seek(0)
+        problems = normalized(errors.read().decode("utf-8", "backslashreplace"), folder)
+        return transcript(rendered(out.read(), folder), problems, code)
+
+
+def on_a_terminal(command, folder, **settings):
+    """What a line of bash, which must succeed, shows on a terminal; in this process if `in_process` can run it."""
+    if not is_plain(command):
+        return process.on_a_terminal(command, folder, **settings)
+
+    def run(terminal):
+        with open(terminal, "wb", buffering=0, closefd=False) as screen:
+            return run_stages(command, folder, process.environment(**settings), screen, screen)
+
+    return process.shown(run)
+
+
+def is_plain(command):
+    """Whether a line of bash has no other signs than those of `in_process`.
+
+    >>> [is_plain(f"echo {rest}") for rest in ("'[$]' | attnkit peek > a", "1; attnkit peek", "$a | attnkit peek")]
+    [True, False, False]
+    """
+    unquoted = re.sub(r"""'[^']*'|"[^"$`\\!]*\"""", "", command)
+    if re.search(r"""[^\w\s.,:/=|<>@%+-]|\|\||>>|\d[<>]|[<>]\S""", unquoted):
+        return False
+    runs = [(name, len(given)) for name, *given in stages(command)[0]]
+    return all(name in ("attnkit", "echo", "cat") or (name, count) == ("printf", 1) for name, count in runs)
+
+
+def run_stages(command, folder, environment, out, errors):
+    """Run the stages of a command one after another; the exit code of the last that fails, or 0."""
     parts, source, target = stages(command)
     with contextlib.ExitStack() as files:
         stdin = files.enter_context((folder / source if source else Path(os.devnull)).open("rb"))
-        errors, code = files.enter_context(tempfile.TemporaryFile(buffering=0)), 0
-        for stage in parts:
-            stdout = files.enter_context(tempfile.TemporaryFile(buffering=0))
+        last, code = files.enter_context((folder / target).open("wb", buffering=0)) if target else out, 0
+        for at, stage in enumerate(parts):
+            is_last = at == len(parts) - 1
+            stdout = last if is_last else files.enter_context(tempfile.TemporaryFile(buffering=0))
             if stage[0] == "attnkit":
-                code = (
-                    process.call(stage[1:], folder, process.environment(COLUMNS="100"), stdin, stdout, errors) or code
-                )
+                code = process.call(stage[1:], folder, environment, stdin, stdout, errors) or code
             else:
                 stdout.write(builtin(stage, folder, stdin))
-            stdout.seek(0)
-            stdin = stdout
-        out = stdin.read()
-        errors.seek(0)
-        problems = normalized(errors.read().decode("utf-8", "backslashreplace"), folder)
-    if target:
-        (folder / target).write_bytes(out)
-        out = b""
-    return transcript(rendered(out, folder), problems, code)
+            if not is_last:
+                stdout.seek(0)
+                stdin = stdout
+        return code
 
 
 def transcript(out, err, code):

@@ -1,5 +1,10 @@
-"""The command line as a real process, and what every one of its failures has in common."""
+"""The command line in a folder of its own, and what every one of its failures has in common.
 
+A command line with pipes as its standard streams runs within the process of the tests, in 3 ms. One that closes or
+redirects a stream, or limits another resource than memory, is a process, and so are the lines of a shell.
+"""
+
+import contextlib
 import itertools
 import os
 import re
@@ -12,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import client
-from tests.process import ALONE, SETTINGS, Run
+from tests.process import ALONE, SETTINGS, Run, run_piped, runs_here
 
 OLD = b"what was there before\n"
 GOOD = b"[[1,2],[3,4]]"  # as good.json, in every test's folder
@@ -32,7 +37,18 @@ READERS = (
 )
 
 FLAT = {resource.RLIMIT_DATA: 100 << 20}  # twice the memory that the libraries take
-ROOM = str(50 << 20)  # beside the libraries
+ROOM = 50 << 20  # beside the libraries
+
+
+@contextlib.contextmanager
+def limited_memory():
+    """Leave this process no more than ROOM beside the memory that it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (client.data_size() + ROOM, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 class Process:
@@ -45,9 +61,13 @@ class Process:
         self.environment = {"PATH": path or os.environ["PATH"], "HOME": tempfile.gettempdir()} | machine | SETTINGS
         (folder / "good.json").write_bytes(GOOD)
 
-    def __call__(self, *arguments, stdin=b"", **options) -> Run:
+    def __call__(self, *arguments, stdin=b"", env=None, limits=None, **options) -> Run:
         """Run `attnkit` to its end; stdin is bytes, which go through a pipe, or anything that subprocess takes."""
-        return self.run(["attnkit", *arguments], stdin, **options)
+        settings = self.environment | (env or {})
+        if options or not isinstance(stdin, bytes) or limits not in (None, FLAT) or not runs_here(settings):
+            return self.run(["attnkit", *arguments], stdin, env=env, limits=limits, **options)
+        with limited_memory() if limits else contextlib.nullcontext():
+            return run_piped(arguments, stdin, settings, self.folder)
 
     def shell(self, script, **options) -> Run:
         """Run a Bash script to its end."""
@@ -75,7 +95,7 @@ class Process:
         if {"preexec_fn", "umask"} & {*options}:  # which the server does not pass on
             env = {"PATH": ALONE} | (env or {})
         if limits == FLAT and self.environment["PATH"] != ALONE:
-            env, limits = {client.ROOM: ROOM} | (env or {}), None
+            env, limits = {client.ROOM: str(ROOM)} | (env or {}), None
         before = {"preexec_fn": limit} if limits else {}
         return {"cwd": self.folder, "env": self.environment | (env or {})} | before | options
 

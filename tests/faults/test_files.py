@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from unittest import mock
 
@@ -38,11 +39,19 @@ class Run(NamedTuple):
     err: str
 
 
-def unprivileged():
-    """In the child: file modes hold for root too, once it has lost the right to override them."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    for capability in (1, 2) if prctl else ():  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-        prctl(24, capability)  # PR_CAPBSET_DROP
+def unprivileged(call, *arguments):
+    """Call a function in a thread that has no right to override file modes, so that they hold for root too."""
+
+    def give_up():
+        if hasattr(library := ctypes.CDLL(None), "capset"):
+            version, held = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+            library.capget(version, held)
+            for kind in (0, 1):  # effective, permitted
+                held[kind] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            assert library.capset(version, held) == 0
+
+    with ThreadPoolExecutor(1, initializer=give_up) as threads:
+        return threads.submit(call, *arguments).result()
 
 
 @pytest.fixture
@@ -87,7 +96,7 @@ INPUTS = {
 @pytest.mark.parametrize(("name", "reason"), INPUTS.items())
 def test_input_that_cannot_be_opened(attnkit, refused, folder, name, reason):
     for line in (["layernorm", name], ["attend", "good.json", "--mask", name]):
-        run = attnkit(*line, preexec_fn=unprivileged)
+        run = unprivileged(attnkit, *line)
         refused(run, 4, f"{line[0]}: {name}{': ' if name else ''}{reason}")
 
 
@@ -203,7 +212,7 @@ OUTPUTS = {
 @pytest.mark.parametrize(("name", "reason"), OUTPUTS.items())
 def test_output_that_cannot_be_written(attnkit, refused, folder, name, reason):
     before = sorted(folder.rglob("*"))
-    run = attnkit("layernorm", "good.json", "-f", "npy", "-o", name, preexec_fn=unprivileged)
+    run = unprivileged(attnkit, "layernorm", "good.json", "-f", "npy", "-o", name)
     refused(run, 4, f"layernorm: cannot write {name or repr(name)}: {reason}")
     assert sorted(folder.rglob("*")) == before
     assert (folder / "readonly.json").read_bytes() == b"old"
@@ -381,15 +390,22 @@ def test_a_signal_while_reading(attnkit, number, times):
     assert attnkit.temporaries() == []
 
 
+LONG = ("run", "-q", "posenc --size 1200 --dim 1000 | layernorm | attend")
+
+
+@pytest.fixture(scope="module")
+def whole(process, tmp_path_factory):
+    """What LONG writes."""
+    return process(tmp_path_factory.mktemp("whole"))(*LONG, "--format", "npy").out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
-def test_a_signal_at_any_time(attnkit, number):
-    line = ["attnkit", "run", "-q", "posenc --size 1200 --dim 1000 | layernorm | attend"]
-    whole = attnkit.run([*line, "--format", "npy"]).out
+def test_a_signal_at_any_time(attnkit, whole, number):
     for seed in range(4):
         old = attnkit.folder / attnkit.file("old.npy", b"old")
         pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-        with attnkit.start(*line, "-o", "old.npy", stdin=subprocess.DEVNULL, **pipes) as child:
+        with attnkit.start("attnkit", *LONG, "-o", "old.npy", stdin=subprocess.DEVNULL, **pipes) as child:
             until(lambda child=child: attnkit.temporaries() or child.poll() is not None)
             time.sleep(random.Random(seed).random() * 0.25)
             child.send_signal(number)
@@ -610,4 +626,4 @@ def test_a_file_that_may_not_be_read_is_not_one_that_is_not_there(attnkit, refus
         (folder / name / "generation_config.json").write_text("{}")
         (folder / name / file).chmod(0)
     tool = line.split()[0]
-    refused(attnkit(*line.split(), preexec_fn=unprivileged), 4, f"{tool}: {UNREADABLE[line]}")
+    refused(unprivileged(attnkit, *line.split()), 4, f"{tool}: {UNREADABLE[line]}")
