@@ -61,11 +61,8 @@ def main(python, command, path, names, expected, given):
     numbers = [number for number in map(int, os.listdir("/dev/fd")) if is_open(number)]
     connection = socket(AF_UNIX)
     try:
-        if (
-            not at_start(os.environ, names) <= expected | {UNBUFFERED}
-            or limits() != given
-            or not {0, 1, 2} <= {*numbers}
-        ):
+        own = at_start(os.environ, names) - {UNBUFFERED}
+        if not own <= expected or limits() != given or not {0, 1, 2} <= {*numbers}:
             raise OSError
         connection.connect(path)
     except OSError:

@@ -21,9 +21,9 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 
-hypothesis.settings.register_profile(  # the same random cases in every run, however slow the machine is
-    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}  # on a slow machine
+hypothesis.settings.register_profile("repeatable", max_examples=30, derandomize=True, **PATIENT)
+hypothesis.settings.register_profile("thorough", max_examples=1000, **PATIENT)  # by --hypothesis-profile=thorough
 hypothesis.settings.load_profile("repeatable")
 
 HANGS = 600  # seconds after which a test is taken to hang: its process writes where it is, and ends

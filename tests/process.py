@@ -241,11 +241,13 @@ def on_a_terminal(command, folder, **settings) -> str:
     """What a line of bash, which must succeed, shows on a terminal."""
     options = {"cwd": folder, "env": environment(**settings), "stdin": subprocess.DEVNULL}
     line = ["bash", "-c", command]
-    return shown(lambda terminal: subprocess.run(line, stdout=terminal, stderr=terminal, **options).returncode)
+    code, text = shown(lambda screen: subprocess.run(line, stdout=screen, stderr=screen, **options).returncode)
+    assert code == 0, text
+    return text
 
 
-def shown(run) -> str:
-    """What a terminal shows while run(its descriptor) runs, which must return 0."""
+def shown(run) -> tuple[int, str]:
+    """What run(a terminal) returns, and what the terminal shows meanwhile."""
     leader, follower = pty.openpty()
     parts = []
 
@@ -257,10 +259,8 @@ def shown(run) -> str:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        code = run(follower)
+        with open(follower, "wb", buffering=0) as screen:
+            code = run(screen)
     finally:
-        os.close(follower)
         reader.join()
-    text = b"".join(parts).decode()
-    assert code == 0, text
-    return text.replace("\r\n", "\n")
+    return code, b"".join(parts).decode().replace("\r\n", "\n")

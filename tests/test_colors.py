@@ -1,10 +1,7 @@
 """Every tool on a terminal with colours: no escape is shown as text, and no control character but colours is sent."""
 
-import contextlib
 import os
-import pty
 import re
-import threading
 
 import pytest
 
@@ -30,22 +27,10 @@ def commands_of(tool):
 
 
 def on_a_terminal(arguments, source, folder, **settings):
-    """What a command line writes to a terminal that is its standard output and standard error."""
-    leader, follower = pty.openpty()
-    shown = []
-
-    def read():
-        with contextlib.suppress(OSError):
-            while chunk := os.read(leader, 65536):
-                shown.append(chunk)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    with open(folder / source if source else os.devnull, "rb") as given, open(follower, "wb", buffering=0) as terminal:
-        code = process.call(arguments, folder, process.environment(**settings), given, terminal, terminal)
-    reader.join()
-    os.close(leader)
-    return code, b"".join(shown).decode().replace("\r\n", "\n")
+    """The exit code of a command line, and what it writes to a terminal as its standard output and standard error."""
+    environment = process.environment(**settings)
+    with open(folder / source if source else os.devnull, "rb") as given:
+        return process.shown(lambda screen: process.call(arguments, folder, environment, given, screen, screen))
 
 
 @pytest.mark.parametrize("tool", commands.TOOLS)

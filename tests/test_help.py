@@ -335,10 +335,12 @@ def paths_of_the_architecture():
     return sorted({path for path in named if not re.search(r"\b[A-Z]+(\.\w+|/)$", path)})
 
 
-@pytest.mark.parametrize("path", paths_of_the_architecture())
-def test_every_path_on_the_page_of_the_architecture_exists(path):
-    outside = path.startswith(("attnkit/", "tests/", "samples/", "README"))
-    assert (ROOT / path if outside else ROOT / "attnkit" / path).exists()
+def test_every_path_on_the_page_of_the_architecture_exists():
+    paths, outside = paths_of_the_architecture(), ("attnkit/", "tests/", "samples/", "README")
+    assert len(paths) > 100
+    assert [
+        path for path in paths if not (ROOT / ("" if path.startswith(outside) else "attnkit") / path).exists()
+    ] == []
 
 
 def test_the_page_of_the_architecture_names_a_file_of_every_room():

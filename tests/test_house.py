@@ -27,7 +27,8 @@ OTHERS = {
     "--haeds",
     "--cases",
     "--check",
-}  # of pip, help, a misspelled example, the fuzzer, ruff
+    "--hypothesis-profile",
+}  # of pip, help, a misspelled example, the fuzzer, ruff, pytest
 
 # the rooms from the bottom up: each may import those of the lines before its own, not its siblings
 FLOORS = (

@@ -9,8 +9,8 @@ exact          every byte is a difference, and the SHA-256 of output that is giv
 
 The pages of `tests/transcripts/` are run by `in_process`: after `$ command` there is its standard output, then its
 standard error with `2> ` before each line, then `[exit 2]` unless the exit code is 0. The README and the pages of help
-are run by `on_a_terminal`, and show what a terminal shows. Both run the tools in this process. A line of bash that needs
-a shell gets one.
+are run by `on_a_terminal`, and show what a terminal shows. Both run the tools in this process. What needs a shell gets
+one.
 """
 
 import codecs
@@ -118,11 +118,10 @@ def on_a_terminal(command, folder, **settings):
     if not is_plain(command):
         return process.on_a_terminal(command, folder, **settings)
 
-    def run(terminal):
-        with open(terminal, "wb", buffering=0, closefd=False) as screen:
-            return run_stages(command, folder, process.environment(**settings), screen, screen)
-
-    return process.shown(run)
+    environment = process.environment(**settings)
+    code, text = process.shown(lambda screen: run_stages(command, folder, environment, screen, screen))
+    assert code == 0, text
+    return text
 
 
 def is_plain(command):

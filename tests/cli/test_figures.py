@@ -45,11 +45,11 @@ def drawn(*arguments):
     "kind, start", [("svg", b"<svg"), ("html", b"<!DOCTYPE html>"), ("png", b"\x89PNG"), ("pdf", b"%PDF")]
 )
 def test_a_suffix_and_a_format_give_the_same_file(here, capfdbinary, kind, start):
-    line = ["show", "r.npz:weights", "--heatmap"]
+    line = ["show", "r.npz:weights", "--slice", "0", "--heatmap"]
     assert main([*line, "-o", f"f.{kind}"]) == 0 and main([*line, "-f", kind]) == 0
     data = capfdbinary.readouterr().out
     assert data == (here / f"f.{kind}").read_bytes() and data.startswith(start)
-    assert main(["run", f"show r.npz:weights --heatmap -f {kind}"]) == 0
+    assert main(["run", f"show r.npz:weights --slice 0 --heatmap -f {kind}"]) == 0
     assert capfdbinary.readouterr().out == data
 
 

@@ -76,9 +76,8 @@ def test_the_six_tools_in_any_format(name, unbuffered):
     code, out, err = bash(piped(stages, each), PYTHONUNBUFFERED=unbuffered)
     assert code == 0, err
     line = " | ".join(f"{one}" + f" -f {format}" * bool(format) for one, format in zip(stages, each, strict=True))
-    again = bash(f"attnkit run {shlex.quote(line)}")
-    assert again == (0, out, err)
-    assert xs(out) == xs(bash(f"attnkit run {shlex.quote(' | '.join(stages))}")[1])
+    assert process.run("run", line, env={"ATTNKIT_FORMAT": ""}) == (0, out, err)
+    assert xs(out) == xs(process.run("run", " | ".join(stages), env={"ATTNKIT_FORMAT": ""}).out)
 
 
 NARROW = ["layernorm", "posenc", "attend --causal", "ffn --hidden 2"]

@@ -27,13 +27,14 @@ PACKED = [name for name in ENCODERS if not name.startswith("transformer")]  # of
 LENGTHS = (2, 1, 3, 5, 11, 11, 23, 24, 25, 40, 10_000, 10_000)  # as far as the model has positions
 TEXTS = ["the cat sat on the mat", "", "a", "rain", "the cat sat on the mat", "two words", *map(str, range(4))]
 TEXTS += [" ".join(TEXTS[:6] * 4), "naïve café, I don't", " ".join(["word"] * 80), "the cat sat on the mat"]
+TINY, SHORT = str(MODELS / "bert-mlm"), [" ".join(one.split()[:9]) for one in TEXTS]  # of 64 positions
 
 
-def stack_of(name):
+def stack_of(name, count=None):
     checkpoint = open_checkpoint(str(MODELS / name) if name != "minilm" else MINILM)
     core = layers.core_model(checkpoint)
     stack = core.config.stacks[0]
-    return core, encoding.select_steps(core.config, stack, 0, core.config.stack(stack).layers)
+    return core, encoding.select_steps(core.config, stack, 0, count or core.config.stack(stack).layers)
 
 
 def random_texts(core, lengths):
@@ -85,7 +86,7 @@ def test_a_packed_text_of_minilm_has_its_bits_on_any_processor(core_type):
     if not process.has_loops(core_type):
         pytest.skip("the processor has no such instructions")
     code = (
-        "from tests.commands.test_encode import *; core, steps = stack_of('minilm');"
+        "from tests.commands.test_encode import *; core, steps = stack_of('minilm', 2);"
         "ids = random_texts(core, [2, 7, 65, 2, 150]);"
         "alone = [model.run(core, steps, one, model.Context()) for one in ids];"
         "ok = [np.array_equal(a, b) for n in (1, 2) for a, b in zip(alone, run_together(core, steps, ids, n))];"
@@ -106,20 +107,25 @@ def test_a_text_that_is_not_finite_is_left_to_be_computed_alone():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flags", [["--pool", "mean", "--normalize"], ["--pool", "none"], [], ["--layers", ":1"], ["--dtype", "float64"]]
+    ("model", "texts", "flags"),
+    [
+        (MINILM, TEXTS, ["--pool", "mean", "--normalize"]),
+        *((TINY, SHORT, flags) for flags in (["--pool", "none"], [], ["--layers", ":1"], ["--dtype", "float64"])),
+    ],
+    ids=["pooled", "states", "no flags", "layers", "float64"],
 )
-def test_lines_are_bit_for_bit_what_each_is_alone(flags):
-    text = "".join(f"{line}\n" for line in TEXTS).encode()
-    code, out, err = process.run("encode", "--model", MINILM, "--lines", *flags, "-f", "npz", stdin=text)
+def test_lines_are_bit_for_bit_what_each_is_alone(model, texts, flags):
+    text = "".join(f"{line}\n" for line in texts).encode()
+    code, out, err = process.run("encode", "--model", model, "--lines", *flags, "-f", "npz", stdin=text)
     assert code == 0, err
     records = [*formats.read(formats.Source.of(out))]
-    assert len(records) == len(TEXTS)
+    assert len(records) == len(texts)
     values = {"--pool": "pool", "--layers": "layers", "--dtype": "dtype"}
     options = {values[flag]: value for flag, value in itertools.pairwise(flags) if flag in values}
-    for record, text in zip(records, TEXTS, strict=True):
-        alone = attnkit.encode(text, model=MINILM, normalize="--normalize" in flags, **options)
-        texts = {} if {"--layers", "none"} & {*flags} else {"batch": [text]}  # an index of vectors has them
-        assert [*record] == [*alone] and record.labels == {**alone.labels, **texts}
+    for record, text in zip(records, texts, strict=True):
+        alone = attnkit.encode(text, model=model, normalize="--normalize" in flags, **options)
+        labels = {"batch": [text]} if "mean" in flags else {}  # which an index of vectors has
+        assert [*record] == [*alone] and record.labels == {**alone.labels, **labels}
         for name in alone:
             np.testing.assert_array_equal(record[name], alone[name])
         assert record.history[-1]["command"].startswith("attnkit encode ")

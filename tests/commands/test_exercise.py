@@ -305,14 +305,12 @@ def test_a_number_that_is_off_is_wrong(exercise):
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=IDS)
-def test_thirty_seeds_draw_as_many_sheets(exercise):
-    drawn = [exercise_numbers.draw_numbers(exercise, seed) for seed in range(1, 31)]
-    assert len({json.dumps(one.tensors) for one in drawn}) >= 28
+def test_ten_seeds_draw_as_many_sheets(exercise):
+    drawn = [exercise_numbers.draw_numbers(exercise, seed) for seed in range(1, 11)]
+    assert len({json.dumps(one.tensors) for one in drawn}) >= 9
     for one in drawn:
-        assert (
-            len({*np.round(exercise_numbers.pose(one).solve().ravel(), 2)}) > 1
-            or exercise_numbers.pose(one).solve().size == 1
-        )
+        solution = exercise_numbers.pose(one).solve()
+        assert len({*np.round(solution.ravel(), 2)}) > 1 or solution.size == 1
         for name, value in one.tensors.items():
             if exercise.fresh.get(name) and not isinstance(value, dict):
                 assert len({*np.ravel(value)}) > 1, name

@@ -176,8 +176,8 @@ def test_rows_of_zeros_are_a_warning():
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["npy", "npz", "safetensors"])
 def test_memory_does_not_grow_with_the_index(folder, suffix):
-    """A file of 120 MB, in a process of its own: little more than the libraries."""
-    vectors = np.random.default_rng(0).standard_normal((100_000, 300), dtype=np.float32)
+    """A file of 84 MB, in a process of its own: little more than the libraries."""
+    vectors = np.random.default_rng(0).standard_normal((70_000, 300), dtype=np.float32)
     np.save("query.npy", vectors[7])
     formats.save(Record({"x": vectors}), f"large.{suffix}")
     del vectors
@@ -248,8 +248,8 @@ def test_a_stream_needs_room_for_its_vectors(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_a_stream(folder):
-    """6,000 records of 40 kB, 240 MB: little more than a block and the libraries."""
-    stream_of("index.npz", np.random.default_rng(0).standard_normal((6000, 10_000), dtype=np.float32))
+    """4,000 records of 40 kB, 160 MB: little more than a block and the libraries."""
+    stream_of("index.npz", np.random.default_rng(0).standard_normal((4000, 10_000), dtype=np.float32))
     np.save("query.npy", np.ones(10_000, np.float32))
     code = (
         "import subprocess, sys, resource; "

@@ -17,6 +17,7 @@ NAMES = json.loads((REFERENCES / "names.json").read_text())
 # sites that no module reads or returns: attention computes them in one function
 WITHIN = re.compile(r"\.(q|k|v|scores|scaled|capped|masked|heads)$")
 UNSTATED = ("albert-groups", "waves/layer")  # whose groups of layers, or order of norms, only the configuration states
+LIKE_OTHERS = ("camembert", "xlm-roberta", "mistral", "qwen2", "mbart")  # with the modules of roberta, llama, m2m_100
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])
@@ -60,7 +61,7 @@ def test_every_site_that_some_tensor_holds_has_a_source(name):
     assert {site for site in held - twins if not WITHIN.search(site)} == set()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNSTATED])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*UNSTATED, *LIKE_OTHERS)])
 def test_the_family_is_found_from_the_names(name):
     frozen = NAMES[name]
     checkpoint = open_model(name)
@@ -373,8 +374,9 @@ def test_no_name_is_an_error():
     ]
     unique = list(dict.fromkeys(names))
     for model in ("gpt2", "albert-groups", "marian", "vit", None):
-        located = locate_sites(unique, open_model(model) if model else None)
-        assert {source.name for source in located.sources.values()} | {*located.unknown} <= {*unique}
+        given = unique if model else unique[::9]  # which are compared with the names of every family
+        located = locate_sites(given, open_model(model) if model else None)
+        assert {source.name for source in located.sources.values()} | {*located.unknown} <= {*given}
 
 
 @pytest.mark.parametrize(("name", "tensor", "site", "columns"), [

@@ -118,6 +118,15 @@ def test_modules_of_torch_are_read_by_their_names_and_agree(name):
     assert {*report.facts.unknown} <= {"input.1", "input.2"}  # arguments: the lengths, and the target
 
 
+@functools.cache
+def whole_pass(name):
+    """The graph of a model for its batch, all that it computes, and its slips by name."""
+    core = layers.complete_model(checkpoint_of(name))
+    graph = debugged_graph(core, as_inputs(make_batch(core.config)))
+    slips = {slip.name: slip for slip in find_slips(graph, [*graph.nodes.values()], "float32")}
+    return graph, compute_all(graph, {}), slips
+
+
 def compute_all(graph, changes):
     memo = {}
     for site in graph.nodes:
@@ -159,10 +168,8 @@ INJECTED = {
 @pytest.mark.parametrize(("name", "words"), [(name, words) for name, some in INJECTED.items() for words in some])
 def test_a_slip_of_the_graph_is_named_from_what_it_changes(name, words):
     """The slip is made in the graph, and the first site judged whose tokens differ."""
-    core = layers.complete_model(checkpoint_of(name))
-    graph = debugged_graph(core, as_inputs(make_batch(core.config)))
-    slip = next(one for one in find_slips(graph, [*graph.nodes.values()], "float32") if one.name == words)
-    right, wrong = compute_all(graph, {}), compute_all(graph, slip.changes)
+    graph, right, slips = whole_pass(name)
+    wrong = compute_all(graph, slips[words].changes)
     judge = Judge(graph, Known(graph, {site: array for site, array in wrong.items() if ".previous" not in site}))
     first = next(
         site
@@ -244,9 +251,8 @@ def test_lengths_that_fit_no_text_are_one_error(lengths, problem, tmp_path):
 
 
 def test_a_gate_is_judged_by_the_states_of_the_dump():
-    core = layers.complete_model(checkpoint_of("luong"))
-    graph = debugged_graph(core, as_inputs(make_batch(core.config)))
-    arrays = {site: array.astype(np.float32) for site, array in compute_all(graph, {}).items()}
+    graph, right, _ = whole_pass("luong")
+    arrays = {site: array.astype(np.float32) for site, array in right.items()}
     gates = [site for site in arrays if site.startswith("encoder.1.rnn.") and graph.nodes[site].kind == "gate"]
     assert len(gates) == 4
     judge = Judge(graph, Known(graph, {**arrays, **{site: 1 - arrays[site] for site in gates}}))

@@ -5,7 +5,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from rich.cells import cell_len
@@ -87,7 +87,6 @@ def check(text: str, style: Style) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [tensor_table, heatmap, heatmap_grid])
-@settings(max_examples=120)
 @given(tensor=labelled(), style=styles, name=words, formula=words)
 def test_every_tensor_fits(draw, tensor, style, name, formula) -> None:
     array, axes, labels, mask = tensor

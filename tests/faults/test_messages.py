@@ -30,25 +30,31 @@ def brief(done, *what):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("tool", commands.TOOLS)
-def test_a_long_argument(attnkit, main, tool, text):
-    found = commands.find_tool(tool)
+def test_a_long_argument(attnkit, main, tool):
     more = LARGE.get(tool, [])
-    brief(main(tool, text, *more), tool)
-    brief(main(tool, f"good.json:{text}", *more), tool)
-    brief(main(tool, "good.json", f"--{text}"), tool)
-    brief(main(tool, "good.json", f"--quiet={text}"), tool)
+    for text in LONG.values():
+        brief(main(tool, text, *more), tool)
+        brief(main(tool, f"good.json:{text}", *more), tool)
+        brief(main(tool, "good.json", f"--{text}"), tool)
+        brief(main(tool, "good.json", f"--quiet={text}"), tool)
+        for flag in ("-o", "-f", "--only", "--dtype", "--precision"):
+            brief(main(tool, "good.json", flag, text, *more), tool, flag)
+        brief(main(text), text[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", commands.TOOLS)
+def test_a_long_value_of_a_flag(attnkit, main, tool):
+    """What quotes longest, a number that is too long to convert, and of files a path."""
+    found, more = commands.find_tool(tool), LARGE.get(tool, [])
     for name in (*found.flags, *found.extra_names):
-        flag = found.options[name]
-        spelling = "--" + name.rstrip("_").replace("_", "-")
-        brief(main(tool, "good.json", spelling, text, *more), tool, name)
-        if flag.load:
-            brief(main(tool, "good.json", spelling, f"good.json:{text}", *more), tool, name)
-            brief(main(tool, "good.json", spelling, f":{text}", *more), tool, name)
-    for flag in ("-o", "-f", "--only", "--dtype", "--precision"):
-        brief(main(tool, "good.json", flag, text, *more), tool, flag)
-    brief(main(text), text[:1])
+        is_file, spelling = found.options[name].load, "--" + name.rstrip("_").replace("_", "-")
+        for text in (LONG["escapes"], LONG["path" if is_file else "digits"]):
+            brief(main(tool, "good.json", spelling, text, *more), tool, name)
+        if is_file:
+            brief(main(tool, "good.json", spelling, f"good.json:{LONG['escapes']}", *more), tool, name)
+            brief(main(tool, "good.json", spelling, f":{LONG['escapes']}", *more), tool, name)
 
 
 DOCUMENTS = {

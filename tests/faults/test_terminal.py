@@ -107,13 +107,10 @@ def test_a_terminal_gets_a_table_and_never_binary(attnkit, screen):
 @pytest.mark.slow
 @pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "latin-1"}, {"PYTHONIOENCODING": "ascii"}])  # fmt: skip
 def test_an_encoding_without_our_signs(attnkit, refused, locale):
-    for line in (
-        ["--help"],
-        ["attend", "--help"],
-        ["show", "good.json", "--heatmap"],
-        ["show", "good.json"],
-        ["peek", "good.json"],
-    ):
+    lines = (
+        (["--help"], ["attend", "--help"], ["show", "good.json"], ["peek", "good.json"]) if "LC_ALL" in locale else ()
+    )
+    for line in (*lines, ["show", "good.json", "--heatmap"]):
         assert attnkit(*line, env=locale).code == 0
     refused(attnkit("layernorm", "größe", env=locale), 4, "layernorm: gr")
     run = attnkit("embed", "größe 日本", "--dim", "2", "-f", "json", env=locale)
@@ -199,7 +196,7 @@ def test_settings_without_effect(attnkit, settings):
         "run",
         "embed 'a b c d e f g' --dim 64 | posenc | mask --causal | attend --heads 8 --seed 1 | layernorm | ffn --hidden 99",
     ]
-    runs = [attnkit(*line, "--format", "npz", env=one) for one in ({}, settings)]
+    runs = [attnkit(*line, "--format", "npz", env=one) for one in ({}, settings)]  # the first in this process
     assert [(run.code, run.err) for run in runs] == [(0, "")] * 2
     if not set(settings) & {"OMP_NUM_THREADS", "NPY_DISABLE_CPU_FEATURES"}:
         assert runs[0].out == runs[1].out

@@ -7,7 +7,7 @@ import tracemalloc
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -107,7 +107,6 @@ def shape_of(view):
 
 
 @pytest.mark.parametrize("format", ["csv", "tsv"])
-@settings(max_examples=300, deadline=None)
 @given(view=views())
 def test_what_is_written_is_read_to_the_same_numbers(format, view):
     text = format_cells(tensor_cells(view, "value"), format)
@@ -165,7 +164,7 @@ def test_a_json_number_on_a_pipe_is_read_before_the_next_one_arrives():
 
 
 def test_the_memory_is_that_of_the_numbers_not_of_the_text():
-    rows, text = 40_000, ",".join(["0.123456789012345"] * 16) + "\n"
+    rows, text = 20_000, ",".join(["0.123456789012345"] * 16) + "\n"
     path_bytes = (text * rows).encode()
     source = Source.of(b"")
     pieces = iter([memoryview(path_bytes)[at : at + (1 << 20)] for at in range(0, len(path_bytes), 1 << 20)])
@@ -177,7 +176,7 @@ def test_the_memory_is_that_of_the_numbers_not_of_the_text():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert record["x"].shape == (rows, 16)
-    assert peak < 2 * record["x"].nbytes + (24 << 20)
+    assert peak < 2 * record["x"].nbytes + (12 << 20)
 
 
 def test_a_record_that_is_read_is_one_that_is_written():

@@ -14,11 +14,11 @@ from attnkit.formats.dtypes import NAMES, dtype_of, round_to
 
 
 @pytest.mark.parametrize("source", NAMES)
-@pytest.mark.parametrize("target", NAMES)
-def test_every_pair(source, target):
+def test_every_pair(source):
     array = np.array([[0, 1], [1, 0]]).astype(dtype_of(source))
-    result = cast_array(array, target)
-    assert result.dtype == dtype_of(target) and np.array_equal(result.astype(int), [[0, 1], [1, 0]])
+    for target in NAMES:
+        result = cast_array(array, target)
+        assert result.dtype == dtype_of(target) and np.array_equal(result.astype(int), [[0, 1], [1, 0]]), target
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.errors import AttnkitError
@@ -45,14 +45,14 @@ JSONISH = st.text(alphabet='{}[]",:\\-+.0123456789eE truefalsnINy \n\t"tensorsda
 def test_every_reader_on_damaged_files(tmp_path, monkeypatch):
     """A short form of python -m tests.fuzz; tests/fuzz/runner.py says what each case must obey."""
     monkeypatch.setattr(runner, "SECONDS", 60.0)  # of a case that hangs: the suite counts steps
-    outcomes, escapes = runner.run(fuzz.doors(str(tmp_path)), 2000, seed=3)
+    outcomes, escapes = runner.run(fuzz.doors(str(tmp_path)), 1000, seed=3)
     assert not escapes
     assert all(counts["accepted"] + counts["refused"] for counts in outcomes.values())
 
 
 @pytest.mark.parametrize("name", [name for name in fuzz.HOSTILE if "documents" not in name])
 def test_hostile_input_is_read_or_refused_in_steps_that_grow_no_faster_than_it(name):
-    once, twice = (fuzz.steps(fuzz.HOSTILE[name](size)) for size in (1 << 13, 1 << 14))
+    once, twice = (fuzz.steps(fuzz.HOSTILE[name](size)) for size in (1 << 12, 1 << 13))
     assert twice <= 2.2 * once + 1000
 
 
@@ -140,7 +140,6 @@ def test_every_byte_changed(format):
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@settings(max_examples=150)
 def test_pieces_moved_and_replaced(format, data):
     sample = SAMPLES[format]
     start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(sample))] * 2)))
@@ -148,13 +147,11 @@ def test_pieces_moved_and_replaced(format, data):
 
 
 @given(st.sampled_from([b"", *STARTS]), st.binary(max_size=200))
-@settings(max_examples=400)
 def test_random_bytes(start, rest):
     survives(start + rest)
 
 
 @given(JSONISH)
-@settings(max_examples=400)
 def test_random_json(text):
     survives(text.encode())
 
@@ -165,7 +162,6 @@ def test_random_json(text):
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     )
 )
-@settings(max_examples=300)
 def test_any_json_value(value):
     text = json.dumps(value)
     survives(text.encode())
@@ -175,7 +171,6 @@ def test_any_json_value(value):
 
 
 @given(st.binary(max_size=100))
-@settings(max_examples=100)
 def test_random_deflated_members(packed):
     data = bytearray(b"".join(fuzz.encode_archive([("x.npy", [packed])])))
     data[data.rindex(b"PK\x01\x02") + 10] = data[8] = DEFLATED

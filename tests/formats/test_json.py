@@ -9,7 +9,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError
@@ -147,7 +147,6 @@ def test_key_order_is_free():
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 @given(data=st.data())
-@settings(max_examples=200)
 def test_decimals_are_rounded_once(name, data):
     """Decimals a hair from the middle between two floats, where rounding to float64 first would go wrong."""
     dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
@@ -220,7 +219,6 @@ def within_seconds(call, seconds):
 
 
 @given(st.integers(1, 40), st.booleans())
-@settings(max_examples=40)
 def test_pieces_of_any_size_make_the_same_records(size, indent):
     record = Record(
         {"x": np.array([[0.1, np.nan], [np.inf, -3]]), "m": np.eye(2) > 0, 'é\\"': np.array(2)},

@@ -55,11 +55,11 @@ def test_pickle_is_not_run(tmp_path):
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("size", range(1, 600))
-def test_no_header_length_is_taken_for_json(size):
+def test_no_header_length_is_taken_for_json():
     """A header of 91 or 123 bytes, say, begins like a JSON list or object."""
-    data = b"".join(safetensors(Record({"x": np.ones(1), "n" * size: np.ones(1)})))
-    assert read(Source.of(data)).format == "safetensors"
+    for size in range(1, 600):
+        data = b"".join(safetensors(Record({"x": np.ones(1), "n" * size: np.ones(1)})))
+        assert read(Source.of(data)).format == "safetensors", size
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -64,7 +64,6 @@ def same(a: Record, b: Record) -> None:
 
 @pytest.mark.slow
 @given(records(), st.booleans())
-@settings(max_examples=150)
 def test_survive_is_what_a_reader_gets(record, indent):
     for format in FORMATS:
         if format == "npy" and len(record) > 1:
@@ -92,7 +91,6 @@ def without_x(record: Record) -> Record:
 
 @pytest.mark.parametrize("format", ["json", "npy", "npz"])
 @given(data=st.lists(tensors(), min_size=1, max_size=4))
-@settings(max_examples=30)
 def test_streams(format, data):
     records = [Record({"x": array}) for array in data]
     raw = b"".join(b"".join(encode(record, format)) for record in records)
@@ -103,7 +101,6 @@ def test_streams(format, data):
 
 
 @given(tensors())
-@settings(max_examples=100)
 def test_npy_is_what_numpy_writes(array):
     written = io.BytesIO()
     np.save(

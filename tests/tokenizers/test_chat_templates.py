@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -123,8 +124,12 @@ class TestHostile:
         doubled = "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
         assert problem(doubled) == "it needs too much memory"
 
-    @pytest.mark.slow
-    def test_time_has_a_limit_in_one_operation_too(self):
+    def test_time_has_a_limit_in_one_operation_too(self, tmp_path, monkeypatch):
+        """Of five seconds, as the message says; of one in this test."""
+        source = Path(chat_template.RENDERER).read_text()
+        assert "\nSECONDS = 5 " in source
+        (tmp_path / "renderer.py").write_text(source.replace("\nSECONDS = 5 ", "\nSECONDS = 1 "))
+        monkeypatch.setattr(chat_template, "RENDERER", str(tmp_path / "renderer.py"))
         assert problem("{{ 1.5 | round(1000000000, 'ceil') }}") == "it computes for more than 5 seconds"
 
     def test_loops_have_a_limit(self):
