@@ -31,6 +31,7 @@ HANGS = 600  # seconds after which a test is taken to hang: its process writes w
 
 def pytest_configure(config):
     """Start a server of command lines in every process that runs tests, while it collects them."""
+    gc.disable()  # until all modules are imported
     if runs_tests(config):
         process.default_signals()
     os.environ["PATH"] = process.ALONE
@@ -44,9 +45,9 @@ def pytest_configure(config):
 
 def pytest_collection_finish():
     """Leave the collected tests and modules, which live to the end, out of garbage collection, and collect rarely."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 10, 50)
+    gc.enable()
 
 
 def runs_tests(config):
