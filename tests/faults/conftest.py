@@ -64,7 +64,8 @@ class Process:
     def __call__(self, *arguments, stdin=b"", env=None, limits=None, **options) -> Run:
         """Run `attnkit` to its end; stdin is bytes, which go through a pipe, or anything that subprocess takes."""
         settings = self.environment | (env or {})
-        if options or not isinstance(stdin, bytes) or limits not in (None, FLAT) or not runs_here(settings):
+        is_alone = self.environment["PATH"] == ALONE or not runs_here(settings)
+        if is_alone or options or not isinstance(stdin, bytes) or limits not in (None, FLAT):
             return self.run(["attnkit", *arguments], stdin, env=env, limits=limits, **options)
         with limited_memory() if limits else contextlib.nullcontext():
             return run_piped(arguments, stdin, settings, self.folder)

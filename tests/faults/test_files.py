@@ -46,8 +46,10 @@ def unprivileged(call, *arguments):
         if hasattr(library := ctypes.CDLL(None), "capset"):
             version, held = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
             library.capget(version, held)
-            for kind in (0, 1):  # effective, permitted
-                held[kind] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+                library.prctl(24, capability)  # PR_CAPBSET_DROP: of what a program of root gets when it starts
+                for kind in (0, 1):  # effective, permitted
+                    held[kind] &= ~(1 << capability)
             assert library.capset(version, held) == 0
 
     with ThreadPoolExecutor(1, initializer=give_up) as threads:
