@@ -14,6 +14,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
+import numpy as np  # noqa: F401 - OpenBLAS takes its memory when NumPy is loaded, which no limit may meet
 import pytest
 
 from tests import client
