@@ -119,6 +119,30 @@ def load_core(name: str) -> model.Model:
     return layers.core_model(open_model(name))
 
 
+def shallow(core: model.Model) -> model.Model:
+    """A Transformer whose stacks have their layers up to the first of each kind; other models as they are."""
+    config = core.config
+    if isinstance(config, RecurrentConfig):
+        return core
+    stacks = {}
+    for name in config.stacks:
+        stack = config.stack(name)
+        kinds = [_layer_kind(core, name, number) for number in range(stack.layers)]
+        depth = 1 + max((kinds.index(kind) for kind in kinds), default=-1)
+        stacks[name] = replace(stack, layers=depth, windows=stack.windows[:depth])
+    return core._replace(config=replace(config, **stacks))
+
+
+def _layer_kind(core: model.Model, stack: str, number: int) -> list[Any]:
+    """What a layer computes: its steps, rules of attention, and names of parameters."""
+    config, kind = core.config, []
+    for step in model.layer_steps(config, stack, number):
+        names = [*core.params[step.layer]] if step.layer in core.params else []
+        experts = len(config.with_experts(step.layer))
+        kind.append((step.op, step.adds_residual, config.attention_rules.get(step.layer), experts, names))
+    return kind
+
+
 @dataclass(frozen=True)
 class Batch:
     """What a model reads: texts of ids (B, T), or images, sounds or hidden states.

@@ -18,9 +18,9 @@ from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError
 from attnkit.formats import safetensors
 from attnkit.inputs import layers
-from tests.backends.test_models import both, core, inputs, run_both
+from tests.backends.test_models import both, check, core, text
 
-MESHES = (("mistral", {"model": 2}), ("mistral", {"seq": 4}), ("luong", {"data": 2}),
+MESHES = (("mistral", {"model": 2}), ("mistral", {"seq": 4}), ("recurrent/luong", {"data": 2}),
           ("t5", {"data": 2, "model": 2, "seq": 2}))  # fmt: skip
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: tests/conftest.py makes them")
 
@@ -32,19 +32,19 @@ def split(**mesh):
 
 @pytest.mark.parametrize(("name", "mesh"), MESHES, ids=str)
 def test_a_mesh_gives_what_one_device_gives(name, mesh):
-    run_both(name, "float32", split(**mesh))
+    check(name, "float32", split(**mesh))
 
 
 def test_one_text_is_split_over_its_tokens():
-    numpy, ours = both("bert", split(seq=4))
-    x, steps = inputs(numpy.config, "encoder"), numpy.config.plan("encoder")
+    numpy, ours = both("distilbert", split(seq=4))
+    x, steps = text("distilbert", "encoder"), numpy.config.plan("encoder")
     theirs, mine = (model.run(each, steps, x, model.Context()) for each in (numpy, ours))
     np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
 def test_tokens_are_generated_by_a_split_model():
     numpy, ours = both("gpt2", split(data=2, model=2))
-    ids, settings = inputs(numpy.config, "decoder")[:5], model.SamplingConfig(limit=6)
+    ids, settings = text("gpt2", "decoder")[:5], model.SamplingConfig(limit=6)
     decoders = model.CachedDecoder(numpy), split(data=2, model=2).decoder(ours, None)
     theirs, mine = (model.generate(each, ids, settings).ids for each in decoders)
     assert mine == theirs
@@ -85,13 +85,17 @@ def test_weights_in_16_bits_are_not_widened_as_a_whole(tmp_path):
         ({"model": 3}, "gpt2", "--mesh: 4 heads are not divisible by model=3"),
         ({"data": 9}, "gpt2", "--mesh: 9 devices, but there are 8: attnkit engines lists them"),
         ({"seq": 2}, "deberta-v2", "--mesh seq: the scores of a deberta-v2 model need all keys at once"),
-        ({"seq": 2}, "luong", "--mesh seq: the layers of a seq2seq model are not split: data splits its texts"),
+        (
+            {"seq": 2},
+            "recurrent/luong",
+            "--mesh seq: the layers of a seq2seq model are not split",
+        ),
         ({"seq": 2}, "vit", "--mesh seq: an image is not split"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_an_error(mesh, name, problem):
     with pytest.raises(UsageError) as raised:
-        run_both(name, "float32", split(**mesh))
+        check(name, "float32", split(**mesh))
     assert str(raised.value).startswith(problem)
 
 

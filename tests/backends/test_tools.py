@@ -10,6 +10,9 @@ from attnkit.backends import choice
 from attnkit.backends.jax.mesh import parse_mesh
 from attnkit.cli.main import main
 from attnkit.errors import UsageError
+from attnkit.records import Record
+from tests.places import arrays
+from tests.registry import place_of
 
 
 def errors(capfd, *arguments):
@@ -114,6 +117,19 @@ def test_a_trace_and_an_ablation_of_a_generation(with_jax, tmp_path):
         np.testing.assert_allclose(traces[0][name][finite], traces[1][name][finite], atol=1e-4)
 
 
+def test_a_sound_is_transcribed_scored_and_encoded_as_by_numpy(with_jax):
+    heard = {"audio": Record({"x": arrays("sounds")["whisper/samples"]}), "model": place_of("whisper")}
+    texts = [attnkit.decode(**heard, max_tokens=6, emit="ids", engine=one)["x"].tolist() for one in ("numpy", "jax")]
+    assert texts[0] == texts[1]
+    states = [attnkit.encode(**heard, engine=one)["x"] for one in ("numpy", "jax")]
+    np.testing.assert_allclose(states[1], states[0], rtol=0, atol=1e-5)
+
+
+def test_a_sound_is_not_split(with_jax):
+    with pytest.raises(UsageError, match="a sound is not split"):
+        attnkit.encode(audio=Record({"x": np.zeros(4000)}), model=place_of("waves/group"), engine="jax", mesh="seq=2")
+
+
 def test_run_gives_its_engine_to_the_stages(with_jax):
     line = "embed 'the cat' --dim 4 | attend --heads 2"
     ours, piped = attnkit.run(line, engine="jax"), attnkit.run(f"{line} --engine jax")
@@ -132,7 +148,7 @@ def test_gradients_of_the_models_of_a_pipeline(with_jax):
 
 
 def test_a_gradient_of_a_later_stage_adds_to_that_of_an_intermediate(with_jax):
-    line = "encode 'je suis' --model samples/data/fr-en --keep encoder.0.ffn.residual --dtype float64"
+    line = "encode 'a cat' --model tests/references/trained/marian --keep encoder.0.ffn.residual --dtype float64"
     line += " | layernorm --add :encoder.0.ffn.residual"
     ours, theirs = (attnkit.grad(line, of="x[0,1]", engine=name) for name in ("jax", "numpy"))
     assert {*ours} == {*theirs}
@@ -154,14 +170,14 @@ def test_the_engine_of_gradients_is_that_of_the_stages(with_jax, line, engine, p
         attnkit.grad(line, np.eye(2), engine=engine)
 
 
-@pytest.mark.parametrize("folder", ["tests/references/trained/gpt2", "samples/data/fr-en"])
+@pytest.mark.parametrize("folder", ["tests/references/trained/gpt2", "tests/references/trained/marian"])
 def test_gradients_and_attributions_of_a_score(with_jax, folder, tmp_path):
     found = []
     for name in ("jax", "numpy"):
-        options = {"model": folder, "score": " je", "dtype": "float64", "engine": name}
-        attnkit.decode("the cat", **options, grad=str(tmp_path / f"{name}.npz"))
+        options = {"model": folder, "score": " sat", "dtype": "float64", "engine": name}
+        attnkit.decode("a cat", **options, grad=str(tmp_path / f"{name}.npz"))
         record = next(iter(attnkit.formats.read(attnkit.formats.open_source(str(tmp_path / f"{name}.npz")))))
-        shares = attnkit.decode("the cat", **options, attribute="integrated:2")
+        shares = attnkit.decode("a cat", **options, attribute="integrated:2")
         found.append({**{key: record[key] for key in record}, **{f"of {key}": shares[key] for key in shares}})
     assert {*found[0]} == {*found[1]}
     for key, array in found[1].items():

@@ -2,11 +2,9 @@
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -113,25 +111,6 @@ def test_a_signal_saves_and_the_run_goes_on_with_the_same_bits(tales, number, co
     (tales / "gpt").rename(tales / "other")
     assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", str(steps), "--dropout", "0.1", cwd=tales).code == 0
     assert files_of(tales / "gpt") == resumed
-
-
-@pytest.mark.slow
-def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
-    draw = random.Random(1)
-    for flags in (("-o", "gpt", *SMALL, "--steps", "1000000", "--every", "1"), *[("--resume", "gpt")] * 4):
-        child = start(tales, *flags)
-        child.stdout.readline()
-        time.sleep(draw.random() / 10)
-        child.kill()
-        child.communicate()
-        assert open_checkpoint(str(tales / "gpt")).params.unused() == []
-    steps = len((tales / "gpt" / "training.jsonl").read_text().splitlines()) + 3
-    assert run("train", "tales.txt", "--resume", "gpt", "--steps", str(steps), cwd=tales).code == 0
-    assert run("train", "tales.txt", "-o", "whole", *SMALL, "--every", "1", "--steps", str(steps), cwd=tales).code == 0
-    parts, whole = files_of(tales / "gpt"), files_of(tales / "whole")
-    assert set(parts) == set(whole), "unfinished files of the killed runs"
-    for name in set(whole) - {"training.json"}:  # it names the folder
-        assert parts[name] == whole[name], name
 
 
 def test_a_resumed_run_has_its_own_text_and_options(tales):

@@ -141,8 +141,8 @@ def test_gradients_are_those_of_finite_differences(folder, name):
     check_gradients(core, frozen(name, "wide.pixels").astype(np.float64), parameters)
 
 
-@pytest.mark.parametrize("name", IMAGES)
-def test_jax_computes_the_same(folder, name):
+@pytest.mark.parametrize("name", ["dinov2-registers", "siglip-classifier"])
+def test_jax_computes_an_image_of_another_size(folder, name):
     pytest.importorskip("jax")
     image = frozen(name, "wide.pixels")[0]
     single = folder(name, np.float32)

@@ -136,9 +136,19 @@ def test_a_trained_folder_opens_and_speaks(family, tmp_path):
         assert isinstance(run_decode([text], GenerationOptions(model_=checkpoint, max_tokens=4, emit="text")), str)
 
 
-@pytest.mark.parametrize("changes", [{}, {"dropout": 0.2, "optimizer": "sgd", "momentum": 0.9}, {"family": "marian"}])
+STOPPED = (
+    {"optimizer": "adam", "accumulate": 3, "dropout": 0.1},
+    {"optimizer": "sgd", "momentum": 0.9, "dropout": 0.2, "schedule": "linear", "warmup": 3},
+    {"layers": 2, "unfreeze_every": 4, "freeze": ("decoder.positions",), "layer_decay": 0.5},
+    {"family": "bert"},
+    {"family": "t5"},
+    {"family": "marian"},
+)
+
+
+@pytest.mark.parametrize("changes", STOPPED, ids=lambda changes: " ".join(map(str, changes.values())))
 def test_a_run_that_was_stopped_goes_on_with_the_same_bits(changes, tmp_path):
-    recipe = replace(TINY, schedule="cosine", steps=11, **changes)
+    recipe = replace(TINY, **{"schedule": "cosine", "steps": 11, **changes})
     whole, monitor = run_of(recipe, str(tmp_path / "whole"))
     whole.train(monitor)
     for stop in (1, 4, 6):

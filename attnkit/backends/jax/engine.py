@@ -350,7 +350,7 @@ class JaxEngine:
             placed = self.placed(model, dtype)
             params = placed.assemble(placed.arrays(layers), layers)
             run = Pass(model.config, params, whole | {"grid": prepared.grid}, dense_attention, layout=layout)
-            run.see, run.capacity = hook_of_arrays(context, result), capacity
+            run.see, run.capacity = hook_of_arrays(context, result, params), capacity
             if context.cache is not None:
                 run.caches = read_caches(context.cache, Sizes(False, capacity=capacity), dtype)
             y = run_steps(run, steps, whole["x"])
@@ -370,7 +370,7 @@ class JaxEngine:
         params = placed.assemble(placed.arrays(layers), layers)
         x, real = (None if one is None else self.whole(one, dtype) for one in arguments)
         kind = wide_dtype(dtype)
-        return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
+        return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind, params)), kind)
 
     def report_non_finite(self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str) -> None:
         """Report the first layer whose result is not finite, found by a second pass."""

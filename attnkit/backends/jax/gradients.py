@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from attnkit.backends.jax.attention_kernels import Kernel, Rules, dense_attention
@@ -92,7 +91,7 @@ class Recorded(NamedTuple):
         with precision(self.dtype):
             shapes = self.list_sites()
             names = [name for name in shapes if name == first or reverse.hook(name) is not None]
-            zeros = {name: jnp.zeros(shapes[name].shape, shapes[name].dtype) for name in names}
+            zeros = {name: np.zeros(shapes[name].shape, shapes[name].dtype) for name in names}
             found, added = self.differentiate(slopes, zeros, zeros), dict[str, Array]()
             for name in reversed(names):
                 gradient, function = found.sites[name], reverse.hook(name)

@@ -182,9 +182,14 @@ def empty_parameters(params: Mapping[str, Mapping[str, Array]], layer: str) -> l
 
 
 def put(array: Array, dtype: Any, mesh: Mesh | None, spec: PartitionSpec) -> JaxArray:
-    """Put an array on devices; every process reads only the parts that it holds."""
+    """Put a copy of an array on devices.
+
+    Every process reads only the parts that it holds.
+    """
+    if mesh is None and array.dtype.itemsize < np.dtype(dtype).itemsize:
+        return jnp.array(array, dtype)  # which the device widens, by a program of its own for each shape
     if mesh is None:
-        return jnp.array(array, dtype)
+        return jax.device_put(np.array(array, dtype, order="C"))
 
     def read(index: tuple[slice, ...]) -> Array:
         return np.array(array[index], dtype, order="C")

@@ -16,7 +16,7 @@ from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
 from attnkit.model.config import Config, Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, DType, cast, is_float, working
-from attnkit.model.formulas.dense_attention import query_positions
+from attnkit.model.formulas.dense_attention import add_sinks, query_positions
 from attnkit.model.formulas.recurrent_cells import State, map_state
 from attnkit.model.formulas.softmax import log_sum_exp
 from attnkit.model.graph.functions import Functions
@@ -26,10 +26,10 @@ from attnkit.model.layers.recurrent_layers import keep_state
 from attnkit.model.passes.model_graph import is_traced
 
 
-def hook_of_arrays(context: Context, dtype: DType) -> See:
+def hook_of_arrays(context: Context, dtype: DType, params: Mapping[str, Params]) -> See:
     """A function that passes intermediates to the hook of a context as NumPy arrays.
 
-    dtype  of floats among them
+    dtype  of floats among them; params: of the layers, whose sinks belong to the sums of weights
     """
     before: dict[str, Array] = {}  # masked scores and weights of the layer, to be summarized
 
@@ -42,7 +42,10 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
             past = 0 if layer.endswith(".cross") else context.past
             weights = before["weights"]
             position = query_positions(slice(0, weights.shape[-2]), past)
-            summaries = summarize_dense_weights(context.weights, weights, log_sum_exp(before["masked"]), position)
+            lse = log_sum_exp(before["masked"])
+            if (sinks := params[layer].get("sinks")) is not None:
+                lse = add_sinks(lse, to_numpy(sinks, lse.dtype))[1]
+            summaries = summarize_dense_weights(context.weights, weights, lse, position)
             for summary, array in summaries.items():
                 if function := context.hook(f"{layer}.{summary}"):
                     function(array)

@@ -9,16 +9,22 @@ from attnkit.model.backward.tied import tied_parameters
 def check_parameter_slopes(directions, model, gradients, run, dy, rng):
     """Hold the gradient of every parameter to differences of dy · run(model); of tied ones, one moves all."""
     groups = {name: group for group in tied_parameters(model.params) for name in group}
+    arrays = {(layer, name): one for layer, parts in model.params.items() for name, one in parts.items()}
 
-    def loss(arrays):
+    def as_tied(array, name, other):
+        return array if arrays[name].strides == arrays[other].strides else array.T
+
+    def loss(changed):
         moved = {layer: dict(parts) for layer, parts in model.params.items()}
-        for layer, name in arrays:
-            original = model.params[layer][name]
-            for other, part in groups.get((layer, name), [(layer, name)]):
-                same = model.params[other][part].strides == original.strides
-                moved[other][part] = arrays[layer, name] if same else arrays[layer, name].T
+        for name, array in changed.items():
+            for layer, part in groups.get(name, [name]):
+                moved[layer][part] = as_tied(array, name, (layer, part))
         return float(np.vdot(dy, run(Model(model.config, moved))))
 
-    for layer, parts in gradients.items():
-        for name, gradient in parts.items():
-            directions(loss, {(layer, name): model.params[layer][name]}, {(layer, name): gradient}, rng)
+    slopes = {(layer, name): one for layer, parts in gradients.items() for name, one in parts.items()}
+    for name, gradient in [*slopes.items()]:
+        first = next(one for one in groups.get(name, [name]) if one in slopes)
+        if first != name:
+            np.testing.assert_array_equal(gradient, as_tied(slopes[first], first, name), str(name))
+            slopes = {other: one for other, one in slopes.items() if other != name}
+    directions(loss, arrays, slopes, rng, together=8)
