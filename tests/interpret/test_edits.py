@@ -126,16 +126,17 @@ def padded(texts, side):
 
 
 @pytest.mark.parametrize("edits", EDITS, ids=str)
-@pytest.mark.parametrize("side", ["right", "left", "texts"])
-def test_an_edit_of_a_batch_is_that_of_each_text_alone(edits, side):
+def test_an_edit_of_a_batch_is_that_of_each_text_alone(edits):
     """Positions count from the first token of each text, whatever its padding."""
-    record, spans = padded(TEXTS, "right" if side == "texts" else side)
-    batch = encoded(TEXTS if side == "texts" else record, **edits)
-    for row, (text, span) in enumerate(zip(TEXTS, spans, strict=True)):
-        alone = encoded(text, **edits)
-        np.testing.assert_allclose(batch["x"][row, span], alone["x"], rtol=0, atol=1e-4)
-        np.testing.assert_allclose(batch[HEADS][row, :, span], alone[HEADS], rtol=0, atol=1e-4)
-        assert np.abs(alone["x"] - encoded(text)["x"]).max() > 1e-3, "the edit changes the text"
+    each = [encoded(text, **edits) for text in TEXTS]
+    for text, alone in zip(TEXTS, each, strict=True):
+        assert np.abs(alone["x"] - traced(text)["x"]).max() > 1e-3, "the edit changes the text"
+    for side in ("right", "left", "texts"):
+        record, spans = padded(TEXTS, "right" if side == "texts" else side)
+        batch = encoded(TEXTS if side == "texts" else record, **edits)
+        for row, (alone, span) in enumerate(zip(each, spans, strict=True)):
+            np.testing.assert_allclose(batch["x"][row, span], alone["x"], rtol=0, atol=1e-4)
+            np.testing.assert_allclose(batch[HEADS][row, :, span], alone[HEADS], rtol=0, atol=1e-4)
 
 
 def test_the_trace_of_a_batch_replaces_the_intermediate_of_each_text():
