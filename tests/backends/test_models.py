@@ -16,6 +16,7 @@ from attnkit.backends.jax import engine as jax_engine
 from attnkit.backends.jax import formulas
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.backends.jax.program import is_head_seen, is_seen
+from attnkit.model import RecurrentConfig
 from attnkit.model.formulas.activations import ACTIVATIONS
 from attnkit.model.passes.model_graph import is_traced
 from tests import registry
@@ -85,7 +86,7 @@ def compute(one, batch, dtype, hook=model.no_hook):
         first = batch.first(stack, config)
         first = first.astype(dtype) if first.dtype.kind == "f" else first
         x = model.run(one, config.plan(stack), first, context)
-        yield stack, x, ... if mask is None else mask
+        yield stack, x, ... if mask is None or isinstance(config, RecurrentConfig) else mask  # whose padding is zeros
         for layer, state in context.final_states.items():
             for number, part in enumerate(state):
                 if part is not None:
