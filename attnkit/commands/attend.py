@@ -15,11 +15,21 @@ from attnkit.cli.explanations import explained_view
 from attnkit.cli.tool import PythonForm
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
-from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, WeightedValues, prepare_attention, weigh_values
-from attnkit.inputs.operands import AttendedTensor
+from attnkit.inputs.attention_inputs import (
+    WEIGHTED,
+    AttentionInputs,
+    Masking,
+    Past,
+    Projection,
+    Scoring,
+    Sources,
+    WeightedValues,
+    prepare_attention,
+    weigh_values,
+)
 from attnkit.model.intermediates import STEPS, kept_names
 from attnkit.model.parameters import OUTPUT_PARAMETERS
-from attnkit.records import Array, Labels, Record, Tensor
+from attnkit.records import Labels, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -69,9 +79,9 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 
 @tool(
     sections={
-        "Inputs": "memory query key value past_key past_value",
-        "Weights": "heads kv_heads params model_ layer seed weights_from",
-        "Masks": "mask causal align window lengths offset strict",
+        "Inputs": "sources past_key past_value",
+        "Weights": "projection weights_from",
+        "Masks": "masking offset strict",
         "Scores": "score scale softcap bias qk_norm sinks softmax_dtype",
         "Results": "residual add concat emit keep weights partial steps show_head explain",
         "Engine": "engine",
@@ -88,82 +98,11 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 def attend(
     record: Record | None,
     *,
-    heads: Annotated[int, typer.Option(min=1, metavar="H", help="number of heads")] = 1,
-    kv_heads: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="G", help="number of key/value heads (grouped-query attention) [default: H]"),
-    ] = None,
-    params: Annotated[
-        Mapping[str, Array] | None,
-        options.file("tensors", "weights wq wk wv wo (in, out), biases bq bk bv bo; for --score: wa ua va, or w"),
-    ] = None,
-    model_: options.Model = None,
-    layer: options.Layer = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="seed of random weights; for --score additive and general, of its weights alone [default: no "
-            "weights, W = I]",
-        ),
-    ] = None,
-    memory: Annotated[
-        AttendedTensor | None,
-        options.file(
-            "attended", "tensor that provides keys and values (cross-attention); :memory is the record's memory"
-        ),
-    ] = None,
-    query: Annotated[AttendedTensor | None, options.file("attended", "queries, instead of x")] = None,
-    key: Annotated[AttendedTensor | None, options.file("attended", "keys, instead of x or the memory")] = None,
-    value: Annotated[
-        AttendedTensor | None, options.file("attended", "values, instead of the tensor of the keys")
-    ] = None,
-    mask: Annotated[
-        Record | None,
-        options.file(
-            "tensor",
-            "bool or 0/1: 1 = may attend; float: added to the scores [default: the record's mask; for a memory "
-            "its memory_mask, otherwise the padding in its mask]",
-        ),
-    ] = None,
-    causal: Annotated[bool, typer.Option(help="let a query attend only to keys up to its own position")] = False,
-    align: Annotated[
-        Literal["top-left", "bottom-right"] | None,
-        typer.Option(
-            help="corner where the causal diagonal starts [default: top-left; with --lengths, bottom-right of the "
-            "valid keys]"
-        ),
-    ] = None,
-    window: options.Window = (-1, -1),
-    lengths: Annotated[Record | None, options.file("tensor", "number of valid keys in each batch row, (B)")] = None,
-    scale: Annotated[float | None, typer.Option(help="multiply the scores by X [default: 1/√d_k]")] = None,
-    softcap: Annotated[
-        float, typer.Option(min=0, metavar="C", help="replace each score by C · tanh(score / C); 0: off")
-    ] = 0.0,
-    score: Annotated[str, options.choice(nn.SCORES, "score function of a query and a key")] = "scaled-dot",
-    bias: Annotated[
-        Record | None, options.file("tensor", "bias to add to the scores [default: the record's bias, from posenc]")
-    ] = None,
-    qk_norm: Annotated[
-        Literal["rms", "layer"] | None,
-        typer.Option(
-            help="normalize the queries and keys of each head before their scores (ε 1e-6); gamma_q, gamma_k, "
-            "beta_q and beta_k of --params, (K), scale and shift them"
-        ),
-    ] = None,
-    sinks: Annotated[
-        Record | None,
-        options.file("tensor", "a score of each head, (H), that the softmax includes beside those of the keys"),
-    ] = None,
-    past_key: Annotated[
-        Record | None, options.file("tensor", "keys of earlier tokens (KV cache), (B, G, P, K)")
-    ] = None,
-    past_value: Annotated[
-        Record | None, options.file("tensor", "values of earlier tokens (KV cache), (B, G, P, V)")
-    ] = None,
-    offset: Annotated[
-        int | None, typer.Option(help="position of the first query among the keys [default: from --align]")
-    ] = None,
+    projection: Projection,
+    sources: Sources,
+    masking: Masking,
+    scoring: Scoring,
+    past: Past,
     softmax_dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
         typer.Option(help="round the scores and weights to this dtype"),
@@ -214,20 +153,13 @@ def attend(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
     """
+    given = record or Record({})
     if weights_from is not None:
-        weighted = weigh_values(
-            record or Record({}), heads=heads, params=params, memory=memory, value=value, weights_from=weights_from
-        )
+        weighted = weigh_values(given, projection, sources, weights_from)
         callbacks.current().on_operands(weighted)
-        return describe_weighted(record or Record({}), weighted, keep, steps, residual, add)
+        return describe_weighted(given, weighted, keep, steps, residual, add)
     check_outputs(record, weights, steps, (*keep, emit), {"residual": residual, "concat": concat})
-    prepared = prepare_attention(
-        record or Record({}), query=query, key=key, value=value, memory=memory,
-        past_key=past_key, past_value=past_value, heads=heads, kv_heads=kv_heads,
-        params=params, model_=model_, layer=layer, seed=seed,
-        mask=mask, causal=causal, align=align, window=window, lengths=lengths, offset=offset,
-        score=score, scale=scale, softcap=softcap, bias=bias, qk_norm=qk_norm, sinks=sinks, softmax_dtype=softmax_dtype,
-    )  # fmt: skip
+    prepared = prepare_attention(given, projection, sources, masking, scoring, past, softmax_dtype)
     callbacks.current().on_parameters(prepared.parameters())
     callbacks.current().on_operands(prepared)
     inputs, settings, projections = prepared
@@ -239,7 +171,7 @@ def attend(
     engine, listener = callbacks.current().engine, callbacks.current().on_intermediates
     is_traced = listener is not None and explain is None and weights in (None, "full")
     request: Any = {"summary": weights or "full", "keep": returned}
-    settings = settings.replace(products=layers.products_of(model_, layer))
+    settings = settings.replace(products=layers.products_of(projection.model_, projection.layer))
     if engine:
         request["keep"] = (*returned, *NAMES * is_traced)
         result = engine.attention(q, k, v, projections, settings, **request)
@@ -251,10 +183,13 @@ def attend(
 
     formulas = intermediates.attention_formulas(result, projections, settings)
     output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
-    output = layers.add_residuals(output, inputs.record["x"] if residual else None, add, layers.residual_scale(model_))
+    output = layers.add_residuals(
+        output, inputs.record["x"] if residual else None, add, layers.residual_scale(projection.model_)
+    )
     output = put_beside(output, inputs.record) if concat else output
-    tensors = intermediates.describe_attention(result, formulas, inputs.key_axis, past_key is not None)
-    output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, query is not None)
+    tensors = intermediates.describe_attention(result, formulas, inputs.key_axis, past.past_key is not None)
+    has_query = sources.query is not None
+    output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, has_query)
     additions = intermediates.added_intermediates(tensors, requested, keep)
     if RESIDUAL in keep:
         additions[RESIDUAL] = replace(inputs.record.tensor("x"), formula="x")
@@ -265,12 +200,12 @@ def attend(
         }
 
     def complete(additions: Mapping[str, Tensor]) -> Record:
-        rest, labels = label_axes(inputs, weights, query is not None, [*additions, "x"], result["q"].shape[-2])
+        rest, labels = label_axes(inputs, weights, has_query, [*additions, "x"], result["q"].shape[-2])
         return rest.with_tensors({**additions, "x": output}, labels)
 
     if listener and is_traced:
         listener(complete(intermediates.added_intermediates(tensors, NAMES, ("all",))))
-    if not (additions or emit or query):
+    if not (additions or emit or has_query):
         return inputs.rest.with_tensors({"x": output})
     computed = complete(additions)
     if explain is None:

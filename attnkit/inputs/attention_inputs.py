@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
+import typer
 
-from attnkit import model
+from attnkit import model, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.inputs.operands import (
@@ -33,6 +34,114 @@ if TYPE_CHECKING:
 
 QK_EPS = 1e-6  # of --qk-norm
 OTHERS = {*FFN, *SCORE, "w"}  # one file may hold the weights of a whole layer
+
+
+class Projection(NamedTuple):
+    """The heads of attention, and the weights that project x into them."""
+
+    heads: Annotated[int, typer.Option(min=1, metavar="H", help="number of heads")] = 1
+    kv_heads: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="G", help="number of key/value heads (grouped-query attention) [default: H]"),
+    ] = None
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.file("tensors", "weights wq wk wv wo (in, out), biases bq bk bv bo; for --score: wa ua va, or w"),
+    ] = None
+    model_: options.Model = None
+    layer: options.Layer = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="seed of random weights; for --score additive and general, of its weights alone [default: no "
+            "weights, W = I]",
+        ),
+    ] = None
+
+
+class Sources(NamedTuple):
+    """The tensors that provide queries, keys and values; None: x of the record."""
+
+    memory: Annotated[
+        AttendedTensor | None,
+        options.file(
+            "attended", "tensor that provides keys and values (cross-attention); :memory is the record's memory"
+        ),
+    ] = None
+    query: Annotated[AttendedTensor | None, options.file("attended", "queries, instead of x")] = None
+    key: Annotated[AttendedTensor | None, options.file("attended", "keys, instead of x or the memory")] = None
+    value: Annotated[AttendedTensor | None, options.file("attended", "values, instead of the tensor of the keys")] = (
+        None
+    )
+
+    @property
+    def of_keys(self) -> AttendedTensor | None:
+        return self.key or self.memory
+
+
+class Masking(NamedTuple):
+    """The keys that each query may attend to."""
+
+    mask: Annotated[
+        Record | None,
+        options.file(
+            "tensor",
+            "bool or 0/1: 1 = may attend; float: added to the scores [default: the record's mask; for a memory "
+            "its memory_mask, otherwise the padding in its mask]",
+        ),
+    ] = None
+    causal: Annotated[bool, typer.Option(help="let a query attend only to keys up to its own position")] = False
+    align: Annotated[
+        Literal["top-left", "bottom-right"] | None,
+        typer.Option(
+            help="corner where the causal diagonal starts [default: top-left; with --lengths, bottom-right of the "
+            "valid keys]"
+        ),
+    ] = None
+    window: options.Window = (-1, -1)
+    lengths: Annotated[Record | None, options.file("tensor", "number of valid keys in each batch row, (B)")] = None
+
+
+class Scoring(NamedTuple):
+    """The score of a query and a key: how it is computed, and what is added to it."""
+
+    scale: Annotated[float | None, typer.Option(help="multiply the scores by X [default: 1/√d_k]")] = None
+    softcap: Annotated[
+        float, typer.Option(min=0, metavar="C", help="replace each score by C · tanh(score / C); 0: off")
+    ] = 0.0
+    score: Annotated[str, options.choice(model.SCORES, "score function of a query and a key")] = "scaled-dot"
+    bias: Annotated[
+        Record | None, options.file("tensor", "bias to add to the scores [default: the record's bias, from posenc]")
+    ] = None
+    qk_norm: Annotated[
+        Literal["rms", "layer"] | None,
+        typer.Option(
+            help="normalize the queries and keys of each head before their scores (ε 1e-6); gamma_q, gamma_k, "
+            "beta_q and beta_k of --params, (K), scale and shift them"
+        ),
+    ] = None
+    sinks: Annotated[
+        Record | None,
+        options.file("tensor", "a score of each head, (H), that the softmax includes beside those of the keys"),
+    ] = None
+
+
+class Past(NamedTuple):
+    """Keys and values before those of x, and the position of the first query."""
+
+    past_key: Annotated[Record | None, options.file("tensor", "keys of earlier tokens (KV cache), (B, G, P, K)")] = None
+    past_value: Annotated[
+        Record | None, options.file("tensor", "values of earlier tokens (KV cache), (B, G, P, V)")
+    ] = None
+    offset: Annotated[
+        int | None, typer.Option(help="position of the first query among the keys [default: from --align]")
+    ] = None
+
+    @property
+    def keys(self) -> int:
+        """Number of earlier keys."""
+        return 0 if self.past_key is None else sum(self.past_key["x"].shape[-2:-1])
 
 
 class AttentionInputs(NamedTuple):
@@ -75,100 +184,78 @@ class PreparedAttention(NamedTuple):
 
 def prepare_attention(
     record: Record,
-    *,
-    query: AttendedTensor | None,
-    key: AttendedTensor | None,
-    value: AttendedTensor | None,
-    memory: AttendedTensor | None,
-    past_key: Record | None,
-    past_value: Record | None,
-    heads: int,
-    kv_heads: int | None,
-    params: Mapping[str, Array] | None,
-    model_: "Checkpoint | None",
-    layer: str | None,
-    seed: int | None,
-    mask: Record | None,
-    causal: bool,
-    align: str | None,
-    window: tuple[int, int],
-    lengths: Record | None,
-    offset: int | None,
-    score: str,
-    scale: float | None,
-    softcap: float,
-    bias: Record | None,
-    qk_norm: str | None,
-    sinks: Record | None,
+    projection: Projection,
+    sources: Sources,
+    masking: Masking,
+    scoring: Scoring,
+    past: Past,
     softmax_dtype: str | None,
 ) -> PreparedAttention:
     """Collect what attention computes with from the options of attend and the record.
 
     DataError if shapes do not match, UsageError for options that contradict the model.
     """
-    record = rename_model_inputs(record)
+    record, model_, layer = rename_model_inputs(record), projection.model_, ""
     if model_ is not None:
-        layer = layers.find_layer(model_, layer, "attend")
-        if layer.endswith(".cross") and memory is None and key is None:
-            memory = load_attended(record, "memory", own=True)
-    past, source = 0 if past_key is None else sum(past_key["x"].shape[-2:-1]), key or memory
-    queries, keys = query or select_tensor(record), source or select_tensor(record)
-    values = value or keys
-    if mask is None:
-        mask = find_mask(record, query, source, past, is_by_hand=model_ is None)
+        layer = layers.find_layer(model_, projection.layer, "attend")
+        if layer.endswith(".cross") and sources.of_keys is None:
+            sources = sources._replace(memory=load_attended(record, "memory", own=True))
+    queries, keys = sources.query or select_tensor(record), sources.of_keys or select_tensor(record)
+    values = sources.value or keys
+    if masking.mask is None:
+        mask = find_mask(record, sources, past.keys, is_by_hand=model_ is None)
     else:
         batch = max(len(x) if x.ndim > 2 else 0 for x in (queries["x"], keys["x"]))
-        sizes = sum(queries["x"].shape[-2:-1]), past + sum(keys["x"].shape[-2:-1])
-        mask = Record({"x": add_query_axis(mask.tensors["x"], batch, *sizes)})
-    bias = bias or find_bias(record, query, source, is_by_hand=model_ is None)
+        sizes = sum(queries["x"].shape[-2:-1]), past.keys + sum(keys["x"].shape[-2:-1])
+        mask = Record({"x": add_query_axis(masking.mask.tensors["x"], batch, *sizes)})
+    bias = scoring.bias or find_bias(record, sources, is_by_hand=model_ is None)
     if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
         problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
         warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)
-    own = {one.name for one in (query, key, value, memory) if one is not None and one.is_given}
+    own = {one.name for one in sources if one is not None and one.is_given}
     rest = record.without(set(intermediates.intermediates_in(record)) - own)
-    key_axis = "source" if source else "key"
-    inputs = AttentionInputs(record, rest, queries, keys, values, mask, bias, key_axis, layer or "")
+    key_axis = "source" if sources.of_keys else "key"
+    inputs = AttentionInputs(record, rest, queries, keys, values, mask, bias, key_axis, layer)
+    heads = projection.heads if model_ is None else find_heads(model_, layer)
     options = model.MultiHeadOptions(
-        heads=heads,
-        kv_heads=kv_heads,
+        heads=projection.heads,
+        kv_heads=projection.kv_heads,
         mask=broadcast_over_heads(mask, inputs.batch),
-        bias=broadcast_over_heads(bias, inputs.batch, heads if model_ is None else find_heads(model_, inputs.layer)),
-        causal=causal,
-        align="top-left" if offset is not None else align,
-        past=offset or 0,
-        window=window,
-        lengths=array_of(lengths),
-        scale=scale,
-        softcap=softcap,
-        score=score if model_ is None else model_.config.score,
-        norm=None if qk_norm is None else QueryKeyNorm(qk_norm, QK_EPS, "head"),
-        sinks=array_of(sinks),
+        bias=broadcast_over_heads(bias, inputs.batch, heads),
+        causal=masking.causal,
+        align="top-left" if past.offset is not None else masking.align,
+        past=past.offset or 0,
+        window=masking.window,
+        lengths=array_of(masking.lengths),
+        scale=scoring.scale,
+        softcap=scoring.softcap,
+        score=scoring.score if model_ is None else model_.config.score,
+        norm=None if scoring.qk_norm is None else QueryKeyNorm(scoring.qk_norm, QK_EPS, "head"),
+        sinks=array_of(scoring.sinks),
         softmax_dtype=softmax_dtype,
-        past_key=array_of(past_key),
-        past_value=array_of(past_value),
+        past_key=array_of(past.past_key),
+        past_value=array_of(past.past_value),
     )
     if model_ is not None:
-        options = merge_layer_options(options, inputs, model_, past, offset)
+        options = merge_layer_options(options, inputs, model_, past)
     q, k, _ = inputs.arrays()
-    if qk_norm is not None and q.ndim == 4:
+    if scoring.qk_norm is not None and q.ndim == 4:
         raise UsageError(f"x {as_text(q.shape)} is already split into heads: nothing is projected", "--qk-norm")
     count, groups = None if options.heads == 1 else options.heads, options.kv_heads
     for name, x, given, flag in (("x", q, count, "--heads"), ("K", k, groups, "--kv-heads")):
         if x.ndim == 4 and given not in (None, x.shape[1]):
             raise DataError.about(name, f"{x.shape} has {x.shape[1]} heads, {flag} says {given}")
-    score_params, projections = select_weights(inputs, options, params, model_, seed)
+    score_params, projections = select_weights(inputs, options, projection)
     return PreparedAttention(inputs, options.replace(score_params=score_params), projections)
 
 
-def find_mask(
-    record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, past: int, is_by_hand: bool
-) -> Record | None:
+def find_mask(record: Record, sources: Sources, past: int, is_by_hand: bool) -> Record | None:
     """The mask of attention if no option names one; warn if it is not used.
 
-    queries, keys  what they come from; None: x of the record
-    past           number of keys before the record
-    is_by_hand     whether flags, not a model, say what is attended to
+    past        number of keys before the record
+    is_by_hand  whether flags, not a model, say what is attended to
     """
+    queries, keys = sources.query, sources.of_keys
     record = with_padding_mask(record) if "lengths" in record else record
     if not is_own(keys, record):
         if keys is not None and keys.has_square_mask:
@@ -192,14 +279,12 @@ def find_mask(
     return row if row is None else prepend_past_columns(row, past, x)
 
 
-def find_bias(
-    record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, is_by_hand: bool
-) -> Record | None:
+def find_bias(record: Record, sources: Sources, is_by_hand: bool) -> Record | None:
     """The record's `bias` for self-attention of its tokens; warn if it is not used."""
     if "bias" not in record:
         return None
-    if not (is_own(queries, record) and is_own(keys, record)):
-        if is_by_hand and has_columns_for(record, "bias", keys):
+    if not (is_own(sources.query, record) and is_own(sources.of_keys, record)):
+        if is_by_hand and has_columns_for(record, "bias", sources.of_keys):
             warn_unused("the record's bias is not added: its keys are the tokens of the record", "--bias :bias")
         return None
     if not is_by_hand:
@@ -240,7 +325,7 @@ def warn_unused(problem: str, hint: str) -> None:
 
 
 def merge_layer_options(
-    options: model.MultiHeadOptions, inputs: AttentionInputs, checkpoint: "Checkpoint", past: int, offset: int | None
+    options: model.MultiHeadOptions, inputs: AttentionInputs, checkpoint: "Checkpoint", past: Past
 ) -> model.MultiHeadOptions:
     """Complete the options by the rules of a model's layer; biases are added.
 
@@ -250,12 +335,12 @@ def merge_layer_options(
     if q.ndim not in (2, 3):
         raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
     context = layers.context_from(inputs.record)
-    context.past = past
-    if past and context.positions is not None:
-        context.positions = layers.positions_after(context.positions, array_of(inputs.mask), past, q.shape[-2])
+    context.past = past.keys
+    if past.keys and context.positions is not None:
+        context.positions = layers.positions_after(context.positions, array_of(inputs.mask), past.keys, q.shape[-2])
     layer = model.read_attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
     relative = layer.get("bias")
-    if offset is not None and (layer.get("rotary") or layer.get("relative") or relative is not None):
+    if past.offset is not None and (layer.get("rotary") or layer.get("relative") or relative is not None):
         raise UsageError("the model has positions of its own", "--offset")
     if relative is not None:
         options = options.replace(bias=relative if options.bias is None else relative + options.bias)
@@ -276,26 +361,22 @@ def merge_layer_options(
 
 
 def select_weights(
-    inputs: AttentionInputs,
-    options: model.MultiHeadOptions,
-    params: Mapping[str, Array] | None,
-    checkpoint: "Checkpoint | None",
-    seed: int | None,
+    inputs: AttentionInputs, options: model.MultiHeadOptions, given: Projection
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """The parameters of the score and the projections: of a file, a model, or drawn."""
     names = model.SCORES[options.score].parameters
-    if params is not None:
-        return split_parameters(params, options.score)
-    if checkpoint is not None:
-        projections = dict(checkpoint.params.get(inputs.layer, {}))
+    if given.params is not None:
+        return split_parameters(given.params, options.score)
+    if given.model_ is not None:
+        projections = dict(given.model_.params.get(inputs.layer, {}))
         return {name: projections.pop(name) for name in names if name in projections}, projections
     q, k, v = inputs.arrays()
     groups = options.kv_heads or options.heads
     if names:
-        return score_parameters(q, k, options.score, (options.heads, groups), seed), {}
-    if seed is None:
+        return score_parameters(q, k, options.score, (options.heads, groups), given.seed), {}
+    if given.seed is None:
         return {}, {}
-    return {}, random_attention_weights(q, k, v, options.heads, groups, seed)
+    return {}, random_attention_weights(q, k, v, options.heads, groups, given.seed)
 
 
 def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -395,26 +476,18 @@ class WeightedValues(NamedTuple):
         }
 
 
-def weigh_values(
-    record: Record,
-    *,
-    heads: int,
-    params: Mapping[str, Array] | None,
-    memory: AttendedTensor | None,
-    value: AttendedTensor | None,
-    weights_from: Record,
-) -> WeightedValues:
+def weigh_values(record: Record, projection: Projection, sources: Sources, given: Record) -> WeightedValues:
     """Sum the values of --value, --memory or x by the weights of --weights-from.
 
     Weights are (T, S) for all heads, (H, T, S), or (B, T, S) and (B, H, T, S) for a batch of values. DataError if
     their shape does not fit the values.
     """
-    x, weights = (value or memory or record)["x"], weights_from["x"]
+    x, weights, heads = (sources.value or sources.memory or record)["x"], given["x"], projection.heads
     if x.ndim not in (2, 3) or weights.ndim < 2:
         expected = "values (S, D) or (B, S, D) and weights (T, S), (H, T, S) or (B, H, T, S)"
         raise DataError(f"values {as_text(x.shape)} and weights {as_text(weights.shape)}: expected {expected}")
-    given = {} if params is None else split_parameters(params, "scaled-dot")[1]
-    projections = {name: one for name, one in given.items() if name in ("wv", "bv", "wo", "bo")}
+    params = {} if projection.params is None else split_parameters(projection.params, "scaled-dot")[1]
+    projections = {name: one for name, one in params.items() if name in ("wv", "bv", "wo", "bo")}
     v = model.split_heads(model.linear(x, projections.get("wv"), projections.get("bv")), heads)
     lead = (*x.shape[:-2], heads)
     shape = (*lead, *weights.shape[-2:])
@@ -422,7 +495,7 @@ def weigh_values(
         weights = weights[:, None]
     if weights.ndim > len(shape) or weights.shape[-1] != x.shape[-2] or not broadcasts(weights.shape, shape):
         expected = f"({','.join(map(str, lead))},T,{x.shape[-2]})"
-        stated = f"weights {as_text(weights_from['x'].shape)} for values {as_text(x.shape)}"
+        stated = f"weights {as_text(given['x'].shape)} for values {as_text(x.shape)}"
         raise DataError.about(stated, f"and --heads {heads}: expected (T,{x.shape[-2]}) or {expected}")
     weights = np.broadcast_to(weights.astype(model.working(v, weights), copy=False), shape)
     summed = product(weights, v)
