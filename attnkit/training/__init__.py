@@ -13,6 +13,7 @@ vocabulary.py         tokenizers trained from a text
 families.py           the families of new models: config.json, distributions of parameters, special tokens
 initial_model.py      the configuration, the tensors and the tokenizer that a run begins with
 folder.py             the folder of a model, each file whole or not at all
-recipe.py             the options of a run, as JSON and back
+options.py            the options of train, in classes
+recipe.py             the values of the options of a run, as JSON and back
 reports.py            reports, recorded steps and the origin of a model, written and read again
 """

@@ -15,23 +15,13 @@ MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "weight_
 
 @dataclass(frozen=True)
 class Recipe:
-    """The options of a run by the names of train's flags; None if derived.
+    """The values of the options in `attnkit.training.options`; None if derived.
 
-    family, layers, heads, dim   a new model
-    hidden       width of its feed-forward networks [4 times dim; gated: 8/3 of it, a multiple of 32], or of recurrent
-                 states [dim]
-    size, patch  pixels of the sides of the square images and patches of a new model of images
-    config       the path of its config.json; from_: the folder of a model
-    cell, attention, input_feeding, bidirectional   of a new seq2seq
-    tokens       chars, words, bpe:N, unigram:N, or the folder of a tokenizer
-    pairs        whether the text of a T5 is sentence pairs
-    classify     whether the text is labelled texts, and the model a classifier of them
-    batch        texts or images of a step; accumulate: so many times as many, in as many passes
-    block        tokens of a text; for pairs the longest source or target
+    hidden  None: 4 times dim (gated: 8/3 of it, a multiple of 32); of recurrent states dim
+    block   tokens of a text; for pairs the longest source or target
     steps, epochs, minutes, patience   the end: the first of them that is reached
-    weight_drop  rate of dropout on the weights between the states of recurrent layers
-    every        steps between two reports, each with an evaluation and a save
-    dtype        of the tensors in model.safetensors; a run computes in float32
+    every   steps between two reports, each with an evaluation and a save
+    dtype   of the tensors in model.safetensors; a run computes in float32
     """
 
     family: str = "gpt2"
