@@ -1,7 +1,6 @@
 """attnkit conv: convolution over one or two dimensions."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,17 +9,32 @@ from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.inputs.convolution_stage import (
     STEPS,
+    Kernel,
     compute_convolution,
     describe_convolution,
     find_convolution,
+    kernel_numbers,
     without_outdated_labels,
 )
-from attnkit.records import Array, Record
+from attnkit.model.formulas.convolution import Convolution
+from attnkit.records import Record
 
-
-def numbers(help: str) -> Any:
-    """Declare an option of one number for all dimensions of a kernel, or of each."""
-    return typer.Option(parser=options.parse_kernel_numbers, metavar="N[,M]", help=help, show_default=False)
+Windows = Annotated[
+    Convolution,
+    options.OptionsOf(
+        stride=kernel_numbers("distance of two windows [default: 1]"),
+        padding=typer.Option(
+            parser=options.parse_kernel_padding,
+            metavar="N[,…]|same|same-lower",
+            show_default=False,
+            help="zeros around x: on all sides, or those before and those after it (of two dimensions: N,M on both "
+            "sides of each, or top,left,bottom,right); same: enough that only the stride makes x smaller, the odd "
+            "one after it; same-lower: before it [default: 0]",
+        ),
+        dilation=kernel_numbers("distance of two numbers of a window [default: 1]"),
+        groups=typer.Option(min=1, metavar="G", help="split channels and filters into G groups, each by itself"),
+    ),
+]
 
 
 @tool(
@@ -33,8 +47,8 @@ def numbers(help: str) -> Any:
         one_of=[("params", "filters", "model")],
     ),
     sections={
-        "Kernel": "params model_ layer filters size seed",
-        "Windows": "channels stride padding dilation groups",
+        "Kernel": "kernel",
+        "Windows": "channels windows",
         "Results": "activation residual keep steps",
     },
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["filters"] is not None else {},
@@ -42,39 +56,12 @@ def numbers(help: str) -> Any:
 def conv(
     record: Record,
     *,
-    params: Annotated[
-        Mapping[str, Array] | None,
-        options.file(
-            "tensors", "weights, as PyTorch and ONNX have them: w (out, in / groups, size) or two sizes, and b (out)"
-        ),
-    ] = None,
-    model_: options.Model = None,
-    layer: options.Layer = None,
-    filters: Annotated[
-        int | None, typer.Option(min=1, metavar="F", help="random weights of F filters, of --size")
-    ] = None,
-    size: Annotated[tuple[int, ...], numbers("size of each filter; N,M: over two dimensions")] = (),
-    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
+    kernel: Kernel,
     channels: Annotated[
         Literal["first", "last"],
         typer.Option(help="whether the channels of x are its last axis, as the features of tokens, or come before"),
     ] = "last",
-    stride: Annotated[tuple[int, ...], numbers("distance of two windows [default: 1]")] = (1,),
-    padding: Annotated[
-        Any,
-        typer.Option(
-            parser=options.parse_kernel_padding,
-            metavar="N[,…]|same|same-lower",
-            show_default=False,
-            help="zeros around x: on all sides, or those before and those after it (of two dimensions: N,M on both "
-            "sides of each, or top,left,bottom,right); same: enough that only the stride makes x smaller, the odd "
-            "one after it; same-lower: before it [default: 0]",
-        ),
-    ] = (0,),
-    dilation: Annotated[tuple[int, ...], numbers("distance of two numbers of a window [default: 1]")] = (1,),
-    groups: Annotated[
-        int, typer.Option(min=1, metavar="G", help="split channels and filters into G groups, each by itself")
-    ] = 1,
+    windows: Windows,
     activation: Annotated[str, options.choice(model.ACTIVATIONS, "function of the result")] = "identity",
     residual: Annotated[bool, typer.Option(help="add x to the result, which must be as large")] = False,
     keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
@@ -92,11 +79,7 @@ def conv(
     Example:
       attnkit embed "The cat sat" --dim 4 | attnkit conv --filters 2 --size 3 --padding 1
     """
-    stage = find_convolution(
-        record["x"], params=params, filters=filters, size=size, seed=seed, channels=channels, stride=stride,
-        padding=padding, dilation=dilation, groups=groups, activation=activation, residual=residual,
-        model_=model_, layer=layer,
-    )  # fmt: skip
+    stage = find_convolution(record["x"], kernel, windows, channels, activation, residual)
     callbacks.current().on_parameters(stage.weights)
     callbacks.current().on_operands(stage)
     has_all, listener = steps or "all" in keep, callbacks.current().on_intermediates

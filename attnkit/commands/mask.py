@@ -14,11 +14,11 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
 from attnkit.inputs.mask_rules import (
+    MaskRules,
     Rule,
     check_batch,
     combine_rules,
     convert_mask,
-    holds_ids,
     join_formulas,
     make_batch_rules,
     make_position_rules,
@@ -32,7 +32,7 @@ FILLS = ("-inf", "lowest", "-1e9")
 
 @tool(
     sections={
-        "Rules": "causal align offset padding pad_id padded_queries lengths window prefix chunk segments with_",
+        "Rules": "rules",
         "Combination": "any_ invert polarity",
         "Results": "size cross as_ fill explain steps",
     },
@@ -61,37 +61,7 @@ def mask(
             help="read no input; x is a mask of T queries and S keys",
         ),
     ] = None,
-    causal: Annotated[bool, typer.Option(help="allow keys up to the position of the query")] = False,
-    align: Annotated[
-        Literal["top-left", "bottom-right"], typer.Option(help="corner where the causal diagonal starts if T ≠ S")
-    ] = "top-left",
-    offset: Annotated[int | None, typer.Option(help="position of the first query among the keys")] = None,
-    padding: Annotated[
-        bool, typer.Option(help="allow keys that are not padding, by the record's lengths or ids")
-    ] = False,
-    pad_id: Annotated[
-        int | None, typer.Option(min=0, help="id of the padding token [default: the id of [PAD] or <pad>]")
-    ] = None,
-    padded_queries: Annotated[
-        bool, typer.Option(help="with --padding or --lengths: let a query that is padding attend to no key")
-    ] = False,
-    lengths: Annotated[Record | None, options.file("tensor", "number of valid keys in each batch row, (B)")] = None,
-    window: options.Window | None = None,
-    prefix: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="prefix-LM mask: causal, but all queries attend to the first N keys (not with --causal)"
-        ),
-    ] = None,
-    chunk: Annotated[
-        int | None, typer.Option(min=1, help="allow keys in the same chunk of N tokens as the query")
-    ] = None,
-    segments: Annotated[
-        Record | None, options.file("tensor", "allow keys in the same segment as the query; segment ids (T) or (B, T)")
-    ] = None,
-    with_: Annotated[
-        Record | None, options.file("tensor", "mask to combine with the other rules, bool or 0 and 1")
-    ] = None,
+    rules: MaskRules,
     cross: Annotated[
         bool, typer.Option(help="make a mask for cross-attention: the keys are the record's memory")
     ] = False,
@@ -128,36 +98,33 @@ def mask(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2
     """
-    queries, keys = count_queries_and_keys(record, size, cross, padding, pad_id)
-    start = model.causal_offset(queries, keys, align=align) if offset is None else offset
-    rules = make_position_rules(queries, keys, start, causal, prefix, window, chunk)
-    if causal and prefix and not any_:
-        problem = f"--causal blocks the keys that --prefix {prefix} allows; --prefix alone is causal after the prefix"
+    has_ids = record is not None and rules.reads_ids(record)
+    queries, keys = count_queries_and_keys(record, size, cross, has_ids)
+    made = make_position_rules(queries, keys, rules)
+    if rules.causal and rules.prefix and not any_:
+        allowed = f"the keys that --prefix {rules.prefix} allows"
+        problem = f"--causal blocks {allowed}; --prefix alone is causal after the prefix"
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
-    rules += [
-        *make_batch_rules(record, (queries, keys), padding, pad_id, padded_queries, lengths, segments),
-        *read_masks(record, with_, polarity, cross),
-    ]
-    if not rules:
+    made += [*make_batch_rules(record, (queries, keys), rules), *read_masks(record, rules.with_, polarity, cross)]
+    if not made:
         flags = "--causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
         raise UsageError(f"needs one or more rules: {flags}")
-    cells = combine_rules(rules, (queries, keys), any_)
-    has_ids = record is not None and holds_ids(record, padding, pad_id)
-    for rule in rules:
+    cells = combine_rules(made, (queries, keys), any_)
+    for rule in made:
         check_batch(record, rule, has_ids)
     if explain is not None:
         from attnkit.interpret.mask_explanation import explain_cell, find_cell
 
-        return explain_cell(record, rules, cells, find_cell(record, cells, explain), any_, invert)
-    formula = join_formulas(rules, any_, invert, steps)
+        return explain_cell(record, made, cells, find_cell(record, cells, explain), any_, invert)
+    formula = join_formulas(made, any_, invert, steps)
     cells = ~cells if invert else cells
     dtype = np.dtype(np.float32) if record is None else model.output_dtype(record["x"])
     result = add_mask(record, convert_mask(cells, as_, fill, dtype), formula, cross)
-    return add_rules(record, result, rules, queries, cross) if steps else result
+    return add_rules(record, result, made, queries, cross) if steps else result
 
 
 def count_queries_and_keys(
-    record: Record | None, size: tuple[int, ...] | None, cross: bool, padding: bool, pad_id: int | None
+    record: Record | None, size: tuple[int, ...] | None, cross: bool, has_ids: bool
 ) -> tuple[int, int]:
     if record is None:
         if size is None or len(size) > 2:
@@ -169,7 +136,7 @@ def count_queries_and_keys(
     if x.ndim < 1:
         raise DataError("x is a single number: it has no token axis")
     axes = record.axes_of("x")
-    if holds_ids(record, padding, pad_id):
+    if has_ids:
         tokens = x.shape[-1]
     else:
         tokens = x.shape[axes.index("token")] if "token" in axes else x.shape[max(x.ndim - 2, 0)]

@@ -15,6 +15,7 @@ from attnkit.inputs.recurrent_layers import (
     GROUPS,
     INTERMEDIATES,
     RecurrentOperands,
+    RecurrentOptions,
     describe_runs,
     earlier_gates,
     expand_names,
@@ -152,7 +153,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 
 @tool(
     sections={
-        "Layers": "cell hidden layers bidirectional reverse projection peepholes seed params",
+        "Layers": "recurrence",
         "A layer of a model": "model_ layer memory",
         "Texts": "lengths state_in state_out",
         "Results": "keep steps",
@@ -171,33 +172,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 def rnn(
     record: Record,
     *,
-    cell: Annotated[
-        str,
-        options.choice(
-            CELLS,
-            "what computes the next state: tanh and relu without gates; gru with the reset gate after the product, as "
-            "in PyTorch and cuDNN; gru-reset-before as in Cho et al. 2014 (ONNX: linear_before_reset = 0); lstm",
-        ),
-    ] = "tanh",
-    hidden: Annotated[int | None, typer.Option(min=1, metavar="H", help="random weights of this hidden width")] = None,
-    layers: Annotated[
-        int, typer.Option(min=1, help="number of layers, each of which reads the results of the layer before it")
-    ] = 1,
-    bidirectional: Annotated[
-        bool, typer.Option(help="read each text in both directions, and concatenate the results")
-    ] = False,
-    reverse: Annotated[bool, typer.Option(help="read each text from its end to its start")] = False,
-    projection: Annotated[
-        int | None, typer.Option(min=1, metavar="P", help="project the hidden state of an LSTM to this width")
-    ] = None,
-    peepholes: Annotated[bool, typer.Option(help="let the gates of an LSTM read the cell state")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
-    params: Annotated[
-        Mapping[str, Array] | None,
-        options.file(
-            "tensors", "weights as PyTorch names them (weight_ih_l0, weight_hh_l0_reverse, …) or ONNX (W, R, B, P)"
-        ),
-    ] = None,
+    recurrence: RecurrentOptions,
     model_: options.Model = None,
     layer: options.Layer = None,
     memory: Annotated[
@@ -252,10 +227,7 @@ def rnn(
     if "weights" in keep:
         raise UsageError("only a decoder of a model has weights", "--keep")
     texts = find_texts(record, lengths)
-    weights = find_recurrent_weights(
-        record["x"], cell=cell, hidden=hidden, layers=layers, bidirectional=bidirectional, reverse=reverse,
-        projection=projection, peepholes=peepholes, seed=seed, params=params,
-    )  # fmt: skip
+    weights, cell = find_recurrent_weights(record["x"], recurrence), recurrence.cell
     callbacks.current().on_parameters(weights.by_name(weights.layers))
     callbacks.current().on_operands(RecurrentOperands(texts, weights))
     names = expand_names(keep, cell, steps, len(weights.layers) == len(weights.layers[0].directions()) == 1)

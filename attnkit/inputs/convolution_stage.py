@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 
+from attnkit import options
 from attnkit.errors import DataError
 from attnkit.formats.memory import check_memory
 from attnkit.inputs.intermediates import clear_labels
@@ -21,7 +23,7 @@ from attnkit.model.layers.convolutions import find_kernel, normalize_channels
 from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
-    from attnkit.checkpoints import Checkpoint
+    pass
 
 STEPS = step_names("conv")
 Padding = tuple[int, ...] | str
@@ -74,35 +76,44 @@ class ConvolutionStage(NamedTuple):
         return (*names[: -1 - self.over], *names[-self.over :], names[-1 - self.over]) if self.first else names
 
 
+def kernel_numbers(help: str) -> Any:
+    """Declare an option of one number for all dimensions of a kernel, or of each."""
+    return typer.Option(parser=options.parse_kernel_numbers, metavar="N[,M]", help=help, show_default=False)
+
+
+class Kernel(NamedTuple):
+    """Where the kernel of a convolution comes from: a file, a model, or a seed."""
+
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.file(
+            "tensors", "weights, as PyTorch and ONNX have them: w (out, in / groups, size) or two sizes, and b (out)"
+        ),
+    ] = None
+    model_: options.Model = None
+    layer: options.Layer = None
+    filters: Annotated[int | None, typer.Option(min=1, metavar="F", help="random weights of F filters, of --size")] = (
+        None
+    )
+    size: Annotated[tuple[int, ...], kernel_numbers("size of each filter; N,M: over two dimensions")] = ()
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0
+
+
 def find_convolution(
-    x: Array,
-    *,
-    params: Mapping[str, Array] | None,
-    filters: int | None,
-    size: tuple[int, ...],
-    seed: int,
-    channels: str,
-    stride: tuple[int, ...],
-    padding: Padding,
-    dilation: tuple[int, ...],
-    groups: int,
-    activation: str,
-    residual: bool,
-    model_: "Checkpoint | None" = None,
-    layer: str | None = None,
+    x: Array, kernel: Kernel, options: Convolution, channels: str, activation: str, residual: bool
 ) -> ConvolutionStage:
     """The kernel, of a file or drawn from N(0, 1/inputs), and how it moves over x.
 
     DataError for weights of other names, or channels that the groups do not divide.
     """
-    if model_ is not None:
-        layer = find_layer(model_, layer, "conv")
-        cut, params = model_.config.convolution(layer), model_.params[layer]
+    if kernel.model_ is not None:
+        layer = find_layer(kernel.model_, kernel.layer, "conv")
+        cut, params = kernel.model_.config.convolution(layer), kernel.model_.params[layer]
         weights = dict(params) | {"w": find_kernel(params, cut, working(x))}
         return ConvolutionStage(weights, cut.options, False, cut.activation, residual, cut)
-    options, is_first = Convolution(stride, padding, dilation, groups), channels == "first"
+    is_first, groups, size, filters = channels == "first", options.groups, kernel.size, kernel.filters
     if filters is None:
-        return ConvolutionStage(linear_weights(params, None, None), options, is_first, activation, residual)
+        return ConvolutionStage(linear_weights(kernel.params, None, None), options, is_first, activation, residual)
     if x.ndim <= len(size):
         raise DataError(f"x of rank {x.ndim}: expected {len(size) + 1} axes or more, {len(size)} and channels")
     width = x.shape[-1 - len(size) if is_first else -1]
@@ -111,8 +122,8 @@ def find_convolution(
     shape = (filters, width // groups, *size)
     check_memory(8 * math.prod(shape), f"a kernel {as_text(shape)}", "--filters")
     inputs = max(int(np.prod(shape[1:])), 1)
-    kernel = np.random.default_rng(seed).standard_normal(shape) / inputs**0.5
-    return ConvolutionStage({"w": kernel.astype(working(x))}, options, is_first, activation, residual)
+    drawn = np.random.default_rng(kernel.seed).standard_normal(shape) / inputs**0.5
+    return ConvolutionStage({"w": drawn.astype(working(x))}, options, is_first, activation, residual)
 
 
 def compute_convolution(record: Record, stage: ConvolutionStage, keep: Collection[str] = ()) -> dict[str, Array]:

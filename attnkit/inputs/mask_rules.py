@@ -1,11 +1,12 @@
 """The rules of a mask, the cells that each allows, and how they are combined."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import typer
 
-from attnkit import model, tokenizers
+from attnkit import model, options, tokenizers
 from attnkit.errors import DataError, UsageError
 from attnkit.model.dtypes import lowest_finite
 from attnkit.records import Array, Labels, Record, row_labels, shared_labels
@@ -21,6 +22,48 @@ class Rule(NamedTuple):
     cells: Array
 
 
+class MaskRules(NamedTuple):
+    """The rules that a mask is made of, besides the mask of the record."""
+
+    causal: Annotated[bool, typer.Option(help="allow keys up to the position of the query")] = False
+    align: Annotated[
+        Literal["top-left", "bottom-right"], typer.Option(help="corner where the causal diagonal starts if T ≠ S")
+    ] = "top-left"
+    offset: Annotated[int | None, typer.Option(help="position of the first query among the keys")] = None
+    padding: Annotated[bool, typer.Option(help="allow keys that are not padding, by the record's lengths or ids")] = (
+        False
+    )
+    pad_id: Annotated[
+        int | None, typer.Option(min=0, help="id of the padding token [default: the id of [PAD] or <pad>]")
+    ] = None
+    padded_queries: Annotated[
+        bool, typer.Option(help="with --padding or --lengths: let a query that is padding attend to no key")
+    ] = False
+    lengths: Annotated[Record | None, options.file("tensor", "number of valid keys in each batch row, (B)")] = None
+    window: options.Window | None = None
+    prefix: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="prefix-LM mask: causal, but all queries attend to the first N keys (not with --causal)"
+        ),
+    ] = None
+    chunk: Annotated[int | None, typer.Option(min=1, help="allow keys in the same chunk of N tokens as the query")] = (
+        None
+    )
+    segments: Annotated[
+        Record | None, options.file("tensor", "allow keys in the same segment as the query; segment ids (T) or (B, T)")
+    ] = None
+    with_: Annotated[Record | None, options.file("tensor", "mask to combine with the other rules, bool or 0 and 1")] = (
+        None
+    )
+
+    def reads_ids(self, record: Record) -> bool:
+        """Whether x of a record is the token ids that --padding reads, (T) or (B, T)."""
+        x, by_lengths = record["x"], "lengths" in record and self.pad_id is None
+        is_alike = "ids" not in record or record["ids"].shape == x.shape
+        return self.padding and not by_lengths and is_alike and x.dtype.kind in "iu"
+
+
 def join_formulas(rules: list[Rule], union: bool, invert: bool, steps: bool) -> str:
     """Join the formulas of rules, or their names if their masks are steps."""
     terms = [f"mask.{rule.name}" if steps else f"({rule.formula})" for rule in rules]
@@ -28,23 +71,17 @@ def join_formulas(rules: list[Rule], union: bool, invert: bool, steps: bool) -> 
     return f"not ({formula})" if invert else formula
 
 
-def make_position_rules(
-    queries: int,
-    keys: int,
-    start: int | Array,
-    causal: bool,
-    prefix: int | None,
-    window: tuple[int, int] | None,
-    chunk: int | None,
-) -> list[Rule]:
-    rules = []
-    if causal:
+def make_position_rules(queries: int, keys: int, options: MaskRules) -> list[Rule]:
+    """The rules on the positions of queries and keys: causal, prefix, window, chunk."""
+    rules, prefix, chunk = [], options.prefix, options.chunk
+    start = model.causal_offset(queries, keys, align=options.align) if options.offset is None else options.offset
+    if options.causal:
         rules.append(Rule("causal", f"key ≤ {format_query_position(start)}", model.causal_mask(queries, keys, start)))
     if prefix is not None:
         formula = f"key ≤ {format_query_position(start)} or key < {prefix}"
         rules.append(Rule("prefix", formula, model.prefix_mask(queries, keys, prefix, start)))
-    if window is not None:
-        left, right = window
+    if options.window is not None:
+        left, right = options.window
         before = f"{format_query_position(start, -left)} ≤ " if left >= 0 else ""
         after = f" ≤ {format_query_position(start, right)}" if right >= 0 else ""
         rules.append(Rule("window", f"{before}key{after}", model.window_mask(queries, keys, left, right, start)))
@@ -55,32 +92,24 @@ def make_position_rules(
     return rules
 
 
-def make_batch_rules(
-    record: Record | None,
-    size: tuple[int, int],
-    padding: bool,
-    pad_id: int | None,
-    padded_queries: bool,
-    lengths: Record | None,
-    segments: Record | None,
-) -> list[Rule]:
+def make_batch_rules(record: Record | None, size: tuple[int, int], options: MaskRules) -> list[Rule]:
     """The rules that may differ between batch rows: padding, lengths, segments.
 
     size  number of queries and of keys; UsageError for padded queries that are not the keys
     """
     rules = []
     queries, keys = size
-    if padding:
-        rules.append(Rule("padding", "key is not padding", find_real_keys(record, keys, pad_id)))
-    if lengths is not None:
-        rules.append(Rule("lengths", "key < length", model.padding_mask(lengths["x"], keys)))
-    if padded_queries:
+    if options.padding:
+        rules.append(Rule("padding", "key is not padding", find_real_keys(record, keys, options.pad_id)))
+    if options.lengths is not None:
+        rules.append(Rule("lengths", "key < length", model.padding_mask(options.lengths["x"], keys)))
+    if options.padded_queries:
         if queries != keys:
             raise UsageError(f"{queries} queries and {keys} keys: expected the same tokens", "--padded-queries")
         real = [rule.cells.swapaxes(-1, -2) for rule in rules]
         rules += [Rule("padded-queries", "query is not padding", np.logical_and.reduce(real))]
-    if segments is not None:
-        ids = segments["x"]
+    if options.segments is not None:
+        ids = options.segments["x"]
         rules.append(Rule("segments", "segment(key) = segment(query)", model.segment_mask(ids, ids)))
     return rules
 
@@ -103,13 +132,6 @@ def format_query_position(start: int | Array, shift: int = 0) -> str:
     """
     move = int(start) + shift
     return f"query {'+' if move > 0 else '−'} {abs(move)}" if move else "query"
-
-
-def holds_ids(record: Record, padding: bool, pad_id: int | None) -> bool:
-    """Whether x of a record is the token ids that --padding reads, (T) or (B, T)."""
-    x, by_lengths = record["x"], "lengths" in record and pad_id is None
-    is_alike = "ids" not in record or record["ids"].shape == x.shape
-    return padding and not by_lengths and is_alike and x.dtype.kind in "iu"
 
 
 def find_real_keys(record: Record | None, keys: int, pad_id: int | None) -> Array:

@@ -4,11 +4,12 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import typer
 
-from attnkit import formats, model
+from attnkit import formats, model, options
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.checks import as_text
@@ -68,32 +69,53 @@ class RecurrentWeights(NamedTuple):
         }
 
 
-def find_recurrent_weights(
-    x: Array,
-    *,
-    cell: str,
-    hidden: int | None,
-    layers: int,
-    bidirectional: bool,
-    reverse: bool,
-    projection: int | None,
-    peepholes: bool,
-    seed: int,
-    params: Mapping[str, Array] | None,
-) -> RecurrentWeights:
+class RecurrentOptions(NamedTuple):
+    """The cell of recurrent layers, and their weights: drawn, or of a file."""
+
+    cell: Annotated[
+        str,
+        options.choice(
+            CELLS,
+            "what computes the next state: tanh and relu without gates; gru with the reset gate after the product, as "
+            "in PyTorch and cuDNN; gru-reset-before as in Cho et al. 2014 (ONNX: linear_before_reset = 0); lstm",
+        ),
+    ] = "tanh"
+    hidden: Annotated[int | None, typer.Option(min=1, metavar="H", help="random weights of this hidden width")] = None
+    layers: Annotated[
+        int, typer.Option(min=1, help="number of layers, each of which reads the results of the layer before it")
+    ] = 1
+    bidirectional: Annotated[
+        bool, typer.Option(help="read each text in both directions, and concatenate the results")
+    ] = False
+    reverse: Annotated[bool, typer.Option(help="read each text from its end to its start")] = False
+    projection: Annotated[
+        int | None, typer.Option(min=1, metavar="P", help="project the hidden state of an LSTM to this width")
+    ] = None
+    peepholes: Annotated[bool, typer.Option(help="let the gates of an LSTM read the cell state")] = False
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.file(
+            "tensors", "weights as PyTorch names them (weight_ih_l0, weight_hh_l0_reverse, …) or ONNX (W, R, B, P)"
+        ),
+    ] = None
+
+
+def find_recurrent_weights(x: Array, chosen: RecurrentOptions) -> RecurrentWeights:
     """Draw weights, forward before reverse, from N(0, 1/columns), or read --params."""
+    cell, hidden, layers, width = chosen.cell, chosen.hidden, chosen.layers, x.shape[-1] if x.ndim else 0
     if hidden is None:
-        return fit_weights(read_recurrent_weights(params or {}, cell), cell, x.shape[-1] if x.ndim else 0, reverse)
+        return fit_weights(read_recurrent_weights(chosen.params or {}, cell), cell, width, chosen.reverse)
     blocks = CELLS[cell].blocks
-    for flag, is_set in (("--projection", projection), ("--peepholes", peepholes)):
+    for flag, is_set in (("--projection", chosen.projection), ("--peepholes", chosen.peepholes)):
         if is_set and cell != "lstm":
             raise UsageError(f"needs --cell lstm, not {cell}", flag)
-    rng, dtype = np.random.default_rng(seed), model.output_dtype(x)
-    width, output = x.shape[-1] if x.ndim else 0, projection or hidden
+    rng, dtype = np.random.default_rng(chosen.seed), model.output_dtype(x)
+    output = chosen.projection or hidden
     shapes = {"input": (blocks * hidden, width), "hidden": (blocks * hidden, output)}
-    shapes |= {"peephole": (3, hidden)} if peepholes else {}
-    shapes |= {"projection": (output, hidden)} if projection else {}
-    directions = 1 + bidirectional
+    shapes |= {"peephole": (3, hidden)} if chosen.peepholes else {}
+    shapes |= {"projection": (output, hidden)} if chosen.projection else {}
+    directions = 1 + chosen.bidirectional
     first = sum(math.prod(shape) for shape in shapes.values())
     later = first + blocks * hidden * (output * directions - width)
     size = directions * (dtype.itemsize * (first + (layers - 1) * later) + OBJECTS * layers)
@@ -104,7 +126,7 @@ def find_recurrent_weights(
             {name: model.random_weight(rng, *shape[::-1]).T.astype(dtype) for name, shape in shapes.items()}
             for _ in range(directions)
         ]
-        drawn.append(RecurrentLayer(*([None] * reverse + weights)))
+        drawn.append(RecurrentLayer(*([None] * chosen.reverse + weights)))
         shapes["input"] = (blocks * hidden, output * directions)
     return RecurrentWeights(drawn)
 
