@@ -30,7 +30,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 
 @tool(
     sections={
-        "Text": "tokenizer vocab ids pair image source_language target_language batch lines",
+        "Text": "tokenizer vocab ids pair image languages batch lines",
         "Vectors": "dim seed one_hot table model_ layer scale",
         "Results": "steps",
     },
@@ -85,8 +85,7 @@ def embed(
     ids: options.Ids = None,
     pair: options.Pair = None,
     image: options.Image = None,
-    source_language: options.SourceLanguage = None,
-    target_language: options.TargetLanguage = None,
+    languages: options.Translation,
     batch: options.Batch = False,
     scale: Annotated[bool, typer.Option(help="multiply by √D, as the 2017 paper does")] = False,
     steps: options.Steps = False,
@@ -108,9 +107,9 @@ def embed(
     """
     if model_ is not None:
         model_ = model_.reading(image is not None)
-        language = source_language or target_language
+        language = languages.source_language or languages.target_language
         source = text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch, language=language)
-        record = embed_with_model(model_, layer, source, "source" if source_language else "target")
+        record = embed_with_model(model_, layer, source, "source" if languages.source_language else "target")
         return add_steps(record, None) if steps else record
     matrix = check_matrix(table)
     known = vocab or text_inputs.table_words(table)

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -15,15 +15,39 @@ from attnkit.cli.stage import Stage, running
 from attnkit.cli.tool import TEXT, PythonForm
 from attnkit.errors import UsageError
 from attnkit.inputs import encoding, intermediates, layers, patches, source_states, text_inputs
+from attnkit.inputs.encoding import POOLS, EncodingInputs, VectorOptions
 from attnkit.inputs.packed_texts import Line, encode_lines, name_line, pool_separately, read_lines
 from attnkit.interpret.edits import make_edits
 from attnkit.interpret.tracer import Tracer, axis_labels, head_counts
 from attnkit.records import Record
-from attnkit.tokenizers import Tokenizer
 
 # parameters of encode that make a text a run of its own
 HOOKED = ("keep", "trace", "patch", "ablate", "image", "audio", "ids")
-POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
+
+
+class InspectionOptions(NamedTuple):
+    """What keeps or changes intermediates of a run, by name."""
+
+    keep: Annotated[
+        tuple[str, ...],
+        options.names("add these intermediates to the record, by name or shell pattern: decoder.*.self.weights"),
+    ] = ()
+    trace: options.Trace = None
+    trace_only: options.TraceOnly = ()
+    weights: options.Weights = None
+    patch: options.Patch = None
+    ablate: options.Ablate = ()
+    mean: options.Mean = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no intermediate is kept, traced or changed."""
+        return not (self.keep or self.trace or self.patch or self.ablate)
+
+    def tracer(self, encoded: encoding.Encoding) -> Tracer:
+        edits = make_edits(self.patch, self.ablate, self.mean, head_counts(encoded.core.config, encoded.steps))
+        patterns = {"--keep": self.keep} | ({"--trace-only": self.trace_only or ("*",)} if self.trace else {})
+        return Tracer(patterns, edits, self.weights or "full")
 
 
 def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[Line]:
@@ -33,7 +57,10 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
         return
     values = stage.files.load_values(None, bfloat16=False)
     engine = stage.load_engine()
-    lines = encode_lines(blocks, values, lambda one, x: encoding.make_result(one, x, values["normalize"]))
+    given = EncodingInputs(**{name: values[name] for name in EncodingInputs._fields})
+    vectors = VectorOptions(**{name: values[name] for name in VectorOptions._fields})
+    finish = functools.partial(encoding.make_result, normalize=vectors.normalize)
+    lines = encode_lines(blocks, given, vectors, values["dtype"], finish)
     while True:
         with running(stage), callbacks.use_callbacks(callbacks.current()._replace(engine=engine)):
             line = next(lines, None)
@@ -44,9 +71,9 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
 
 @tool(
     sections={
-        "Model and input": "model_ ids pair image audio source_language tokenizer batch lines",
-        "Layers and vectors": "layers_ pool prompt normalize",
-        "Inspection": "keep trace trace_only weights patch ablate mean",
+        "Model and input": "given lines",
+        "Layers and vectors": "vectors",
+        "Inspection": "inspection",
         "Results": "dtype",
         "Engine": "engine",
     },
@@ -70,51 +97,9 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
 def encode(
     source: Sequence[str] | str | Record | None,
     *,
-    model_: options.Model = None,
-    ids: options.Ids = None,
-    pair: options.Pair = None,
-    image: options.Image = None,
-    audio: options.Audio = None,
-    source_language: options.SourceLanguage = None,
-    tokenizer: Annotated[
-        Tokenizer | None,
-        options.file(
-            "tokenizer", "tokenizer, instead of the model's own: words, chars, or a tokenizer.json", "words|chars|FILE"
-        ),
-    ] = None,
-    batch: options.Batch = False,
-    layers_: Annotated[
-        str,
-        typer.Option(
-            parser=options.parse_span,
-            metavar="A:B",
-            help="run only layers A to B - 1; if A is not 0, the record's x is the input of layer A",
-        ),
-    ] = "",
-    pool: Annotated[
-        str | None,
-        options.choice(
-            POOLS,
-            "one vector for each text: cls (first token), mean, max, mean-sqrt or weighted-mean (of all tokens), last "
-            "(token), pooler (of the model), or folder: as its modules.json states, or a vector of CLIP or SigLIP "
-            "[default: folder where there is one]",
-        ),
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="put this prompt of the folder before each text [default: the folder's]"),
-    ] = None,
-    normalize: Annotated[bool, typer.Option(help="scale the pooled vectors to length 1 (L2 norm)")] = False,
-    keep: Annotated[
-        tuple[str, ...],
-        options.names("add these intermediates to the record, by name or shell pattern: decoder.*.self.weights"),
-    ] = (),
-    trace: options.Trace = None,
-    trace_only: options.TraceOnly = (),
-    weights: options.Weights = None,
-    patch: options.Patch = None,
-    ablate: options.Ablate = (),
-    mean: options.Mean = None,
+    given: EncodingInputs,
+    vectors: VectorOptions,
+    inspection: InspectionOptions,
     dtype: Annotated[
         Literal["float32", "float64"] | None, typer.Option(help="compute in this dtype [default: float32]")
     ] = None,
@@ -134,29 +119,21 @@ def encode(
     Example:
       attnkit encode --model DIR "The cat sat" --trace run.npz
     """
-    if trace is not None:
-        formats.file_format(trace)  # an error for an unknown suffix
-        if callbacks.current().is_output_file(trace):
-            raise UsageError(f"{trace}: --output writes the same file", "--trace")
-    model_ = model_.reading(image is not None)
+    if inspection.trace is not None:
+        formats.file_format(inspection.trace)  # an error for an unknown suffix
+        if callbacks.current().is_output_file(inspection.trace):
+            raise UsageError(f"{inspection.trace}: --output writes the same file", "--trace")
+    given = given._replace(model_=given.model_.reading(given.image is not None))
     note = callbacks.current().on_operands
     if isinstance(source, Line) and source.result is not None and note is callbacks.ignore:
         result = source.result
     else:
         with name_line(source.number) if isinstance(source, Line) else contextlib.nullcontext():
-            encoded = encoding.prepare_encoding(
-                source, model_=model_, layers_=layers_, pool=pool, prompt=prompt,
-                pair=pair, ids=ids, image=image, audio=audio, tokenizer=tokenizer, batch=batch,
-                source_language=source_language,
-            )  # fmt: skip
+            encoded = encoding.prepare_encoding(source, given, vectors)
             note(encoded)
-            is_plain = not (keep or trace or patch or ablate)
-            if is_plain and (pooled := pool_separately(encoded, normalize, dtype)) is not None:
+            if inspection.is_empty and (pooled := pool_separately(encoded, vectors.normalize, dtype)) is not None:
                 return label_vectors(pooled, source, encoded)
-            edits = make_edits(patch, ablate, mean, head_counts(encoded.core.config, encoded.steps))
-            patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})
-            tracer = Tracer(patterns, edits, weights or "full")
-            result = run_encoder(encoded, tracer, normalize, dtype, weights or "full", keep, trace)
+            result = run_encoder(encoded, inspection, vectors.normalize, dtype)
     if isinstance(source, Line):
         return result if "token" in result.axes_of("x") else result.with_tensors({}, {"batch": [*source]})
     return label_vectors(result, source, encoded)
@@ -170,16 +147,10 @@ def label_vectors(result: Record, source: Any, encoded: encoding.Encoding) -> Re
 
 
 def run_encoder(
-    encoded: encoding.Encoding,
-    tracer: Tracer,
-    normalize: bool,
-    dtype: str | None,
-    weights: str,
-    keep: tuple[str, ...],
-    trace: str | None,
+    encoded: encoding.Encoding, inspection: InspectionOptions, normalize: bool, dtype: str | None
 ) -> Record:
     core, steps, base = encoded.core, encoded.steps, encoded.base
-    tokens = base.labels.get("token")
+    tracer, weights, tokens = inspection.tracer(encoded), inspection.weights or "full", base.labels.get("token")
     tracer.begin(axis_labels(tokens), texts=encoding.text_spans(base))
     layers.warn_empty_mask_rows(base.get("mask"))
     context = encoding.make_context(encoded, hook=tracer.visit, weights=weights, dtype=dtype)
@@ -191,7 +162,8 @@ def run_encoder(
     result = encoding.make_result(encoded, x, normalize, tracer.visit)
     tracer.check()
     rows = intermediates.selected_row_labels(weights, tokens, x.shape[-2])
-    if trace:
+    if inspection.trace:
         traced = tracer.record(tokens, flag="--trace-only").with_tensors({}, rows).merge(patches.find_box(base))
-        callbacks.current().write_side_output(trace, traced)
-    return result.merge(tracer.record(tokens, flag="--keep").with_tensors({}, rows)) if keep else result
+        callbacks.current().write_side_output(inspection.trace, traced)
+    kept = tracer.record(tokens, flag="--keep").with_tensors({}, rows) if inspection.keep else None
+    return result if kept is None else result.merge(kept)

@@ -30,18 +30,8 @@ def compare_with_labels(labels: Sequence[str], options: GenerationOptions) -> Ou
 def compute_vectors(options: GenerationOptions, tower: str, texts: Sequence[str] | None) -> Record:
     """Vectors of length 1 of texts, or of the image without them, in the common space."""
     is_text = texts is not None
-    encoded = encoding.prepare_encoding(
-        texts,
-        model_=options.model_.tower(tower),
-        layers_="",
-        pool="folder",
-        prompt=None,
-        pair=None,
-        ids=None,
-        image=None if is_text else options.image,
-        audio=None,
-        tokenizer=options.tokenizer if is_text else None,
-        batch=is_text,
-    )
+    given = encoding.EncodingInputs(options.model_.tower(tower), batch=is_text)
+    given = given._replace(tokenizer=options.tokenizer) if is_text else given._replace(image=options.image)
+    encoded = encoding.prepare_encoding(texts, given, encoding.VectorOptions(pool="folder"))
     x = model.run(encoded.core, encoded.steps, encoded.inputs, encoding.make_context(encoded, dtype=options.dtype))
     return encoding.make_pooled(encoded, x, normalize=True, hook=no_hook)

@@ -1,10 +1,11 @@
 """What encode computes from, and how its result becomes one vector."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 
-from attnkit import model
+from attnkit import model, options
 from attnkit.checkpoints.sentence_modules import Dense, Pooling, SentenceModules, check_widths, load_sentence_modules
 from attnkit.errors import DataError, UsageError, with_article
 from attnkit.inputs import layers, padding, patches, text_inputs
@@ -27,7 +28,53 @@ FORMULAS = {
     "probe": "what the probe attends to, and the network after it",
 }
 
+POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
 HEAD_STEPS = ("head.dense", "head.norm", "logits")  # of the head of a model of one stack, computed only if kept
+
+
+class EncodingInputs(NamedTuple):
+    """The model of encode, and what it reads beside texts or a record."""
+
+    model_: options.Model = None
+    ids: options.Ids = None
+    pair: options.Pair = None
+    image: options.Image = None
+    audio: options.Audio = None
+    source_language: options.SourceLanguage = None
+    tokenizer: Annotated[
+        Tokenizer | None,
+        options.file(
+            "tokenizer", "tokenizer, instead of the model's own: words, chars, or a tokenizer.json", "words|chars|FILE"
+        ),
+    ] = None
+    batch: options.Batch = False
+
+
+class VectorOptions(NamedTuple):
+    """The layers that encode runs, and how their states become a vector."""
+
+    layers_: Annotated[
+        str,
+        typer.Option(
+            parser=options.parse_span,
+            metavar="A:B",
+            help="run only layers A to B - 1; if A is not 0, the record's x is the input of layer A",
+        ),
+    ] = ""
+    pool: Annotated[
+        str | None,
+        options.choice(
+            POOLS,
+            "one vector for each text: cls (first token), mean, max, mean-sqrt or weighted-mean (of all tokens), last "
+            "(token), pooler (of the model), or folder: as its modules.json states, or a vector of CLIP or SigLIP "
+            "[default: folder where there is one]",
+        ),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="put this prompt of the folder before each text [default: the folder's]"),
+    ] = None
+    normalize: Annotated[bool, typer.Option(help="scale the pooled vectors to length 1 (L2 norm)")] = False
 
 
 class Encoding(NamedTuple):
@@ -71,40 +118,24 @@ def plan_encoding(checkpoint: "Checkpoint", layers_: str) -> Plan:
     return Plan(core, stack, select_steps(core.config, stack, first, last), first, last == count)
 
 
-def prepare_encoding(
-    source: Any,
-    plan: Plan | None = None,
-    *,
-    model_: "Checkpoint",
-    layers_: str,
-    pool: str | None,
-    prompt: str | None,
-    pair: str | None,
-    ids: Record | None,
-    image: Array | None,
-    audio: Record | None,
-    tokenizer: Tokenizer | None,
-    batch: bool,
-    source_language: str | None = None,
-) -> Encoding:
+def prepare_encoding(source: Any, given: EncodingInputs, vectors: VectorOptions, plan: Plan | None = None) -> Encoding:
     """Prepare what encode computes from texts or a record.
 
-    plan  the steps to run; None: made of the model and layers_
+    plan  the steps to run; None: made of the model and its layers
 
     UsageError for an input that the model or its first layer does not accept.
     """
-    core, stack, steps, first, is_whole = plan or plan_encoding(model_, layers_)
-    layers.check_pair(core.config, pair, source)
-    modules = sentence_modules(model_)
-    if pool == "folder" and not modules.is_pooled:
+    core, stack, steps, first, is_whole = plan or plan_encoding(given.model_, vectors.layers_)
+    layers.check_pair(core.config, given.pair, source)
+    modules = sentence_modules(given.model_)
+    if vectors.pool == "folder" and not modules.is_pooled:
         raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
-    pool = pool or ("folder" if modules.is_pooled and is_whole else "none")
-    opening = find_prompt(prompt, modules, pool)
-    length = 0
-    if source_language and (isinstance(source, Record) or ids is not None):
+    pool = vectors.pool or ("folder" if modules.is_pooled and is_whole else "none")
+    opening, tokenizer, length = find_prompt(vectors.prompt, modules, pool), given.tokenizer, 0
+    if given.source_language and (isinstance(source, Record) or given.ids is not None):
         raise UsageError("needs TEXT: the tokens of a record are made already", "--source-language")
     if isinstance(source, Record):
-        inputs, base = read_inputs(model_, stack, first, source, tokenizer)
+        inputs, base = read_inputs(given.model_, stack, first, source, tokenizer)
     else:
         if first or not has_embeddings(core.config, stack):
             subject = (
@@ -113,13 +144,14 @@ def prepare_encoding(
                 else f"{with_article(core.config.family)} model"
             )
             raise UsageError(f"{subject} needs x from a record")
-        read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch, audio=audio, language=source_language)
+        read = text_inputs.ModelInput(source, given.pair, given.ids, given.image, tokenizer, given.batch)
+        read = read._replace(audio=given.audio, language=given.source_language)
         if pool == "folder" and source is not None:
             texts = [opening + text for text in ([source] if isinstance(source, str) else source)]
             read = read._replace(texts=[text.lower() for text in texts] if modules.is_lower else texts)
         read = read._replace(most=modules.max_length) if pool == "folder" else read
-        inputs, base = text_inputs.model_inputs(model_, stack, read)
-        length = count_prompt(opening, modules, tokenizer, model_)
+        inputs, base = text_inputs.model_inputs(given.model_, stack, read)
+        length = count_prompt(opening, modules, tokenizer, given.model_)
     if not inputs.ndim:
         raise DataError.about("ids", "(): a single number (expected (T) or (B, T))")
     return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length)

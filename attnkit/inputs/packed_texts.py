@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,6 @@ from attnkit.records import Array, Record
 
 LINES, CHARACTERS = 1 << 10, 1 << 16  # at most so many lines, and about so many characters, are held at a time
 ROWS = 1 << 10  # tokens of a pack of texts, which one core computes: its hidden states stay in the cache
-# the parameters of encode that prepare_encoding takes
-ENCODING = ("model_", "layers_", "pool", "prompt", "pair", "ids", "image", "audio", "tokenizer", "batch",
-            "source_language")  # fmt: skip
 Finish = Callable[[encoding.Encoding, Any], Record]
 
 
@@ -85,39 +82,49 @@ def read_lines(blocks: Iterator[Iterator[str]]) -> Iterator[list[Line]]:
         yield lines
 
 
-def encode_lines(blocks: Iterator[Iterator[str]], values: Mapping[str, Any], finish: Finish) -> Iterator[Line]:
+def encode_lines(
+    blocks: Iterator[Iterator[str]],
+    given: encoding.EncodingInputs,
+    vectors: encoding.VectorOptions,
+    dtype: str | None,
+    finish: Finish,
+) -> Iterator[Line]:
     """Yield the lines of blocks in order, with results as far as computed together.
 
-    values  the parameters of encode, by name
     finish  makes the result of an encoding and its hidden states
     """
     for lines in read_lines(blocks):
         if len(lines) > 1:
             callbacks.current().on_progress(f"line {lines[0].number}")
-            compute_together(lines, values, finish)
+            compute_together(lines, given, vectors, dtype, finish)
         yield from lines
 
 
-def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: Finish) -> None:
+def compute_together(
+    lines: Sequence[Line],
+    given: encoding.EncodingInputs,
+    vectors: encoding.VectorOptions,
+    dtype: str | None,
+    finish: Finish,
+) -> None:
     """Set the results of lines; a line with an error is left to be computed alone."""
     from attnkit.model.processor.threads import run_parallel
 
-    chosen: dict[str, Any] = {name: values[name] for name in ENCODING}
     ready: list[tuple[Line, encoding.Encoding]] = []
     with contextlib.suppress(AttnkitError):
-        plan = encoding.plan_encoding(values["model_"], values["layers_"])
+        plan = encoding.plan_encoding(given.model_, vectors.layers_)
         if not model.can_pack(plan.core, plan.steps):
             return
         for line in lines:
             with contextlib.suppress(AttnkitError):
-                ready.append((line, encoding.prepare_encoding(line, plan, **chosen)))
+                ready.append((line, encoding.prepare_encoding(line, given, vectors, plan)))
 
     packable = [(line, one) for line, one in ready if is_packable(one)]
 
     def work(packs: Iterator[list[int]]) -> None:
         for pack in packs:
             with contextlib.suppress(AttnkitError):
-                for at, x in zip(pack, compute_pack([packable[at][1] for at in pack], values["dtype"]), strict=False):
+                for at, x in zip(pack, compute_pack([packable[at][1] for at in pack], dtype), strict=False):
                     line, one = packable[at]
                     line.result = finish(one, x)
 
