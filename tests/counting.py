@@ -145,7 +145,7 @@ def run_case(folder, tokens, generated, texts, is_masked):
     measured["itemsize"] = max(x.itemsize for layer in core.params.values() for x in layer.values())
 
     def draw(stack, length):
-        return draw_random_input(checkpoint, stack, Workload(length, texts=texts), rng)
+        return draw_random_input(checkpoint, stack, Workload(length, batch=texts), rng)
 
     if generated < 0:
         from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model

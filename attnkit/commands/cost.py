@@ -523,7 +523,8 @@ def cost(
     if sweep:
         if measure:
             raise UsageError("cannot be combined with --sweep without --paper", "--measure")
-        runs = {f"{number} {SPELLED[name]}": run.change(name, number) for number in numbers}
+        stated = run._asdict()
+        runs = {f"{number} {SPELLED[name]}": counting.Workload(**stated | {name: number}) for number in numbers}
         return swept_record(dict(zip(models.names, shapes, strict=True)), runs, name, dtype)
     record = counting.cost_record(dict(zip(models.names, shapes, strict=True)), run, dtype, by_layer=not parts)
     if not measure:

@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from attnkit import callbacks, model, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
-from attnkit.inputs.layers import find_experts, find_ffn_weights
+from attnkit.inputs.layers import NetworkOptions, find_experts, find_ffn_weights
 from attnkit.model.intermediates import INTERMEDIATES as ALL
 from attnkit.model.intermediates import kept_names, step_names
 from attnkit.records import Array, Record, Tensor
@@ -45,24 +43,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 def ffn(
     record: Record,
     *,
-    params: Annotated[
-        Mapping[str, Array] | None,
-        options.file(
-            "tensors",
-            "weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated; with --experts router (D, E), and "
-            "those of E experts stacked",
-        ),
-    ] = None,
-    model_: options.Model = None,
-    layer: options.Layer = None,
-    hidden: Annotated[int | None, typer.Option(min=1, metavar="F", help="random weights of this hidden width")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
-    activation: Annotated[str, options.choice(model.ACTIVATIONS, "activation function of the hidden layer")] = "relu",
-    gated: Annotated[bool, typer.Option(help="use a gated network (GLU): activation(x w1) · (x w3)")] = False,
-    experts: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="K", help="mix K experts for each token, which the router of --params chooses"),
-    ] = None,
+    network: NetworkOptions,
     residual: options.Residual = False,
     add: options.Add = None,
     keep: Annotated[
@@ -87,13 +68,12 @@ def ffn(
       attnkit embed "The cat sat" --dim 8 | attnkit layernorm | attnkit ffn --hidden 32 --residual
     """
     x, mixture = record["x"], None
-    if experts is not None:
-        weights = params or {}
-        networks, mixture = find_experts(weights, experts, gated)
+    model_, layer, activation = network.model_, network.layer, network.activation
+    if network.experts is not None:
+        weights = network.params or {}
+        networks, mixture = find_experts(weights, network.experts, network.gated)
     else:
-        weights, activation = find_ffn_weights(
-            x, params=params, model_=model_, layer=layer, hidden=hidden, seed=seed, activation=activation, gated=gated
-        )
+        weights, activation = find_ffn_weights(x, network)
         if model_ is not None and layer is not None and (mixture := model_.config.mixture(layer)):
             networks = model.layer_experts(layers.core_model(model_), layer)
     callbacks.current().on_parameters(weights)

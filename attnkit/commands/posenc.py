@@ -14,10 +14,12 @@ from attnkit.errors import DataError
 from attnkit.inputs import layers
 from attnkit.inputs.position_inputs import (
     BIASES,
+    Placement,
     PositionOperands,
+    Rotation,
     check_table,
     empty_record,
-    find_positions,
+    find_rows,
     number_tokens,
     token_angles,
 )
@@ -83,9 +85,9 @@ def _stated_by_table(table: Record, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 @tool(
     sections={
-        "Positions": "kind model_ layer size dim offset positions alone",
+        "Positions": "kind model_ layer size dim placement alone",
         "Sinusoidal and learned": "layout base table seed",
-        "Rotary": "heads rotary_dim interleaved cos sin",
+        "Rotary": "heads rotation",
         "ALiBi and T5": "max_distance one_way",
         "Results": "steps",
     },
@@ -122,8 +124,7 @@ def posenc(
         typer.Option(help="paper: sines and cosines alternate; halves: all sines, then all cosines"),
     ] = "paper",
     base: Annotated[float, typer.Option(click_type=options.ABOVE_0, help="base of the wavelengths")] = 10000.0,
-    offset: Annotated[int, typer.Option(min=0, help="position of the first token")] = 0,
-    positions: Annotated[Record | None, options.file("tensor", "position of each token, (T) or (B, T)")] = None,
+    placement: Placement,
     table: Annotated[
         Record | None, options.file("tensor", "learned: table (positions, model); t5: table (buckets, heads)")
     ] = None,
@@ -131,16 +132,7 @@ def posenc(
     heads: Annotated[
         int, typer.Option(min=1, metavar="H", help="rotary: number of heads in x; alibi: number of heads of the bias")
     ] = 1,
-    rotary_dim: Annotated[
-        int | None, typer.Option(min=2, metavar="R", help="rotate only the first R columns of each head [default: all]")
-    ] = None,
-    interleaved: Annotated[
-        bool, typer.Option(help="rotary: rotate columns in pairs (0,1), (2,3), …, instead of two halves")
-    ] = False,
-    cos: Annotated[
-        Record | None, options.file("tensor", "rotary: cosines, (P, R/2) looked up by position, or (B, T, R/2)")
-    ] = None,
-    sin: Annotated[Record | None, options.file("tensor", "rotary: sines, shaped like the cosines")] = None,
+    rotation: Rotation,
     max_distance: Annotated[int, typer.Option(min=1, help="t5: all distances from N on share one bucket")] = 128,
     one_way: Annotated[bool, typer.Option(help="t5: buckets of a decoder, only for keys before the query")] = False,
     steps: options.Steps = False,
@@ -157,16 +149,17 @@ def posenc(
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
     if model_ is not None:
-        return add_model_positions(record or Record({}), model_, layer, positions, offset, steps)
+        return add_model_positions(record or Record({}), model_, layer, placement, steps)
     if record is None:
         record, alone = empty_record(kind, size or (0,), dim, table), True
     x = record["x"]
-    token_positions, note = number_tokens(x, offset, positions), callbacks.current().on_operands
+    token_positions, note = number_tokens(x, placement), callbacks.current().on_operands
     if kind in BIASES:
         if token_positions.ndim != 1:
             problem = f"shape {token_positions.shape}: {kind} takes positions of shape (T)"
             raise DataError(problem, "--positions")
-        keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else token_positions
+        count = size[-1] if size else placement.offset + x.shape[-2]
+        keys = np.arange(count) if placement.positions is None else token_positions
         if kind == "alibi":
             note(PositionOperands(x, token_positions, alone))
             return add_bias(record, *make_alibi_bias(token_positions, keys, heads), alone, steps)
@@ -174,15 +167,15 @@ def posenc(
         note(PositionOperands(x, token_positions, alone, rows, keys))
         return add_bias(record, *relative_bias(token_positions, keys, rows, max_distance, not one_way), alone, steps)
     if kind == "rotary":
-        angles = token_angles(x, token_positions, heads, rotary_dim, base, cos, sin)
+        angles = token_angles(x, token_positions, heads, base, rotation)
         note(PositionOperands(x, token_positions, alone, angles=angles))
-        described = describe_angles(*angles, ROTARY_FORMULAS if cos is None else FILE_FORMULAS)
+        described = describe_angles(*angles, ROTARY_FORMULAS if rotation.cos is None else FILE_FORMULAS)
         if alone:
             return record.with_tensors({"x": described["cos"], "sin": described["sin"]})
-        rotated = rotate_heads(record, *angles, heads, interleaved)
+        rotated = rotate_heads(record, *angles, heads, rotation.interleaved)
         return rotated.with_tensors(described) if steps else rotated
     if kind == "learned":
-        _, rows = find_positions(x, offset=offset, positions=positions, table=table, seed=seed)
+        rows = find_rows(x, token_positions, table, seed)
         note(PositionOperands(x, token_positions, alone, rows))
         encoding = learned_encoding(x, rows)
         return add_encoding(record, token_positions, encoding, "table[pos]", alone, steps)
@@ -221,7 +214,7 @@ def add_encoding(
 
 
 def add_model_positions(
-    record: Record, checkpoint: "Checkpoint", layer: str | None, positions: Record | None, offset: int, steps: bool
+    record: Record, checkpoint: "Checkpoint", layer: str | None, placement: Placement, steps: bool
 ) -> Record:
     """Add the positions of a model to x, unless they act inside attention."""
     layer, x = layers.find_layer(checkpoint, layer, "posenc"), record["x"]
@@ -230,11 +223,11 @@ def add_model_positions(
         family = checkpoint.config.family
         raise DataError(f"x {x.shape}: the positions of this {family} model are for (T, {width}) or (B, T, {width})")
     context = layers.context_from(record)
-    if positions is not None:
-        context.positions = model.check_ids(positions["x"], 2**53, "position")
-    elif offset:
+    if placement.positions is not None:
+        context.positions = model.check_ids(placement.positions["x"], 2**53, "position")
+    elif placement.offset:
         usual = np.arange(x.shape[-2]) if context.positions is None else context.positions
-        context.positions = layers.positions_after(usual, context.mask, offset, x.shape[-2])
+        context.positions = layers.positions_after(usual, context.mask, placement.offset, x.shape[-2])
     kind, relative = checkpoint.config.positions.kind, checkpoint.config.positions.relative
     is_inside = kind == "rotary" or (kind == "none" and relative != "")
     formula = "x: these positions act inside attention" if is_inside else "x + positions of the model"

@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 
-from attnkit import callbacks, formats, model
+from attnkit import callbacks, formats, model, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError, counted, suggest, with_article
 from attnkit.inputs import intermediates, padding
 from attnkit.model.parameters import ATTENTION, FFN, is_layer_of
@@ -37,6 +38,29 @@ class NetworkOperands(NamedTuple):
     weights: Mapping[str, Array]
     activation: str
     mixture: "model.ExpertConfig | None" = None
+
+
+class NetworkOptions(NamedTuple):
+    """Where the weights of a feed-forward network come from, and its form."""
+
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.file(
+            "tensors",
+            "weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated; with --experts router (D, E), and "
+            "those of E experts stacked",
+        ),
+    ] = None
+    model_: options.Model = None
+    layer: options.Layer = None
+    hidden: Annotated[int | None, typer.Option(min=1, metavar="F", help="random weights of this hidden width")] = None
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0
+    activation: Annotated[str, options.choice(model.ACTIVATIONS, "activation function of the hidden layer")] = "relu"
+    gated: Annotated[bool, typer.Option(help="use a gated network (GLU): activation(x w1) · (x w3)")] = False
+    experts: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="K", help="mix K experts for each token, which the router of --params chooses"),
+    ] = None
 
 
 class NormOperands(NamedTuple):
@@ -91,28 +115,19 @@ def linear_weights(
     return tensors
 
 
-def find_ffn_weights(
-    x: Array,
-    *,
-    params: Mapping[str, Array] | None,
-    model_: "Checkpoint | None",
-    layer: str | None,
-    hidden: int | None,
-    seed: int,
-    activation: str,
-    gated: bool,
-) -> tuple[Mapping[str, Array], str]:
+def find_ffn_weights(x: Array, chosen: NetworkOptions) -> tuple[Mapping[str, Array], str]:
     """Find the weights of ffn and the name of its activation, by its options."""
-    if model_ is not None:
-        return model_.params[find_layer(model_, layer, "ffn")], model_.config.activation
+    hidden, gated, activation = chosen.hidden, chosen.gated, chosen.activation
+    if chosen.model_ is not None:
+        return chosen.model_.params[find_layer(chosen.model_, chosen.layer, "ffn")], chosen.model_.config.activation
     if hidden is not None:
-        rng, width, dtype = np.random.default_rng(seed), x.shape[-1] if x.ndim else 0, model.output_dtype(x)
+        rng, width, dtype = np.random.default_rng(chosen.seed), x.shape[-1] if x.ndim else 0, model.output_dtype(x)
         shapes = {"w1": (width, hidden), "w2": (hidden, width)} | ({"w3": (width, hidden)} if gated else {})
         size = dtype.itemsize * width * hidden * len(shapes)
         formats.check_memory(size, f"a network of {hidden} hidden units", "--hidden")
         drawn = {name: model.random_weight(rng, *shape).astype(dtype) for name, shape in shapes.items()}
         return drawn, activation  # each from N(0, 1/rows)
-    params = params or {}
+    params = chosen.params or {}
     required = {"w1", "w2"} | ({"w3"} if gated else set())
     if missing := sorted(required - set(params)):
         raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")

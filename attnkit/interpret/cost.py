@@ -410,14 +410,9 @@ class Workload(NamedTuple):
     """A run: tokens of each text, generated tokens, texts, and whether it trains."""
 
     tokens: int
-    generated: int = 0
-    texts: int = 1
+    generate: int = 0
+    batch: int = 1
     train: bool = False
-
-    def change(self, name: str, number: int) -> "Workload":
-        """The run with other tokens, generated tokens (generate) or texts (batch)."""
-        field = {"generate": "generated", "batch": "texts"}.get(name, name)
-        return Workload(**(self._asdict() | {field: number}))
 
 
 def count_phases(model: ModelShapes, run: Workload) -> dict[str, list[Cost]]:
@@ -425,15 +420,15 @@ def count_phases(model: ModelShapes, run: Workload) -> dict[str, list[Cost]]:
 
     UsageError for a run that the model cannot do.
     """
-    tokens, texts = run.tokens, run.texts
+    tokens, texts = run.tokens, run.batch
     patches = count_patches(model.config)
     if patches and tokens != patches:
         raise UsageError(f"{counted(tokens, 'token')}, and an image of this model has {patches}", "--tokens")
-    if run.generated:
+    if run.generate:
         source = source_tokens(model.config, tokens)
         if source not in (0, tokens):
             raise UsageError(f"{counted(tokens, 'token')}, and a sound of this model has {source}", "--tokens")
-        return count_generation(model, tokens, run.generated, texts)
+        return count_generation(model, tokens, run.generate, texts)
     forward = count_forward(model, tokens, texts)
     if not run.train:
         return {"forward": forward}
@@ -468,9 +463,9 @@ def undo_row(row: Cost) -> Cost:
 
 def describe_phase(name: str, run: Workload) -> str:
     """The title of a phase."""
-    of = f" of {counted(run.texts, 'text')}" if run.texts > 1 else ""
+    of = f" of {counted(run.batch, 'text')}" if run.batch > 1 else ""
     if name == "generation":
-        return f"{name}: {counted(run.generated, 'token')}{of}, the last of which is not read"
+        return f"{name}: {counted(run.generate, 'token')}{of}, the last of which is not read"
     return f"{name}: {counted(run.tokens, 'token')}{of}"
 
 
@@ -553,11 +548,11 @@ def count_held(model: ModelShapes, run: Workload) -> dict[str, int]:
     if config.decoder is None or config.classes:
         return {}
     source = source_tokens(config, run.tokens)
-    read = (1 if config.encoder and run.generated else run.tokens) + max(run.generated - 1, 0)
-    cache = count_cache(model, read, source, run.texts)
+    read = (1 if config.encoder and run.generate else run.tokens) + max(run.generate - 1, 0)
+    cache = count_cache(model, read, source, run.batch)
     if config.carries_states:
         return {"cache": cache}
-    least = count_least_cache(model, read, source, run.texts)
+    least = count_least_cache(model, read, source, run.batch)
     return {"cache": cache} | ({"least_cache": least} if least < cache else {})
 
 

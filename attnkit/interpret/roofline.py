@@ -66,7 +66,7 @@ def measure_rows(checkpoint: "Checkpoint", run: Workload) -> dict[str, float]:
     """
     config, shapes = checkpoint.config, count_model(checkpoint)
     model, rng = core.Model(config, checkpoint.params), np.random.default_rng(0)
-    rows = {row.name: collapse([row])[0].name for row in count_forward(shapes, run.tokens, run.texts)}
+    rows = {row.name: collapse([row])[0].name for row in count_forward(shapes, run.tokens, run.batch)}
     passes = []
     for _ in range(REPEATS + 1):  # the first one reads the weights
         timer = Timer(rows)
@@ -119,15 +119,15 @@ def draw_random_input(checkpoint: "Checkpoint", stack: str, run: Workload, rng: 
     """Random ids, an image, or vectors where a stack has no embeddings."""
     config, cut = checkpoint.config, checkpoint.config.patches
     if cut:
-        return rng.standard_normal((run.texts, cut.channels, cut.height, cut.width), np.float32)
+        return rng.standard_normal((run.batch, cut.channels, cut.height, cut.width), np.float32)
     if config.sound and stack == "encoder":
         frames = config.sound.frames_before("", source_tokens(config, run.tokens))
         channels = (config.sound.spectrogram.mels,) if config.sound.spectrogram else ()
-        return rng.standard_normal((run.texts, frames, *channels), np.float32)
+        return rng.standard_normal((run.batch, frames, *channels), np.float32)
     if f"{stack}.embed" not in checkpoint.params:
-        return rng.standard_normal((run.texts, run.tokens, config.width), np.float32)
+        return rng.standard_normal((run.batch, run.tokens, config.width), np.float32)
     words = checkpoint.params[f"{stack}.embed"]["table"].shape[0]
-    return rng.integers(0, words, (run.texts, run.tokens))
+    return rng.integers(0, words, (run.batch, run.tokens))
 
 
 MOST = 1 << 37  # operations of a layer of Table 1 that is measured

@@ -158,11 +158,11 @@ def test_a_published_model_has_the_parameters_and_the_cache_that_its_authors_sta
 def test_the_encoder_of_a_sound_reads_all_its_positions_whatever_the_text(tmp_path):
     """Whisper of 50 positions and width 24, of which the second convolution makes each from three states before."""
     model = cost.count_model(open_checkpoint(str(write_model("whisper", tmp_path, kind="sounds"))))
-    for run in (cost.Workload(7), cost.Workload(50, generated=1)):
+    for run in (cost.Workload(7), cost.Workload(50, generate=1)):
         stages = {stage.name: stage for stages in cost.count_phases(model, run).values() for stage in stages}
         assert stages["encoder.conv2"].flops == 2 * 50 * 3 * 24 * 24
         assert stages["encoder.0.self.q"].flops == stages["decoder.0.cross.k"].flops == 2 * 50 * 24 * 24
-        assert stages["decoder.0.self.q"].flops == 2 * (1 if run.generated else 7) * 24 * 24
+        assert stages["decoder.0.self.q"].flops == 2 * (1 if run.generate else 7) * 24 * 24
     with pytest.raises(UsageError, match="7 tokens, and a sound of this model has 50"):
-        cost.count_phases(model, cost.Workload(7, generated=1))
+        cost.count_phases(model, cost.Workload(7, generate=1))
     assert [cost.default_tokens(model.config, generated) for generated in (0, 1)] == [40, 50]
