@@ -59,8 +59,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
     engine = stage.load_engine()
     given = EncodingInputs(**{name: values[name] for name in EncodingInputs._fields})
     vectors = VectorOptions(**{name: values[name] for name in VectorOptions._fields})
-    finish = functools.partial(encoding.make_result, normalize=vectors.normalize)
-    lines = encode_lines(blocks, given, vectors, values["dtype"], finish)
+    lines = encode_lines(blocks, given, vectors, values["dtype"])
     while True:
         with running(stage), callbacks.use_callbacks(callbacks.current()._replace(engine=engine)):
             line = next(lines, None)

@@ -2,19 +2,18 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from attnkit import callbacks, model
 from attnkit.errors import AttnkitError
 from attnkit.inputs import encoding
+from attnkit.inputs.encoding import EncodingInputs, VectorOptions
 from attnkit.records import Array, Record
 
 LINES, CHARACTERS = 1 << 10, 1 << 16  # at most so many lines, and about so many characters, are held at a time
 ROWS = 1 << 10  # tokens of a pack of texts, which one core computes: its hidden states stay in the cache
-Finish = Callable[[encoding.Encoding, Any], Record]
 
 
 class Line(tuple[str]):
@@ -83,30 +82,17 @@ def read_lines(blocks: Iterator[Iterator[str]]) -> Iterator[list[Line]]:
 
 
 def encode_lines(
-    blocks: Iterator[Iterator[str]],
-    given: encoding.EncodingInputs,
-    vectors: encoding.VectorOptions,
-    dtype: str | None,
-    finish: Finish,
+    blocks: Iterator[Iterator[str]], given: EncodingInputs, vectors: VectorOptions, dtype: str | None
 ) -> Iterator[Line]:
-    """Yield the lines of blocks in order, with results as far as computed together.
-
-    finish  makes the result of an encoding and its hidden states
-    """
+    """Yield the lines of blocks in order, with results as far as computed together."""
     for lines in read_lines(blocks):
         if len(lines) > 1:
             callbacks.current().on_progress(f"line {lines[0].number}")
-            compute_together(lines, given, vectors, dtype, finish)
+            compute_together(lines, given, vectors, dtype)
         yield from lines
 
 
-def compute_together(
-    lines: Sequence[Line],
-    given: encoding.EncodingInputs,
-    vectors: encoding.VectorOptions,
-    dtype: str | None,
-    finish: Finish,
-) -> None:
+def compute_together(lines: Sequence[Line], given: EncodingInputs, vectors: VectorOptions, dtype: str | None) -> None:
     """Set the results of lines; a line with an error is left to be computed alone."""
     from attnkit.model.processor.threads import run_parallel
 
@@ -126,7 +112,7 @@ def compute_together(
             with contextlib.suppress(AttnkitError):
                 for at, x in zip(pack, compute_pack([packable[at][1] for at in pack], dtype), strict=False):
                     line, one = packable[at]
-                    line.result = finish(one, x)
+                    line.result = encoding.make_result(one, x, vectors.normalize)
 
     run_parallel(work, split_packs([one for _, one in packable]))
 
