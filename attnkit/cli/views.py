@@ -345,6 +345,9 @@ def encode_cells(call: Stage, record: Record, format: str) -> bytes:
     style = display.DEFAULT_STYLE._replace(plain_tokens=last.common.get("tokens") == "plain")
     view = view_of(record, last, style)
     cells = view.cells() if view.cells else computed_cells(record, last)
+    if cells is None:
+        problem = f"{format} does not hold what it shows (expected {DISPLAYED})"
+        raise UsageError(problem, flag_name(requested_view(last)[0]))
     return format_cells(cells, format, last.common.get("precision")).encode("utf-8", "surrogateescape")
 
 
@@ -363,24 +366,17 @@ def one_tensor(record: Record, names: Sequence[str], part: str = "") -> Cells:
     return tensor_cells(tensor_view(record, names[0], part=part), names[0])
 
 
-def view_cells(record: Record, call: Stage) -> Cells:
-    """What show draws as a table: statistics, a list of tensors, or one tensor."""
-    refuse_view(call)
+def view_cells(record: Record, call: Stage) -> Cells | None:
+    """What show draws as a table: statistics, a list, one tensor; None for a picture."""
     view = requested_view(call)
     if view == ["stats"]:
         return column_cells(statistics_record(record), "name")
+    if view and view != ["list"]:
+        return None
     names = viewed_names(record, call)
     if view or (not names and len(record)):
         return list_cells(record)
     return one_tensor(record, names, slice_of(call))
-
-
-def refuse_view(call: Stage) -> None:
-    """Raise UsageError for a view that is a picture: a heat map, curves."""
-    for view in requested_view(call):
-        if view not in ("stats", "list"):
-            problem = f"{call.format.requested()} does not hold what it shows (expected {DISPLAYED})"
-            raise UsageError(problem, flag_name(view))
 
 
 def column_cells(record: Record, axis: str) -> Cells:

@@ -1,269 +1,124 @@
 """attnkit diff: compare two tensors, records, traces or models."""
 
-import contextlib
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Protocol
 
-import numpy as np
 import typer
 
 from attnkit import display, options
 from attnkit.cli import views
 from attnkit.cli.calls import make_item, named_files, tool
-from attnkit.cli.constraints import Constraints
+from attnkit.cli.constraints import Constraints, differs_from_default
 from attnkit.cli.operands import is_model_path, load_operand
 from attnkit.cli.stage import Stage
-from attnkit.cli.tool import PAIR, PythonForm, Records
-from attnkit.display.cells import Cells
-from attnkit.errors import (
-    AttnkitError,
-    AttnkitWarning,
-    DataError,
-    DifferentError,
-    UsageError,
-    counted,
-    flag_name,
-    with_article,
-)
+from attnkit.cli.tool import PAIR, PythonForm, Records, Tool
+from attnkit.errors import UsageError, flag_name
 from attnkit.formats import Source
 from attnkit.inputs.operands import cast_x, select_tensor
-from attnkit.interpret.comparison import DiffReport, Pair, are_traces, compare_records
-from attnkit.records import Array, Record, join_names
-
-if TYPE_CHECKING:  # what compares dumps takes long to import, and two records do not need it
-    from attnkit.checkpoints import Checkpoint
-    from attnkit.debugger.compare import Request
-    from attnkit.debugger.dumps import Dump
-    from attnkit.inputs.text_inputs import ModelInput
-    from attnkit.interpret.text_agreement import TokenText
-
+from attnkit.interpret.comparison import Pair, are_traces, check_comparable
+from attnkit.records import Record
 
 DUMPS = (".npz", ".safetensors", ".pt", ".pth", ".bin")  # files whose names are read without their tensors
+# what the options that one comparison takes need, where another is chosen
+NEEDS = {
+    "ids": "needs --model DIR, or two models",
+    "scan": "needs two models and --text FILE: attnkit diff DIR m.gguf --text FILE --scan",
+    "text": "needs two models: attnkit diff DIR m.gguf --text FILE",
+}
+OF_RECORDS = ("heatmap", "all_", "map_", "only", "dtype")  # options that two models do not take
+Operand = str | Records  # a file, a folder or a text; what a caller in Python passes
 
 
-@dataclass(frozen=True)
-class Port:
-    """The dump of an implementation, and what it is compared with beside a model.
+class Comparable(Protocol):
+    """What is compared, opened; and the options that comparing it takes."""
 
-    reference  another dump; text: what the token ids should be of
-    """
+    takes: ClassVar[tuple[str, ...]]
 
-    mine: "Dump"
-    reference: "Dump | None" = None
-    text: str | None = None
+    def compare(self, *args: Any, **options: Any) -> display.ReportRecord:
+        """Compare it with these options."""
 
 
-@dataclass(frozen=True)
-class ModelPair:
-    """Two models whose parameters are compared."""
-
-    a: "Checkpoint"
-    b: "Checkpoint"
+def read_files(stage: Stage, upstream: Records | None) -> Records:
+    return open_comparison(stage, stage.operands, "two files to compare, not {}: attnkit diff A B")
 
 
-def read_pairs(stage: Stage, upstream: Records | None) -> Records:
-    if are_models(stage):
+def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
+    """Read records, arrays or names of files from a caller in Python."""
+    operands = [read_value(stage.tool, one) for one in inputs if one is not None]
+    stage.operands = tuple(one for one in operands if isinstance(one, str))
+    return open_comparison(stage, operands, "two to compare, not {}: attnkit.diff(a, b)")
+
+
+def read_value(tool: Tool, value: Any) -> Operand:
+    """The name of a file, or a stream of one record; an array is one tensor, as NPY."""
+    paths = named_files(tool, value)
+    if len(paths) == 1:
+        return paths[0]
+    item = make_item(tool, value)
+    if not isinstance(item, Record):
+        raise UsageError(f"expected a record, an array or the name of a file, got {type(value).__name__}")
+    return Records(None if isinstance(value, Record) else "npy", iter([item]))
+
+
+def open_comparison(stage: Stage, operands: Sequence[Operand], wrong_count: str) -> Records:
+    """Open the comparison that operands and options ask for."""
+    has_model = stage.parameters["model_"] is not None
+    if not has_model and are_models(operands):
         return Records(None, iter([open_models(stage)]))
-    if is_port(stage):
-        return Records(None, iter([open_port(stage, stage.operands)]))
-    if len(stage.operands) != 2:
-        raise UsageError(f"two files to compare, not {len(stage.operands)}: attnkit diff A B")
-    return Records(None, pair_records(stage))
+    if has_model or stage.parameters["map_"] is not None or are_dumps(operands):
+        from attnkit.debugger.compare import DumpPair, Port
+
+        opened = [one if isinstance(one, str) else next(one.items) for one in operands]
+        return Records(None, iter([(Port if has_model else DumpPair).open(opened)]))
+    if len(operands) != 2:
+        raise UsageError(wrong_count.format(len(operands)))
+    stage.operands = tuple(one if isinstance(one, str) else name for one, name in zip(operands, "AB", strict=True))
+    return Records(None, pair_streams(stage, *operands))
 
 
-def are_models(stage: Stage) -> bool:
+def are_models(operands: Sequence[Operand]) -> bool:
     """Whether the operands are two models: folders, towers of folders, or GGUF files."""
-    paths = stage.operands
-    if stage.parameters["model_"] is not None or len(paths) != 2 or not all(map(is_model_path, paths)):
+    paths = [one for one in operands if isinstance(one, str)]
+    if len(operands) != 2 or len(paths) != 2 or not all(map(is_model_path, paths)):
         return False
     from attnkit.checkpoints.checkpoint import is_model
 
     return all(is_model(path) for path in paths if os.path.isdir(path))
 
 
-def open_models(stage: Stage) -> ModelPair:
-    """Open the models of two folders. UsageError for options of records or dumps."""
-    for name in ("heatmap", "all_", "map_", "only", "dtype"):
+def open_models(stage: Stage) -> Comparable:
+    """Open two models, to compare on a text or by their parameters."""
+    for name in OF_RECORDS:
         if stage.extra.get(name) or stage.parameters.get(name) or stage.common.get(name):
             raise UsageError("cannot be combined with the folders of two models", flag_name(name.rstrip("_")))
-    models = [load_operand(path, "model")[0] for path in stage.operands]
-    stage.files.loaded |= dict(zip(("a", "b"), models, strict=True))
-    return ModelPair(*models)
+    a, b = (load_operand(path, "model")[0] for path in stage.operands)
+    stage.files.loaded |= {"a": a, "b": b}
+    if stage.parameters["text"] is not None or stage.parameters["ids"] is not None:
+        from attnkit.interpret.text_agreement import ModelsOnText
+
+        return ModelsOnText(a, b)
+    from attnkit.interpret.weights_comparison import ModelPair
+
+    return ModelPair(a, b)
 
 
-def find_sides(
-    pair: ModelPair, lines: list[str], ids: Record | None, languages: Sequence[str | None]
-) -> list[list["ModelInput"]]:
-    """What the stacks read of each text, or of each pair of texts."""
-    from attnkit.inputs.text_inputs import ModelInput
-
-    stacks, text = pair.a.config.stacks, "\n".join(lines)
-    if pair.a.config.sound:
-        raise UsageError(
-            f"{with_article(pair.a.config.family)} model reads a sound (expected models of texts)", "--text"
-        )
-    if len(stacks) == 1:
-        return [[ModelInput(None, ids=ids) if ids is not None else ModelInput(text, language=languages[0])]]
-    if ids is not None:
-        raise UsageError("an encoder-decoder model reads the pairs of --text", "--ids")
-    from attnkit.training.data import parse_pairs
-
-    pairs = [sides for _, *sides in parse_pairs(text, "--text")]
-    return [[ModelInput(side, language=one) for side, one in zip(sides, languages, strict=True)] for sides in pairs]
-
-
-def read_compared(
-    pair: ModelPair, inputs: Sequence[Sequence["ModelInput"]]
-) -> tuple[list["TokenText"], list[str], bool]:
-    """The ids of texts by the tokenizer of A, and the tokens that it reads last.
-
-    Also whether B would read other ids, of which it warns.
-    """
-    from attnkit.debugger.model_inputs import compare_ids
-    from attnkit.inputs.text_inputs import model_inputs
-    from attnkit.interpret.text_agreement import TokenText
-
-    stacks, texts, tokens, difference = pair.a.config.stacks, list[TokenText](), list[str](), ""
-    for sides in inputs:
-        read = []
-        for stack, side in zip(stacks, sides, strict=True):
-            ids, record = model_inputs(pair.a, stack, side)
-            read.append(np.atleast_2d(ids))
-            if len(read[-1]) > 1 or read[-1].shape[1] < 1:
-                raise DataError(f"ids {read[-1].shape} (expected those of one text)")
-            with warnings.catch_warnings(), contextlib.suppress(AttnkitError):
-                warnings.simplefilter("ignore")  # A has warned of the same text
-                other = np.atleast_2d(model_inputs(pair.b, stack, side)[0])
-                difference = difference or compare_ids(other, read[-1], None)
-        texts.append(TokenText(*reversed(read)))
-        tokens += [str(token) for token in record.labels.get("token", [])][: -1 if len(stacks) > 1 else None]
-    if difference:
-        problem = (
-            f"the tokenizers of the models give other ids for the text; both models read those of A. B: {difference}"
-        )
-        warnings.warn(problem, AttnkitWarning, stacklevel=2)
-    return texts, tokens, bool(difference)
-
-
-def is_port(stage: Stage) -> bool:
-    """Whether dumps are compared stage by stage, not two records."""
-    if any(stage.parameters[name] is not None for name in ("model_", "map_")):
-        return True
-    paths = [one for one in stage.operands if isinstance(one, str) and os.path.exists(one)]
+def are_dumps(operands: Sequence[Operand]) -> bool:
+    """Whether an operand is a folder, or two files name the same sites differently."""
+    paths = [one for one in operands if isinstance(one, str) and os.path.exists(one)]
     if any(map(os.path.isdir, paths)):
         return True
-    return len(paths) == 2 and all(map(os.path.isfile, paths)) and differ_in_names(*paths)
-
-
-def differ_in_names(a: str, b: str) -> bool:
-    """Whether two files of many tensors name the same stages in different ways."""
-    if not all(path.endswith(DUMPS) for path in (a, b)):
+    if len(paths) != 2 or not all(os.path.isfile(path) and path.endswith(DUMPS) for path in paths):
         return False
-    from attnkit.debugger.dumps import open_dump
+    from attnkit.debugger.dumps import differ_in_names
 
-    try:
-        left, right = ([*open_dump(path)] for path in (a, b))
-    except AttnkitError:  # which the reader of records names
-        return False
-    shared = sum(name in right for name in left)
-    if shared == min(len(left), len(right)):
-        return False
-    from attnkit.debugger.names import locate_sites
-
-    return len(locate_sites(left).sources.keys() & locate_sites(right).sources.keys()) > shared
+    return differ_in_names(*paths)
 
 
-def open_port(stage: Stage, operands: Sequence[Any]) -> Port:
-    """Open the dumps among the operands: [REFERENCE or TEXT] MINE, or both dumps."""
-    has_model = stage.parameters["model_"] is not None
-    if not 1 + (not has_model) <= len(operands) <= 2:
-        expected = "[TEXT or REFERENCE] MINE with --model" if has_model else "REFERENCE MINE"
-        raise UsageError(f"expected {expected}, got {counted(len(operands), 'operand')}")
-    *before, mine = operands
-    first = before[0] if before else None
-    if has_model and isinstance(first, str) and not os.path.exists(first):
-        return Port(open_value(stage, mine), text=first)
-    return Port(open_value(stage, mine), None if first is None else open_value(stage, first))
-
-
-def open_value(stage: Stage, value: Any) -> "Dump":
-    """Open a file or folder, or take the tensors of a record."""
-    from attnkit.debugger.dumps import Dump, array_entry, open_dump
-
-    if isinstance(value, str | os.PathLike):
-        return open_dump(os.fspath(value))
-    item = make_item(stage.tool, value)
-    if not isinstance(item, Record):
-        raise UsageError(f"expected a record, an array or the name of a file, got {type(value).__name__}")
-    return Dump("the record", {name: array_entry(array) for name, array in item.arrays().items()}, True)
-
-
-def compare_port(
-    port: Port,
-    checkpoint: "Checkpoint | None",
-    ids: Record | None,
-    image: Array | None,
-    audio: Record | None,
-    request: "Request",
-) -> Record:
-    """Compare a dump with a model, with another dump, or with both."""
-    from attnkit.debugger.compare import compare_dumps, compare_with_model
-    from attnkit.inputs.text_inputs import ModelInput, model_inputs
-
-    checkpoint = checkpoint.tower("vision") if checkpoint and image is not None else checkpoint
-    if checkpoint is None:
-        if port.reference is None:
-            raise UsageError("needs --model DIR")
-        return compare_dumps(port.reference, port.mine, request)
-    expected = None
-    if port.text is not None or ids is not None:
-        source = ModelInput(port.text, ids=ids)
-        stack = checkpoint.config.stacks[-1 if checkpoint.config.sound else 0]  # a sound has no tokens
-        expected = model_inputs(checkpoint, stack, source)[0]
-    return compare_with_model(checkpoint, port.mine, request, expected, port.reference, image, audio)
-
-
-def read_values(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """Read records, arrays or names of files from a caller in Python."""
-    inputs = [one for one in inputs if one is not None]
-    stage.operands = tuple(one for one in inputs if isinstance(one, str))
-    if are_models(stage):
-        return Records(None, iter([open_models(stage)]))
-    if is_port(stage):
-        return Records(None, iter([open_port(stage, inputs)]))
-    if len(inputs) != 2:
-        raise UsageError(f"two to compare, not {len(inputs)}: attnkit.diff(a, b)")
-    stage.operands = tuple(
-        "".join(named_files(stage.tool, one)) or name for one, name in zip(inputs, "AB", strict=True)
-    )
-    (stream_a, first), (stream_b, _) = (read_value(stage, one) for one in inputs)
-    return Records(None, pair_streams(stage, stream_a, stream_b, first))
-
-
-def read_value(stage: Stage, value: Any) -> tuple[Records, Source | None]:
-    """Read a record, an array or a file as a stream; an array is one tensor, as NPY."""
-    if paths := named_files(stage.tool, value):
-        return stage.read(paths[0]), stage.files.source
-    item = make_item(stage.tool, value)
-    if not isinstance(item, Record):
-        raise UsageError(f"expected a record, an array or the name of a file, got {type(value).__name__}")
-    return Records(None if isinstance(value, Record) else "npy", iter([item])), None
-
-
-def pair_records(stage: Stage) -> Iterator[Pair]:
-    stream_a, first = stage.read(stage.operands[0]), stage.files.source
-    yield from pair_streams(stage, stream_a, stage.read(stage.operands[1]), first)
-
-
-def pair_streams(stage: Stage, stream_a: Records, stream_b: Records, first: Source | None) -> Iterator[Pair]:
-    """Pair the records of two streams; the shorter continues with empty records.
-
-    first  the source of A, if it is a file
-    """
-    a_file, b_file = stage.operands
+def pair_streams(stage: Stage, a_operand: Operand, b_operand: Operand) -> Iterator[Pair]:
+    """Pair the records of two operands; the shorter continues with empty records."""
+    (stream_a, first), (stream_b, _) = (read_operand(stage, one) for one in (a_operand, b_operand))
+    a_name, b_name = stage.operands
     only, dtype = (stage.common.pop(name, None) for name in ("only", "dtype"))  # of both records, not of the result
     while True:
         a, b = next(stream_a.items, None), next(stream_b.items, None)
@@ -271,10 +126,16 @@ def pair_streams(stage: Stage, stream_a: Records, stream_b: Records, first: Sour
         if a is None and b is None:
             return
         if a is not None and b is not None:
-            b = match_tensor(b, stream_a, b_file)
-            a = match_tensor(a, stream_b, a_file)
-            check_comparable(a, b, a_file, b_file)
-        yield make_pair(a or Record({}), b or Record({}), only, dtype)
+            b = match_tensor(b, stream_a, b_name)
+            a = match_tensor(a, stream_b, a_name)
+            check_comparable(a, b, a_name, b_name)
+        a, b = (change_record(one or Record({}), only, dtype) for one in (a, b))
+        yield Pair(a, b, not only and are_traces(a, b), bool(stage.extra.get("heatmap")))
+
+
+def read_operand(stage: Stage, operand: Operand) -> tuple[Records, Source | None]:
+    """The stream of an operand, and its source if it is a file."""
+    return (stage.read(operand), stage.files.source) if isinstance(operand, str) else (operand, None)
 
 
 def match_tensor(record: Record, other: Records, file: str) -> Record:
@@ -285,61 +146,26 @@ def match_tensor(record: Record, other: Records, file: str) -> Record:
     return select_tensor(record, other.tensor if has_name else "", file)
 
 
-def check_comparable(a: Record, b: Record, a_file: str, b_file: str) -> None:
-    if a.tensors and b.tensors and not any(name in b for name in a):
-        names = " and ".join(f"{file} has {join_names([*record], 3)}" for file, record in ((a_file, a), (b_file, b)))
-        pair = " ".join(f"{file}:{next(iter(record))}" for file, record in ((a_file, a), (b_file, b)))
-        raise DifferentError(f"no name in common: {names}; FILE:NAME compares one tensor of each: attnkit diff {pair}")
+def change_record(record: Record, only: tuple[str, ...] | None, dtype: str | None) -> Record:
+    """A record with its x in the dtype of --dtype, and the tensors of --only alone."""
+    record = cast_x(record, dtype) if dtype and "x" in record else record
+    return record.select(only) if only else record
 
 
-def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | None) -> Pair:
-    """Pair two records, or the tensors of --only in both, in the dtype of --dtype."""
-    if dtype:
-        a, b = (cast_x(record, dtype) if "x" in record else record for record in (a, b))
-    if only:
-        return Pair(a.select(only), b.select(only))
-    return Pair(a, b, are_traces(a, b))
-
-
-def view_differences(report: Record, stage: Stage, style: display.Style) -> display.ResultView:
-    """View a report, with heat maps on request; nothing for --quiet."""
+def view_differences(report: display.ReportRecord, stage: Stage, style: display.Style) -> display.ResultView:
+    """View a report; nothing for --quiet."""
     is_quiet = stage.common.get("quiet") and stage.common.get("output") in (None, "-")
     if is_quiet and stage.format.requested() in (None, "table"):
         return display.ResultView([])  # the exit code is the result
-    report = with_heatmap(as_report(report), stage)
-
-    def cells() -> Cells:
-        views.refuse_view(stage)
-        return report.cells()
-
-    return report.view(style)._replace(cells=cells)
-
-
-def as_report(report: Record) -> display.ReportRecord:
-    if not isinstance(report, display.ReportRecord):
-        raise UsageError(f"takes a report, not {type(report).__name__}")
-    return report
-
-
-def with_heatmap(report: display.ReportRecord, stage: Stage) -> display.ReportRecord:
-    """The report for a caller in Python, with heat maps on request."""
-    if not isinstance(report, DiffReport):
-        return report
-    return replace(report, heatmap=bool(stage.extra.get("heatmap")))
-
-
-def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
-    """Check that the format can show what --heatmap requests."""
-    views.derived(stage)
-    return None
+    return report.view(style)
 
 
 @tool(
     operand=PAIR,
-    reader=read_pairs,
+    reader=read_files,
     view=view_differences,
     status=lambda record, stage: int(not record["same"]),
-    derived=check_heatmap,
+    derived=views.derived,
     sections={
         "Comparison": "rtol atol all_ heatmap",
         "Two models on a text": "text scan source_language target_language",
@@ -369,11 +195,10 @@ def check_heatmap(stage: Stage) -> Callable[[Record], Record] | None:
         reader=read_values,
         options=("heatmap",),
         result="DiffReport | VerdictReport | WeightsReport | AgreementReport",
-        present=with_heatmap,
     ),
 )
 def diff(
-    pair: Pair | Port | ModelPair,
+    pair: Comparable,
     *,
     rtol: Annotated[float, typer.Option(min=0, help="relative tolerance")] = 0.0,
     atol: Annotated[float, typer.Option(min=0, help="absolute tolerance")] = 0.0,
@@ -408,7 +233,7 @@ def diff(
     ] = False,
     source_language: options.SourceLanguage = None,
     target_language: options.TargetLanguage = None,
-) -> Record:
+) -> display.ReportRecord:
     """Compare two tensors, records, traces or models; exit 1 if they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. The table has a line for each
@@ -436,28 +261,8 @@ def diff(
     Example:
       attnkit embed "a b" --dim 4 -o a.npy --only x && attnkit layernorm a.npy -o b.npy && attnkit diff a.npy b.npy
     """
-    if ids is not None and not isinstance(pair, Port | ModelPair):
-        raise UsageError("needs --model DIR, or two models", "--ids")
-    if scan and not (isinstance(pair, ModelPair) and (text is not None or ids is not None)):
-        raise UsageError("needs two models and --text FILE: attnkit diff DIR m.gguf --text FILE --scan", "--scan")
-    if isinstance(pair, ModelPair) and (text is not None or ids is not None):
-        from attnkit.interpret.text_agreement import compare_on_text
-
-        if text is not None and ids is not None:
-            raise UsageError("cannot be combined with --ids", "--text")
-        lines = [line for lines in text or [] for line in lines]
-        inputs = find_sides(pair, lines, ids, (source_language, target_language))
-        return compare_on_text(pair.a, pair.b, *read_compared(pair, inputs), rtol, atol, scan)
-    if text is not None:
-        raise UsageError("needs two models: attnkit diff DIR m.gguf --text FILE", "--text")
-    if isinstance(pair, ModelPair):
-        from attnkit.interpret.weights_comparison import compare_checkpoints
-
-        return compare_checkpoints(pair.a, pair.b, rtol, atol)
-    if isinstance(pair, Port):
-        from attnkit.debugger.compare import Request
-
-        return compare_port(pair, model_, ids, image, audio, Request(map_, match, why, all_))
-    if not isinstance(pair, Pair):
-        raise UsageError(f"takes a Pair of records, not {type(pair).__name__}")
-    return compare_records(pair, rtol, atol, all_)
+    given = locals()
+    for name, problem in NEEDS.items():
+        if differs_from_default(given[name]) and name not in pair.takes:
+            raise UsageError(problem, flag_name(name))
+    return pair.compare(**{name: given[name] for name in pair.takes})

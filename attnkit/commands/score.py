@@ -253,7 +253,7 @@ def score(
     dtype = dtype or str(model_.params["decoder.embed"]["table"].dtype.name)
     if model_.config.encoder is not None:
         refuse_options("a text, and this model takes pairs", window=window, stride=stride)
-        from attnkit.training.data import parse_pairs
+        from attnkit.inputs.text_columns import parse_pairs
 
         pairs = parse_pairs(text.text, text.name)
         return measure_targets(model_, pairs, text.name, class_width(by) if by else None, dtype, languages)

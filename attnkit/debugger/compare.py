@@ -1,16 +1,18 @@
 """Compare an implementation's dump with a model or another dump, site by site."""
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from attnkit.checkpoints import Checkpoint
 from attnkit.checkpoints.config_reader import read_preprocessor
 from attnkit.debugger import layouts, matching
-from attnkit.debugger.dumps import Dump
+from attnkit.debugger.dumps import Dump, open_dump, record_dump
 from attnkit.debugger.graphs import debugged_graph
 from attnkit.debugger.model_inputs import (
     LAST_PARTS,
@@ -33,6 +35,7 @@ from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs import layers
 from attnkit.inputs.image_processor import read_processor
 from attnkit.inputs.sound_inputs import RATE, find_samples, normalizes_samples
+from attnkit.inputs.text_inputs import ModelInput, model_inputs
 from attnkit.model.config import SoundConfig
 from attnkit.model.dtypes import FLOATS
 from attnkit.model.formulas.embedding import check_ids
@@ -59,6 +62,77 @@ class Request:
     match: bool = False
     why: bool = False
     all_rows: bool = False
+
+
+@dataclass(frozen=True)
+class DumpPair:
+    """The dumps of two implementations."""
+
+    takes: ClassVar[tuple[str, ...]] = ("map_", "all_")
+
+    reference: Dump
+    mine: Dump
+
+    @classmethod
+    def open(cls, operands: Sequence[str | Record]) -> "DumpPair":
+        """Open REFERENCE and MINE."""
+        if len(operands) != 2:
+            raise UsageError(f"expected REFERENCE MINE, got {counted(len(operands), 'operand')}")
+        return cls(*map(open_side, operands))
+
+    def compare(self, map_: str | None, all_: bool) -> VerdictReport:
+        """Compare the dumps by their names, or by the sites that these stand for."""
+        return compare_dumps(self.reference, self.mine, Request(map_, all_rows=all_))
+
+
+@dataclass(frozen=True)
+class Port:
+    """The dump of an implementation, to compare with a model.
+
+    reference  another dump, whose arrays count in place of those of the model; text: what the token ids should be of
+    """
+
+    takes: ClassVar[tuple[str, ...]] = ("model_", "ids", "image", "audio", "map_", "match", "why", "all_")
+
+    mine: Dump
+    reference: Dump | None = None
+    text: str | None = None
+
+    @classmethod
+    def open(cls, operands: Sequence[str | Record]) -> "Port":
+        """Open MINE, after a TEXT or a REFERENCE."""
+        if not 1 <= len(operands) <= 2:
+            problem = f"expected [TEXT or REFERENCE] MINE with --model, got {counted(len(operands), 'operand')}"
+            raise UsageError(problem)
+        *before, mine = operands
+        first = before[0] if before else None
+        if isinstance(first, str) and not os.path.exists(first):
+            return cls(open_side(mine), text=first)
+        return cls(open_side(mine), None if first is None else open_side(first))
+
+    def compare(
+        self,
+        model_: Checkpoint,
+        ids: Record | None,
+        image: Array | None,
+        audio: Record | None,
+        map_: str | None,
+        match: bool,
+        why: bool,
+        all_: bool,
+    ) -> VerdictReport:
+        """Compare the dump with the model, whose tower of images reads an image."""
+        checkpoint, expected = model_ if image is None else model_.tower("vision"), None
+        if self.text is not None or ids is not None:
+            stack = checkpoint.config.stacks[-1 if checkpoint.config.sound else 0]  # a sound has no tokens
+            expected = model_inputs(checkpoint, stack, ModelInput(self.text, ids=ids))[0]
+        request = Request(map_, match, why, all_)
+        return compare_with_model(checkpoint, self.mine, request, expected, self.reference, image, audio)
+
+
+def open_side(operand: str | Record) -> Dump:
+    """Open a file or folder, or take the tensors of a record."""
+    return open_dump(operand) if isinstance(operand, str) else record_dump(operand)
 
 
 @dataclass

@@ -17,12 +17,12 @@ from functools import partial
 from typing import NamedTuple
 
 from attnkit.debugger.module_tree import TREE, TREE_START, DumpEntry, read_tree
-from attnkit.errors import DataError, FileError, system_reason
+from attnkit.errors import AttnkitError, DataError, FileError, system_reason
 from attnkit.formats import npy, npz, open_source, pytorch, read, regular_files_only, release_pages, safetensors
 from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import name_errors
-from attnkit.records import Array, join_names
+from attnkit.records import Array, Record, join_names
 
 ORDERED = ("npz", "json", "pytorch", "npy")  # formats whose order is that in which the program wrote
 READERS: dict[str, Callable[[str], Mapped]] = {
@@ -117,6 +117,25 @@ def open_dump(path: str) -> Dump:
         mapped = READERS[stream.source](path)
     entries = {name: DumpEntry(*size, partial(mapped.tensor, name)) for name, size in mapped.entries.items()}
     return Dump(path, entries, stream.source in ORDERED)
+
+
+def record_dump(record: Record) -> Dump:
+    """The tensors of a record that is in memory, as a dump."""
+    return Dump("the record", {name: array_entry(array) for name, array in record.arrays().items()}, True)
+
+
+def differ_in_names(a: str, b: str) -> bool:
+    """Whether two files of many tensors name the same sites in different ways."""
+    try:
+        left, right = ([*open_dump(path)] for path in (a, b))
+    except AttnkitError:  # which the reader of records names
+        return False
+    shared = sum(name in right for name in left)
+    if shared == min(len(left), len(right)):
+        return False
+    from attnkit.debugger.names import locate_sites
+
+    return len(locate_sites(left).sources.keys() & locate_sites(right).sources.keys()) > shared
 
 
 def array_entry(array: Array) -> DumpEntry:

@@ -4,7 +4,6 @@ All of it is checked here: a node computes with these as they are.
 """
 
 import contextlib
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from attnkit.debugger.names import Located
 from attnkit.debugger.pictures import PictureInput, prepare_pixels
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats.streams import name_errors, prefix_errors
+from attnkit.interpret.comparison import compare_ids
 from attnkit.model.config import SoundConfig
 from attnkit.model.formulas.embedding import check_ids
 from attnkit.model.graph.nodes import Inputs
@@ -307,28 +307,3 @@ def _check_whole_pass(mine: Dump, ids: Array, names_of_mask: Sequence[str] = MAS
     is_longer = mask is not None and mask.ndim > 0 and mask.shape[-1] > ids.shape[-1]
     if is_longer or (begins > 2 and ids.shape[-1] == 1):
         raise DataError("a pass over new tokens with a KV cache; record the first pass, over the prompt", mine.name)
-
-
-def compare_ids(own: Array, expected: Array, mask: Array | None) -> str:
-    """Say where token ids first differ, "" if they are the same.
-
-    >>> compare_ids(np.array([[1, 5, 6]]), np.array([[5, 6]]), None)
-    '3 tokens, expected 2; the first that differs is 1, expected 5 (token 0); the rest agrees with the first 1 left out'
-    """
-    rows = [row if mask is None else row[np.asarray(mask, bool).reshape(own.shape)[at]] for at, row in enumerate(own)]
-    for at, (row, wanted) in enumerate(itertools.zip_longest(rows, expected, fillvalue=np.array([], np.int64))):
-        if np.array_equal(row, wanted):
-            continue
-        shared = min(len(row), len(wanted))
-        place = next((i for i in range(shared) if row[i] != wanted[i]), shared)
-        words = [f"{len(row)} tokens, expected {len(wanted)}"] if len(row) != len(wanted) else []
-        if place < shared:
-            text = f" of text {at}" if len(own) > 1 else ""
-            words.append(f"the first that differs is {row[place]}, expected {wanted[place]} (token {place}{text})")
-        extra = len(row) - len(wanted)
-        if extra > 0 and np.array_equal(row[extra:], wanted):
-            words.append(f"the rest agrees with the first {extra} left out")
-        if extra < 0 and np.array_equal(row, wanted[-extra:]):
-            words.append(f"they lack the first {-extra}")
-        return "; ".join(words)
-    return ""

@@ -114,11 +114,11 @@ Block = (
 class ResultView(NamedTuple):
     """What is shown of a result.
 
-    cells  makes its one table for CSV, TSV and Markdown; None: the tensor that was computed
+    cells  makes its one table for CSV, TSV and Markdown, or None for a picture; None: the tensor that was computed
     """
 
     blocks: Sequence[Block]
-    cells: "Callable[[], Cells] | None" = None
+    cells: "Callable[[], Cells | None] | None" = None
 
     @property
     def is_text(self) -> bool:

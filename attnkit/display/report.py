@@ -17,8 +17,8 @@ class ReportRecord(Record):
         """What is shown of it."""
         raise NotImplementedError
 
-    def cells(self) -> Cells:
-        """Its table for CSV, TSV and Markdown."""
+    def cells(self) -> Cells | None:
+        """Its table for CSV, TSV and Markdown; None for a picture."""
         raise NotImplementedError
 
     def view(self, style: Style) -> ResultView:

@@ -1,9 +1,10 @@
 """Compare two tensors: how many numbers differ, the largest difference, cosine."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from attnkit.display.blocks import Only
 from attnkit.display.cells import Cells
 from attnkit.display.report import ReportRecord
 from attnkit.display.tables import COLUMN_GAP, column_widths
-from attnkit.errors import counted, escaped
+from attnkit.errors import DifferentError, counted, escaped
 from attnkit.records import Array, Record, Tensor, join_names, row_labels, shared_labels
 
 
@@ -121,6 +122,31 @@ def max_relative(absolute: Array, right: Array, equal: Array) -> float:
     return float(relative[is_defined].max()) if is_defined.any() else np.nan
 
 
+def compare_ids(own: Array, expected: Array, mask: Array | None) -> str:
+    """Say where token ids first differ, "" if they are the same.
+
+    >>> compare_ids(np.array([[1, 5, 6]]), np.array([[5, 6]]), None)
+    '3 tokens, expected 2; the first that differs is 1, expected 5 (token 0); the rest agrees with the first 1 left out'
+    """
+    rows = [row if mask is None else row[np.asarray(mask, bool).reshape(own.shape)[at]] for at, row in enumerate(own)]
+    for at, (row, wanted) in enumerate(itertools.zip_longest(rows, expected, fillvalue=np.array([], np.int64))):
+        if np.array_equal(row, wanted):
+            continue
+        shared = min(len(row), len(wanted))
+        place = next((i for i in range(shared) if row[i] != wanted[i]), shared)
+        words = [f"{len(row)} tokens, expected {len(wanted)}"] if len(row) != len(wanted) else []
+        if place < shared:
+            text = f" of text {at}" if len(own) > 1 else ""
+            words.append(f"the first that differs is {row[place]}, expected {wanted[place]} (token {place}{text})")
+        extra = len(row) - len(wanted)
+        if extra > 0 and np.array_equal(row[extra:], wanted):
+            words.append(f"the rest agrees with the first {extra} left out")
+        if extra < 0 and np.array_equal(row, wanted[-extra:]):
+            words.append(f"they lack the first {-extra}")
+        return "; ".join(words)
+    return ""
+
+
 def name_place(labelled: Record, name: str, index: tuple[int, ...]) -> tuple[str, str]:
     """The place of an element in words: by axes and labels, and by labels alone.
 
@@ -193,17 +219,40 @@ UNDEFINED = "–"
 
 @dataclass(frozen=True)
 class Pair:
-    """Two records to compare, and whether they are traces of a model."""
+    """Two records to compare.
+
+    traces   whether they are traces of a model
+    heatmap  whether heat maps of A − B are shown below the table
+    """
+
+    takes: ClassVar[tuple[str, ...]] = ("rtol", "atol", "all_")
 
     a: Record
     b: Record
     traces: bool = False
+    heatmap: bool = False
 
     def names(self) -> list[str]:
         """The names to compare in order: of traces the shared ones, otherwise all."""
         if self.traces:
             return [name for name in self.a if name in self.b]
         return [*self.a, *(name for name in self.b if name not in self.a)]
+
+    def compare(self, rtol: float = 0.0, atol: float = 0.0, all_: bool = False) -> "DiffReport":
+        """Compare them; traces up to the first site that differs, unless all.
+
+        >>> a, b = (Record({"x": np.array([0.0, 1.0, 2.0]), "y": np.ones(1)}) for _ in "ab")
+        >>> b["x"][2] = 2.5
+        >>> report = Pair(a, b).compare()
+        >>> report.same, report["differing"], report["max_abs"], report["max_rel"]
+        (False, array([1, 0]), array([0.5, 0. ]), array([0.2, 0. ]))
+        """
+        comparisons = []
+        for name in self.names():
+            comparisons.append(compare_tensors(self.a, self.b, name, rtol, atol))
+            if self.traces and not all_ and comparisons[-1].differing:
+                break
+        return make_report(self, tuple(comparisons), all_)
 
 
 @dataclass(frozen=True, repr=False)
@@ -215,13 +264,11 @@ class DiffReport(ReportRecord):
     tensors cannot be compared.
 
     all_sites   whether of traces the sites after the first that differs are compared too
-    heatmap     whether a caller in Python sees heat maps of A − B below the table
     """
 
     pair: Pair = field(kw_only=True, compare=False)
     comparisons: tuple[Comparison, ...] = field(kw_only=True, compare=False)
     all_sites: bool = field(default=False, kw_only=True, compare=False)
-    heatmap: bool = field(default=False, kw_only=True, compare=False)
 
     @property
     def same(self) -> bool:
@@ -237,10 +284,12 @@ class DiffReport(ReportRecord):
             Only("terminal", display.Text(drawn)),
             Only("figure", display.TextTable(*report_table(report, style.precision), title="differences")),
             *(Only("figure", display.Note(line)) for line in lines),
-            *(display.Map(view) for view in difference_views(report, style) if self.heatmap),
+            *(display.Map(view) for view in difference_views(report, style) if self.pair.heatmap),
         ]
 
-    def cells(self) -> Cells:
+    def cells(self) -> Cells | None:
+        if self.pair.heatmap:
+            return None
         names = [name for name in self if self.axes_of(name) == ("tensor",)]
         columns = [self.labels["tensor"], *(self[name] for name in names), self.labels["at"], self.labels["first"]]
         return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])
@@ -251,21 +300,12 @@ def are_traces(a: Record, b: Record) -> bool:
     return all(SITE.fullmatch(name) for record in (a, b) for name in record) and any(name in b for name in a)
 
 
-def compare_records(pair: Pair, rtol: float = 0.0, atol: float = 0.0, all_sites: bool = False) -> DiffReport:
-    """Compare two records; traces up to the first site that differs, unless all.
-
-    >>> a, b = (Record({"x": np.array([0.0, 1.0, 2.0]), "y": np.ones(1)}) for _ in "ab")
-    >>> b["x"][2] = 2.5
-    >>> report = compare_records(Pair(a, b))
-    >>> report.same, report["differing"], report["max_abs"], report["max_rel"]
-    (False, array([1, 0]), array([0.5, 0. ]), array([0.2, 0. ]))
-    """
-    comparisons = []
-    for name in pair.names():
-        comparisons.append(compare_tensors(pair.a, pair.b, name, rtol, atol))
-        if pair.traces and not all_sites and comparisons[-1].differing:
-            break
-    return make_report(pair, tuple(comparisons), all_sites)
+def check_comparable(a: Record, b: Record, a_name: str, b_name: str) -> None:
+    """Raise DifferentError for records, of files of these names, that share no name."""
+    if a.tensors and b.tensors and not any(name in b for name in a):
+        names = " and ".join(f"{file} has {join_names([*record], 3)}" for file, record in ((a_name, a), (b_name, b)))
+        pair = " ".join(f"{file}:{next(iter(record))}" for file, record in ((a_name, a), (b_name, b)))
+        raise DifferentError(f"no name in common: {names}; FILE:NAME compares one tensor of each: attnkit diff {pair}")
 
 
 def make_report(pair: Pair, comparisons: tuple[Comparison, ...], all_sites: bool = False) -> DiffReport:

@@ -5,10 +5,12 @@ With the site that costs most.
 For a model and its quantized file: the norms of weights do not say how much the predictions change.
 """
 
+import contextlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,9 +18,12 @@ from attnkit import model
 from attnkit.display import Block, Note, Only, Style, Text, TextTable, text_lines
 from attnkit.display.cells import Cells
 from attnkit.display.report import ReportRecord
-from attnkit.errors import DataError, counted
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted, with_article
+from attnkit.inputs.text_columns import parse_pairs
+from attnkit.inputs.text_inputs import ModelInput, model_inputs
+from attnkit.interpret.comparison import compare_ids
 from attnkit.interpret.weights_comparison import measure_change
-from attnkit.records import Array, Tensor
+from attnkit.records import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint, Parameters
@@ -49,8 +54,8 @@ class AgreementReport(ReportRecord):
         return bool(self["same"])
 
     def blocks(self, style: Style) -> list[Block]:
-        stages, costs = stage_rows(self, style.precision), cost_rows(self, style.precision)
-        tables = [TextTable(HEADINGS, stages, range(1, 4))] + [TextTable(COSTS, costs, range(2, 4))] * bool(costs)
+        sites, costs = site_rows(self, style.precision), cost_rows(self, style.precision)
+        tables = [TextTable(HEADINGS, sites, range(1, 4))] + [TextTable(COSTS, costs, range(2, 4))] * bool(costs)
         drawn = [Only("terminal", table) for table in tables]
         titles = ("stages", "tensors of B in A")
         drawn += [Only("figure", one._replace(title=title)) for one, title in zip(tables, titles, strict=False)]
@@ -112,6 +117,72 @@ class Replaced(Mapping[str, Mapping[str, Array]]):
 
     def __len__(self) -> int:
         return len(self._params)
+
+
+@dataclass(frozen=True)
+class ModelsOnText:
+    """Two models that are compared on a text."""
+
+    takes: ClassVar[tuple[str, ...]] = ("rtol", "atol", "text", "ids", "scan", "source_language", "target_language")
+
+    a: "Checkpoint"
+    b: "Checkpoint"
+
+    def compare(
+        self,
+        rtol: float,
+        atol: float,
+        text: Sequence[Sequence[str]] | None,
+        ids: Record | None,
+        scan: bool,
+        source_language: str | None,
+        target_language: str | None,
+    ) -> AgreementReport:
+        """Run both models on the lines of files or on token ids."""
+        if text is not None and ids is not None:
+            raise UsageError("cannot be combined with --ids", "--text")
+        lines = [line for lines in text or [] for line in lines]
+        inputs = self.find_sides(lines, ids, (source_language, target_language))
+        return compare_on_text(self.a, self.b, *self.read_texts(inputs), rtol, atol, scan)
+
+    def find_sides(
+        self, lines: Sequence[str], ids: Record | None, languages: Sequence[str | None]
+    ) -> list[list[ModelInput]]:
+        """What the stacks read of each text, or of each pair of texts."""
+        config, text = self.a.config, "\n".join(lines)
+        if config.sound:
+            problem = f"{with_article(config.family)} model reads a sound (expected models of texts)"
+            raise UsageError(problem, "--text")
+        if len(config.stacks) == 1:
+            return [[ModelInput(None, ids=ids) if ids is not None else ModelInput(text, language=languages[0])]]
+        if ids is not None:
+            raise UsageError("an encoder-decoder model reads the pairs of --text", "--ids")
+        pairs = [sides for _, *sides in parse_pairs(text, "--text")]
+        return [[ModelInput(side, language=one) for side, one in zip(sides, languages, strict=True)] for sides in pairs]
+
+    def read_texts(self, inputs: Sequence[Sequence[ModelInput]]) -> tuple[list[TokenText], list[str], bool]:
+        """The ids of texts by the tokenizer of A, and the tokens that it reads last.
+
+        Also whether B would read other ids, of which it warns.
+        """
+        stacks, texts, tokens, difference = self.a.config.stacks, list[TokenText](), list[str](), ""
+        for sides in inputs:
+            read = []
+            for stack, side in zip(stacks, sides, strict=True):
+                ids, record = model_inputs(self.a, stack, side)
+                read.append(np.atleast_2d(ids))
+                if len(read[-1]) > 1 or read[-1].shape[1] < 1:
+                    raise DataError(f"ids {read[-1].shape} (expected those of one text)")
+                with warnings.catch_warnings(), contextlib.suppress(AttnkitError):
+                    warnings.simplefilter("ignore")  # A has warned of the same text
+                    other = np.atleast_2d(model_inputs(self.b, stack, side)[0])
+                    difference = difference or compare_ids(other, read[-1], None)
+            texts.append(TokenText(*reversed(read)))
+            tokens += [str(token) for token in record.labels.get("token", [])][: -1 if len(stacks) > 1 else None]
+        if difference:
+            problem = "the tokenizers of the models give other ids for the text; both models read those of A. B: "
+            warnings.warn(problem + difference, AttnkitWarning, stacklevel=2)
+        return texts, tokens, bool(difference)
 
 
 def compare_on_text(
@@ -284,7 +355,7 @@ def scan_tensors(
     return sorted(found, key=lambda row: -row[2])
 
 
-def stage_rows(report: AgreementReport, precision: int) -> list[list[str]]:
+def site_rows(report: AgreementReport, precision: int) -> list[list[str]]:
     """The rows of the table of the stages."""
     digits = max(precision, 1)
     columns = [report[name] for name in FIGURES]

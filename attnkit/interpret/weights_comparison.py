@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -119,21 +119,31 @@ class WeightsReport(ReportRecord):
         return Cells(["tensor", "verdict", *FIGURES], [list(row) for row in zip(*columns, strict=True)])
 
 
-def compare_checkpoints(a: "Checkpoint", b: "Checkpoint", rtol: float = 0.0, atol: float = 0.0) -> WeightsReport:
-    """Compare the parameters of two checkpoints, one at a time.
+@dataclass(frozen=True)
+class ModelPair:
+    """Two models whose parameters are compared."""
 
-    Numbers a and b are the same when |a - b| <= atol + rtol |b|.
-    """
-    for one in (a, b):
-        one.params.refuse_unread()
-    groups: dict[tuple[str, str], PatternChanges] = {}
-    for layer, name in paired_parameters(a.params, b.params):
-        change = compare_parameter(a.params, b.params, layer, name, rtol, atol)
-        pattern = NUMBER.sub("#", f"{layer}.{name}", count=1)
-        kind = "both" if change.verdict in ("equal", "changed") else change.verdict
-        group = groups.setdefault((pattern, kind), PatternChanges(pattern, {}))
-        group.changes[parse_layer_name(layer)[1]] = change
-    return make_report(tuple(groups.values()), a, b)
+    takes: ClassVar[tuple[str, ...]] = ("rtol", "atol")
+
+    a: "Checkpoint"
+    b: "Checkpoint"
+
+    def compare(self, rtol: float = 0.0, atol: float = 0.0) -> WeightsReport:
+        """Compare the parameters, one at a time.
+
+        Numbers a and b are the same when |a - b| <= atol + rtol |b|.
+        """
+        a, b = self.a.params, self.b.params
+        for one in (a, b):
+            one.refuse_unread()
+        groups: dict[tuple[str, str], PatternChanges] = {}
+        for layer, name in paired_parameters(a, b):
+            change = compare_parameter(a, b, layer, name, rtol, atol)
+            pattern = NUMBER.sub("#", f"{layer}.{name}", count=1)
+            kind = "both" if change.verdict in ("equal", "changed") else change.verdict
+            group = groups.setdefault((pattern, kind), PatternChanges(pattern, {}))
+            group.changes[parse_layer_name(layer)[1]] = change
+        return make_report(tuple(groups.values()), self.a, self.b)
 
 
 def paired_parameters(a: "Parameters", b: "Parameters") -> Iterator[tuple[str, str]]:

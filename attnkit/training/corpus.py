@@ -18,6 +18,7 @@ import numpy as np
 
 from attnkit.errors import AttnkitNote, DataError, counted, shortened, with_article
 from attnkit.formats.memory import check_memory
+from attnkit.inputs.text_columns import parse_columns, parse_pairs
 from attnkit.model import Array
 from attnkit.model.config import Config
 from attnkit.tokenizers import Tokenizer
@@ -30,8 +31,6 @@ from attnkit.training.data import (
     encode_text,
     hold_out_end,
     hold_out_every,
-    parse_columns,
-    parse_pairs,
     parse_share,
 )
 from attnkit.training.families import FAMILIES, learns

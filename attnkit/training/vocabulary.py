@@ -9,8 +9,8 @@ from attnkit import callbacks
 from attnkit.checkpoints.checkpoint import fact_of
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted
 from attnkit.formats.streams import Buffer
+from attnkit.inputs.text_columns import parse_pairs
 from attnkit.libraries import call_library, import_library
-from attnkit.training.data import parse_pairs
 from attnkit.training.families import FamilyTokens, family_tokens
 from attnkit.training.folder import json_bytes
 

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from attnkit.cli import pipeline
 from attnkit.display import Style, draw_blocks
 from attnkit.formats import save
-from attnkit.interpret.comparison import Pair, are_traces, compare_records
+from attnkit.interpret.comparison import Pair, are_traces
 from attnkit.records import Record
 from tests import process
 from tests.places import MODELS
@@ -97,7 +96,7 @@ def test_the_history_of_a_difference_has_both_files(tmp_path):
     ],
 )
 def test_the_cosine_of_special_numbers(a, b, cosine):
-    found = compare_records(Pair(Record({"x": np.array(a)}), Record({"x": np.array(b)})))
+    found = Pair(Record({"x": np.array(a)}), Record({"x": np.array(b)})).compare()
     np.testing.assert_allclose(found["cosine"][0], cosine, rtol=1e-15)
     assert not abs(found["cosine"][0]) > 1
 
@@ -106,12 +105,12 @@ def test_no_cosine_is_above_1():
     rng = np.random.default_rng(0)
     for _ in range(300):
         x = rng.normal(size=37)
-        found = compare_records(Pair(Record({"x": x}), Record({"x": x * rng.uniform(0.5, 3)})))
+        found = Pair(Record({"x": x}), Record({"x": x * rng.uniform(0.5, 3)})).compare()
         assert 1 - 1e-12 < found["cosine"][0] <= 1
 
 
 def report(a, b, **flags):
-    return compare_records(Pair(Record({"x": np.asarray(a)}), Record({"x": np.asarray(b)})), **flags)
+    return Pair(Record({"x": np.asarray(a)}), Record({"x": np.asarray(b)})).compare(**flags)
 
 
 def test_the_figures_of_two_tensors_by_hand():
@@ -155,7 +154,7 @@ def test_equal_infinities_are_the_same():
 def test_places_have_the_labels_of_the_operand_that_has_them():
     plain, labelled = Record({"x": np.zeros((2, 1))}), Record({"x": np.eye(2)[:, 1:]}, {"token": ["The", "cat"]})
     for pair in (Pair(plain, labelled), Pair(labelled, plain)):
-        assert compare_records(pair).labels["at"] == ["token 1 'cat', model 0"]
+        assert pair.compare().labels["at"] == ["token 1 'cat', model 0"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 76, 80, 100])
@@ -165,7 +164,7 @@ def test_tables_keep_to_the_width(width):
     labels = {"token": ["lighthouse"] * 5}
     a, b = (Record({name: array}, labels) for array in (x, x + 1))
     style = Style(width=width)
-    text = draw_blocks(compare_records(Pair(a, b)).blocks(style), style)
+    text = draw_blocks(Pair(a, b).compare().blocks(style), style)
     table = text.split("first and")[0].splitlines()
     assert max(map(len, table)) <= width and ("75 of 75" in text)
 
@@ -173,7 +172,7 @@ def test_tables_keep_to_the_width(width):
 def test_a_heat_map_of_a_difference_is_even_about_0():
     labels = {"token": ["The", "cat"]}
     a, b = (Record({"x": np.array(rows)}, labels) for rows in ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 3.0]]))
-    text = repr(replace(compare_records(Pair(a, b)), heatmap=True))
+    text = repr(Pair(a, b, heatmap=True).compare())
     assert text.split("\n\n")[1].splitlines() == [
         "x: A − B (token 2, model 2) float64",
         "     0   1",
@@ -181,9 +180,9 @@ def test_a_heat_map_of_a_difference_is_even_about_0():
         "cat ▒▒▒▒████",
         "-1  ░▒▓█ 1",
     ]
-    assert repr(replace(compare_records(Pair(a, a)), heatmap=True)) == repr(compare_records(Pair(a, a)))
+    assert repr(Pair(a, a, heatmap=True).compare()) == repr(Pair(a, a).compare())
 
 
 def test_a_difference_with_nan_is_drawn():
     a, b = Record({"x": np.array([[np.nan, 1.0, -np.inf]])}), Record({"x": np.array([[0.0, 1.0, -np.inf]])})
-    assert "? not finite" in repr(replace(compare_records(Pair(a, b)), heatmap=True))
+    assert "? not finite" in repr(Pair(a, b, heatmap=True).compare())

@@ -10,9 +10,9 @@ import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger.compare import Request, compare_dumps, compare_with_model
 from attnkit.debugger.dumps import Dump, array_entry, open_dump
-from attnkit.debugger.model_inputs import compare_ids
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
+from attnkit.interpret.comparison import compare_ids
 from attnkit.model.graph.nodes import Inputs
 from attnkit.model.passes.model_graph import model_graph
 from tests import process

@@ -14,7 +14,7 @@ import safetensors.numpy
 import attnkit
 from attnkit.checkpoints import Checkpoint, open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
-from attnkit.interpret.weights_comparison import WeightChange, WeightsReport, compare_checkpoints, measure_change
+from attnkit.interpret.weights_comparison import ModelPair, WeightChange, WeightsReport, measure_change
 from tests.gguf_models import convert, load_tiny
 from tests.places import MODELS, ROOT
 from tests.process import run
@@ -48,7 +48,7 @@ def test_norms_of_changes_by_hand(tmp_path: Path) -> None:
         tensors["model.layers.1.mlp.up_proj.weight"][5, 5] += 12
 
     a, b = open_checkpoint(str(MODELS / "llama")), copied("llama", tmp_path / "b", change)
-    report = compare_checkpoints(a, b)
+    report = ModelPair(a, b).compare()
     norms = [float(np.linalg.norm(a.params[f"decoder.{n}.ffn"]["w3"].astype(np.float64))) for n in (0, 1)]
     found = figures(report, "decoder.#.ffn.w3")
     assert (found["layers"], found["changed"]) == (2, 2)
@@ -64,7 +64,7 @@ def test_a_fused_matrix_is_compared_by_its_parts(tmp_path: Path) -> None:
     def change(tensors: Tensors) -> None:
         tensors["transformer.h.1.attn.c_attn.weight"][:, 16:32] *= 2
 
-    report = compare_checkpoints(open_checkpoint(str(MODELS / "gpt2")), copied("gpt2", tmp_path / "b", change))
+    report = ModelPair(open_checkpoint(str(MODELS / "gpt2")), copied("gpt2", tmp_path / "b", change)).compare()
     assert [name for name, verdict in verdicts(report).items() if verdict == "changed"] == ["decoder.#.self.wk"]
     assert figures(report, "decoder.#.self.wk")["largest"] == pytest.approx(1, rel=1e-6)
     assert "head.w" not in verdicts(report)  # the table of embeddings, compared once
@@ -72,7 +72,7 @@ def test_a_fused_matrix_is_compared_by_its_parts(tmp_path: Path) -> None:
 
 def test_what_only_one_has_and_other_shapes() -> None:
     llama, qwen2 = (open_checkpoint(str(MODELS / name)) for name in ("llama", "qwen2"))
-    one, other = compare_checkpoints(llama, qwen2), compare_checkpoints(qwen2, llama)
+    one, other = ModelPair(llama, qwen2).compare(), ModelPair(qwen2, llama).compare()
     assert verdicts(one)["decoder.#.self.bq"] == "only in B" and verdicts(other)["decoder.#.self.bq"] == "only in A"
     assert verdicts(one)["decoder.embed.table"] == "shapes (330, 24) and (60, 24)"
     assert math.isnan(figures(one, "decoder.#.self.bq")["change"])
@@ -80,7 +80,7 @@ def test_what_only_one_has_and_other_shapes() -> None:
 
 def test_layers_that_only_one_has(tmp_path: Path) -> None:
     b = copied("llama", tmp_path / "b", lambda tensors: None, num_hidden_layers=1)
-    report = compare_checkpoints(open_checkpoint(str(MODELS / "llama")), b)
+    report = ModelPair(open_checkpoint(str(MODELS / "llama")), b).compare()
     rows = [*zip(report.labels["tensor"], report.labels["verdict"], strict=True)]
     assert ("decoder.#.ffn.w1", "equal") in rows and ("decoder.#.ffn.w1", "only in A") in rows
     assert "only in A, layer 1" in repr(report) and "not compared, since no layer uses them" in repr(report)
@@ -88,15 +88,15 @@ def test_layers_that_only_one_has(tmp_path: Path) -> None:
 
 def test_equal_weights_of_other_configurations_are_not_the_same(tmp_path: Path) -> None:
     a, b = open_checkpoint(str(MODELS / "llama")), copied("llama", tmp_path / "b", lambda tensors: None)
-    assert compare_checkpoints(a, b)["same"]
+    assert ModelPair(a, b).compare()["same"]
     other = copied("llama", tmp_path / "c", lambda tensors: None, rms_norm_eps=0.5)
-    report = compare_checkpoints(a, other)
+    report = ModelPair(a, other).compare()
     assert not report["same"] and report.lines[-1].startswith("the configurations differ: attnkit show ")
 
 
 def test_another_padding_id_alone_is_the_same(tmp_path: Path) -> None:
     a = open_checkpoint(str(MODELS / "llama"))
-    report = compare_checkpoints(a, copied("llama", tmp_path / "b", lambda tensors: None, pad_token_id=7))
+    report = ModelPair(a, copied("llama", tmp_path / "b", lambda tensors: None, pad_token_id=7)).compare()
     line = "the padding ids differ, which changes no number of a text: no padding id in A, 7 in B"
     assert report["same"] and report.lines[-1] == line
 
@@ -130,7 +130,7 @@ def test_tolerances(tmp_path: Path) -> None:
         tensors["model.norm.weight"] *= np.float32(1.01)
 
     a, b = open_checkpoint(str(MODELS / "llama")), copied("llama", tmp_path / "b", change)
-    assert not compare_checkpoints(a, b, rtol=0.005)["same"] and compare_checkpoints(a, b, rtol=0.02)["same"]
+    assert not ModelPair(a, b).compare(rtol=0.005)["same"] and ModelPair(a, b).compare(rtol=0.02)["same"]
 
 
 def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
         safetensors.numpy.save_file(tensors, tmp_path / name / "model.safetensors")
     a, b = (open_checkpoint(str(tmp_path / name)) for name in "ab")
     tracemalloc.start()
-    assert compare_checkpoints(a, b)["same"]
+    assert ModelPair(a, b).compare()["same"]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     largest = 256 * 1024

@@ -5,6 +5,7 @@ import pytest
 
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
+from attnkit.inputs.text_columns import parse_pairs
 from attnkit.model.formulas.loss import IGNORE_INDEX
 from attnkit.training import batches, data
 from attnkit.training.batches import (
@@ -21,7 +22,7 @@ from attnkit.training.batches import (
     span_batch,
 )
 from attnkit.training.corpus import parse_labelled
-from attnkit.training.data import SentencePair, encode_pairs, encode_text, parse_pairs
+from attnkit.training.data import SentencePair, encode_pairs, encode_text
 from attnkit.training.folder import write_folder
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
