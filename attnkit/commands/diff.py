@@ -168,7 +168,7 @@ def view_differences(report: display.ReportRecord, stage: Stage, style: display.
     derived=views.derived,
     sections={
         "Comparison": "rtol atol all_ heatmap",
-        "Two models on a text": "text scan source_language target_language",
+        "Two models on a text": "text scan languages",
         "An implementation and a model": "model_ ids image audio why map_ match",
         "Figures": "look",
     },
@@ -180,8 +180,7 @@ def view_differences(report: display.ReportRecord, stage: Stage, style: display.
             ("match", "model"),
             ("image", "model"),
             ("audio", "model"),
-            ("source_language", "text"),
-            ("target_language", "text"),
+            *((name, "text") for name in options.Translation._fields),
         ],
     ),
     extra={
@@ -231,8 +230,7 @@ def diff(
     scan: Annotated[
         bool, typer.Option(help="replace one tensor of A at a time by that of B: the KL that its rounding costs")
     ] = False,
-    source_language: options.SourceLanguage = None,
-    target_language: options.TargetLanguage = None,
+    languages: options.Translation,
 ) -> display.ReportRecord:
     """Compare two tensors, records, traces or models; exit 1 if they differ.
 

@@ -123,7 +123,7 @@ class Replaced(Mapping[str, Mapping[str, Array]]):
 class ModelsOnText:
     """Two models that are compared on a text."""
 
-    takes: ClassVar[tuple[str, ...]] = ("rtol", "atol", "text", "ids", "scan", "source_language", "target_language")
+    takes: ClassVar[tuple[str, ...]] = ("rtol", "atol", "text", "ids", "scan", "languages")
 
     a: "Checkpoint"
     b: "Checkpoint"
@@ -135,14 +135,16 @@ class ModelsOnText:
         text: Sequence[Sequence[str]] | None,
         ids: Record | None,
         scan: bool,
-        source_language: str | None,
-        target_language: str | None,
+        languages: Sequence[str | None],
     ) -> AgreementReport:
-        """Run both models on the lines of files or on token ids."""
+        """Run both models on the lines of files or on token ids.
+
+        languages  of the source and the target of models that translate between several
+        """
         if text is not None and ids is not None:
             raise UsageError("cannot be combined with --ids", "--text")
         lines = [line for lines in text or [] for line in lines]
-        inputs = self.find_sides(lines, ids, (source_language, target_language))
+        inputs = self.find_sides(lines, ids, languages)
         return compare_on_text(self.a, self.b, *self.read_texts(inputs), rtol, atol, scan)
 
     def find_sides(
