@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
 
-def encode_figure(call: Stage, result: Record | str, kind: str) -> bytes:
+def encode_figure(stage: Stage, result: Record | str, kind: str) -> bytes:
     """Write a result as a figure, below what its stage reported beside it."""
     from attnkit.display import figures
 
-    last = call.extra.get("last", call)  # of `run` the last stage
+    last = stage.extra.get("last", stage)  # of `run` the last stage
     looks = figure_options(last)
-    if "sheet" in call.extra:
-        return figures.render_sheet(call.extra["sheet"].sections, looks, kind, f"attnkit {call.tool.name}")
+    if "sheet" in stage.extra:
+        return figures.render_sheet(stage.extra["sheet"].sections, looks, kind, f"attnkit {stage.tool.name}")
     name = f"attnkit {last.tool.name}"
-    beside = figures.block_sections([*call.beside, *(last.beside if last is not call else [])], looks)
+    beside = figures.block_sections([*stage.beside, *(last.beside if last is not stage else [])], looks)
     return figures.render_figure([*beside, *make_sections(result, last, looks)], looks, kind, name)
 
 
-def figure_options(call: Stage) -> "FigureOptions":
+def figure_options(stage: Stage) -> "FigureOptions":
     """Read the flags of a stage that change the looks of its figure."""
     from attnkit.display.figures import FigureOptions
 
-    look, common = call.collect(views.LookOptions), call.common
+    look, common = stage.collect(views.LookOptions), stage.common
     numbers = True if look.numbers else False if look.no_numbers else None
     theme, title = common.get("theme"), common.get("title") or ""
     return FigureOptions(theme, title, numbers, common.get("precision"), look.range, look.cmap)

@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 OPTIONS = (*views.VIEWS, *views.LookOptions._fields, "precision", "title", "theme")  # those of a view, in Python too
 
 
-def present(result: Record | str, call: Stage) -> Rendering:
+def present(result: Record | str, stage: Stage) -> Rendering:
     """What a tool shows in Python: text on a console, HTML in a notebook."""
-    precision = call.common.get("precision")
+    precision = stage.common.get("precision")
     style = display.DEFAULT_STYLE if precision is None else display.DEFAULT_STYLE._replace(precision=precision)
     if isinstance(result, str):
         text = result
     else:
-        view = (call.tool.view or views.selected_view)(result, call, style)
+        view = (stage.tool.view or views.selected_view)(result, stage, style)
         text = display.draw_blocks(view.blocks, style)
-    return Rendering(text, lambda: draw(result, call, text))
+    return Rendering(text, lambda: draw(result, stage, text))
 
 
-def draw(result: Record | str, call: Stage, text: str) -> str:
+def draw(result: Record | str, stage: Stage, text: str) -> str:
     """A result as HTML: the figure of a view, tables and heat maps, or its text."""
     if isinstance(result, str) or hasattr(result, "checkpoint"):
         return text_html(text)
-    if views.requested_view(call):
+    if views.requested_view(stage):
         try:
-            return figures.encode_figure(call, result, "svg").decode()
+            return figures.encode_figure(stage, result, "svg").decode()
         except UsageError as error:  # matplotlib is missing
             return text_html(f"{text}\n{error}")
-    if not (views.view_flag(call, "name") or views.view_flag(call, "slice")):
+    if not (views.view_flag(stage, "name") or views.view_flag(stage, "slice")):
         return record_html(result)
     return "".join(tensor_html(view_tensor(result, name), is_map=False) for name in result)
 

@@ -36,63 +36,63 @@ PROGRESS_DELAY, PROGRESS_INTERVAL = 1.0, 0.1  # seconds before the first report 
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 
-def write(call: Stage) -> int:
+def write(stage: Stage) -> int:
     """Write each result of a stage at once. Returns the highest exit code."""
     with replace_together() as opened:
-        flow, path, status = call.open_stream(None), call.common.get("output"), 0
-        note_intermediate(call, path)
-        chosen = format_for(call, flow.format)
+        flow, path, status = stage.open_stream(None), stage.common.get("output"), 0
+        note_intermediate(stage, path)
+        chosen = format_for(stage, flow.format)
         to_terminal = path in TERMINAL and os.isatty(STDOUT)
-        call.on_text = streamed = None
+        stage.on_text = streamed = None
         if to_terminal and chosen in ("table", TEXT):
-            call.on_text = streamed = StreamedText(output_style(call, STDOUT))
-        last = call.extra.get("last", call)  # of `run` the last stage
-        check_figure_flags(last.common | last.extra, is_drawn(call, chosen), last.tool.name)
+            stage.on_text = streamed = StreamedText(output_style(stage, STDOUT))
+        last = stage.extra.get("last", stage)  # of `run` the last stage
+        check_figure_flags(last.common | last.extra, is_drawn(stage, chosen), last.tool.name)
         if to_terminal and chosen in BINARY:
             raise UsageError(f"{chosen} is binary, but standard output is a terminal; use -o FILE or a pipe")
         sink = opened(path)
-        chosen, items = call.format.settle(chosen, flow.items)
+        chosen, items = stage.format.settle(chosen, flow.items)
         last.note_idle_options(chosen)
         stream = items if chosen in (*formats.STREAMS, "table", TEXT) else single_record(items, chosen)
         for count, result in enumerate(stream):
             if streamed and streamed.end_line():
                 continue
-            data = captured_input(call, chosen)
+            data = captured_input(stage, chosen)
             if data is None:
-                data = encode_result(call, result, chosen, first=not count)
+                data = encode_result(stage, result, chosen, first=not count)
             if chosen not in DISPLAY_FORMATS:
-                show_aside(call, result)
+                show_aside(stage, result)
             PROGRESS.clear()
             is_readable = chosen in ("json", TEXT, *CELL_FORMATS) and not isinstance(result, DrawnText)
             sink.write(harmless(data, chosen) if is_readable and sink.is_terminal() else data)
             if isinstance(result, Record):
-                status = max(status, call.tool.status(result, call))
+                status = max(status, stage.tool.status(result, stage))
         return status
 
 
-def note_intermediate(call: Stage, path: str | None) -> None:
+def note_intermediate(stage: Stage, path: str | None) -> None:
     """Note that --output names a file where --emit was probably meant."""
-    emit = call.tool.options.get("emit")
+    emit = stage.tool.options.get("emit")
     if emit and path in emit.choices:
         note = f"-o {path} writes a file of that name; --emit {path} makes the intermediate x"
         warnings.warn(note, AttnkitNote, stacklevel=2)
 
 
-def captured_input(call: Stage, chosen: str) -> list[Any] | None:
+def captured_input(stage: Stage, chosen: str) -> list[Any] | None:
     """The bytes of the record just read if the stage passes them on, or None."""
-    is_kept = chosen == call.input_format and (chosen == call.input_source or not call.format.requested())
-    is_untouched = call.tool.passthrough and is_kept and not {"only", "dtype", "indent"} & set(call.common)
-    return call.files.source.take_captured() if is_untouched and call.files.source else None
+    is_kept = chosen == stage.input_format and (chosen == stage.input_source or not stage.format.requested())
+    is_untouched = stage.tool.passthrough and is_kept and not {"only", "dtype", "indent"} & set(stage.common)
+    return stage.files.source.take_captured() if is_untouched and stage.files.source else None
 
 
-def format_for(call: Stage, arriving: str | None) -> str:
+def format_for(stage: Stage, arriving: str | None) -> str:
     """The format that a stage writes: that of text, or one of records."""
-    if call.gives == "page":
-        return page_format(call.common)
-    if call.returns_text:
-        call.format.keeps_history = False
-        return text_format(call.common, call.gives == "report")
-    return call.format.choose(arriving)
+    if stage.gives == "page":
+        return page_format(stage.common)
+    if stage.returns_text:
+        stage.format.keeps_history = False
+        return text_format(stage.common, stage.gives == "report")
+    return stage.format.choose(arriving)
 
 
 def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:
@@ -105,31 +105,31 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
         yield result
 
 
-def is_drawn(call: Stage, chosen: str) -> bool:
+def is_drawn(stage: Stage, chosen: str) -> bool:
     """Decide whether a format is a figure, or Markdown of `run --steps`."""
-    return chosen in FIGURE_FORMATS or "sheet" in call.extra
+    return chosen in FIGURE_FORMATS or "sheet" in stage.extra
 
 
-def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
+def encode_result(stage: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """The bytes of one result in a format; a text is written as it is, or as a figure."""
-    result = call.format.convert(result, chosen)
-    if is_drawn(call, chosen) and call.extra.get("last", call).gives != "page":
+    result = stage.format.convert(result, chosen)
+    if is_drawn(stage, chosen) and stage.extra.get("last", stage).gives != "page":
         from attnkit.cli import figures
 
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         os.environ.setdefault("MPLCONFIGDIR", os.path.join(cache, "matplotlib"))  # its list of fonts, and no settings
-        return [figures.encode_figure(call, result, chosen)]
+        return [figures.encode_figure(stage, result, chosen)]
     if chosen in CELL_FORMATS and isinstance(result, Record):
         from attnkit.cli import views
 
-        return [views.encode_cells(call, result, chosen)]
+        return [views.encode_cells(stage, result, chosen)]
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":
-        text, is_text = render(call, result, output_style(call, STDOUT))
+        text, is_text = render(stage, result, output_style(stage, STDOUT))
         separator = "" if first or not text or is_text else "\n"
         return [f"{separator}{text}".encode(encoding(), "replace")]
-    layout = {"indent": True} if chosen == "json" and call.common.get("indent") else {}
+    layout = {"indent": True} if chosen == "json" and stage.common.get("indent") else {}
     return formats.encode(result, chosen, **layout)
 
 
@@ -151,23 +151,23 @@ def harmless(data: list[Any], chosen: str) -> list[bytes]:
     return ["".join(escapes).encode()]
 
 
-def show_aside(call: Stage, result: Record | str, with_command: bool = False) -> None:
+def show_aside(stage: Stage, result: Record | str, with_command: bool = False) -> None:
     """Show the tables of a result on standard error, if its tool does so."""
-    if call.common.get("quiet") or not isinstance(result, Record):
+    if stage.common.get("quiet") or not isinstance(result, Record):
         return
-    if with_command or call.tool.tables_aside(call.parameters):
+    if with_command or stage.tool.tables_aside(stage.parameters):
         heading = (
             f"{shortened(escaped(result.history[-1]['command']))}\n"
-            if result.history and not call.tool.passthrough
+            if result.history and not stage.tool.passthrough
             else ""
         )
-        style = output_style(call, STDERR)
-        if "show_head" in call.tool.extra:
-            style = style._replace(heads=call.extra.get("show_head") or range(FIRST_HEADS))
-        write_stderr(heading + render(call, result, style)[0] + "\n")
+        style = output_style(stage, STDERR)
+        if "show_head" in stage.tool.extra:
+            style = style._replace(heads=stage.extra.get("show_head") or range(FIRST_HEADS))
+        write_stderr(heading + render(stage, result, style)[0] + "\n")
 
 
-def render(call: Stage, record: Record, style: "Style") -> tuple[str, bool]:
+def render(stage: Stage, record: Record, style: "Style") -> tuple[str, bool]:
     """Render a result for a terminal, ending in a newline; "" for nothing to show.
 
     Also whether it is one text.
@@ -175,20 +175,20 @@ def render(call: Stage, record: Record, style: "Style") -> tuple[str, bool]:
     from attnkit import display
     from attnkit.cli import views
 
-    view = views.view_of(record, call, style)
+    view = views.view_of(record, stage, style)
     text = display.draw_blocks(view.blocks, style).rstrip("\n")
     return f"{text}\n" if text else "", view.is_text
 
 
-def output_style(call: Stage, fd: int | None) -> "Style":
+def output_style(stage: Stage, fd: int | None) -> "Style":
     """The style of tables for a file descriptor: a terminal has colour and a width."""
     from attnkit import display
 
-    precision = call.common.get("precision")
-    to_file = fd == STDOUT and call.common.get("output") not in (None, "-")
+    precision = stage.common.get("precision")
+    to_file = fd == STDOUT and stage.common.get("output") not in (None, "-")
     terminal = fd is not None and os.isatty(fd) and not to_file
     style = display.detect_style(terminal, os.environ, encoding(), precision)
-    return style._replace(plain_tokens=call.common.get("tokens") == "plain")
+    return style._replace(plain_tokens=stage.common.get("tokens") == "plain")
 
 
 def encoding() -> str:
@@ -247,8 +247,8 @@ def list_text(name: str, rows: Sequence[Mapping[str, str]], table: "TextTable") 
     """
     from attnkit import display
 
-    call = running_stage()
-    if call is not None and requested_format(call.common, False) == "json":
+    stage = running_stage()
+    if stage is not None and requested_format(stage.common, False) == "json":
         return _as_json({name: rows})
     lines = "\n".join("\t".join(row.values()) for row in rows)
     return _requested_text(lambda style: display.format_table(table, style)) or lines
@@ -256,10 +256,10 @@ def list_text(name: str, rows: Sequence[Mapping[str, str]], table: "TextTable") 
 
 def _requested_text(draw: "Callable[[Style], str]") -> str:
     """A text as drawn for the format that is requested; "" if none is, or JSON."""
-    call = running_stage()
-    if call is None or requested_format(call.common, False) in (None, "json"):
+    stage = running_stage()
+    if stage is None or requested_format(stage.common, False) in (None, "json"):
         return ""
-    return DrawnText(draw(output_style(call, STDOUT)))
+    return DrawnText(draw(output_style(stage, STDOUT)))
 
 
 def _as_json(values: Mapping[str, Any]) -> str:
@@ -270,27 +270,27 @@ def _as_json(values: Mapping[str, Any]) -> str:
 
 def show_check(line: str, error: float) -> None:
     """Write the result of a gradient check, and keep its error for the exit code."""
-    call = running_stage()
-    if call is None:
+    stage = running_stage()
+    if stage is None:
         return
-    call.extra.setdefault("errors", []).append(error)
-    if not call.common.get("quiet"):
+    stage.extra.setdefault("errors", []).append(error)
+    if not stage.common.get("quiet"):
         write_stderr(f"{line}\n")
 
 
 def show_remark(make_table: "Callable[[Style], TextTable]") -> None:
     """Show a table beside the result, in its figure or on standard error."""
-    call = running_stage()
-    if call is None:
+    stage = running_stage()
+    if stage is None:
         return
-    if call.format.requested() in FIGURE_FORMATS:
+    if stage.format.requested() in FIGURE_FORMATS:
         from attnkit.cli import figures
 
-        call.beside.append(make_table(figures.figure_style(call, figures.figure_options(call))))
-    elif not call.common.get("quiet"):
+        stage.beside.append(make_table(figures.figure_style(stage, figures.figure_options(stage))))
+    elif not stage.common.get("quiet"):
         from attnkit import display
 
-        style = output_style(call, STDERR)
+        style = output_style(stage, STDERR)
         PROGRESS.clear()
         write_stderr(display.format_table(make_table(style), style) + "\n\n")
 
@@ -342,16 +342,16 @@ def write_stderr(text: str) -> None:
         formats.write_all(STDERR, [text.encode(encoding(), "backslashreplace")], "<stderr>")
 
 
-def write_joined(call: Stage) -> int:
+def write_joined(stage: Stage) -> int:
     """Join the processes of a stage, and write its results in process 0 alone."""
     from attnkit.backends.choice import join_processes
 
-    with join_processes(call.engine_options()) as is_first, warnings.catch_warnings():
+    with join_processes(stage.engine_options()) as is_first, warnings.catch_warnings():
         if is_first:
-            return write(call)
+            return write(stage)
         warnings.simplefilter("ignore")
-        call.extra.pop("save", None)  # of `run`
+        stage.extra.pop("save", None)  # of `run`
         with use_callbacks(SILENT), stored_by(lambda path, record: None):
-            for _ in call.open_stream(None).items:
+            for _ in stage.open_stream(None).items:
                 pass
         return 0

@@ -40,21 +40,21 @@ READ_NO_X = {"mask"}  # tools
 class Sheet:
     """The sections of the stages of `run --steps`, as they finish.
 
-    calls  the stages, which from now on add all their steps to their results
-    blank  shell patterns of the tensors whose numbers are left out: weights, attend.w?, 3.*; what is computed from
-           them is left out too, and what the sheet starts from never is
+    stages  those of the pipeline, which from now on add all their steps to their results
+    blank   shell patterns of the tensors whose numbers are left out: weights, attend.w?, 3.*; what is computed from
+            them is left out too, and what the sheet starts from never is
     """
 
-    def __init__(self, calls: Sequence[Stage], blank: Sequence[str] = ()) -> None:
-        self._looks = figures.figure_options(calls[-1])
+    def __init__(self, stages: Sequence[Stage], blank: Sequence[str] = ()) -> None:
+        self._looks = figures.figure_options(stages[-1])
         self.sections: list[Section] = []
         self._blank = dict.fromkeys(blank, False)  # -> whether it has matched a tensor
         self._names: list[str] = []
         self._given: set[str] = set()  # patterns that match what the sheet starts from
         self._empty: set[str] = set()  # tensors of the record before the stage whose numbers are left out
-        self._commands = [stage.command_line() for stage in calls]
+        self._commands = [stage.command_line() for stage in stages]
         self._parameters: dict[str, Array] = {}
-        for stage in calls:
+        for stage in stages:
             if "steps" in stage.tool.flags and stage.parameters.get("weights") is None:
                 stage.parameters["steps"] = True
 

@@ -104,7 +104,7 @@ def computed_view(record: Record, stage: Stage, style: display.Style) -> display
     return display.ResultView([tensor_view(record, name, style) for name in computed_names(record, stage)])
 
 
-def computed_names(record: Record, call: Stage) -> list[str]:
+def computed_names(record: Record, stage: Stage) -> list[str]:
     """The names of the tensors that a tool computed; x if it computed none."""
     computed = [name for name, one in record.tensors.items() if one.formula]
     computed.sort(key=lambda name: name == "x")
@@ -128,19 +128,19 @@ def are_losses(record: Record) -> bool:
     return "x" in record and record.axes_of("x") == ("step", "curve")
 
 
-def requested_view(call: Stage) -> list[str]:
+def requested_view(stage: Stage) -> list[str]:
     """The view that a flag requests, as a list of at most one name."""
-    return [name for name, is_requested in call.collect(ViewOptions)._asdict().items() if is_requested]
+    return [name for name, is_requested in stage.collect(ViewOptions)._asdict().items() if is_requested]
 
 
-def derived(call: Stage) -> Callable[[Record], Record | str] | None:
+def derived(stage: Stage) -> Callable[[Record], Record | str] | None:
     """The function from a record to the data of the requested view, or None.
 
     UsageError for a view that the format cannot hold.
     """
-    view = requested_view(call)
-    arriving = call.input_format or (call.upstream.format if call.upstream else None)
-    if not view or (chosen := call.format.requested() or arriving or default_format()) in DISPLAY_FORMATS:
+    view = requested_view(stage)
+    arriving = stage.input_format or (stage.upstream.format if stage.upstream else None)
+    if not view or (chosen := stage.format.requested() or arriving or default_format()) in DISPLAY_FORMATS:
         return None
     if view == ["stats"]:
         return statistics_record
@@ -206,26 +206,26 @@ def selected_blocks(record: Record, stage: Stage, style: display.Style) -> list[
     return [*tensors, *[Only("terminal", note)] * bool(others)]
 
 
-def viewed_names(record: Record, call: Stage) -> tuple[str, ...]:
+def viewed_names(record: Record, stage: Stage) -> tuple[str, ...]:
     """The tensors that a view draws one by one; none if they are many and unnamed."""
-    chosen, part = view_flag(call, "name"), slice_of(call)
+    chosen, part = view_flag(stage, "name"), slice_of(stage)
     names = ("x",) if "x" in record and not chosen else tuple(record)
-    return () if not (requested_view(call) or chosen or part) and len(names) > MANY else names
+    return () if not (requested_view(stage) or chosen or part) and len(names) > MANY else names
 
 
-def slice_of(call: Stage) -> str:
+def slice_of(stage: Stage) -> str:
     """The slice that a view draws, "" for the whole tensor."""
-    return (view_flag(call, "slice") or "").replace(" ", "")
+    return (view_flag(stage, "slice") or "").replace(" ", "")
 
 
-def view_flag(call: Stage, name: str) -> Any:
+def view_flag(stage: Stage, name: str) -> Any:
     """The value of a flag of views, a parameter of some tools."""
-    return call.parameters.get(name) or call.extra.get(name)
+    return stage.parameters.get(name) or stage.extra.get(name)
 
 
-def name_hint(record: Record, call: Stage) -> str:
+def name_hint(record: Record, stage: Stage) -> str:
     """The line that states how to show single tensors of a record."""
-    file = call.operands[0] if call.operands else "FILE"
+    file = stage.operands[0] if stage.operands else "FILE"
     separator = "." if hasattr(record, "checkpoint") else ":"
     return f"attnkit show {file}{separator}NAME shows one of them, --name NAME,NAME several"
 
@@ -339,9 +339,9 @@ def pick_labels(labels: Any, at: Place) -> Any:
     return [labels[one] for one in at] if isinstance(at, list) else labels[at]
 
 
-def encode_cells(call: Stage, record: Record, format: str) -> bytes:
+def encode_cells(stage: Stage, record: Record, format: str) -> bytes:
     """A record as a table: the one of its tool, else the one tensor that it shows."""
-    last = call.extra.get("last", call)  # of `run` the last stage
+    last = stage.extra.get("last", stage)  # of `run` the last stage
     style = display.DEFAULT_STYLE._replace(plain_tokens=last.common.get("tokens") == "plain")
     view = view_of(record, last, style)
     cells = view.cells() if view.cells else computed_cells(record, last)
@@ -351,9 +351,9 @@ def encode_cells(call: Stage, record: Record, format: str) -> bytes:
     return format_cells(cells, format, last.common.get("precision")).encode("utf-8", "surrogateescape")
 
 
-def computed_cells(record: Record, call: Stage) -> Cells:
+def computed_cells(record: Record, stage: Stage) -> Cells:
     """The tensor that a tool computed as a table; UsageError if it computed several."""
-    return one_tensor(record, computed_names(record, call))
+    return one_tensor(record, computed_names(record, stage))
 
 
 def one_tensor(record: Record, names: Sequence[str], part: str = "") -> Cells:
@@ -366,17 +366,17 @@ def one_tensor(record: Record, names: Sequence[str], part: str = "") -> Cells:
     return tensor_cells(tensor_view(record, names[0], part=part), names[0])
 
 
-def view_cells(record: Record, call: Stage) -> Cells | None:
+def view_cells(record: Record, stage: Stage) -> Cells | None:
     """What show draws as a table: statistics, a list, one tensor; None for a picture."""
-    view = requested_view(call)
+    view = requested_view(stage)
     if view == ["stats"]:
         return column_cells(statistics_record(record), "name")
     if view and view != ["list"]:
         return None
-    names = viewed_names(record, call)
+    names = viewed_names(record, stage)
     if view or (not names and len(record)):
         return list_cells(record)
-    return one_tensor(record, names, slice_of(call))
+    return one_tensor(record, names, slice_of(stage))
 
 
 def column_cells(record: Record, axis: str) -> Cells:
