@@ -128,9 +128,9 @@ def are_losses(record: Record) -> bool:
     return "x" in record and record.axes_of("x") == ("step", "curve")
 
 
-def requested_view(stage: Stage) -> list[str]:
-    """The view that a flag requests, as a list of at most one name."""
-    return [name for name, is_requested in stage.collect(ViewOptions)._asdict().items() if is_requested]
+def requested_view(stage: Stage) -> str:
+    """The view that a flag requests, "" for none."""
+    return next((name for name, is_requested in stage.collect(ViewOptions)._asdict().items() if is_requested), "")
 
 
 def derived(stage: Stage) -> Callable[[Record], Record | str] | None:
@@ -142,12 +142,12 @@ def derived(stage: Stage) -> Callable[[Record], Record | str] | None:
     arriving = stage.input_format or (stage.upstream.format if stage.upstream else None)
     if not view or (chosen := stage.format.requested() or arriving or default_format()) in DISPLAY_FORMATS:
         return None
-    if view == ["stats"]:
+    if view == "stats":
         return statistics_record
-    if view == ["list"] and chosen == "json":
+    if view == "list" and chosen == "json":
         return describe_json
-    held = ("json, " if view == ["list"] else "") + DISPLAYED
-    raise UsageError(f"{chosen} cannot hold what it shows (expected {held})", flag_name(view[0]))
+    held = ("json, " if view == "list" else "") + DISPLAYED
+    raise UsageError(f"{chosen} cannot hold what it shows (expected {held})", flag_name(view))
 
 
 def statistics_record(record: Record) -> Record:
@@ -188,19 +188,19 @@ def selected_view(record: Record, stage: Stage, style: display.Style) -> display
 
 def selected_blocks(record: Record, stage: Stage, style: display.Style) -> list[display.Block]:
     view, named = requested_view(stage), named_axes(record)
-    if "stats" in view:
+    if view == "stats":
         return [display.Statistics(record.arrays())]
     names, part = viewed_names(record, stage), slice_of(stage)
-    if "list" in view:
+    if view == "list":
         return [display.TensorList(named)]
     if not names:
         return [display.TensorList(named, name_hint(record, stage)) if named else Only("figure", TensorList(named))]
     tensors = [tensor_view(record, name, style, part) for name in names]
-    if "curves" in view:
+    if view == "curves":
         maps = [Only("terminal", display.Map(one, is_grid=True)) for one in tensors]
         return [*maps, *(Only("figure", display.Curves(one)) for one in tensors)]
     if view:
-        return [display.Map(one, is_grid="heads" in view) for one in tensors]
+        return [display.Map(one, is_grid=view == "heads") for one in tensors]
     others = [name for name in record if name not in names]
     note = display.Note(f"not shown: {join_names(others)}", is_dim=True)
     return [*tensors, *[Only("terminal", note)] * bool(others)]
@@ -347,7 +347,7 @@ def encode_cells(stage: Stage, record: Record, format: str) -> bytes:
     cells = view.cells() if view.cells else computed_cells(record, last)
     if cells is None:
         problem = f"{format} does not hold what it shows (expected {DISPLAYED})"
-        raise UsageError(problem, flag_name(requested_view(last)[0]))
+        raise UsageError(problem, flag_name(requested_view(last)))
     return format_cells(cells, format, last.common.get("precision")).encode("utf-8", "surrogateescape")
 
 
@@ -369,9 +369,9 @@ def one_tensor(record: Record, names: Sequence[str], part: str = "") -> Cells:
 def view_cells(record: Record, stage: Stage) -> Cells | None:
     """What show draws as a table: statistics, a list, one tensor; None for a picture."""
     view = requested_view(stage)
-    if view == ["stats"]:
+    if view == "stats":
         return column_cells(statistics_record(record), "name")
-    if view and view != ["list"]:
+    if view not in ("", "list"):
         return None
     names = viewed_names(record, stage)
     if view or (not names and len(record)):
