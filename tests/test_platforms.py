@@ -207,7 +207,7 @@ def test_no_call_reads_more_than_the_system_allows(tmp_path, monkeypatch):
 def test_integers_are_subtracted_exactly_where_a_long_double_is_a_double(x, y, difference, wide, monkeypatch):
     monkeypatch.setattr(np, "longdouble", wide)
     assert subtract_integers(x, y).astype(np.float64).tolist() == np.reshape(float(difference), x.shape).tolist()
-    comparison = compare_tensors(Record({"x": x}), Record({"x": y}), "x", 0, 0)
+    comparison = compare_tensors(Record({"x": x}), Record({"x": y}), "x")
     assert (comparison.max_abs, comparison.differing) == (abs(float(difference)), 1)
 
 

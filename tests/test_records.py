@@ -8,7 +8,6 @@ import pytest
 
 import attnkit
 from attnkit import Record, Tensor
-from attnkit.commands.diff import diff
 from attnkit.errors import DataError
 from attnkit.interpret.comparison import Pair
 
@@ -94,7 +93,7 @@ def test_formulas_are_of_the_last_tool():
 def test_the_values_of_a_comparison():
     a, b = Record({"x": Tensor(X, AXES, {"token": WORDS}), "y": X}), Record({"x": X.copy(), "z": X})
     b["x"][1] += [0.5, 0.25]
-    report = diff.tool.function(Pair(a, b))
+    report = Pair(a, b).compare()
     x, y, z = report.comparisons
     assert (x.name, x.differing, x.max_abs, y.problem, z.problem) == ("x", 2, 0.5, "only in A", "only in B")
     assert x.first == x.largest and (x.first.index, x.first.a, x.first.b) == ((1, 0), 2.0, 2.5)

@@ -16,7 +16,7 @@ from attnkit.cli.tool import PAIR, PythonForm, Records, Tool
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats import Source
 from attnkit.inputs.operands import cast_x, select_tensor
-from attnkit.interpret.comparison import Pair, are_traces, check_comparable
+from attnkit.interpret.comparison import Pair, Tolerance, are_traces, check_comparable
 from attnkit.records import Record
 
 DUMPS = (".npz", ".safetensors", ".pt", ".pth", ".bin")  # files whose names are read without their tensors
@@ -167,13 +167,13 @@ def view_differences(report: display.ReportRecord, stage: Stage, style: display.
     status=lambda record, stage: int(not record["same"]),
     derived=views.derived,
     sections={
-        "Comparison": "rtol atol all_ heatmap",
+        "Comparison": "tolerance all_ heatmap",
         "Two models on a text": "text scan languages",
         "An implementation and a model": "model_ ids image audio why map_ match",
         "Figures": "look",
     },
     rules=Constraints(
-        exclusive=[("numbers", "no_numbers"), *(("model", name) for name in ("rtol", "atol", "heatmap", "text"))],
+        exclusive=[("numbers", "no_numbers"), *(("model", name) for name in (*Tolerance._fields, "heatmap", "text"))],
         requires=[
             *((name, "heatmap") for name in views.LookOptions._fields),
             ("why", "model"),
@@ -199,8 +199,12 @@ def view_differences(report: display.ReportRecord, stage: Stage, style: display.
 def diff(
     pair: Comparable,
     *,
-    rtol: Annotated[float, typer.Option(min=0, help="relative tolerance")] = 0.0,
-    atol: Annotated[float, typer.Option(min=0, help="absolute tolerance")] = 0.0,
+    tolerance: Annotated[
+        Tolerance,
+        options.OptionsOf(
+            rtol=typer.Option(min=0, help="relative tolerance"), atol=typer.Option(min=0, help="absolute tolerance")
+        ),
+    ],
     all_: Annotated[
         bool, typer.Option(help="compare all stages of two traces, not only up to the first that differs")
     ] = False,

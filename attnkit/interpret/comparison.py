@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,25 @@ from attnkit.display.report import ReportRecord
 from attnkit.display.tables import COLUMN_GAP, column_widths
 from attnkit.errors import DifferentError, counted, escaped
 from attnkit.records import Array, Record, Tensor, join_names, row_labels, shared_labels
+
+
+class Tolerance(NamedTuple):
+    """Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|.
+
+    >>> Tolerance(rtol=0.1).allows(np.array([0.1, -0.3]), np.array([1.0, 2.0]))
+    array([ True, False])
+    """
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    def allows(self, difference: Array, b: Array) -> Array:
+        """Whether a − b is within it, for each number."""
+        is_allowed: Array = np.abs(difference) <= self.atol + self.rtol * np.abs(b)
+        return is_allowed
+
+
+EXACT = Tolerance()
 
 
 @dataclass(frozen=True)
@@ -60,7 +79,7 @@ class Comparison:
     largest: Element | None = None
 
 
-def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -> Comparison:
+def compare_tensors(a: Record, b: Record, name: str, tolerance: Tolerance = EXACT) -> Comparison:
     """Compare the tensors of one name if both records have them in one shape."""
     if name not in a or name not in b:
         side, x = ("A", a[name]) if name in a else ("B", b[name])
@@ -73,8 +92,8 @@ def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -
     with np.errstate(all="ignore"):
         equal = (x == y).ravel() | (np.isnan(left) & np.isnan(right))
         absolute = np.where(equal, 0.0, np.abs(difference))
-        near = (absolute <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
-        differing = ~equal & ~near if rtol or atol else ~equal
+        near = tolerance.allows(absolute, right) & np.isfinite(left) & np.isfinite(right)
+        differing = ~equal & ~near if any(tolerance) else ~equal
     labelled = a if has_labels(a, name) else b
 
     def element(rank: Array) -> Element:
@@ -225,7 +244,7 @@ class Pair:
     heatmap  whether heat maps of A − B are shown below the table
     """
 
-    takes: ClassVar[tuple[str, ...]] = ("rtol", "atol", "all_")
+    takes: ClassVar[tuple[str, ...]] = ("tolerance", "all_")
 
     a: Record
     b: Record
@@ -238,7 +257,7 @@ class Pair:
             return [name for name in self.a if name in self.b]
         return [*self.a, *(name for name in self.b if name not in self.a)]
 
-    def compare(self, rtol: float = 0.0, atol: float = 0.0, all_: bool = False) -> "DiffReport":
+    def compare(self, tolerance: Tolerance = EXACT, all_: bool = False) -> "DiffReport":
         """Compare them; traces up to the first site that differs, unless all.
 
         >>> a, b = (Record({"x": np.array([0.0, 1.0, 2.0]), "y": np.ones(1)}) for _ in "ab")
@@ -249,7 +268,7 @@ class Pair:
         """
         comparisons = []
         for name in self.names():
-            comparisons.append(compare_tensors(self.a, self.b, name, rtol, atol))
+            comparisons.append(compare_tensors(self.a, self.b, name, tolerance))
             if self.traces and not all_ and comparisons[-1].differing:
                 break
         return make_report(self, tuple(comparisons), all_)

@@ -200,7 +200,7 @@ def compare_traces(a: Record, b: Record, is_raw: bool = False) -> Difference | N
         return None
     a, b = spell_labels(a, is_raw), spell_labels(b, is_raw)
     pair = Pair(a, b, are_traces(a, b))
-    comparisons = map_parallel(lambda name: compare_tensors(a, b, name, 0.0, 0.0), pair.names())
+    comparisons = map_parallel(lambda name: compare_tensors(a, b, name), pair.names())
     report = make_report(pair, tuple(comparisons), all_sites=True)
     names = [name for name in find_weights(a) if name in b and a[name].shape == b[name].shape]
     layers = []

@@ -21,7 +21,7 @@ from attnkit.display.report import ReportRecord
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted, with_article
 from attnkit.inputs.text_columns import parse_pairs
 from attnkit.inputs.text_inputs import ModelInput, model_inputs
-from attnkit.interpret.comparison import compare_ids
+from attnkit.interpret.comparison import EXACT, Tolerance, compare_ids
 from attnkit.interpret.weights_comparison import measure_change
 from attnkit.records import Array, Record, Tensor
 
@@ -123,15 +123,14 @@ class Replaced(Mapping[str, Mapping[str, Array]]):
 class ModelsOnText:
     """Two models that are compared on a text."""
 
-    takes: ClassVar[tuple[str, ...]] = ("rtol", "atol", "text", "ids", "scan", "languages")
+    takes: ClassVar[tuple[str, ...]] = ("tolerance", "text", "ids", "scan", "languages")
 
     a: "Checkpoint"
     b: "Checkpoint"
 
     def compare(
         self,
-        rtol: float,
-        atol: float,
+        tolerance: Tolerance,
         text: Sequence[Sequence[str]] | None,
         ids: Record | None,
         scan: bool,
@@ -145,7 +144,7 @@ class ModelsOnText:
             raise UsageError("cannot be combined with --ids", "--text")
         lines = [line for lines in text or [] for line in lines]
         inputs = self.find_sides(lines, ids, languages)
-        return compare_on_text(self.a, self.b, *self.read_texts(inputs), rtol, atol, scan)
+        return compare_on_text(self.a, self.b, *self.read_texts(inputs), tolerance, scan)
 
     def find_sides(
         self, lines: Sequence[str], ids: Record | None, languages: Sequence[str | None]
@@ -193,8 +192,7 @@ def compare_on_text(
     texts: Sequence[TokenText],
     labels: Sequence[str] = (),
     has_other_ids: bool = False,
-    rtol: float = 0.0,
-    atol: float = 0.0,
+    tolerance: Tolerance = EXACT,
     scans: bool = False,
 ) -> AgreementReport:
     """Run two models of one architecture on texts, each read alone.
@@ -203,12 +201,12 @@ def compare_on_text(
     has_other_ids  whether B itself would read other ids of the text, so that the models are not the same
     scans          also replace one stored tensor of A at a time by that of B
 
-    Numbers a and b of a site are the same when |a - b| <= atol + rtol |b|. DataError for models of other shapes.
+    DataError for models of other shapes.
     """
     check_same_architecture(a, b)
     cores = [model.Model(one.config, one.params) for one in (a, b)]
     (x, kept), (y, others) = (run_compared(core, texts) for core in cores)
-    figures = [compare_states(kept[name], others[name], rtol, atol) for name in kept]
+    figures = [compare_states(kept[name], others[name], tolerance) for name in kept]
     tensors = {"same": Tensor(np.array(all(same for *_, same in figures) and not has_other_ids), ())}
     tensors |= {
         name: Tensor(np.array([row[at] for row in figures], np.float64), ("stage",)) for at, name in enumerate(FIGURES)
@@ -282,9 +280,9 @@ def run_kept(core: model.Model, text: TokenText) -> tuple[Array, dict[str, Array
     return x, kept
 
 
-def compare_states(x: Array, y: Array, rtol: float, atol: float) -> tuple[float, float, float, bool]:
+def compare_states(x: Array, y: Array, tolerance: Tolerance = EXACT) -> tuple[float, float, float, bool]:
     """The relative norm and maximum of a change, the cosine, and whether it is 0."""
-    change = measure_change(x, y, rtol, atol)
+    change = measure_change(x, y, tolerance)
     left, right = x.astype(np.float64).ravel(), y.astype(np.float64).ravel()
     norms = float(np.linalg.norm(left) * np.linalg.norm(right))
     cosine = float(left @ right) / norms if norms else math.nan
@@ -352,7 +350,7 @@ def scan_tensors(
             kl = compare_predictions(core, replaced, x, y, texts).kl
             cost = float(kl.mean()), float(kl.max())
         else:
-            cost = compare_states(np.concatenate(x, axis=1), np.concatenate(y, axis=1), 0.0, 0.0)[:2]
+            cost = compare_states(np.concatenate(x, axis=1), np.concatenate(y, axis=1))[:2]
         found.append((stored, b.params.weights.kind(stored), *cost))
     return sorted(found, key=lambda row: -row[2])
 

@@ -15,6 +15,7 @@ from attnkit.display import Block, Note, Only, Style, TextTable
 from attnkit.display.cells import Cells
 from attnkit.display.report import ReportRecord
 from attnkit.errors import counted
+from attnkit.interpret.comparison import EXACT, Tolerance
 from attnkit.interpret.model_sheet import layers_text
 from attnkit.model import parse_layer_name
 from attnkit.records import Array, Tensor, join_names
@@ -123,22 +124,19 @@ class WeightsReport(ReportRecord):
 class ModelPair:
     """Two models whose parameters are compared."""
 
-    takes: ClassVar[tuple[str, ...]] = ("rtol", "atol")
+    takes: ClassVar[tuple[str, ...]] = ("tolerance",)
 
     a: "Checkpoint"
     b: "Checkpoint"
 
-    def compare(self, rtol: float = 0.0, atol: float = 0.0) -> WeightsReport:
-        """Compare the parameters, one at a time.
-
-        Numbers a and b are the same when |a - b| <= atol + rtol |b|.
-        """
+    def compare(self, tolerance: Tolerance = EXACT) -> WeightsReport:
+        """Compare the parameters, one at a time."""
         a, b = self.a.params, self.b.params
         for one in (a, b):
             one.refuse_unread()
         groups: dict[tuple[str, str], PatternChanges] = {}
         for layer, name in paired_parameters(a, b):
-            change = compare_parameter(a, b, layer, name, rtol, atol)
+            change = compare_parameter(a, b, layer, name, tolerance)
             pattern = NUMBER.sub("#", f"{layer}.{name}", count=1)
             kind = "both" if change.verdict in ("equal", "changed") else change.verdict
             group = groups.setdefault((pattern, kind), PatternChanges(pattern, {}))
@@ -162,7 +160,7 @@ def paired_parameters(a: "Parameters", b: "Parameters") -> Iterator[tuple[str, s
 
 
 def compare_parameter(
-    a: "Parameters", b: "Parameters", layer: str, name: str, rtol: float = 0.0, atol: float = 0.0
+    a: "Parameters", b: "Parameters", layer: str, name: str, tolerance: Tolerance = EXACT
 ) -> WeightChange:
     for side, params in (("a", a), ("b", b)):
         if name not in params.specs.get(layer, {}):
@@ -170,13 +168,13 @@ def compare_parameter(
     x, y = a.read(layer, name), b.read(layer, name)
     if x.shape != y.shape:
         return WeightChange(f"shapes {x.shape} and {y.shape}")
-    change = measure_change(x, y, rtol, atol)
+    change = measure_change(x, y, tolerance)
     for params in (a, b):
         params.release(layer, name)
     return change
 
 
-def measure_change(x: Array, y: Array, rtol: float = 0.0, atol: float = 0.0) -> WeightChange:
+def measure_change(x: Array, y: Array, tolerance: Tolerance = EXACT) -> WeightChange:
     """The change from one array to another, in float64; NaN equals NaN.
 
     >>> measure_change(np.array([3.0, 4.0]), np.array([3.0, 7.0]))
@@ -191,7 +189,7 @@ def measure_change(x: Array, y: Array, rtol: float = 0.0, atol: float = 0.0) -> 
             left, right = (one[start : start + rows].astype(np.float64) for one in (x, y))
             is_same = (left == right) | (np.isnan(left) & np.isnan(right))
             difference = np.where(is_same, 0.0, left - right)
-            is_changed |= not (is_same | (np.abs(difference) <= atol + rtol * np.abs(right))).all()
+            is_changed |= not (is_same | tolerance.allows(difference, right)).all()
             change += float(np.square(difference).sum())
             norm += float(np.square(left).sum())
     return WeightChange("changed" if is_changed else "equal", math.sqrt(change), math.sqrt(norm))

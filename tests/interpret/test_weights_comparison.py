@@ -14,6 +14,7 @@ import safetensors.numpy
 import attnkit
 from attnkit.checkpoints import Checkpoint, open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
+from attnkit.interpret.comparison import Tolerance
 from attnkit.interpret.weights_comparison import ModelPair, WeightChange, WeightsReport, measure_change
 from tests.gguf_models import convert, load_tiny
 from tests.places import MODELS, ROOT
@@ -130,7 +131,8 @@ def test_tolerances(tmp_path: Path) -> None:
         tensors["model.norm.weight"] *= np.float32(1.01)
 
     a, b = open_checkpoint(str(MODELS / "llama")), copied("llama", tmp_path / "b", change)
-    assert not ModelPair(a, b).compare(rtol=0.005)["same"] and ModelPair(a, b).compare(rtol=0.02)["same"]
+    pair = ModelPair(a, b)
+    assert not pair.compare(Tolerance(rtol=0.005))["same"] and pair.compare(Tolerance(rtol=0.02))["same"]
 
 
 def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
