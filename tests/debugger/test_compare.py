@@ -324,6 +324,15 @@ def test_why_needs_a_model():
     assert (done.code, done.err) == (2, "attnkit diff: --why: needs --model DIR\n")
 
 
+def test_the_ids_of_two_dumps_need_a_model(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"model.layers.0.input_layernorm.output": np.ones((1, 2, 4))})
+    np.savez(tmp_path / "b.npz", **{"attn_norm-0": np.ones((1, 2, 4)), "other": np.ones(1)})
+    dumps = [str(tmp_path / name) for name in ("a.npz", "b.npz")]
+    assert attnkit.diff(*dumps).same
+    with pytest.raises(UsageError, match="needs --model DIR, or two models"):
+        attnkit.diff(*dumps, ids=np.arange(2))
+
+
 def test_a_frozen_dump_opens_in_the_order_of_its_calls():
     dump = open_dump(str(REFERENCES / "slips" / "gpt2-no-scale-float32.npz"))
     names = [*dump]

@@ -194,5 +194,5 @@ def test_a_folder_and_its_gguf_file(tmp_path: Path) -> None:
 
 
 def test_from_python(tmp_path: Path) -> None:
-    report = attnkit.diff(str(MODELS / "llama"), str(MODELS / "llama"))
+    report = attnkit.diff(str(MODELS / "llama"), MODELS / "llama")
     assert isinstance(report, WeightsReport) and report["same"] and repr(report) == "the same (21 parameters)"
