@@ -12,8 +12,8 @@ import attnkit
 from attnkit import callbacks, formats
 from attnkit.callbacks import Callbacks, use_callbacks
 from attnkit.checkpoints import open_checkpoint
+from attnkit.cli import find_tool
 from attnkit.cli.stage import Stage, running, running_stage
-from attnkit.commands import find_tool
 from attnkit.display import Style, format_table
 from attnkit.errors import DataError, UsageError
 from attnkit.libraries import call_library, silence_libraries

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from attnkit import commands
+from attnkit.cli import TOOLS
 from tests import process
 from tests.test_transcripts import CASES
 from tests.transcripts import LINKS, stages
@@ -33,7 +33,7 @@ def on_a_terminal(arguments, source, folder, **settings):
         return process.shown(lambda screen: process.call(arguments, folder, environment, given, screen, screen))
 
 
-@pytest.mark.parametrize("tool", commands.TOOLS)
+@pytest.mark.parametrize("tool", TOOLS)
 def test_colours_are_no_text(tool, tmp_path):
     for name, target in LINKS.items():
         (tmp_path / name).symlink_to(target)

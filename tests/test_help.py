@@ -11,9 +11,9 @@ import tomllib
 
 import pytest
 
-from attnkit import commands, help
+from attnkit import help
 from attnkit.checkpoints import gpt2
-from attnkit.cli import main, parser
+from attnkit.cli import TOOLS, find_tool, main, parser
 from attnkit.formats import npy
 from tests import transcripts
 from tests.places import ROOT
@@ -38,7 +38,7 @@ def on_a_terminal(topic, **settings):
 def test_alone_it_lists_every_tool_and_topic(capfd):
     assert main.main(["help"]) == 0
     shown = capfd.readouterr().out
-    for name, what in {**commands.TOOLS, **TOPICS}.items():
+    for name, what in {**TOOLS, **TOPICS}.items():
         assert re.search(rf"^  {name} +{re.escape(what)}$", shown, re.MULTILINE)
     assert set(TOPICS) >= {"architecture", "checkpoints", "contributing", "faults", "lecture", "operators"}
 
@@ -53,7 +53,7 @@ def test_a_tool_is_its_own_help(tool, capfd):
 
 def test_the_page_of_a_tool_is_what_its_declaration_says():
     pages = {path.stem: path.read_text() for path in (help.PAGES / "tools").iterdir()}
-    assert pages == {name: parser.write_page(commands.find_tool(name)) for name in commands.TOOLS}
+    assert pages == {name: parser.write_page(find_tool(name)) for name in TOOLS}
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
@@ -68,10 +68,10 @@ def test_a_page_is_what_typer_shows(option, capfd, monkeypatch):
 def test_no_page_loads_numpy():
     code = """
 import sys
-from attnkit import commands
+from attnkit.cli import TOOLS, find_tool
 from attnkit.cli import main
 
-tools = [[name, "--help"] for name in commands.TOOLS]
+tools = [[name, "--help"] for name in TOOLS]
 pages = [["help", *words.split()] for words in ("attend", "performance", "lecture", "lecture 3")]
 for arguments in ([], ["--version"], *tools, *pages):
     assert main.main(arguments) == 0
@@ -380,7 +380,7 @@ def test_the_list_of_faults_has_those_that_tests_name():
 
 def examples(tool):
     """The examples in the help of a tool, but those of files that a reader has to bring."""
-    text = inspect.getdoc(commands.find_tool(tool).function)
+    text = inspect.getdoc(find_tool(tool).function)
     lines = re.findall(r"^ +(attnkit .*)$", text.partition("Example")[2], re.MULTILINE)
     return [line for line in lines if not re.search(r"\bDIR\b|\.txt\b|my-gpt|part1\.npz", line)]
 

@@ -1,4 +1,4 @@
-"""The command line of all tools, and the pipe between them.
+"""The command line of all tools, whose table is here, and the pipe between them.
 
 options        how options are declared with Typer, the values they take, and the options that several tools share
 constraints    the tables of options that exclude or require each other
@@ -17,3 +17,51 @@ output         the writers of results: files, standard output, terminals
 pipeline       several stages in one process; pipeline_trace: what each of them computes, as one record
 main           the entry point: choose a tool, run it, report an error in one line, return the exit code
 """
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attnkit.cli.tool import Tool
+
+TOOLS = {
+    "embed": "text or token ids to vectors",
+    "posenc": "positions: sinusoidal, learned, rotary, ALiBi, T5",
+    "mask": "which keys a query may attend to: causal, padding, windows, segments",
+    "attend": "scaled dot-product and multi-head attention",
+    "softmax": "scores to weights that add up to 1",
+    "merge": "merge attention over parts of the keys",
+    "layernorm": "layer, RMS and batch normalization",
+    "ffn": "the position-wise feed-forward network",
+    "linear": "a linear layer, x W + b",
+    "conv": "convolution over one or two dimensions",
+    "mel": "the log-mel spectrogram of a sound",
+    "rnn": "recurrent layers: RNN, GRU, LSTM",
+    "encode": "text to the hidden states of a published model",
+    "decode": "hidden states to logits, probabilities and words",
+    "loss": "the cross-entropy of logits and targets",
+    "score": "perplexity of a text; BLEU and chrF of translations",
+    "near": "the nearest of many vectors: sentences or words by meaning",
+    "rollout": "the attention of all layers of a trace, multiplied",
+    "lens": "the words in the state of each layer; what each part adds to a logit",
+    "scan": "what each layer, head and position adds to the logit of a word",
+    "heads": "what each attention head attends to, and what its weights say",
+    "train": "train a model from a text file or a folder of images",
+    "cost": "what a model costs, stage by stage: FLOPs, bytes, parameters, cache",
+    "engines": "what computes: NumPy, JAX, their devices and memory",
+    "show": "a tensor, record or file as tables and heat maps",
+    "explore": "a page that explores a trace: heads, text, stages, differences",
+    "peek": "show the records in the middle of a pipe",
+    "diff": "compare two tensors or records",
+    "run": "a whole pipeline in one process",
+    "grad": "the gradients of a pipeline",
+    "history": "print the commands that made a record; run them again",
+    "exercise": "an exercise of the lecture, and the check of your answer",
+    "sample": "short scripts of one idea each: list, run and copy them",
+}
+
+
+def find_tool(name: str) -> "Tool":
+    """Import the tool of that name and no other."""
+    tool: Tool = getattr(importlib.import_module(f"attnkit.commands.{name}"), name).tool
+    return tool

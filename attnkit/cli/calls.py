@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.cli.causes import convert_option
 from attnkit.cli.constraints import differs_from_default
 from attnkit.cli.operands import array_to_record, check_numbers
 from attnkit.cli.output_format import Result
@@ -82,7 +83,7 @@ def check_constraints(stage: Stage) -> None:
 def convert_keyword(tool: Tool, name: str, value: Any) -> Any:
     """Convert the value of a keyword. UsageError names it as the caller wrote it."""
     try:
-        return tool.convert(name, value)
+        return convert_option(tool, name, value)
     except UsageError as error:
         raise UsageError(error.problem, name) from None
 

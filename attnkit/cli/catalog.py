@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attnkit import __version__, commands
+from attnkit import __version__
 from attnkit import help as pages
-from attnkit.cli import options
+from attnkit.cli import TOOLS, options
 from attnkit.cli.constraints import INPUT, Constraints
 from attnkit.cli.options import Option
+from attnkit.cli.parser import choose_tool
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import Tool
 from attnkit.errors import EXIT_CODES, flag_name
@@ -29,21 +30,21 @@ def describe_tools(names: Sequence[str]) -> dict[str, Any]:
         "exit_codes": {str(code): meaning for code, meaning in EXIT_CODES.items()},
         "formats": [*options.FORMATS],
         "topics": pages.list_topics(),
-        "tools": [describe_tool(commands.find_tool(name)) for name in names],
+        "tools": [describe_tool(choose_tool(name)) for name in names],
     }
 
 
 def describe_tool(tool: Tool) -> dict[str, Any]:
     """Describe a tool: its input, its result, its options and the rules between them.
 
-    >>> mask = describe_tool(commands.find_tool("mask"))
+    >>> mask = describe_tool(choose_tool("mask"))
     >>> mask["operand"], mask["gives"], mask["constraints"][0]["terms"]
     ('[INPUT]', 'record', [['--offset'], ['--align']])
     """
     text, _, examples = inspect.cleandoc(tool.function.__doc__ or "").replace("\b\n", "").partition("\nExample")
     return {
         "name": tool.name,
-        "summary": commands.TOOLS[tool.name],
+        "summary": TOOLS[tool.name],
         "help": text.strip(),
         "operand": tool.operand,
         "gives": Stage(tool, dict(tool.defaults)).gives,
@@ -59,7 +60,7 @@ def describe_tool(tool: Tool) -> dict[str, Any]:
 def describe_option(tool: Tool, name: str, section: str) -> dict[str, Any]:
     """Describe an option: its flags, type, bounds or choices, default and file.
 
-    >>> described = describe_option(commands.find_tool("attend"), "heads", "")
+    >>> described = describe_option(choose_tool("attend"), "heads", "")
     >>> described["flags"], described["type"], described["minimum"], described["default"]
     (['--heads'], 'integer', 1, 1)
     """
@@ -82,7 +83,7 @@ def describe_option(tool: Tool, name: str, section: str) -> dict[str, Any]:
 def default_of(option: Option, default: Any) -> Any:
     """The default of an option in its type: a list, or the text that says the same.
 
-    >>> attend = commands.find_tool("attend")
+    >>> attend = choose_tool("attend")
     >>> default_of(attend.options["window"], (-1, -1)), default_of(attend.options["keep"], ())
     ('-1,-1', [])
     """
@@ -145,7 +146,7 @@ def spell_term(term: str) -> list[str]:
 def write_skill(text: str) -> str:
     """Make the parts of SKILL.md that come from the code anew."""
     made = {
-        "tools": "".join(f"- `{name}`: {summary}\n" for name, summary in commands.TOOLS.items()),
+        "tools": "".join(f"- `{name}`: {summary}\n" for name, summary in TOOLS.items()),
         "codes": "| exit code | meaning |\n|---|---|\n"
         + "".join(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items()),
     }

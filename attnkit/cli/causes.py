@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from attnkit import formats
+from attnkit.cli import options
 from attnkit.cli.operands import OperandFiles, is_stdin
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, FileError, flag_name
+from attnkit.cli.tool import Tool
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, FileError, UsageError, flag_name
 from attnkit.formats.streams import is_missing
 from attnkit.records import Record
 
@@ -61,6 +63,19 @@ def hint_at_missing(stage: Any, name: str) -> str:
     files: OperandFiles = stage.files
     named = [files.options[flag] for flag, value in files.values.items() if value == name and files.options[flag].load]
     return hints.hint_at_option_file(name, named[0]) if named else ""
+
+
+def convert_option(tool: Tool, name: str, value: Any) -> Any:
+    """Convert the value of an option, from a command line or from Python.
+
+    UsageError has a hint for a value that stands for something else.
+    """
+    try:
+        return options.convert(tool.options[name], value)
+    except UsageError as error:
+        from attnkit.cli import hints
+
+        raise UsageError(f"{error.problem}{hints.hint_at_value(tool.name, name, str(value))}", error.name) from None
 
 
 def file_of_error(files: OperandFiles, error: DataError) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 
 import typer
 
-from attnkit import commands
 from attnkit import help as pages
-from attnkit.cli import parser
+from attnkit.cli import TOOLS, find_tool, parser
 from attnkit.errors import UsageError, suggest
 
 typer_completion: Any = typer.completion
@@ -25,14 +24,14 @@ class Tools(typer.core.TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List the tools, `help` and `completion`."""
-        return [*commands.TOOLS, "help", "completion"]
+        return [*TOOLS, "help", "completion"]
 
     def get_command(self, ctx: Any, name: str) -> Any:
         """Import the command of a tool; None for another name."""
         if name in ("help", "completion"):
             words = typer.core.TyperArgument(param_decls=["words"], nargs=-1, autocompletion=complete_page)
             return typer.core.TyperCommand(name, params=[words])
-        return parser.Command(commands.find_tool(name)) if name in commands.TOOLS else None
+        return parser.Command(find_tool(name)) if name in TOOLS else None
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete the name of a tool, without importing any."""
@@ -46,7 +45,7 @@ def complete_page(context: typer.Context, args: Sequence[str], incomplete: str) 
     words = (context.info_name, *(context.params.get("words") or ()))
     return {
         ("completion",): list(SHELLS),
-        ("help",): [*commands.TOOLS, *pages.list_topics(), "skill"],
+        ("help",): [*TOOLS, *pages.list_topics(), "skill"],
         ("help", "lecture"): [chapter.name for chapter in pages.list_chapters()],
     }.get(words, [])
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from attnkit import commands
-from attnkit.cli import options
+from attnkit.cli import TOOLS, find_tool, options
 from attnkit.cli.operands import FILE_SUFFIX
 from attnkit.cli.synonyms import look_up, squash
 from attnkit.errors import closest, flag_name, suggest
@@ -73,11 +72,11 @@ def hint_at_tool(name: str) -> str:
     if " " in name and len(name) < LONG:
         return f"; for a text: attnkit embed {shlex.quote(name)} --dim 8"
     base = name.rpartition(".")[2]  # of nn.Linear, F.layer_norm
-    near = closest(squash(base), [*commands.TOOLS, "help", "completion"], least=1)
+    near = closest(squash(base), [*TOOLS, "help", "completion"], least=1)
     known = [near] if near else look_up("tools", base)
     if known:
         return f"; did you mean attnkit {known[0]}?"
-    near = closest(name.lower(), [*commands.TOOLS, "help", "completion"])
+    near = closest(name.lower(), [*TOOLS, "help", "completion"])
     return f"; did you mean {near}?" if near else hint_at_option("", f"--{name}")
 
 
@@ -97,7 +96,7 @@ def hint_at_option(tool: str, flag: str) -> str:
     owners, known = list_owners(), look_up("options", flag)
     name = flag.lstrip("-").replace("_", "-")
     if name.startswith("no-") and tool in owners.get(f"--{name[3:]}", []):
-        return hint_at_absence(list_flags(commands.find_tool(tool))[f"--{name[3:]}"], name[3:])
+        return hint_at_absence(list_flags(find_tool(tool))[f"--{name[3:]}"], name[3:])
     own = ["help", *(one.removeprefix("--") for one, tools in owners.items() if tool in tools)]
     here = [spell_out(one, tool) for one in known if suits(one, tool, owners)]
     if hint := hint_at_own(name, own, here):
@@ -127,7 +126,7 @@ def hint_at_absence(option: options.Option, name: str) -> str:
 
     It is off without its option, or has a default that a value replaces, or none.
 
-    >>> flags = list_flags(commands.find_tool("attend"))
+    >>> flags = list_flags(find_tool("attend"))
     >>> hint_at_absence(flags["--causal"], "causal"), hint_at_absence(flags["--scale"], "scale")
     ('; it is off without --causal', '; the default of --scale is 1/√d_k, and --scale 1 switches it off')
     >>> hint_at_absence(flags["--params"], "params")
@@ -145,19 +144,19 @@ def hint_at_absence(option: options.Option, name: str) -> str:
 
 def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) -> str:
     """A hint at what to type for a name from elsewhere that is of no use to this tool."""
-    first = min(known, key=lambda one: (not one.startswith("--"), one.split()[0] in commands.TOOLS))
+    first = min(known, key=lambda one: (not one.startswith("--"), one.split()[0] in TOOLS))
     flag, *_ = first.split()
     if flag in owners:
         return describe_owners(flag, owners[flag], tool)
-    return f"; did you mean {spell_out(first)}?" if flag in commands.TOOLS else f"; {first.replace('TOOL', tool)}"
+    return f"; did you mean {spell_out(first)}?" if flag in TOOLS else f"; {first.replace('TOOL', tool)}"
 
 
 @cache
 def list_owners() -> dict[str, list[str]]:
     """The tools that have each flag, in the order of the tools."""
     owners: dict[str, list[str]] = {}
-    for name in commands.TOOLS:
-        for flag in list_flags(commands.find_tool(name)):
+    for name in TOOLS:
+        for flag in list_flags(find_tool(name)):
             owners.setdefault(flag, []).append(name)
     return owners
 
@@ -170,7 +169,7 @@ def list_flags(tool: Any) -> dict[str, options.Option]:
 def suits(known: str, tool: str, owners: dict[str, list[str]]) -> bool:
     """Decide whether what to type is for this tool, by its name or its flag."""
     first = known.split()[0]
-    if first in commands.TOOLS:
+    if first in TOOLS:
         return first == tool
     return tool in owners.get(SHORT.get(first, first), [])
 
@@ -182,7 +181,7 @@ def spell_out(known: str, tool: str = "") -> str:
     ('--kind rotary', 'attnkit posenc --kind rotary', '--dim')
     """
     first, _, rest = known.partition(" ")
-    if first not in commands.TOOLS:
+    if first not in TOOLS:
         return known
     return rest if first == tool and rest.startswith("--") else f"attnkit {known}"
 
@@ -193,7 +192,7 @@ def describe_owners(flag: str, tools: list[str], tool: str) -> str:
     >>> describe_owners("--heatmap", ["show", "peek"], "attend")
     '; to see it so: attnkit attend … | attnkit show --heatmap'
     """
-    if tool and {"show"} <= {*tools} <= {*SHOWING} and "check_finite" in commands.find_tool(tool).options:
+    if tool and {"show"} <= {*tools} <= {*SHOWING} and "check_finite" in find_tool(tool).options:
         return f"; to see it so: attnkit {tool} … | attnkit show {flag}"
     *most, last = tools
     return f"; {flag} is an option of {', '.join(most)}{' and ' * bool(most)}{last}"
@@ -236,14 +235,14 @@ def explain_word(word: str) -> str:
     attnkit score FILE --model DIR: perplexity of a text; BLEU and chrF of translations
     """
     tool, *words = word.replace(".", " ").split()
-    if tool in commands.TOOLS and words:
+    if tool in TOOLS and words:
         return "".join(f"{line}\n" for line in explain_flag(flag_name("-".join(words).strip("-")), tool))
     lines = [f"attnkit {one}{describe_command(one)}" for one in look_up("tools", word)]
     name = flag_name(word.strip("-"))
     lines += explain_flag(name) if name in list_owners() else []
     for one in look_up("options", word):
         first, _, rest = one.partition(" ")
-        tool = first if first in commands.TOOLS else ""
+        tool = first if first in TOOLS else ""
         flag, _, value = (rest if tool else one).partition(" ")
         if f"attnkit {one}" not in "".join(lines):
             lines += explain_flag(SHORT.get(flag, flag), tool, value) if flag.startswith("-") else [one] * (not tool)
@@ -257,7 +256,7 @@ def describe_command(line: str) -> str:
     (': the position-wise feed-forward network', '')
     """
     tool = line.split()[0]
-    return f": {commands.TOOLS[tool]}" if tool in commands.TOOLS else ""
+    return f": {TOOLS[tool]}" if tool in TOOLS else ""
 
 
 def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
@@ -265,7 +264,7 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
 
     only  the tool that is meant; "" for all that have it; value: what is given to it
     """
-    tools = {name: list_flags(commands.find_tool(name)) for name in ([only] if only else commands.TOOLS)}
+    tools = {name: list_flags(find_tool(name)) for name in ([only] if only else TOOLS)}
     kinds: dict[tuple[str, str], list[str]] = {}
     for name, flags in tools.items():
         if flag in flags:

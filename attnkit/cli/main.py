@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnkit import __version__, commands
+from attnkit import __version__
+from attnkit.cli import TOOLS
 from attnkit.errors import (
     AttnkitError,
     AttnkitNote,
@@ -52,15 +53,15 @@ def main(arguments: list[str]) -> int:
         if arguments[0] == "help":
             place = "attnkit help"
             return show_help(arguments[1:])
-        if arguments[0] in commands.TOOLS:
+        if arguments[0] in TOOLS:
             place = f"attnkit {arguments[0]}"
             if arguments[1:] in (["-h"], ["--help"]) and (page := find_page(arguments[0])):
                 return write_text(page)
-        chosen = commands.find_tool(arguments[0])
-        from attnkit.cli.parser import parse
+        from attnkit.cli import parser
 
+        chosen = parser.choose_tool(arguments[0])
         replace_unknown_signs()
-        stage = parse(chosen, arguments[1:])
+        stage = parser.parse(chosen, arguments[1:])
         if not gc.isenabled():  # by a process of its own: the modules are in use until its end
             gc.freeze()
             gc.enable()
@@ -135,7 +136,7 @@ def show_help(names: list[str]) -> int:
         return show_chapter(name.removeprefix("lecture "))
     chapter = pages.find_chapter(name)
     more = f"\nIn the lecture: attnkit help lecture {chapter.name} ({chapter.title})\n" if chapter else ""
-    if name in (*commands.TOOLS, "completion"):
+    if name in (*TOOLS, "completion"):
         return main([name, "--help"]) or write_text(more)
     if name in pages.list_topics():
         return write_page(pages.read_page(name) + more)
@@ -148,7 +149,7 @@ def print_tools(names: Sequence[str]) -> int:
 
     from attnkit.cli.catalog import describe_tools
 
-    return write_text(json.dumps(describe_tools(names or [*commands.TOOLS]), ensure_ascii=False, indent=1) + "\n")
+    return write_text(json.dumps(describe_tools(names or [*TOOLS]), ensure_ascii=False, indent=1) + "\n")
 
 
 def show_chapter(word: str) -> int:
@@ -207,11 +208,11 @@ def find_phrase(phrase: str) -> int:
     from attnkit import help as pages
 
     first, *others = phrase.split()
-    is_of_tool = first in commands.TOOLS and len(others) < 2 and not pages.find_section(" ".join(others))
+    is_of_tool = first in TOOLS and len(others) < 2 and not pages.find_section(" ".join(others))
     if not is_of_tool and (section := pages.find_section(phrase)):
         return write_section(section)
     words = [name for one in pages.list_chapters() for name in (one.name, *one.words)]
-    meant = suggest(phrase, [*commands.TOOLS, *pages.list_topics(), *words])
+    meant = suggest(phrase, [*TOOLS, *pages.list_topics(), *words])
     sections = [] if is_of_tool or (meant and not others) else pages.rank_sections(phrase)
     if not sections:
         raise UsageError(f"no tool or topic {phrase!r}{meant or '; attnkit help lists both'}")
@@ -280,7 +281,7 @@ def report_truncation() -> int:
     atomic.remove_temporaries()
     name = mapped.truncated_file()
     stage = running_stage()  # None in a worker thread
-    names = [stage.tool.name] if stage else [name for name in sys.argv[1:2] if name in commands.TOOLS]
+    names = [stage.tool.name] if stage else [name for name in sys.argv[1:2] if name in TOOLS]
     place = " ".join(["attnkit", *names])
     return report_error(FileError("cut short while it was read", name), place) if name else 0
 
@@ -289,8 +290,8 @@ def overview() -> str:
     """The text that `attnkit` without arguments prints."""
     from attnkit import help as pages
 
-    width = max(map(len, commands.TOOLS)) + 1
-    rows = "".join(f"  {name:<{width}} {summary}\n" for name, summary in commands.TOOLS.items())
+    width = max(map(len, TOOLS)) + 1
+    rows = "".join(f"  {name:<{width}} {summary}\n" for name, summary in TOOLS.items())
     topics = "".join(f"  {name:<13} {title}\n" for name, title in pages.list_topics().items())
     return f"""Usage: attnkit TOOL [INPUT] [OPTIONS]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from attnkit import commands
-from attnkit.cli import options
+from attnkit.cli import TOOLS, find_tool, options
+from attnkit.cli.causes import convert_option
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import INPUT, Tool
 from attnkit.errors import UsageError
@@ -88,6 +88,16 @@ def write_page(tool: Tool) -> str:
     return command.get_help(context) + "\n"
 
 
+def choose_tool(word: str) -> Tool:
+    """Import the tool that the first word of a command names."""
+    if word not in TOOLS:
+        from attnkit.cli import hints
+
+        kind = "option" if word.startswith("-") else "tool"
+        raise UsageError(f"no {kind} {word!r}{hints.hint_at_tool(word) or '; attnkit --help lists the tools'}")
+    return find_tool(word)
+
+
 def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     """Parse a tool's command line into a stage; None once its help has been printed."""
     command, context = open_command(chosen)
@@ -101,7 +111,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     if rest:
         raise UsageError(f"got unexpected extra argument(s) ({' '.join(rest)})")
     operands = tuple(values.pop("operands", None) or ())
-    values = {name: chosen.convert(name, value) for name, value in values.items()}
+    values = {name: convert_option(chosen, name, value) for name, value in values.items()}
     passed = tuple(name for name in values if name in chosen.defaults)
     parameters = {name: values.pop(name, default) for name, default in chosen.defaults.items()}
     extra = {name: values.pop(name, None) for name in chosen.extra_names}
@@ -139,5 +149,5 @@ def reword_error(error: Any, tool: str, arguments: list[str]) -> str:
 if __name__ == "__main__":
     from attnkit import help as pages
 
-    for name in commands.TOOLS:
-        (pages.PAGES / "tools" / f"{name}.txt").write_text(write_page(commands.find_tool(name)), encoding="utf-8")
+    for name in TOOLS:
+        (pages.PAGES / "tools" / f"{name}.txt").write_text(write_page(find_tool(name)), encoding="utf-8")

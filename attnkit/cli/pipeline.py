@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from attnkit import commands, formats
-from attnkit.cli import operands, parser
+from attnkit import formats
+from attnkit.cli import TOOLS, operands, parser
 from attnkit.cli.calls import make_item, named_files
 from attnkit.cli.output_format import (
     DISPLAY_FORMATS,
@@ -101,7 +101,7 @@ def is_pipeline(text: str) -> bool:
     >>> is_pipeline("embed 'a b' --dim 2"), is_pipeline("gpt2"), is_pipeline("a | b")
     (True, False, True)
     """
-    return "|" in text or text.removeprefix("attnkit ").partition(" ")[0] in commands.TOOLS
+    return "|" in text or text.removeprefix("attnkit ").partition(" ")[0] in TOOLS
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def parse_stage(arguments: list[str], refused: tuple[str, ...] = ("run", "histor
     if not arguments:
         raise UsageError(EMPTY)
     try:
-        chosen = commands.find_tool(arguments[0])
+        chosen = parser.choose_tool(arguments[0])
     except UsageError as error:
         program = arguments[0]
         if "did you mean" in error.problem or not shutil.which(program):

@@ -10,7 +10,6 @@ from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.options import Option
 from attnkit.cli.output_format import Result
-from attnkit.errors import UsageError
 from attnkit.options import class_of, list_fields
 from attnkit.records import Record
 
@@ -193,12 +192,3 @@ class Tool:
             for name in self.parameters
         }
         return self.function(item, **arguments)
-
-    def convert(self, name: str, value: Any) -> Any:
-        """Convert the value of an option, from a command line or from Python."""
-        try:
-            return options.convert(self.options[name], value)
-        except UsageError as error:
-            from attnkit.cli import hints
-
-            raise UsageError(f"{error.problem}{hints.hint_at_value(self.name, name, str(value))}", error.name) from None

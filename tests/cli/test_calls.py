@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands
-from attnkit.cli import main
+from attnkit.cli import find_tool, main
 from attnkit.cli.calls import call_tool
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.formats import Record
@@ -57,7 +56,7 @@ def given(tool, item, parameters):
                 Record({"x": X if isinstance(item, Record | None | str) else item, name: np.asarray(number)}),
                 parameters,
             )
-        for name in commands.find_tool(tool).flags:
+        for name in find_tool(tool).flags:
             if name not in ("trace", "cache_out", "state_out"):  # names of files
                 yield item, parameters | {name: number}
                 yield item, parameters | {name: Record({"x": np.asarray(number)})}
@@ -66,7 +65,7 @@ def given(tool, item, parameters):
 @pytest.mark.slow
 @pytest.mark.parametrize(("tool", "item", "parameters"), CALLS)
 def test_a_number_for_an_array(tool, item, parameters):
-    chosen = commands.find_tool(tool)
+    chosen = find_tool(tool)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for one, more in given(tool, item, parameters):
@@ -103,7 +102,7 @@ def test_what_stands_for_an_array():
         attnkit.embed(None, ids=IDS, model=MODELS / "gpt2").history == attnkit.embed(None, ids=IDS, model=GPT2).history
     )
     with pytest.raises(UsageError, match="two to compare, not 1"):
-        call_tool(commands.find_tool("diff"), [X], {})
+        call_tool(find_tool("diff"), [X], {})
 
 
 @pytest.mark.parametrize(

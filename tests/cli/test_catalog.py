@@ -8,12 +8,13 @@ import shlex
 
 import pytest
 
-from attnkit import commands, errors, help
+from attnkit import cli, errors, help
 from attnkit.cli import catalog, parser
+from attnkit.cli.causes import convert_option
 from attnkit.errors import UsageError
 from tests.process import bash, run
 
-CATALOG = catalog.describe_tools([*commands.TOOLS])
+CATALOG = catalog.describe_tools([*cli.TOOLS])
 TOOLS = {tool["name"]: tool for tool in CATALOG["tools"]}
 # metavar of a text with a syntax of its own -> a value
 SYNTAX = {
@@ -101,7 +102,7 @@ class Line:
 def parse(line):
     """Parse a line; "" or the problem of its error."""
     try:
-        assert parser.parse(commands.find_tool(line.tool["name"]), [*line.arguments()]) is not None
+        assert parser.parse(cli.find_tool(line.tool["name"]), [*line.arguments()]) is not None
         return ""
     except UsageError as error:
         return str(error)
@@ -110,7 +111,7 @@ def parse(line):
 @functools.cache
 def flags_of_parser(name):
     """The flags of the command of a tool, as Typer has them."""
-    command, context = parser.open_command(commands.find_tool(name))
+    command, context = parser.open_command(cli.find_tool(name))
     return sorted(flag for one in command.get_params(context) for flag in one.opts if flag.startswith("-"))
 
 
@@ -154,7 +155,7 @@ def test_every_rule_is_one_of_the_parser(tool):
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 def test_choices_bounds_and_defaults_are_those_of_the_parser(tool):
-    own = commands.find_tool(tool["name"])
+    own = cli.find_tool(tool["name"])
     for option in tool["options"]:
         described = option.get("items", option)
         name = option["name"] if option["name"] in own.options else f"{option['name']}_"
@@ -164,14 +165,14 @@ def test_choices_bounds_and_defaults_are_those_of_the_parser(tool):
         outside = ["no-such-word"] * ("enum" in described)
         outside += [str(described[bound] + step) for bound, step in beyond.items() if bound in described]
         for value in inside:
-            own.convert(name, value)
+            convert_option(own, name, value)
         for value in outside:
             with pytest.raises(UsageError):
-                own.convert(name, value)
+                convert_option(own, name, value)
         default = False if option["type"] == "boolean" else None
         stated = own.defaults.get(name, default)
         if isinstance(stated, tuple) and option["type"] == "string":
-            found = own.convert(name, option["default"]) if stated else option["default"]
+            found = convert_option(own, name, option["default"]) if stated else option["default"]
             assert found == (stated or None)
             continue
         assert option["default"] == ([*stated] if isinstance(stated, tuple) else default if stated is None else stated)
@@ -195,7 +196,7 @@ def split_stages(line):
 
 def test_all_tools_or_those_that_are_named():
     every = json.loads(run("help", "--json").out)
-    assert every == json.loads(json.dumps(CATALOG)) and [*TOOLS] == [*commands.TOOLS]
+    assert every == json.loads(json.dumps(CATALOG)) and [*TOOLS] == [*cli.TOOLS]
     two = json.loads(run("help", "mask", "attend", "--json").out)
     assert two == every | {"tools": [TOOLS["mask"], TOOLS["attend"]]}
     done = run("help", "atend", "--json")

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands
-from attnkit.cli import main
+from attnkit.cli import TOOLS, find_tool, main
 from tests.process import ROOT
 
 STORY = "samples/data/story"
@@ -69,8 +68,8 @@ def test_complete(line, expected, complete):
 
 
 def test_every_option_of_every_tool_is_offered(complete):
-    for name in commands.TOOLS:
-        flags = {f"--{flag.rstrip('_').replace('_', '-')}" for flag in commands.find_tool(name).options}
+    for name in TOOLS:
+        flags = {f"--{flag.rstrip('_').replace('_', '-')}" for flag in find_tool(name).options}
         assert flags | {"--help"} == {*complete(f"attnkit {name} --")}
 
 
@@ -168,9 +167,9 @@ def test_an_unknown_shell_is_a_usage_error(capfd):
     )
 
 
-@pytest.mark.parametrize("name", commands.TOOLS)
+@pytest.mark.parametrize("name", TOOLS)
 def test_the_sections_of_a_help_hold_each_option_once(name):
-    tool = commands.find_tool(name)
+    tool = find_tool(name)
     listed = [name for names in tool.sections.values() for name in names.split()]
     named = [flag for name in listed for flag in tool.fields.get(name, [name])]
     assert len(named) == len(set(named))

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands
-from attnkit.cli import main
+from attnkit.cli import TOOLS, find_tool, main
 from attnkit.errors import UsageError
 
 X = np.ones((2, 4))
 
 
-@pytest.mark.parametrize("name", commands.TOOLS)
+@pytest.mark.parametrize("name", TOOLS)
 def test_every_term_of_a_table_names_flags_and_values_that_exist(name):
-    tool = commands.find_tool(name)
+    tool = find_tool(name)
     known = tool.options
     for term in itertools.chain(*tool.rules.exclusive, *tool.rules.requires, *tool.rules.one_of):
         flag, equals, values = term.partition("=")

@@ -7,9 +7,8 @@ import pytest
 import typer
 
 import attnkit
-from attnkit import commands
 from attnkit import help as pages
-from attnkit.cli import hints, options, parser, synonyms
+from attnkit.cli import TOOLS, find_tool, hints, options, parser, synonyms
 from attnkit.errors import UsageError
 from tests import process
 
@@ -26,7 +25,7 @@ def refused(*arguments, code=2, **settings):
 
 def takes(tool, flag, value):
     """Whether a tool has a flag that takes a value, "" for a placeholder."""
-    option = hints.list_flags(commands.find_tool(tool))[flag]
+    option = hints.list_flags(find_tool(tool))[flag]
     try:
         return option.is_flag == (value == "") or value == "" or options.convert(option, value) is not None
     except UsageError:
@@ -45,17 +44,17 @@ def check_exists(known):
         first, *words = words
     pairs = [*zip([first, *words], [*words, ""], strict=True)]
     flags = [(hints.SHORT.get(flag, flag), value) for flag, value in pairs if flag.startswith("-")]
-    if first in commands.TOOLS:
+    if first in TOOLS:
         assert all(flag in OWNERS and first in OWNERS[flag] for flag, _ in flags)
     for flag, value in flags:
         plain = value if re.fullmatch("[a-z0-9]+", value) else ""
-        tools = [first] if first in commands.TOOLS else OWNERS.get(flag, [])
+        tools = [first] if first in TOOLS else OWNERS.get(flag, [])
         assert flag == "--help" or flag == "--version" or any(takes(tool, flag, plain) for tool in tools)
-    assert all(tool in commands.TOOLS or tool in ("TOOL", "--version") for tool in re.findall(r"attnkit (\S+)", known))
+    assert all(tool in TOOLS or tool in ("TOOL", "--version") for tool in re.findall(r"attnkit (\S+)", known))
     if first == "help":
         assert words[0] in pages.list_topics()
     assert (
-        first in commands.TOOLS
+        first in TOOLS
         or flags
         or first == "help"
         or first in ("completion", "COLUMNS=70", "NO_COLOR=1", "the", "--version")
@@ -64,21 +63,19 @@ def check_exists(known):
 
 @pytest.mark.parametrize("value", synonyms.VALUES)
 def test_a_value_that_a_table_says_to_type_is_a_choice_of_an_option(value):
-    choices = (
-        option.choices for tool in commands.TOOLS for option in hints.list_flags(commands.find_tool(tool)).values()
-    )
+    choices = (option.choices for tool in TOOLS for option in hints.list_flags(find_tool(tool)).values())
     assert any(value.split()[0] in words for words in choices)
 
 
 def test_no_name_from_elsewhere_is_a_tool_here():
-    assert not {*commands.TOOLS} & {*" ".join(synonyms.TOOLS.values()).split()}
+    assert not {*TOOLS} & {*" ".join(synonyms.TOOLS.values()).split()}
 
 
 @pytest.mark.parametrize("word", ["--top_k", "--max_tokens", "--no_numbers", "--kv_heads", "--chrf_word_order"])
 def test_underscores_are_hyphens_in_every_option(word):
     flag = word.replace("_", "-")
     [*tools] = OWNERS[flag]
-    chosen = commands.find_tool(tools[0])
+    chosen = find_tool(tools[0])
     name = word.removeprefix("--")
     command = parser.Command(chosen)
     context = typer.Context(command, **command.context_settings)
@@ -164,7 +161,5 @@ def test_how_an_option_is_switched_off(line, hint):
 
 @pytest.mark.parametrize(("name", "value"), hints.OFF.items())
 def test_the_value_that_switches_an_option_off_is_one_that_it_takes(name, value):
-    valued = [
-        tool for tool in OWNERS[f"--{name}"] if not hints.list_flags(commands.find_tool(tool))[f"--{name}"].is_flag
-    ]
+    valued = [tool for tool in OWNERS[f"--{name}"] if not hints.list_flags(find_tool(tool))[f"--{name}"].is_flag]
     assert valued and all(takes(tool, f"--{name}", value) for tool in valued)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import typer
 
-from attnkit import commands
+from attnkit.cli import TOOLS, find_tool
 from attnkit.cli.calls import tool
 from attnkit.cli.catalog import describe_option
 from attnkit.cli.constraints import Constraints
@@ -160,9 +160,9 @@ def test_a_stage_collects_a_class_of_options_that_only_views_use():
     assert parse(SHIFT, []).collect(Look) == Look(False, None)
 
 
-@pytest.mark.parametrize("name", commands.TOOLS)
+@pytest.mark.parametrize("name", TOOLS)
 def test_no_tool_has_an_option_twice(name):
-    declared = commands.find_tool(name)
+    declared = find_tool(name)
     names = [*declared.parameters, *declared.extra]
     flat = [one for each in names for one in declared.fields.get(each, [each])]
     assert len(flat) == len({*flat}) and {*declared.titles} <= {*declared.options}

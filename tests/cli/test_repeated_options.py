@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands
-from attnkit.cli import main
+from attnkit.cli import TOOLS, find_tool, main
 from attnkit.errors import UsageError, flag_name
 from tests.process import ROOT
 
@@ -108,8 +107,8 @@ OFF = {
 }
 TABLE = [
     (name, source, option)
-    for name in commands.TOOLS
-    for source, (options, _) in commands.find_tool(name).rules.repeats.items()
+    for name in TOOLS
+    for source, (options, _) in find_tool(name).rules.repeats.items()
     for option in options.split()
 ]
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands
-from attnkit.cli import main
+from attnkit.cli import TOOLS, find_tool, main
 from attnkit.errors import flag_name
 from tests.process import ROOT
 
@@ -89,10 +88,10 @@ def written(arguments, capfd):
     return text.count("\n"), {name: values[name] for name in ("tensors", "labels", "engines") if name in values}
 
 
-@pytest.mark.parametrize("name", commands.TOOLS)
+@pytest.mark.parametrize("name", TOOLS)
 def test_every_option_of_all_tools_that_a_tool_takes_changes_what_it_writes(name, folder, monkeypatch, capfd):
     monkeypatch.chdir(folder)
-    tool, idle = commands.find_tool(name), []
+    tool, idle = find_tool(name), []
     for option in {*VALUES} & {*tool.options} - {*tool.flags}:
         values, formats = VALUES[option]
         pairs = (

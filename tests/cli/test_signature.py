@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands
+from attnkit.cli import find_tool
 from attnkit.cli.signature import write_stub
 from attnkit.errors import UsageError, flag_name
 
@@ -26,7 +26,7 @@ def test_the_stub_declares_every_tool_as_it_is():
 
 @pytest.mark.parametrize("name", attnkit.TOOLS)
 def test_a_tool_is_a_function_with_the_names_and_defaults_of_its_flags(name):
-    function, tool = getattr(attnkit, name), commands.find_tool(name)
+    function, tool = getattr(attnkit, name), find_tool(name)
     assert inspect.isfunction(function) and function.__name__ == name
     inputs = len(tool.python.inputs) or 1
     parameters = dict(list(inspect.signature(function).parameters.items())[inputs:])
@@ -53,12 +53,12 @@ def test_the_docstring_describes_every_parameter(name):
     parameters = inspect.signature(function).parameters.values()
     assert listed == [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     assert inspect.getdoc(getattr(attnkit, name)).count("\nParameters:\n") == bool(has_list)  # asked for a second time
-    assert "Parameters:" not in commands.find_tool(name).function.__doc__  # which the command line shows
+    assert "Parameters:" not in find_tool(name).function.__doc__  # which the command line shows
 
 
 def test_the_docstring_has_the_text_of_the_flag_and_ends_with_the_example():
     text = inspect.getdoc(attnkit.attend)
-    flags = commands.find_tool("attend").flags
+    flags = find_tool("attend").flags
     for name in ("heads", "kv_heads"):
         assert f"\n  {name:<13}  {flags[name].help}"[:60] in text
     assert text.rstrip().split("\n")[-2] == "Example:"
@@ -80,7 +80,7 @@ def test_a_call_from_python_imports_no_rich():
 
 @pytest.mark.parametrize("name", attnkit.TOOLS)
 def test_an_input_passed_by_keyword_is_refused_by_name(name):
-    tool = commands.find_tool(name)
+    tool = find_tool(name)
     inputs = tuple(tool.python.inputs) or (tool.input_name,)
     for keyword in ("item", tool.input_name, *inputs):
         with pytest.raises(

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands
-from attnkit.cli import parser
+from attnkit.cli import find_tool, parser
 from attnkit.errors import DataError, UsageError
 from tests.commands.records import of
 
@@ -53,7 +52,7 @@ def test_gradients(tmp_path, monkeypatch):
     np.save("x.npy", X)
     np.savez("p.npz", w=W, b=B)
     pipeline = "linear x.npy --params p.npz | loss --target '0 2' --reduction sum"
-    (result,) = parser.parse(commands.find_tool("grad"), [pipeline, "--check"]).open_stream(None).items
+    (result,) = parser.parse(find_tool("grad"), [pipeline, "--check"]).open_stream(None).items
     assert result["check"][2] < 1e-6
     np.testing.assert_allclose(result["1.linear.w"], X.T @ result["1.linear.x"])
     assert result.axes_of("1.linear.w") == ("model", "out")

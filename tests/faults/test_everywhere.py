@@ -2,10 +2,10 @@
 
 import pytest
 
-from attnkit import commands
+from attnkit import cli
 from tests.places import MODELS, ROOT
 
-TOOLS = {name: commands.find_tool(name) for name in commands.TOOLS}
+TOOLS = {name: cli.find_tool(name) for name in cli.TOOLS}
 TENSORS = {
     "empty": (b"", "empty input"),
     "cut": (b"\x93NUMPY\x01\x00v\x00{'descr", "truncated header"),

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands
-from attnkit.cli import main
+from attnkit.cli import TOOLS, find_tool, main, parser
 from attnkit.errors import AttnkitError, DataError
 from attnkit.formats import Record, save
 
@@ -30,7 +29,7 @@ def brief(done, *what):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", commands.TOOLS)
+@pytest.mark.parametrize("tool", TOOLS)
 def test_a_long_argument(attnkit, main, tool):
     more = LARGE.get(tool, [])
     for text in LONG.values():
@@ -44,10 +43,10 @@ def test_a_long_argument(attnkit, main, tool):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", commands.TOOLS)
+@pytest.mark.parametrize("tool", TOOLS)
 def test_a_long_value_of_a_flag(attnkit, main, tool):
     """What quotes longest, a number that is too long to convert, and of files a path."""
-    found, more = commands.find_tool(tool), LARGE.get(tool, [])
+    found, more = find_tool(tool), LARGE.get(tool, [])
     for name in (*found.flags, *found.extra_names):
         is_file, spelling = found.options[name].load, "--" + name.rstrip("_").replace("_", "-")
         for text in (LONG["escapes"], LONG["path" if is_file else "digits"]):
@@ -122,9 +121,9 @@ def test_what_is_no_exception_is_a_bug_all_the_same(monkeypatch, capfd):
     def panic(name):
         raise Panic("called `Option::unwrap()` on a `None` value")
 
-    monkeypatch.setattr(commands, "find_tool", panic)
+    monkeypatch.setattr(parser, "choose_tool", panic)
     assert main.main(["attend"]) == 70
     assert capfd.readouterr().err.startswith("attnkit attend: a bug in attnkit: Panic: called `Option::unwrap()`")
-    monkeypatch.setattr(commands, "find_tool", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(parser, "choose_tool", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         main.main(["attend"])

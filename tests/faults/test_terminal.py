@@ -14,7 +14,7 @@ from fcntl import ioctl
 import numpy as np
 import pytest
 
-from attnkit import commands
+from attnkit.cli import TOOLS
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def test_help_wraps_and_keeps_every_word(attnkit, columns):
     assert flags <= {word.strip(",;.") for word in narrow.out.decode().split()}
 
 
-@pytest.mark.parametrize("tool", commands.TOOLS)
+@pytest.mark.parametrize("tool", TOOLS)
 def test_help_has_no_marks_and_no_empty_defaults(attnkit, tool):
     run = attnkit(tool, "--help")
     assert run.code == 0 and "Example" in run.out.decode()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from attnkit import commands
+from attnkit.cli import TOOLS, find_tool
 from attnkit.formats import Record, encode
 from attnkit.records import Tensor
 from tests import process
@@ -112,7 +112,7 @@ def find_seeds() -> list[Seed]:
                 found += [
                     Seed(case, number, at)
                     for at, part in enumerate(parts)
-                    if part[0] == "attnkit" and part[1] in commands.TOOLS and "engine" not in command
+                    if part[0] == "attnkit" and part[1] in TOOLS and "engine" not in command
                     if part[1] not in PAGES
                 ]
     return found
@@ -140,7 +140,7 @@ def is_drawn(option: Any) -> bool:
 
 def draw_words(rng: random.Random, words: Sequence[str]) -> list[str]:
     """A command line with one change."""
-    tool = commands.find_tool(words[0])
+    tool = find_tool(words[0])
     drawn = {flag: option for option in tool.options.values() if is_drawn(option) for flag in option.opts}
     at = [number for number, word in enumerate(words) if word in drawn and not drawn[word].is_flag]
     written = {number + 1 for number in at if drawn[words[number]].name in WRITTEN}

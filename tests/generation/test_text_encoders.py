@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import commands, model
+from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.cli import parser
+from attnkit.cli import find_tool, parser
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.formulas.relative import distance_rows
 from attnkit.records import Record
@@ -134,7 +134,7 @@ def test_gradients_of_the_printed_pipeline(name, tmp_path):
     target = " | loss --target '1 2 3 4 5'" if config.head and not config.classes else ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", attnkit.errors.AttnkitWarning)  # of an x that is not one number
-        (result,) = parser.parse(commands.find_tool("grad"), [text + target, "--check"]).open_stream(None).items
+        (result,) = parser.parse(find_tool("grad"), [text + target, "--check"]).open_stream(None).items
     assert result["check"][2] < 1e-6
 
 

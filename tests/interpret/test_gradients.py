@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import attnkit
-from attnkit import commands, formats, model
+from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.sentence_modules import POOLS
-from attnkit.cli import parser
+from attnkit.cli import find_tool, parser
 from attnkit.errors import AttnkitWarning, UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import model_spectrogram
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::attnkit.errors.AttnkitWarning")
 
 def run_tool(tool, *arguments):
     """The one result of a command line, as a record."""
-    (result,) = parser.parse(commands.find_tool(tool), list(arguments)).open_stream(None).items
+    (result,) = parser.parse(find_tool(tool), list(arguments)).open_stream(None).items
     return result
 
 
@@ -753,7 +753,7 @@ def test_tables_of_several_texts_are_their_own_and_weights_are_shared():
 
 
 def test_a_stream_gives_a_record_of_gradients_for_each_record():
-    call = parser.parse(commands.find_tool("grad"), ["embed --lines 'a b' 'c' --dim 4 | attend | loss --target 0"])
+    call = parser.parse(find_tool("grad"), ["embed --lines 'a b' 'c' --dim 4 | attend | loss --target 0"])
     lengths = [record["1.embed.x"].shape for record in call.open_stream(None).items]
     assert lengths == [(2, 4), (1, 4)]
 
