@@ -55,6 +55,9 @@ def test_the_page_of_a_tool_is_what_its_declaration_says():
     pages = {path.stem: path.read_text() for path in (help.PAGES / "tools").iterdir()}
     assert pages == {name: parser.write_page(find_tool(name)) for name in TOOLS}
 
+    page = help.read_page("output")
+    assert page == parser.write_output_page(page) and "-f, --format FORMAT" in page
+
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_a_page_is_what_typer_shows(option, capfd, monkeypatch):

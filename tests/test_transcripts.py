@@ -93,7 +93,7 @@ def tools():
 def flags(tool):
     """Long flags of a tool, by every way to write them; those of engines need JAX, and tests/backends runs them."""
     found, options = {}, printed(tool, "--help").partition("\nOptions:\n")[2]
-    for short, long in re.findall(r"^  (?:(-\w), )?(--[\w-]+)", options, re.MULTILINE):
+    for short, long in re.findall(r"(?:^|\S)  (?:(-\w), )?(--[\w-]+)", options, re.MULTILINE):
         found |= {long: long} | ({short: long} if short else {})
     return {spelling: long for spelling, long in found.items() if long.removeprefix("--") not in EngineOptions._fields}
 

@@ -15,7 +15,9 @@ from attnkit.errors import UsageError
 from attnkit.options import complete_operand
 
 TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line
-NO_BREAK = "\N{NON-BREAKING HYPHEN}"  # stands for each hyphen while help is wrapped, so that flags stay whole
+# what stands for a hyphen, and for a space within a flag and its value, while help is wrapped, so that they stay whole
+NO_BREAK, NO_SPACE = "\N{NON-BREAKING HYPHEN}", "\N{NO-BREAK SPACE}"
+OUTPUT = "Output (`attnkit help output`)"  # the section of the options of all tools, which that page explains
 
 
 class Command(typer.core.TyperCommand):
@@ -47,22 +49,25 @@ class Command(typer.core.TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         """Format the help of the tool; no line breaks at a hyphen."""
-        return super().get_help(ctx).replace(NO_BREAK, "-")
+        return super().get_help(ctx).replace(NO_BREAK, "-").replace(NO_SPACE, " ")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of the tool in its sections, then those of all tools."""
         titles = self.tool.titles | {
-            name: "Output" for name in ("help", *options.COMMON) if name not in self.tool.defaults
+            name: OUTPUT for name in ("help", *options.COMMON) if name not in self.tool.defaults
         }
         rows: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            if row := parameter.get_help_record(ctx):
+            if row := help_row(parameter, ctx):
                 title = "Arguments" if parameter.name == "operands" else titles.get(parameter.name or "", "Options")
-                rows.setdefault(title, []).append((row[0], row[1].replace("-", NO_BREAK)))
-        for title in ("Arguments", *self.tool.sections, "Options", "Output"):
+                rows.setdefault(title, []).append(row)
+        flags = [flag.replace("-", NO_BREAK).replace(" ", NO_SPACE) for flag, _ in rows.pop(OUTPUT)]
+        for title in ("Arguments", *self.tool.sections, "Options"):
             if rows.get(title):
                 with formatter.section(title):
                     formatter.write_dl(rows[title])
+        with formatter.section(OUTPUT):
+            formatter.write_text("  ".join(flags))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete options, without their help, which takes several lines."""
@@ -72,6 +77,12 @@ class Command(typer.core.TyperCommand):
         """Write which options exclude and which require each other."""
         self.epilog = self.tool.constraints.describe().replace("-", NO_BREAK)
         super().format_epilog(ctx, formatter)
+
+
+def help_row(parameter: Any, ctx: Any) -> Any:
+    """A flag with its value, and what the help says of it; None if it is hidden."""
+    row = parameter.get_help_record(ctx)
+    return row and (row[0], row[1].replace("-", NO_BREAK))
 
 
 def open_command(tool: Tool, **settings: Any) -> tuple[Command, typer.Context]:
@@ -86,6 +97,19 @@ def write_page(tool: Tool) -> str:
 
     command, context = open_command(tool, terminal_width=pages.TOOL_WIDTH - 2)
     return command.get_help(context) + "\n"
+
+
+def write_output_page(page: str) -> str:
+    """Write the options of all tools into the block of the page of `help output`."""
+    from attnkit import help as pages
+
+    context = typer.Context(typer.core.TyperCommand("output"), terminal_width=pages.TOOL_WIDTH - 2)
+    formatter = context.make_formatter()
+    formatter.write_dl([help_row(options.declare(name, hint), context) for name, hint in options.COMMON.items()])
+    options_of_all = formatter.getvalue().replace(NO_BREAK, "-")
+    return re.sub(
+        r"(```text\n).*?(```\n)", lambda block: f"{block[1]}{options_of_all}{block[2]}", page, flags=re.DOTALL
+    )
 
 
 def choose_tool(word: str) -> Tool:
@@ -151,3 +175,5 @@ if __name__ == "__main__":
 
     for name in TOOLS:
         (pages.PAGES / "tools" / f"{name}.txt").write_text(write_page(find_tool(name)), encoding="utf-8")
+    page = pages.PAGES / "output.md"
+    page.write_text(write_output_page(page.read_text(encoding="utf-8")), encoding="utf-8")
