@@ -44,7 +44,7 @@ def error_context(stage: Any) -> Iterator[None]:
             raise
         name = error.name or (file_of_error(files, error) if isinstance(error, DataError) else "")
         flag = name[2:].replace("-", "_")
-        if name.startswith("--") and flag in files.loaded and files.options[flag].load != "patches":
+        if name.startswith("--") and flag in files.loaded and not files.options[flag].multiple:
             name = operand_name(files.values[flag])
         problem = error.problem
         if isinstance(error, FileError) and (is_missing(error) or os.path.isdir(name)):

@@ -4,9 +4,10 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,33 @@ from attnkit.inputs.padding import BESIDE_IDS, LIBRARY_NAMES, rename_model_input
 from attnkit.options import COMMA, Load
 from attnkit.records import Array, Record, Tensor, join_names
 
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
 FACTOR = re.compile(r"\*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)$", re.ASCII)  # of FILE*2.0
 FILE_SUFFIX = re.compile(r"\.(json|npy|npz|safetensors)(:\w+)?$")
+
+Piped = Sequence[Record | str] | None  # the results of the stage before, where they are the operand
+Loaded = tuple[Any, dict[str, str]]  # content, and the SHA-256 of its files for the history
+Loader = Callable[[str, Piped, bool], Loaded]
+Converter = Callable[[Any, str], Any]
+
+
+class Content(NamedTuple):
+    """A kind of content of the files that options name, from every place it is in.
+
+    python   its type as a value of Python
+    load     (path, what is piped into it, whether 2-byte void elements of NPY are bfloat16) -> content, digests
+    convert  (value of Python, flag) -> content; UsageError for a value of another kind
+    own      (input, NAME, :NAME) -> content, where a tensor of the input can be one
+    is_list  whether the path is several, comma-separated
+    """
+
+    python: str
+    load: Loader
+    convert: Converter
+    own: Callable[[Record, str, str], Any] | None = None
+    is_list: bool = False
 
 
 @dataclass(eq=False, repr=False)
@@ -49,24 +75,19 @@ class OperandFiles:
 
     def load(self, name: str, item: Any = None, bfloat16: bool = False) -> Any:
         """The content of the file of an option, or the item's tensor for :NAME."""
-        value, load = self.values[name], self.options[name].load or "tensor"
+        value, option = self.values[name], self.options[name]
+        content = CONTENTS[option.load or "tensor"]
         if not isinstance(value, str):
-            value = check_operand(value, load, flag_name(name))
-            attended = isinstance(value, Record) and load in ("attended", "memory")
-            return load_attended(value, find_memory_name(value, load)) if attended else value
+            return content.convert(value, flag_name(name))
         if value.startswith(":"):
             if not isinstance(item, Record):
                 raise UsageError(f"there is no input record with a tensor {value[1:]!r}", flag_name(name))
-            if load in ("attended", "memory"):
-                return load_attended(item, value[1:], value, own=True)
-            if load not in SINGLE:
-                expected = self.options[name].metavar
-                raise UsageError(f"expected {expected}, got {value!r}, a tensor of the input", flag_name(name))
-            own = select_tensor(item, value[1:], value)
-            return own["x"] if load == "image" else item.merge(own) if load == "audio" else own
+            if content.own is None:
+                raise UsageError(f"expected {option.metavar}, got {value!r}, a tensor of the input", flag_name(name))
+            return content.own(item, value[1:], value)
         if name not in self.loaded:
-            piped = list(self.piped) if self.piped is not None and stdin_uses(value, load) else None
-            self.loaded[name], digests = load_operand(value, load, piped, bfloat16)
+            piped = list(self.piped) if self.piped is not None and stdin_uses(value, option.load) else None
+            self.loaded[name], digests = content.load(value, piped, bfloat16)
             self.digests |= digests
         return self.loaded[name]
 
@@ -101,7 +122,7 @@ def stdin_uses(value: Any, load: Load | None) -> int:
     >>> stdin_uses("-", "tensor"), stdin_uses("a.txt,-,-", "lines"), stdin_uses(["a"], "lines")
     (1, 2, 0)
     """
-    values = value.split(",") if load == "lines" and isinstance(value, str) else [value]
+    values = value.split(",") if load and CONTENTS[load].is_list and isinstance(value, str) else [value]
     return sum(map(is_stdin, values))
 
 
@@ -145,64 +166,61 @@ def is_model_path(path: str) -> bool:
     return is_gguf(path)
 
 
-def load_operand(
-    path: str, load: Load, piped: list[Record | str] | None = None, bfloat16: bool = False
-) -> tuple[Any, dict[str, str]]:
-    """Read a file to its end: its content, and its SHA-256 for the history.
-
-    piped     the results of the stage before, where they are the operand
-    bfloat16  read 2-byte void elements of NPY as bfloat16
-    load      kind of content: tensor -> a record with only x; tensors -> the dict of its tensors;
-              ids -> a record with x the ids, and their mask;
-              attended -> a record with only x, and the mask that belongs to it;
-              memory -> the same of the record's `memory`, unless NAME is another one;
-              words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
-              messages -> a list of {role, content}; template -> a text;
-              audio -> a record with x the samples of a sound;
-              image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
-              means -> {LAYER.heads: (H, K)}, the means over all tokens of a stream
-              targets -> words or ids as they are written, or a record with x the ids of a file
-              lines -> the lines of a text, or of several comma-separated ones, a list for each
-              index -> a record with x (N, D), in a file that is mapped, and hashed when its history is written;
-              of the folder of a model the vectors of its words
-              model -> a Checkpoint, whose files are hashed when their history is written
-    """
-    if load in LOADERS:
-        return LOADERS[load](path, piped, bfloat16)
-    if load == "tokenizer":
-        from attnkit.tokenizers import BUILTIN_TOKENIZERS
-
-        if path in BUILTIN_TOKENIZERS:
-            return BUILTIN_TOKENIZERS[path], {}
-    if load == "targets" and not names_a_file(path):
-        return path, {}
-    if piped is not None:
-        return load_piped(piped, path, load), {}
-    source, name = open_operand(path, hash=True)
-    with source:
-        content: Any
-        if load == "image" and not name:
-            from attnkit.inputs import image_processor
-
-            content = image_processor.decode_image(source)
-        elif load in OF_TEXT:
-            content = parse_text(read_text(source), source.name, load)
-        else:
-            content = select_content(
-                list(read(source, bfloat16, lone_is_x=False, maps=load == "tensors")), name, source.name, load
-            )
-        is_file = source.name != "<stdin>"  # a pipe cannot be read again
-        return content, {source.name: source.digest()} if is_file else {}
-
-
-def load_model(path: str) -> tuple[Any, dict[str, str]]:
+def load_model(path: str) -> "Checkpoint":
     """Open a model, whose files are mapped into memory."""
     from attnkit.checkpoints import open_checkpoint
 
-    return open_checkpoint(path), {}
+    return open_checkpoint(path)
 
 
-def load_index(path: str, piped: list[Record | str] | None, bfloat16: bool) -> tuple[Record, dict[str, str]]:
+def digests_of(source: Source) -> dict[str, str]:
+    """The SHA-256 of a file that has been read; of a pipe none."""
+    return {source.name: source.digest()} if source.name != "<stdin>" else {}
+
+
+def only_record(records: Iterable[Any], file: str) -> Record:
+    """The one record of a file or pipe; DataError for more or none."""
+    found = [one for one in records if isinstance(one, Record)]
+    if len(found) != 1:
+        raise DataError(f"{len(found)} records (expected 1)", file)
+    return found[0]
+
+
+def from_record(select: Callable[[Record, str, str], Any], maps: bool = False) -> Loader:
+    """Make the loader of what is in the one record of a file or pipe.
+
+    select  (record, NAME or "", file) -> content
+    maps    take a JSON object such as {"w": [[1, 0], [0, 1]]} as a record
+    """
+
+    def load(path: str, piped: Piped, bfloat16: bool) -> Loaded:
+        if piped is not None:
+            return select(only_record(piped, "<stdin>"), path.partition(":")[2], "<stdin>"), {}
+        source, name = open_operand(path, hash=True)
+        with source:
+            record = only_record(read(source, bfloat16, lone_is_x=False, maps=maps), source.name)
+            return select(record, name, source.name), digests_of(source)
+
+    return load
+
+
+def from_text(parse: Callable[[str, str], Any]) -> Loader:
+    """Make the loader of what is in a file or pipe of text.
+
+    parse  (text, file) -> content
+    """
+
+    def load(path: str, piped: Piped, bfloat16: bool) -> Loaded:
+        if piped is not None:
+            return parse("".join(f"{item}\n" for item in piped if isinstance(item, str)), "<stdin>"), {}
+        source, _ = open_operand(path, hash=True)
+        with source:
+            return parse(read_text(source), source.name), digests_of(source)
+
+    return load
+
+
+def load_index(path: str, piped: Piped, bfloat16: bool) -> Loaded:
     """Open the vectors of a file, which is mapped into memory, of a pipe or a model."""
     from attnkit.inputs import vector_index
 
@@ -216,6 +234,22 @@ def load_index(path: str, piped: list[Record | str] | None, bfloat16: bool) -> t
     return vector_index.read_vectors(source, name, bfloat16)
 
 
+def find_tokenizer(path: str, piped: Piped, bfloat16: bool) -> Loaded:
+    """Read tokenizer.json, or find a tokenizer that is built in by its name."""
+    from attnkit.tokenizers import BUILTIN_TOKENIZERS
+
+    if path in BUILTIN_TOKENIZERS:
+        return BUILTIN_TOKENIZERS[path], {}
+    from attnkit.tokenizers.huggingface import parse_tokenizer_json
+
+    return from_text(parse_tokenizer_json)(path, piped, bfloat16)
+
+
+def load_targets(path: str, piped: Piped, bfloat16: bool) -> Loaded:
+    """Read the ids of a file; words or ids typed in its place stay as they are."""
+    return from_record(select_ids)(path, piped, bfloat16) if names_a_file(path) else (path, {})
+
+
 def names_a_file(text: str) -> bool:
     """Whether a value that may be words is the name of a file.
 
@@ -225,7 +259,7 @@ def names_a_file(text: str) -> bool:
     return text == "-" or bool(re.match(r"(\.\.?)?/[^/\s]", text) or FILE_SUFFIX.search(text))
 
 
-def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+def load_patches(text: str, piped: Piped, bfloat16: bool) -> Loaded:
     """Read the arrays of NAME=FILE or NAME[SLICE]+=FILE*FACTOR.
 
     The digests of the files come with them. Of a file with several tensors the one of that name is read, unless
@@ -248,9 +282,9 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
         with source:
             records = list(read(source, lone_is_x=False))
             inner = inner or find_patch(records, name, source.name)
-            array = select_content(records, inner, source.name, "tensor")["x"]
+            array = select_tensor(only_record(records, source.name), inner, source.name)["x"]
             arrays[target] = array * float(times[1]) if times else array
-            digests |= {source.name: source.digest()} if source.name != "<stdin>" else {}
+            digests |= digests_of(source)
     return arrays, digests
 
 
@@ -267,18 +301,17 @@ def check_factor(path: str, factor: float | None) -> None:
         raise UsageError(f"{path}: {text!r} is not a finite number, as the factor of FILE*2.0 is", "--patch")
 
 
-def load_means(path: str, piped: list[Record | str] | None) -> tuple[dict[str, Any], dict[str, str]]:
+def load_means(path: str, piped: Piped, bfloat16: bool) -> Loaded:
     """Read a file record by record: the means of its heads, and its digest."""
     from attnkit.interpret.edits import mean_heads
 
     if piped is not None:
         return mean_heads((item for item in piped if isinstance(item, Record)), "<stdin>"), {}
     with open_source(path, hash=True) as source:
-        means = mean_heads(read(source, lone_is_x=False), source.name)
-        return means, {source.name: source.digest()} if source.name != "<stdin>" else {}
+        return mean_heads(read(source, lone_is_x=False), source.name), digests_of(source)
 
 
-def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[str]], dict[str, str]]:
+def load_lines(paths: str, piped: Piped, bfloat16: bool) -> Loaded:
     """Read the lines of comma-separated texts, with the digests of the files."""
     texts: list[list[str]] = []
     digests: dict[str, str] = {}
@@ -292,18 +325,8 @@ def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[
             continue
         with open_source(path, hash=path != "-") as source:
             texts.append(split_lines(read_text(source), source.name))
-            digests |= {source.name: source.digest()} if path != "-" else {}
+            digests |= digests_of(source)
     return texts, digests
-
-
-# kinds of content that are not in one record of one file -> content and digests of a path, what is piped, bfloat16
-LOADERS: dict[str, Callable[[str, list[Record | str] | None, bool], tuple[Any, dict[str, str]]]] = {
-    "patches": lambda path, piped, bfloat16: load_patches(path),
-    "lines": lambda path, piped, bfloat16: load_lines(path, piped),
-    "means": lambda path, piped, bfloat16: load_means(path, piped),
-    "model": lambda path, piped, bfloat16: load_model(path),
-    "index": load_index,
-}
 
 
 def split_lines(text: str, name: str) -> list[str]:
@@ -328,24 +351,6 @@ def find_patch(records: Sequence[Record], name: str, file: str) -> str:
     raise UsageError(f"{file} has no tensor {name!r}{suggest(name, [*record]) or alternatives}", "--patch")
 
 
-def select_content(records: Sequence[Record], name: str, file: str, load: Load) -> Any:
-    """Select the content of an operand from its one record: a tensor, or all of them."""
-    if len(records) != 1:
-        raise DataError(f"{len(records)} records (expected 1)", file)
-    if name and load == "tensors":
-        raise UsageError(f"needs the whole file, not only its tensor {name!r}", file)
-    if load == "tensors":
-        return records[0].arrays()
-    if load in ("attended", "memory"):
-        return load_attended(records[0], name or find_memory_name(records[0], load), file)
-    if load in ("ids", "targets"):
-        return select_ids(records[0], name, file)
-    tensor = select_tensor(records[0], name, file)
-    if load == "audio":
-        return records[0].merge(tensor)
-    return tensor if load == "tensor" else tensor["x"]
-
-
 def select_ids(record: Record, name: str, file: str) -> Record:
     """Select the ids of a record as x, with the mask, lengths and segments of tokens.
 
@@ -360,39 +365,32 @@ def select_ids(record: Record, name: str, file: str) -> Record:
     return ids.with_tensors({one: Tensor(given[one], given.axes_of(one)) for one in beside})
 
 
-def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
-    """The content of an operand that is the result of the stage before."""
-    if load in OF_TEXT:
-        text = "".join(f"{item}\n" for item in piped if isinstance(item, str))
-        return parse_text(text, "<stdin>", load)
-    return select_content([item for item in piped if isinstance(item, Record)], path.partition(":")[2], "<stdin>", load)
+def select_arrays(record: Record, name: str, file: str) -> dict[str, Array]:
+    """All tensors of a record as arrays; UsageError for the name of one."""
+    if name:
+        raise UsageError(f"needs the whole file, not only its tensor {name!r}", file)
+    return record.arrays()
 
 
-def find_memory_name(record: Record, load: str) -> str:
-    """The memory of a record: `memory`, x, or its first tensor, or ""."""
-    candidates = ("memory", "x", *record) if load == "memory" else ()
-    return next((name for name in candidates if name in record), "")
+def select_array(record: Record, name: str, file: str) -> Array:
+    """The array of a tensor of a record."""
+    return select_tensor(record, name, file)["x"]
+
+
+def select_sound(record: Record, name: str, file: str) -> Record:
+    """A tensor of a record as x, beside what describes the sound."""
+    return record.merge(select_tensor(record, name, file))
+
+
+def select_memory(record: Record, name: str = "", file: str = "") -> Record:
+    """The memory of a record, with its mask: `memory`, x, or its first tensor."""
+    usual = next((one for one in ("memory", "x", *record) if one in record), "")
+    return load_attended(record, name or usual, file)
 
 
 def read_text(source: Source) -> str:
     """Read a source to its end as UTF-8 text."""
     return decode_text(bytes(source.read_all()), source.name)
-
-
-OF_TEXT = ("words", "tokenizer", "messages", "template")  # kinds of content of a file of text
-
-
-def parse_text(text: str, name: str, load: Load) -> Any:
-    """Parse the text of a file of words, of a tokenizer, or of a chat."""
-    if load == "words":
-        return parse_words(text, name)
-    if load == "messages":
-        return parse_messages(text, name)
-    if load == "template":
-        return text
-    from attnkit.tokenizers.huggingface import parse_tokenizer_json
-
-    return parse_tokenizer_json(text, name)
 
 
 def parse_words(text: str, name: str) -> list[str]:
@@ -480,70 +478,71 @@ def check_numbers(record: Record, name: str = "") -> Record:
     return record
 
 
-SINGLE = ("tensor", "index", "ids", "targets", "image", "audio")  # kinds of content that are a record with x
-
-# kind of content -> whether a value of Python is of that kind, and the name of the kind
-CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tensors": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
-    "memory": (lambda value: isinstance(value, Mapping | Record), "an array, a record or a dict of arrays"),
-    "attended": (lambda value: isinstance(value, Record), "an array or a record"),
-    "words": (lambda value: isinstance(value, list | tuple), "a list of words"),
-    "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
-    "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
-    "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
-    "messages": (lambda value: is_chat(value), "a list of dicts with role and content"),
-    "lines": (lambda value: bool(value) and all(map(is_text_list, value)), "a list of lines, or of lists of lines"),
-}
+def as_arrays(value: Any) -> Any:
+    """A record, or a dict with tensors, as a dict of arrays; another value as it is."""
+    if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
+        value = Record(value)
+    return value.arrays() if isinstance(value, Record) else value
 
 
-def is_chat(value: Any) -> bool:
-    """Decide whether a value is a list of messages."""
-    return isinstance(value, list | tuple) and bool(value) and all(map(is_message, value))
+def is_list_of(fits: Callable[[Any], bool], value: Any, least: int = 1) -> bool:
+    """Decide whether a value is a list of values that fit, at least so long."""
+    return isinstance(value, list | tuple) and len(value) >= least and all(map(fits, value))
 
 
 def is_text_list(value: Any) -> bool:
-    """Decide whether a value is a list of texts."""
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    """Decide whether a value is a list of texts, or empty."""
+    return is_list_of(lambda one: isinstance(one, str), value, least=0)
 
 
-def check_operand(value: Any, load: str, flag: str) -> Any:
-    """Check a Python value in place of a file, and return its content."""
-    if load == "patches" and isinstance(value, Mapping):
-        return check_patches(value, flag)
-    if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
-        value = Record(value).arrays()
-    if load in (*SINGLE, "memory", "attended") and not isinstance(value, Mapping | Record):
-        value = array_to_record(value, flag)
-    if load in ("ids", "targets") and isinstance(value, Record) and not {"ids", "input_ids"}.isdisjoint(value):
-        value = select_ids(value, "", flag)
-    if load in SINGLE:
-        return check_single(value, load, flag)
-    if load == "means":
-        return check_means(value, flag)
-    if load == "tensors" and isinstance(value, Record):
-        return value.arrays()
-    return check_kind([value] if load == "lines" and is_text_list(value) else value, load, flag)
+def one_of_kind(fits: Callable[[Any], bool], expected: str) -> Converter:
+    """Make the converter that returns a value if it fits; else UsageError."""
+
+    def convert(value: Any, flag: str) -> Any:
+        if not fits(value):
+            raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
+        return value
+
+    return convert
 
 
-def check_single(value: Any, load: str, flag: str) -> Any:
-    """A record with x, of an image its array; UsageError for another value."""
-    if not isinstance(value, Record) or "x" not in value:
-        raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
-    return value["x"] if load == "image" else check_numbers(value, flag)
+convert_map = one_of_kind(lambda value: isinstance(value, Mapping), "a dict of arrays")
+convert_texts = one_of_kind(partial(is_list_of, is_text_list), "a list of lines, or of lists of lines")
 
 
-def check_kind(value: Any, load: str, flag: str) -> Any:
-    """A value of the kind that files of an option hold; UsageError for another one."""
-    fits, expected = CONTENTS[load]
-    if not fits(value):
-        raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
-    return value
+def convert_tensor(value: Any, flag: str) -> Record:
+    """A record with x, of numbers; UsageError for what is neither one nor an array."""
+    record = value if isinstance(value, Mapping | Record) else array_to_record(value, flag)
+    if not isinstance(record, Record) or "x" not in record:
+        raise UsageError(f"expected an array or a record with x, got {type(record).__name__}", flag)
+    return check_numbers(record, flag)
 
 
-def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
+def convert_ids(value: Any, flag: str) -> Record:
+    """A record with x, the ids of one that has them under their name."""
+    has_ids = isinstance(value, Record) and not {"ids", "input_ids"}.isdisjoint(value)
+    return convert_tensor(select_ids(value, "", flag) if has_ids else value, flag)
+
+
+def convert_attended(value: Any, flag: str) -> Record:
+    """An array, or x of a record with the mask that applies to it."""
+    value = value if isinstance(value, Mapping | Record) else array_to_record(value, flag)
+    if not isinstance(value, Record):
+        raise UsageError(f"expected an array or a record, got {type(value).__name__}", flag)
+    return load_attended(value)
+
+
+def convert_memory(value: Any, flag: str) -> Any:
+    """An array, the memory of a record with its mask, or a dict of arrays."""
+    if isinstance(value, Mapping):
+        return as_arrays(value)
+    return select_memory(value if isinstance(value, Record) else array_to_record(value, flag))
+
+
+def convert_patches(patches: Any, flag: str) -> dict[str, Array]:
     """The array of each NAME or NAME[SLICE]; a record gives its NAME, or its x.
 
-    >>> check_patches({"decoder.0.ffn[2]": Record({"decoder.0.ffn": np.ones((3, 1))})}, "--patch")
+    >>> convert_patches({"decoder.0.ffn[2]": Record({"decoder.0.ffn": np.ones((3, 1))})}, "--patch")
     {'decoder.0.ffn[2]': array([[1.],
            [1.],
            [1.]])}
@@ -551,7 +550,7 @@ def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
     from attnkit.interpret.edits import parse_target
 
     arrays: dict[str, Array] = {}
-    for target, value in patches.items():
+    for target, value in convert_map(patches, flag).items():
         name, *_ = parse_target(target)
         if isinstance(value, Record):
             value = value["x" if name not in value and "x" in value else name]
@@ -559,10 +558,81 @@ def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
     return arrays
 
 
-def check_means(value: Any, flag: str) -> dict[str, Array]:
+def convert_means(value: Any, flag: str) -> dict[str, Array]:
     """The means of the heads of a record, or of a dict of arrays."""
     from attnkit.interpret.edits import mean_heads
 
     if not isinstance(value, Mapping | Record):
         raise UsageError(f"expected a dict of arrays or a record, got {type(value).__name__}", flag)
-    return mean_heads([value if isinstance(value, Record) else Record(value)], flag)
+    return mean_heads([value if isinstance(value, Record) else Record(as_arrays(value))], flag)
+
+
+TENSOR_TYPE = "TensorLike"
+ARRAYS_TYPE = "Mapping[str, Tensor | Array] | Record | Path"
+# what a file of each kind becomes: the tensors of its record, a parsed text, or what a loader of its own makes of it
+CONTENTS: dict[Load, Content] = {
+    # a record with x alone
+    "tensor": Content(TENSOR_TYPE, from_record(select_tensor), convert_tensor, select_tensor),
+    # the dict of all arrays
+    "tensors": Content(
+        ARRAYS_TYPE,
+        from_record(select_arrays, maps=True),
+        lambda value, flag: convert_map(as_arrays(value), flag),
+    ),
+    # a record with x, and the mask that applies to it as keys
+    "attended": Content(TENSOR_TYPE, from_record(load_attended), convert_attended, partial(load_attended, own=True)),
+    # the same of the record's `memory`, unless NAME is another one
+    "memory": Content(
+        "TensorLike | Mapping[str, Tensor | Array]",
+        from_record(select_memory),
+        convert_memory,
+        partial(load_attended, own=True),
+    ),
+    # a record with x (N, D) in a mapped file, hashed when its history is written; of a model the vectors of its words
+    "index": Content(TENSOR_TYPE, load_index, convert_tensor, select_tensor),
+    # a list of words
+    "words": Content(
+        "Sequence[str] | Path",
+        from_text(parse_words),
+        one_of_kind(lambda value: isinstance(value, list | tuple), "a list of words"),
+    ),
+    # a Tokenizer
+    "tokenizer": Content(
+        "Tokenizer | Path", find_tokenizer, one_of_kind(lambda value: hasattr(value, "encode"), "a tokenizer")
+    ),
+    # a Checkpoint, whose files are hashed when their history is written
+    "model": Content(
+        "Checkpoint | Path",
+        lambda path, piped, bfloat16: (load_model(path), {}),
+        one_of_kind(lambda value: hasattr(value, "params"), "a folder or a model"),
+    ),
+    # the array of a picture or of a tensor
+    "image": Content(
+        TENSOR_TYPE, from_record(select_array), lambda value, flag: convert_tensor(value, flag)["x"], select_array
+    ),
+    # a record with x, the samples of a sound
+    "audio": Content(TENSOR_TYPE, from_record(select_sound), convert_tensor, select_sound),
+    # {NAME: array} of NAME=FILE,…
+    "patches": Content("Mapping[str, TensorLike] | str", load_patches, convert_patches),
+    # {LAYER.heads: (H, K)}, the means over all tokens of a stream
+    "means": Content(ARRAYS_TYPE, load_means, convert_means),
+    # a record with x, the ids, and the mask, lengths and segments of tokens
+    "ids": Content(TENSOR_TYPE, from_record(select_ids), convert_ids, select_tensor),
+    # the same, or words and ids as they are written
+    "targets": Content(TENSOR_TYPE, load_targets, convert_ids, select_tensor),
+    # the lines of each of several texts
+    "lines": Content(
+        "Sequence[str] | Sequence[Sequence[str]] | Path",
+        load_lines,
+        lambda value, flag: convert_texts([value] if is_text_list(value) else value, flag),
+        is_list=True,
+    ),
+    # a list of {role, content}
+    "messages": Content(
+        "Sequence[Mapping[str, Any]] | Path",
+        from_text(parse_messages),
+        one_of_kind(partial(is_list_of, is_message), "a list of dicts with role and content"),
+    ),
+    # a text
+    "template": Content("Path", from_text(lambda text, name: text), one_of_kind(lambda value: False, "a file")),
+}

@@ -13,30 +13,12 @@ from types import NoneType
 from typing import Any, get_args, get_origin
 
 from attnkit.cli import options
+from attnkit.cli.operands import CONTENTS
 from attnkit.cli.tool import Tool
 from attnkit.options import DTYPES
 
 DOC_WIDTH = 110  # of the lines of a docstring
 
-FILE_TYPES: Mapping[str, str] = {
-    "tensor": "TensorLike",
-    "index": "TensorLike",
-    "ids": "TensorLike",
-    "targets": "TensorLike",
-    "attended": "TensorLike",
-    "image": "TensorLike",
-    "audio": "TensorLike",
-    "memory": "TensorLike | Mapping[str, Tensor | Array]",
-    "tensors": "Mapping[str, Tensor | Array] | Record | Path",
-    "patches": "Mapping[str, TensorLike] | str",
-    "means": "Mapping[str, Tensor | Array] | Record | Path",
-    "words": "Sequence[str] | Path",
-    "lines": "Sequence[str] | Sequence[Sequence[str]] | Path",
-    "messages": "Sequence[Mapping[str, Any]] | Path",
-    "template": "Path",
-    "tokenizer": "Tokenizer | Path",
-    "model": "Checkpoint | Path",
-}
 INPUT_TYPES = {
     "[INPUT]": "TensorLike",
     "[PART]...": "Sequence[Record | Path] | Record | Path",
@@ -134,7 +116,7 @@ def keyword_parameter(tool: Tool, name: str) -> inspect.Parameter:
     option, default = tool.options[name], tool.defaults.get(name)
     if option.is_flag and default is None:
         default = False
-    kind = FILE_TYPES[option.load] if option.load else value_type(tool, name)
+    kind = CONTENTS[option.load].python if option.load else value_type(tool, name)
     return inspect.Parameter(
         plain_name(name),
         inspect.Parameter.KEYWORD_ONLY,

@@ -79,7 +79,7 @@ def read_operands(stage: Stage, upstream: Records | None) -> "Models | Ran":
             return run_pipeline(stage, first, upstream)
     if len({os.path.realpath(folder) for folder in stage.operands}) < len(stage.operands):
         raise UsageError(f"expected two models, got {first} twice")
-    checkpoints = [operands.load_operand(folder, "model")[0] for folder in stage.operands]
+    checkpoints = [*map(operands.load_model, stage.operands)]
     stage.files.loaded |= dict(zip(("folder", "other"), checkpoints, strict=False))
     return Models(stage.operands, checkpoints)
 
@@ -122,7 +122,7 @@ def read_trace(stage: Stage, path: str) -> Ran:
             raise DataError(f"expected one trace, got {counted(len(records), 'record')}", source.name)
         with name_errors(source.name):
             folder = model_of_history(records[0].history)
-            checkpoint, _ = operands.load_operand(folder, "model")
+            checkpoint = operands.load_model(folder)
             counts = count_trace(records[0], checkpoint)
         if source.name != "<stdin>":
             stage.files.digests |= {source.name: source.digest()}

@@ -10,7 +10,7 @@ from attnkit import display, options
 from attnkit.cli import views
 from attnkit.cli.calls import make_item, named_files, tool
 from attnkit.cli.constraints import Constraints, differs_from_default
-from attnkit.cli.operands import is_model_path, load_operand
+from attnkit.cli.operands import is_model_path, load_model
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import PAIR, PythonForm, Records, Tool
 from attnkit.errors import UsageError, flag_name
@@ -92,7 +92,7 @@ def open_models(stage: Stage) -> Comparable:
     for name in OF_RECORDS:
         if stage.extra.get(name) or stage.parameters.get(name) or stage.common.get(name):
             raise UsageError("cannot be combined with the folders of two models", flag_name(name.rstrip("_")))
-    a, b = (load_operand(path, "model")[0] for path in stage.operands)
+    a, b = map(load_model, stage.operands)
     stage.files.loaded |= {"a": a, "b": b}
     if stage.parameters["text"] is not None or stage.parameters["ids"] is not None:
         from attnkit.interpret.text_agreement import ModelsOnText

@@ -71,7 +71,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
     folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
     pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
     if stage.parameters["facts"] and folder and not name:
-        checkpoint, _ = operands.load_operand(stage.operands[0], "model")
+        checkpoint = operands.load_model(stage.operands[0])
         stage.files.loaded["folder"] = checkpoint
         return Records(None, iter([CheckpointRecord({}, checkpoint=checkpoint, whole=True)]))
     if not folder:
@@ -92,7 +92,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
         return Records(None, iter([read_gguf(stage, folder, name, names)]))
     from attnkit.interpret import model_summary
 
-    checkpoint, _ = operands.load_operand(folder, "model")
+    checkpoint = operands.load_model(folder)
     stage.files.loaded["folder"] = checkpoint
     tensors = model_summary.checkpoint_record(checkpoint, name, names).tensors
     return Records(None, iter([CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names))]))
@@ -105,7 +105,7 @@ def read_gguf(stage: Stage, path: str, name: str, names: Sequence[str]) -> Check
 
     file, checkpoint = open_gguf(path), None
     try:
-        checkpoint, _ = operands.load_operand(path, "model")
+        checkpoint = operands.load_model(path)
         stage.files.loaded["folder"] = checkpoint
     except DataError as error:
         if any(is_flag_set(stage, flag) for flag in ("pipeline", "facts")):
@@ -141,7 +141,7 @@ def read_pair(stage: Stage) -> "FactSheet":
         raise UsageError("cannot be combined with two models, whose differences it shows", flag_name(set_flags[0]))
     from attnkit.interpret.model_sheet import compare_models
 
-    models = [operands.load_operand(folder, "model")[0] for folder in stage.operands]
+    models = [*map(operands.load_model, stage.operands)]
     stage.files.loaded |= dict(zip(("folder", "other"), models, strict=True))
     return compare_models(*models)
 

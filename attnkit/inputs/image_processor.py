@@ -8,7 +8,6 @@ import numpy as np
 from attnkit import model
 from attnkit.checkpoints.config_reader import PREPROCESSOR, ConfigReader, read_preprocessor
 from attnkit.errors import DataError
-from attnkit.formats import Source, read
 from attnkit.libraries import call_library, import_library
 from attnkit.records import Array
 
@@ -44,14 +43,6 @@ DINOV3 = Defaults(BILINEAR, IMAGENET_MEAN, IMAGENET_STD, in_floats=True)
 # others do as the one of ViT
 PROCESSORS = {"CLIP": CLIP, "Bit": CLIP, "Siglip": Defaults(BICUBIC), "DINOv3ViT": DINOV3}
 KIND = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
-
-
-def decode_image(source: Source) -> Array:
-    """Read the pixels (height, width, 3) of a picture, or the tensor of another file."""
-    records = list(read(source))
-    if len(records) != 1:
-        raise DataError(f"{len(records)} records (expected 1)", source.name)
-    return records[0]["x"]
 
 
 class ImageProcessor(NamedTuple):

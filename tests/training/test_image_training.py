@@ -12,10 +12,10 @@ from PIL import Image
 
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitNote, DataError
-from attnkit.formats import open_source
+from attnkit.formats import load
 from attnkit.generation.options import GenerationOptions
 from attnkit.generation.output_head import apply_output_head
-from attnkit.inputs.image_processor import decode_image, new_processor
+from attnkit.inputs.image_processor import new_processor
 from attnkit.training.images import find_images, image_corpus, read_images
 from attnkit.training.initial_model import prepare_model
 from attnkit.training.loop import Monitor, Run
@@ -125,8 +125,7 @@ def test_gradients_are_those_of_differences(shapes):
 
 def test_a_folder_is_what_transformers_reads(shapes, tmp_path):
     kept = REFERENCES / "image_classifier"
-    with open_source(str(kept / "picture.png")) as source:
-        pixels = decode_image(source)
+    pixels = load(str(kept / "picture.png"))["x"]
     output = apply_output_head(None, GenerationOptions(model_=open_checkpoint(str(kept)), image=pixels))
     theirs = arrays("image_training")["logits"]
     assert np.abs(output.logits - theirs).max() <= 1e-5 * np.abs(theirs).max()
