@@ -144,8 +144,17 @@ def test_the_drawing_on_the_page_of_the_architecture_has_the_rooms_in_this_order
 
 
 def test_no_command_imports_a_command():
-    for path in sorted((PACKAGE / "commands").glob("[a-z]*.py")):
-        assert not [name for name in imports(path) if name.startswith("attnkit.commands")], path.name
+    for path in sorted((PACKAGE / "commands").rglob("*.py")):
+        own = tuple(path.relative_to(PACKAGE).with_suffix("").parts[:2])
+        others = {name for name in imports(path) if name.startswith("attnkit.commands")}
+        assert {tuple(name.split(".")[1:3]) for name in others} <= {own}, path.name
+
+
+def test_the_room_of_the_command_line_lists_its_modules():
+    text = ast.get_docstring(parse(PACKAGE / "cli" / "__init__.py"))
+    listed = re.findall(r"^(\w+)  ", text, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert {*listed} == {path.stem for path in (PACKAGE / "cli").glob("[a-z]*.py")}
 
 
 def module_name(path):
@@ -300,7 +309,7 @@ def test_a_benchmark_runs_beside_a_package_called_tests(name, tmp_path):
 
 def test_every_tool_has_its_file_its_row_in_the_readme_and_an_example():
     readme = (ROOT / "README.md").read_text()
-    files = {path.stem for path in (PACKAGE / "commands").glob("[a-z]*.py")}
+    files = {path.stem for path in (PACKAGE / "commands").glob("[a-z]*") if path.name != "__pycache__"}
     assert files == set(TOOLS)
     for name in TOOLS:
         assert re.search(rf"^\| `{name}", readme, re.MULTILINE), f"no row for {name} in the README"

@@ -100,7 +100,9 @@ def view_of(record: Record, stage: Stage, style: display.Style) -> display.Resul
 
 
 def computed_view(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
-    """View each tensor that the tool computed, or x."""
+    """View each tensor that the tool computed, or x; of an explanation its words."""
+    if text := getattr(record, "text", ""):
+        return display.ResultView([display.Text(text)])
     return display.ResultView([tensor_view(record, name, style) for name in computed_names(record, stage)])
 
 

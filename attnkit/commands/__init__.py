@@ -1,1 +1,1 @@
-"""The tools, one file each: functions of a record, with flags as parameters."""
+"""The tools, a file or folder each: functions whose parameters are flags."""

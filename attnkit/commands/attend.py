@@ -11,7 +11,6 @@ from attnkit import callbacks, options
 from attnkit import model as nn
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.explanations import explained_view
 from attnkit.cli.tool import PythonForm
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
@@ -90,7 +89,6 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         exclusive=EXCLUSIVE, requires=REQUIRES, repeats={"model": ("heads kv_heads score", _stated_by_model)}
     ),
     needs_no_input=needs_no_record,
-    view=explained_view,
     extra={"show_head": options.ShowHead, "engine": options.EngineOptions},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident

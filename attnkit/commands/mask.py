@@ -9,7 +9,6 @@ import typer
 from attnkit import model, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.explanations import explained_view
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
@@ -48,7 +47,6 @@ FILLS = ("-inf", "lowest", "-1e9")
     ),
     needs_no_input=lambda parameters: parameters["size"] is not None,
     without=("check_finite",),
-    view=explained_view,
 )
 def mask(
     record: Record | None,

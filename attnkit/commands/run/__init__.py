@@ -20,7 +20,7 @@ from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.records import Record
 
 if TYPE_CHECKING:
-    from attnkit.cli.sheet import Sheet
+    from attnkit.commands.run.sheet import Sheet
 
 EXAMPLE = "attnkit run 'embed \"The cat\" --dim 4 | posenc'"
 PATH = re.compile(r"\.{0,2}/")  # how a path starts that no command line starts with
@@ -104,7 +104,7 @@ def make_sheet(stage: Stage, stages: Sequence[Stage]) -> "Sheet | None":
         if blank:
             raise UsageError("needs a sheet: -o FILE.html, .pdf, .md, .svg or .png", "--blank")
         return None
-    from attnkit.cli.sheet import Sheet
+    from attnkit.commands.run.sheet import Sheet
 
     stage.extra["sheet"] = sheet = Sheet(stages, blank)
     return sheet
@@ -122,7 +122,7 @@ def trace_stages(stage: Stage, stages: list[Stage]) -> Callable[[int, Stage, Res
     path, patterns = stage.parameters["trace"], stage.parameters["trace_only"]
     if path is None:
         return lambda at, done, result: None
-    from attnkit.cli.pipeline_trace import PipelineTrace
+    from attnkit.commands.run.trace import PipelineTrace
 
     trace = PipelineTrace(path, patterns, stages)
     return lambda at, done, result: trace.write() if done is stages[-1] else None
