@@ -362,7 +362,7 @@ def _claim_module(
                 return "of one call of a module that is called several times, under the name of all"
             if claims:
                 return claims
-    kind = next((words for pattern, words in OTHER_TENSORS.items() if re.search(pattern, name)), "")
+    kind = next((words for pattern, words in OTHER_TENSORS.items() if _compiled(pattern).search(name)), "")
     return kind or "another input or output of a module" * is_known
 
 
@@ -441,9 +441,15 @@ WHOLE_KEYS = {
 }
 
 
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern of a table: they are more than the module re keeps compiled."""
+    return re.compile(pattern)
+
+
 def _claim_whole(name: str, part: NamePart, stacks: Sequence[str], known: KnownModel) -> list[Claim]:
     for pattern, site in WHOLE_KEYS.items():
-        match = re.fullmatch(pattern, part.key)
+        match = _compiled(pattern).fullmatch(part.key)
         if match is None:
             continue
         named = match[1] if match.re.groups > len(match.re.groupindex) else None
@@ -661,7 +667,7 @@ def _claim_hooks(names: Sequence[str], known: KnownModel) -> Claims:
 def _fill(table: Mapping[str, str], text: str, known: KnownModel, stack: str, number: str | None) -> str:
     """The site in a row of a table whose pattern fits a name, or ""."""
     for pattern, site in table.items():
-        match = re.fullmatch(pattern, text)
+        match = _compiled(pattern).fullmatch(text)
         if match is None or (
             (number is None) != (re.search(r"\{(layer|input|inner|up|last|attended|scores)\}", site) is None)
         ):
