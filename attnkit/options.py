@@ -2,10 +2,11 @@
 
 An option is `Annotated[int, typer.Option(min=1, metavar="H", help="…")]`. A class of options is a NamedTuple whose
 fields are declared so, with their defaults; a tool with a parameter of this class has each field as an option, and
-receives one instance. Of a class that knows no options, `Annotated[Sampling, OptionsOf(seed=typer.Option(min=0))]`
-declares them by the names of its fields.
+receives one instance; a field whose type is such a class stands for the options of that class. Of a class that knows no
+options, `Annotated[Sampling, OptionsOf(seed=typer.Option(min=0))]` declares them by the names of its fields.
 """
 
+import functools
 import math
 import os
 import re
@@ -30,16 +31,58 @@ MOST_DIGITS = 18  # of a whole number
 class OptionsOf(dict[str, Any]):
     """The options of a class that declares none, by the names of its fields."""
 
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
 
 def list_fields(annotation: Any) -> dict[str, Any]:
-    """List the fields of a class of options with their annotations; {} for an option.
+    """List the options of a class with their annotations; {} for an option.
+
+    A field whose type is a class stands for the options of that class.
 
     >>> [*list_fields(Translation)], list_fields(Pair)
     (['source_language', 'target_language'], {})
     """
+    fields = field_hints(annotation).items() if class_of(annotation) else ()
+    return {one: kind for name, hint in fields for one, kind in (list_fields(hint) or {name: hint}).items()}
+
+
+def list_classes(named: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """List the options of every class among annotations and their fields, by its name."""
+    classes: dict[str, dict[str, Any]] = {}
+    for name, hint in named.items():
+        if class_of(hint):
+            classes |= {**list_classes(field_hints(hint)), name: list_fields(hint)}
+    return classes
+
+
+def collect_options(annotation: Any, values: Mapping[str, Any]) -> Any:
+    """Collect the values of the options of a class in an instance.
+
+    >>> collect_options(Translation, {"source_language": "en", "target_language": "fr"})
+    Translation(source_language='en', target_language='fr')
+    """
+    fields = field_hints(annotation).items()
+    return class_of(annotation)(
+        **{name: collect_options(hint, values) if class_of(hint) else values[name] for name, hint in fields}
+    )
+
+
+def spread_options(annotation: Any, options: Any) -> dict[str, Any]:
+    """The values of the options of an instance of a class, each by its name.
+
+    >>> spread_options(Translation, Translation("en"))
+    {'source_language': 'en', 'target_language': None}
+    """
+    values: dict[str, Any] = {}
+    for (name, hint), value in zip(field_hints(annotation).items(), options, strict=True):
+        values |= spread_options(hint, value) if class_of(hint) else {name: value}
+    return values
+
+
+@functools.cache
+def field_hints(annotation: Any) -> dict[str, Any]:
+    """The annotations of the fields of a class of options."""
     kind = class_of(annotation)
-    if kind is None:
-        return {}
     hints = get_type_hints(kind, include_extras=True)
     table = {} if kind is annotation else annotation.__metadata__[0]
     return {name: Annotated[hints[name], table[name]] if table else hints[name] for name in kind._fields}

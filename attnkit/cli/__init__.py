@@ -20,7 +20,6 @@ What is shown of its result:
 output_format      the format of the output, by option, suffix, input and terminal
 output             the writers of results: files, standard output, terminals
 views              tables, heat maps, statistics and lists of the tensors of a record
-attribution_views  words in colours, and tables with bars
 figures            a result as a picture
 notebook           a result in a console or a notebook of Python; plot
 

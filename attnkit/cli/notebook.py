@@ -55,4 +55,4 @@ def plot(record: Record, name: str = "x", ax: "Axes | None" = None, *, slice: st
     """
     from attnkit.display.figures import plot_tensor
 
-    return plot_tensor(views.tensor_view(views.select(record, (name,), slice), name, part=slice), ax)
+    return plot_tensor(display.tensor_view(views.select(record, (name,), slice), name, part=slice), ax)

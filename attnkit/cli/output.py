@@ -155,7 +155,7 @@ def show_aside(stage: Stage, result: Record | str, with_command: bool = False) -
     """Show the tables of a result on standard error, if its tool does so."""
     if stage.common.get("quiet") or not isinstance(result, Record):
         return
-    if with_command or stage.tool.tables_aside(stage.parameters):
+    if with_command or stage.tool.tables_aside(stage):
         heading = (
             f"{shortened(escaped(result.history[-1]['command']))}\n"
             if result.history and not stage.tool.passthrough

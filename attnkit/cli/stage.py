@@ -88,6 +88,11 @@ class Stage:
         is_table = self.tool.shows_table or self.parameters.get("explain") is not None
         self.format = OutputFormat(self.common, is_table)
 
+    @functools.cached_property
+    def task(self) -> Any:
+        """What the tool was asked for, of several things that it does."""
+        return self.tool.task(self)
+
     @property
     def gives(self) -> str:
         """What the results are: one of the words of Tool."""
@@ -294,7 +299,7 @@ class Stage:
 
     def note_idle_options(self, chosen: str) -> None:
         """Write a note of the options that have no effect on results in a format."""
-        has_aside = self.has_table_aside or self.parameters.get("steps") or self.tool.tables_aside(self.parameters)
+        has_aside = self.has_table_aside or self.parameters.get("steps") or self.tool.tables_aside(self)
         has_tables = chosen in options.DISPLAY_FORMATS or has_aside
         own = self.parameters | self.extra
         idle = [] if has_tables else [name for name in ONLY_IN_TABLES if name in self.common]

@@ -211,21 +211,19 @@ def upstream_blocks(upstream: Records) -> Blocks:
 
 def read_prompts(stage: Stage, upstream: Records | None) -> Records:
     """Read the input of decode: records or text, unless flags give the prompt."""
-    from attnkit.generation.options import asks_for_next_word, encodes_text, generates_text
-
-    layer = stage.parameters["layer"]
-    config = None if stage.parameters["model_"] is None else stage.files.load("model_").config
-    if config is not None and encodes_text(config, layer) and not any(map(find_tensor_file, stage.operands[:1])):
+    task = stage.task
+    if task.reads == "text" and not any(map(find_tensor_file, stage.operands[:1])):
         return read_model_input(stage, upstream)
-    if config is None or not generates_text(config, layer):
+    options, config = task.options, task.options.model_ and task.options.config
+    if task.reads != "prompt":
         if config is not None and (flag := find_input_flag(config)) and not all(map(is_input, stage.operands)):
             raise UsageError(
                 f"{with_article(config.family)} model takes {flag} FILE, or hidden states in a file", stage.operands[0]
             )
         return read_decoder_input(stage, upstream)
-    if asks_for_next_word(stage.parameters["top"], stage.parameters["steps"]) and stage.parameters["emit"] == "text":
+    if options.choices.asks_for_next_word and options.emit == "text":
         raise UsageError("needs --steps with --emit text", "--top")
-    if asks_for_next_word(stage.parameters["top"], stage.parameters["steps"]) and stage.parameters["max_tokens"] == 0:
+    if options.choices.asks_for_next_word and options.length.max_tokens == 0:
         raise UsageError("needs --max-tokens of at least 1 when a model generates text", "--top")
     alone = is_prompt_complete(stage, has_encoder=bool(config.encoder))
     check_prompt_sources(stage, alone)

@@ -10,7 +10,7 @@ from attnkit.cli import options
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.options import Option
 from attnkit.cli.output_format import Result
-from attnkit.options import class_of, list_fields
+from attnkit.options import class_of, collect_options, list_classes, spread_options
 from attnkit.records import Record
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Tool:
     sections        title -> the names of its options, as the help groups them, the name of a class for all its fields;
                     without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
+    task            (stage) -> which of several things it was asked for, chosen once: `stage.task` for the traits below
     view            (record, stage, style) -> what is shown of a result; None: the tensors that it computed
     view_options    (stage) -> the options that change only what is shown
     status          (record, stage) -> exit code
@@ -73,7 +74,7 @@ class Tool:
     needs_no_input  (parameters) -> whether it reads no input
     record_defaults (parameters) -> the defaults that the history must show: the seed in use
     check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
-    tables_aside    (parameters) -> whether a table goes to standard error where its output is not one
+    tables_aside    (stage) -> whether a table goes to standard error where its output is not one
     shows_table     whether its output is a table or text unless a format is requested
     passthrough     whether it passes its input through byte for byte
     keep_names      whether the only tensor of an input keeps its own name, and is not called x
@@ -88,6 +89,7 @@ class Tool:
     rules: Constraints = field(default_factory=Constraints)
     sections: Mapping[str, str] = field(default_factory=dict)
     reader: "Callable[[_Stage, Records | None], Records] | None" = None
+    task: "Callable[[_Stage], Any]" = lambda stage: None
     view: "Callable[[Record, _Stage, Style], ResultView] | None" = None
     view_options: "Callable[[_Stage], tuple[str, ...]]" = lambda stage: ()
     status: "Callable[[Record, _Stage], int]" = lambda record, stage: 0
@@ -97,7 +99,7 @@ class Tool:
     needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
     record_defaults: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
     check_finite: Callable[[Parameters], bool] = lambda parameters: True
-    tables_aside: Callable[[Parameters], bool] = lambda parameters: bool(parameters.get("steps"))
+    tables_aside: "Callable[[_Stage], bool]" = lambda stage: bool(stage.parameters.get("steps"))
     shows_table: bool = False
     passthrough: bool = False
     keep_names: bool = False
@@ -123,16 +125,17 @@ class Tool:
 
     @functools.cached_property
     def fields(self) -> dict[str, dict[str, Any]]:
-        """The fields of every class of options, of parameters and `extra`, by its name."""
+        """The options of every class, by the name of the parameter or the field."""
         named = {name: self.hints[name] for name in self.parameters} | dict(self.extra)
-        return {name: fields for name, hint in named.items() if (fields := list_fields(hint))}
+        return list_classes(named)
 
     @functools.cached_property
     def defaults(self) -> dict[str, Any]:
         """The default of every option of the function."""
         flat: dict[str, Any] = {}
         for name, default in self.parameters.items():
-            flat |= class_of(self.hints[name])._field_defaults if name in self.fields else {name: default}
+            kind = class_of(hint := self.hints[name])
+            flat |= spread_options(hint, kind()) if kind else {name: default}
         return flat
 
     @functools.cached_property
@@ -186,9 +189,7 @@ class Tool:
     def call(self, item: Item, **values: Any) -> Result:
         """Call the function with the values of its options, those of a class as one."""
         arguments = {
-            name: class_of(self.hints[name])(**{one: values[one] for one in self.fields[name]})
-            if name in self.fields
-            else values[name]
+            name: collect_options(hint, values) if class_of(hint := self.hints[name]) else values[name]
             for name in self.parameters
         }
         return self.function(item, **arguments)

@@ -15,7 +15,7 @@ from attnkit.cli.stage import Stage
 from attnkit.display.blocks import Only, TensorList
 from attnkit.display.cells import Cells, format_cells, tensor_cells
 from attnkit.display.colors import COLOR_MAPS
-from attnkit.display.notebook import unmasked_cells
+from attnkit.display.record_views import computed_names, known_axes, tensor_view
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
 from attnkit.interpret.slices import ALL, Index, Place, check_bound, fill_index, parse_slice
@@ -96,33 +96,7 @@ MANY = 8  # most tensors, without an x, that are shown one by one: those of a la
 def view_of(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     """What is shown of a result of a stage."""
     record = display.with_plain_tokens(record) if style.plain_tokens else record
-    return (stage.tool.view or computed_view)(record, stage, style)
-
-
-def computed_view(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
-    """View each tensor that the tool computed, or x; of an explanation its words."""
-    if text := getattr(record, "text", ""):
-        return display.ResultView([display.Text(text)])
-    return display.ResultView([tensor_view(record, name, style) for name in computed_names(record, stage)])
-
-
-def computed_names(record: Record, stage: Stage) -> list[str]:
-    """The names of the tensors that a tool computed; x if it computed none."""
-    computed = [name for name, one in record.tensors.items() if one.formula]
-    computed.sort(key=lambda name: name == "x")
-    return computed or (["x"] if "x" in record else list(record))
-
-
-def tensor_view(
-    record: Record, name: str, style: display.Style = display.DEFAULT_STYLE, part: str = ""
-) -> display.TensorView:
-    """The view of a tensor or a slice of it, with its labels and masked cells."""
-    array, axes = record[name], known_axes(record, name)
-    labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
-    title = f"{name}[{part}]" if part else name
-    mask = unmasked_cells(record, name)
-    formula, words = record.tensor(name).formula, record.words_of(name)
-    return display.TensorView(title, array, axes, labels, style, formula, mask, words=words)
+    return stage.tool.view(record, stage, style) if stage.tool.view else display.computed_view(record, style)
 
 
 def are_losses(record: Record) -> bool:
@@ -237,18 +211,6 @@ def named_axes(record: Record) -> dict[str, tuple[Array, tuple[str, ...]]]:
     return {name: (one.array, known_axes(record, name)) for name, one in record.tensors.items()}
 
 
-def known_axes(record: Record, name: str) -> tuple[str, ...]:
-    """The names of the axes of a tensor, or their numbers if it has none.
-
-    >>> weights = Record({"w": np.zeros((2, 3))})
-    >>> known_axes(weights, "w"), known_axes(weights.with_tensors({"x": np.zeros((2, 3))}), "x")
-    (('axis0', 'axis1'), ('token', 'model'))
-    """
-    one = record.tensor(name)
-    is_unnamed = one.axes is None and "x" not in record
-    return tuple(f"axis{at}" for at in range(one.array.ndim)) if is_unnamed else one.axis_names()
-
-
 def check_slice(text: str) -> str:
     """Check that a text is a slice, and return the text."""
     parse_slice(text)
@@ -355,7 +317,7 @@ def encode_cells(stage: Stage, record: Record, format: str) -> bytes:
 
 def computed_cells(record: Record, stage: Stage) -> Cells:
     """The tensor that a tool computed as a table; UsageError if it computed several."""
-    return one_tensor(record, computed_names(record, stage))
+    return one_tensor(record, computed_names(record))
 
 
 def one_tensor(record: Record, names: Sequence[str], part: str = "") -> Cells:

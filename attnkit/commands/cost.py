@@ -164,7 +164,7 @@ def sweep_values(text: str) -> tuple[str, list[int]]:
 def view_cost(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     tables = list_tables(record, stage)
     if tables is None:
-        return views.computed_view(record, stage, style)
+        return display.computed_view(record, style)
     curves = [display.Only("figure", one) for one in list_curves(record)] if is_sweep(record) else []
     return display.ResultView([*tables, *curves], lambda: list_rows(record, stage))
 
@@ -180,7 +180,7 @@ def list_curves(record: Record) -> list[display.Curves]:
         columns = [at for at, name in enumerate(names) if unit in name]
         tensor = Tensor(record["x"][:, columns].astype(np.float64), ("run", "curve"))
         labels: dict[str, Labels] = {"run": record.labels["run"], "curve": [names[at] for at in columns]}
-        curves.append(display.Curves(views.tensor_view(Record({unit: tensor}, labels), unit)))
+        curves.append(display.Curves(display.tensor_view(Record({unit: tensor}, labels), unit)))
     return curves
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from attnkit import formats, options
+from attnkit import display, formats, options
 from attnkit.cli import figures, operands, views
 from attnkit.cli.calls import make_item, tool
 from attnkit.cli.constraints import Constraints
@@ -171,7 +171,7 @@ def explore(
 def draw_losses(named: Named, figure_options: "FigureOptions") -> str:
     from attnkit.display.figures import curves_section, render_figure
 
-    section = curves_section(views.tensor_view(named.record, "x"), figure_options)
+    section = curves_section(display.tensor_view(named.record, "x"), figure_options)
     return render_figure([section._replace(title=named.file)], figure_options, "html", "attnkit explore").decode()
 
 

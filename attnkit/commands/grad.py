@@ -10,7 +10,6 @@ import typer
 
 from attnkit import callbacks, display, options
 from attnkit.cli import pipeline, views
-from attnkit.cli.attribution_views import attribution_view
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.output_format import Result
@@ -19,6 +18,7 @@ from attnkit.cli.tool import PythonForm, Records
 from attnkit.errors import AttnkitWarning, UsageError, suggest
 from attnkit.generation.options import CHECK_TOLERANCE
 from attnkit.interpret.gradients.attribution import attribute_pipeline
+from attnkit.interpret.gradients.attribution_view import attribution_view
 from attnkit.interpret.gradients.check import CHECKED, check_gradients
 from attnkit.interpret.gradients.pipeline import pipeline_backward, select_names
 from attnkit.interpret.slices import Index, parse_element
@@ -108,9 +108,9 @@ def run_items(
 
 def view_gradients(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     if stage.parameters["attribute"]:
-        return attribution_view(record, stage, style)
+        return attribution_view(record, style)
     norms = display.Norms({name: record[name] for name in record if name not in ("x", CHECKED)})
-    return display.ResultView([views.tensor_view(record, "x", style), norms] if "x" in record else [norms])
+    return display.ResultView([display.tensor_view(record, "x", style), norms] if "x" in record else [norms])
 
 
 @tool(

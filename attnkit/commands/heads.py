@@ -11,7 +11,6 @@ import numpy as np
 import typer
 
 from attnkit import display, options
-from attnkit.cli import views
 from attnkit.cli.calls import make_item, named_files, tool
 from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.text_input import is_text_alone, trace_of_text
@@ -37,7 +36,7 @@ TEXT_HEADINGS = ("head", "kind", "largest pair", *MODE_HEADINGS)
 
 def view_head_scores(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     if not has_rows(record):
-        return views.computed_view(record, stage, style)
+        return display.computed_view(record, style)
     grids = [display.Only("terminal", table) for table in kind_grids(record)]
     return display.ResultView([*grids, *head_tables(record, style)], lambda: head_cells(record))
 

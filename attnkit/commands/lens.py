@@ -6,7 +6,6 @@ import numpy as np
 import typer
 
 from attnkit import display, options
-from attnkit.cli import views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
@@ -26,7 +25,7 @@ def view_lens(record: Record, stage: Stage, style: display.Style) -> display.Res
     if {*record} >= PARTS:
         return display.ResultView(part_tables(record, style), lambda: part_rows(record))
     if not {*record} >= WORDS:
-        return views.computed_view(record, stage, style)
+        return display.computed_view(record, style)
     blocks: list[display.Block] = []
     for text in range(text_count(record)):
         ones = list_positions(record, text)

@@ -7,7 +7,6 @@ import numpy as np
 import typer
 
 from attnkit import display, model, options
-from attnkit.cli import views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
@@ -54,7 +53,7 @@ def list_losses(record: Record, stage: Stage, style: display.Style) -> list[disp
             )
         )
     if len(targets) > 1 or has_weights:  # else the table has it
-        parts.append(views.tensor_view(record, "x", style))
+        parts.append(display.tensor_view(record, "x", style))
     return parts
 
 

@@ -31,7 +31,7 @@ def show_and_return(record: Record, stage: Stage) -> Record:
     rules=Constraints(exclusive=[views.VIEWS, ("numbers", "no_numbers")]),
     view=view_part,
     extra={"views": views.ViewOptions, "look": views.LookOptions, "name": views.Name, "slice": views.Slice},
-    tables_aside=lambda parameters: True,
+    tables_aside=lambda stage: True,
     without=("check_finite",),
     passthrough=True,
     python=PythonForm(options=(*notebook.OPTIONS, "name", "slice"), present=show_and_return),

@@ -29,7 +29,7 @@ def map_view(record: Record, stage: Stage, style: display.Style = display.DEFAUL
 
     Words, positions or heads are its rows and layers its columns, unless layers are more of the two and do not fit.
     """
-    view = views.tensor_view(record, "x", style)
+    view = display.tensor_view(record, "x", style)
     last, layers = view.array.ndim - 1, len(view.array)
     is_tall = last == 1 and layers > view.array.shape[1] and layers > style.width // COLUMN
     order = [0, 1] if is_tall else [*range(1, last + 1), 0] if last else [0]
@@ -174,7 +174,7 @@ def scan(
 
 def begin_transcript(checkpoint: "Checkpoint", language: str | None, dtype: str | None, memory: Array) -> list[int]:
     """The ids before the first word of the transcript of a sound, memory (S, D)."""
-    from attnkit.generation.options import GenerationOptions
+    from attnkit.generation.options import DecodeOptions, Hearing
     from attnkit.generation.prompts import begin_transcription
 
-    return begin_transcription(GenerationOptions(checkpoint, language=language, dtype=dtype), memory)
+    return begin_transcription(DecodeOptions(checkpoint, hearing=Hearing(language=language), dtype=dtype), memory)

@@ -177,7 +177,7 @@ def list_blocks(record: Record, stage: Stage, style: display.Style) -> Sequence[
     if isinstance(record, PatchRecord):
         part = views.slice_of(stage)
         return [
-            display.Overlay(views.tensor_view(record, name, style, part), record.picture, record.box, chosen)
+            display.Overlay(display.tensor_view(record, name, style, part), record.picture, record.box, chosen)
             for name, chosen in record.chosen.items()
         ]
     if isinstance(record, CheckpointRecord) and record.whole and not is_flag_set(stage, "stats"):
@@ -185,7 +185,7 @@ def list_blocks(record: Record, stage: Stage, style: display.Style) -> Sequence[
     blocks = views.selected_view(record, stage, style).blocks
     if not views.are_losses(record) or views.requested_view(stage):
         return blocks
-    curves, tables = display.Curves(views.tensor_view(record, "x")), [display.Only("terminal", one) for one in blocks]
+    curves, tables = display.Curves(display.tensor_view(record, "x")), [display.Only("terminal", one) for one in blocks]
     has_lines = len(record["x"]) > 1 and not is_flag_set(stage, "rows")
     return [curves if has_lines else display.Only("figure", curves), *tables]
 

@@ -11,11 +11,12 @@ from attnkit.display.blocks import Block, Map, Note, Text, drawn_in
 from attnkit.display.colors import LIGHT, NOT_FINITE_COLOR, SIGNED, UNSIGNED, color_map, contrasting_ink
 from attnkit.display.facts import TextTable
 from attnkit.display.heatmaps import Scale, make_scale
-from attnkit.display.numbers import are_probabilities, number_format, to_python
+from attnkit.display.numbers import number_format, to_python
+from attnkit.display.record_views import unmasked_cells
 from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, elide_rows, shared_format, to_matrices
 from attnkit.display.style import Style
 from attnkit.errors import escaped
-from attnkit.records import Array, Record
+from attnkit.records import Record
 
 STYLE = Style(color=True)
 SMALL = 64  # most numbers of a tensor that is shown as a table, and not as a heat map
@@ -68,34 +69,6 @@ def view_tensor(record: Record, name: str) -> TensorView:
     array, one = record[name], record.tensors[name]
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     return TensorView(name, array, one.axis_names(), labels, STYLE, one.formula, unmasked_cells(record, name))
-
-
-def unmasked_cells(record: Record, name: str) -> Array | None:
-    """Which scores or weights over queries are not masked, or None.
-
-    name  of a tool's result, or of an intermediate in a trace: weights, decoder.0.self.weights
-    """
-    layer, _, kind = name.rpartition(".")
-    if name == "x" and "head" in record.axes_of(name):
-        kind = _kind_of_scores(record[name])
-    if kind not in ("masked", "weights") or "query" not in record.axes_of(name):
-        return None
-    if kind == "weights" and record[name].dtype == np.float16:  # where a small weight is zero too
-        masked = record.get(f"{layer}.masked" if layer else "masked")
-        return None if masked is None or masked.shape != record[name].shape else masked != -np.inf
-    is_unmasked: Array = record[name] != (-np.inf if kind == "masked" else 0)
-    return is_unmasked
-
-
-def _kind_of_scores(x: Array) -> str:
-    """Whether x of heads contains masked scores, weights, or neither.
-
-    >>> _kind_of_scores(np.array([[1.0, -np.inf]])), _kind_of_scores(np.array([[0.0, -np.inf]]))
-    ('masked', '')
-    """
-    if np.isneginf(x).any():
-        return "masked" if x[np.isfinite(x)].any() else ""  # a mask is 0 or -inf
-    return "weights" if are_probabilities(x) else ""
 
 
 def tensor_html(view: TensorView, is_map: bool) -> str:

@@ -1,9 +1,14 @@
 """Text in, text out: prompts, generation, scoring, labels.
 
-options           options of text generation; prompts: what a text is generated after
-text_generation   generate texts, token by token or by beam search, or score them: from the input to one record
+options           the options of decode, by what they are for
+task              a task of decode: what it reads, refuses, runs and shows; each file below with a result has one
+prompts           what a text is generated after
+text_generation   generate texts, token by token or by beam search, or score them; text_views: what is shown of them
+transcription     the text of a sound, at once or window by window; frame_labels: the text that labels of frames spell
+words             from logits to words; zero_shot: an image compared with labels
 score_gradients   the gradients of the log-probabilities of given tokens
-output_head       the output head alone, and a decoder without a vocabulary
+output_head       the output head alone; decoder_stack: a decoder without a vocabulary
 kv_cache_file     keys and values as a record
-labels            labels of texts, tokens and spans; perplexity: how good a model is
+labels            labels of texts, tokens and spans; label_views: what is shown of them
+perplexity        how good a model is
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnkit import callbacks
 from attnkit.errors import AttnkitNote, AttnkitWarning, UsageError
-from attnkit.generation.options import Chat, GenerationOptions
+from attnkit.generation.options import DecodeOptions
 from attnkit.inputs.text_inputs import require_unicode
 from attnkit.records import Record
 from attnkit.tokenizers.chat_template import ChatTemplates, Message, load_chat_templates, render_chat
@@ -16,16 +16,16 @@ from attnkit.tokenizers.chat_template import ChatTemplates, Message, load_chat_t
 DATE = "SOURCE_DATE_EPOCH"  # the variable that replaces the time, in seconds since 1970
 
 
-def render_chats(source: Sequence[str] | Record | None, options: GenerationOptions) -> list[str]:
+def render_chats(source: Sequence[str] | Record | None, options: DecodeOptions) -> list[str]:
     """Render a prompt for each text, a message of the user after those of --messages.
 
     Without a text the messages are the whole chat. Warn about messages that the template leaves out.
     """
     if isinstance(source, Record):
         raise UsageError("needs TEXT or --messages FILE, got a record", "--chat")
-    chat = options.chat or Chat()
-    templates: ChatTemplates = options.model_.load_companion("chat", load_chat_templates)
-    if chat.system is not None and any(message["role"] == "system" for message in chat.messages):
+    chat, earlier = options.chat, options.chat.messages or ()
+    templates: ChatTemplates = options.checkpoint.load_companion("chat", load_chat_templates)
+    if chat.system is not None and any(message["role"] == "system" for message in earlier):
         raise UsageError("the messages of --messages have a system message already", "--system")
     variables = parse_variables(chat.variable)
     template, name = chat.template, "--template"
@@ -35,7 +35,7 @@ def render_chats(source: Sequence[str] | Record | None, options: GenerationOptio
     last = [[{"role": "user", "content": text}] for text in require_unicode(source)] or [[]]
     date, is_dated, prompts = chat.date or current_date(), False, []
     for message in last:
-        messages = [*first, *chat.messages, *message]
+        messages = [*first, *earlier, *message]
         if not messages:
             raise UsageError("no message; give TEXT or --messages FILE", "--chat")
         rendered = render_chat(template, messages, {**templates.special, **variables}, name, date)

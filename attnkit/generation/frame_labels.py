@@ -1,40 +1,68 @@
 """The labels of the frames of a sound, and the text that they spell."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnkit import model
 from attnkit.errors import UsageError, with_article
-from attnkit.generation.options import GenerationOptions, refuse_options
-from attnkit.generation.output_head import apply_output_head
+from attnkit.generation.options import Hearing
+from attnkit.generation.output_head import HeadTask, apply_output_head, find_titles
+from attnkit.generation.task import Input
+from attnkit.generation.words import view_words
 from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.inputs.padding import find_real_tokens
-from attnkit.records import Array, Labels, Record, Tensor
+from attnkit.model.formulas.sampling import Sampling
+from attnkit.records import Array, Labels, Record, Tensor, shared_labels
+
+if TYPE_CHECKING:
+    from attnkit import display
 
 
-def label_sound(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record | str:
-    """The most probable label of each frame of a sound, and their text.
-
-    The input may be hidden states (..., T, D).
+class FrameLabels(HeadTask):
+    """Label the frames of a sound; the labels spell a text (CTC).
 
     x is the log-probability of each label, or what --emit requests; with --top the probabilities of all labels.
-    UsageError for options of a text that is generated token by token.
     """
-    refuse_options(
-        "a model that generates text token by token", steps=options.steps, **options.sampling._asdict(),
-        language=options.language, task=options.task, timestamps=options.timestamps,
-    )  # fmt: skip
-    if not isinstance(source, Record) and options.audio is None:
-        raise UsageError(f"{with_article(options.model_.config.family)} model takes --audio FILE")
-    output = apply_output_head(source, options)
-    ids = np.asarray(output.logits.argmax(axis=-1), np.int64)
-    texts = spell_rows(ids, output)
-    if options.emit == "text":
-        if output.join is None:
-            raise UsageError("--emit text needs words, and the model has no vocab.json")
-        return "\n".join(texts)
-    return make_record(output, ids, texts, options.emit or ("probs" if options.top else ""))
+
+    top_is_view = False
+
+    @property
+    def refused(self) -> Mapping[str, Sequence[str]]:
+        return {
+            **super().refused,
+            "a model that predicts words": ("vocab", "keep"),
+            "a model that generates text token by token": ("steps", *Sampling._fields, *Hearing._fields[1:]),
+        }
+
+    def run_model(self, source: Input) -> Record | str:
+        """The most probable label of each frame, and the text that they spell.
+
+        The input may be hidden states (..., T, D).
+        """
+        source, options = self.prepare_source(source), self.options
+        if not isinstance(source, Record) and options.hearing.audio is None:
+            raise UsageError(f"{with_article(options.config.family)} model takes --audio FILE")
+        output = apply_output_head(source, options)
+        ids = np.asarray(output.logits.argmax(axis=-1), np.int64)
+        texts = spell_rows(ids, output)
+        if options.emit == "text":
+            if output.join is None:
+                raise UsageError("--emit text needs words, and the model has no vocab.json")
+            return "\n".join(texts)
+        return make_record(output, ids, texts, options.emit or ("probs" if options.choices.top else ""))
+
+    def view(self, record: Record, style: "display.Style") -> "display.ResultView":
+        """The text, the most probable labels of each frame, or x."""
+        from attnkit import display
+
+        if self.options.choices.top:
+            return view_words(record, self.options, find_titles(self.options.config), style)
+        if self.options.emit or "text" not in record.labels:
+            return super().view(record, style)
+        texts = shared_labels(record.labels["text"])
+        return display.ResultView([display.Text(display.dim_then_bold("", text, style)) for text in texts])
 
 
 def spell_rows(ids: Array, output: OutputLogits) -> list[str]:

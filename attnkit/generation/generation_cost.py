@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from attnkit.errors import flag_name
-from attnkit.generation.options import GenerationOptions, generates_text
-from attnkit.generation.prompts import choose_target, make_detokenizer, make_prompts
+from attnkit.generation.options import DecodeOptions
+from attnkit.generation.prompts import make_detokenizer, make_prompts
 from attnkit.inputs.layers import ids_from_x
 from attnkit.interpret.cost import count_model, count_text, sum_costs
 from attnkit.interpret.pipeline_cost import count_decode, count_probabilities
 from attnkit.interpret.stage_calls import StageCall
 from attnkit.model.graph.costs import Cost, ModelShapes
+from attnkit.options import collect_options
 from attnkit.records import Record
 
 # options by which a stage computes more, or less, than one text after each prompt
@@ -21,13 +22,13 @@ REFUSED = ("score", "beam", "cache_in", "cache_out", "trace", "patch", "ablate",
 
 def count_decoded(call: StageCall) -> Iterable[Cost]:
     """The rows of decode: of generated texts, or of the head alone."""
-    checkpoint = call.values["model_"]
-    if checkpoint is None or not generates_text(checkpoint.config, call.values["layer"]):
+    options = collect_options(DecodeOptions, call.values)
+    if options.model_ is None or not options.writes_text:
         return count_decode(call)
-    return sum_costs(count_generated(call, count_model(checkpoint)))
+    return sum_costs(count_generated(call, options, count_model(options.model_)))
 
 
-def count_generated(call: StageCall, model: ModelShapes) -> Iterator[Cost]:
+def count_generated(call: StageCall, options: DecodeOptions, model: ModelShapes) -> Iterator[Cost]:
     """Yield the rows of each text, and of the probabilities of its tokens."""
     values, result = call.values, call.result
     given = [name for name in REFUSED if values[name] not in (None, False, ())]
@@ -36,11 +37,8 @@ def count_generated(call: StageCall, model: ModelShapes) -> Iterator[Cost]:
         raise call.error("--emit text: a text does not say how many tokens were generated; --emit ids does")
     if given:
         raise call.error(f"{flag_name(given[0])}: only a prompt and the one text after it are counted")
-    options = GenerationOptions(**{name: values[name] for name in GenerationOptions._fields if name in values})
-    detokenizer = make_detokenizer(options)
-    options = options._replace(special=choose_target(options, detokenizer))
     item = ids_from_x(call.item) if isinstance(call.item, Record) else call.item
-    prompts, _ = make_prompts(item, options, detokenizer)
+    prompts, _ = make_prompts(item, options, make_detokenizer(options))
     for prompt, generated in zip(prompts, generated_lengths(result), strict=True):
         source = 0 if prompt.memory is None else len(prompt.memory)
         phases = count_text(model, len(prompt.ids), generated, source)

@@ -3,24 +3,26 @@
 The rules follow transformers' TokenClassificationPipeline and QuestionAnsweringPipeline.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnkit import model, tokenizers
+from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.generation.options import GenerationOptions, refuse_options
-from attnkit.generation.output_head import apply_output_head
+from attnkit.generation.options import DecodeOptions
+from attnkit.generation.output_head import HeadTask, apply_output_head
+from attnkit.generation.task import Input
 from attnkit.inputs import text_inputs
 from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.inputs.padding import find_real_tokens
-from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.model.formulas.sampling import Sampling
+from attnkit.records import Array, Labels, Record, Tensor
 from attnkit.tokenizers import TokenPlaces
 
 if TYPE_CHECKING:
+    from attnkit import display
     from attnkit.model import Config
-
 
 OUTSIDE = "O"  # the label of tokens of no entity
 LONGEST_ANSWER = 15  # tokens
@@ -133,18 +135,39 @@ NEEDED_TASKS = {"pair": "sequence", "question": "question", "aggregate": "token"
 TASKS = {"sequence": "labels a text", "token": "labels each token", "question": "answers questions"}
 
 
-def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
+class InputLabels(HeadTask):
+    """Label texts, tokens or spans, or find answers, by the head of a model."""
+
+    @property
+    def refused(self) -> Mapping[str, Sequence[str]]:
+        task = self.options.config.task
+        own = f"this one {TASKS[task]}"
+        others = {f"a model that {TASKS[one]}; {own}": (name,) for name, one in NEEDED_TASKS.items() if one != task}
+        words = "a model that predicts words"
+        choices = {words: ("vocab", "steps", "keep"), f"{words}; {own}": Sampling._fields}
+        return {**super().refused, **choices, **others}
+
+    def run_model(self, source: Input) -> Record | str:
+        """The labels, as a record or as text; DataError for a text that is too long."""
+        record, emit = label_inputs(self.prepare_source(source), self.options), self.options.emit
+        return labels_to_text(record, self.options.config) if emit == "text" else select_labels(record, emit)
+
+    def view(self, record: Record, style: "display.Style") -> "display.ResultView":
+        """A table of labels, the lines of one text, or x."""
+        from attnkit.generation.label_views import view_labels
+
+        if self.options.emit is not None:
+            return super().view(record, style)
+        return view_labels(record, self.options.config, self.options.choices.top, style)
+
+
+def label_inputs(source: Input, options: DecodeOptions) -> Record:
     """Label texts, their tokens or spans, or find answers in them, by a model's head.
 
-    UsageError for options that another head takes; DataError for a text that is too long.
+    DataError for a text that is too long.
     """
-    config = options.model_.config
-    own = TASKS[config.task]
-    refuse_options(f"a model that predicts words; this one {own}", **options.sampling._asdict())
-    for name, task in NEEDED_TASKS.items():
-        if config.task != task:
-            refuse_options(f"a model that {TASKS[task]}; this one {own}", **{name: getattr(options, name)})
-    if options.question is not None or options.aggregate is not None:
+    config = options.config
+    if options.labelling.question is not None or options.labelling.aggregate is not None:
         return label_spans(source, options)
     if config.task == "question" and not isinstance(source, Record) and options.ids is None:
         raise UsageError("this model answers a question about TEXT: --question asks it", "--model")
@@ -169,36 +192,39 @@ def make_labelled(output: OutputLogits, config: "Config") -> Record:
     return Record({"x": tensors["x"]}).merge(rest).with_tensors(tensors, {"label": list(config.classes)})
 
 
-def label_spans(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
-    flag = "--question" if options.question is not None else "--aggregate"
+def label_spans(source: Input, options: DecodeOptions) -> Record:
+    flag = "--question" if options.labelling.question is not None else "--aggregate"
     if isinstance(source, Record) or not source or options.ids is not None:
         raise UsageError("needs TEXT, to find the places of tokens in it", flag)
     if options.inspection.trace and len(source) > 1:
         raise UsageError("needs a single TEXT", "--trace")
-    tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_)
+    tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.checkpoint)
     if tokenizer.locate is None:
         raise UsageError("this tokenizer does not tell where tokens are in the text", flag)
-    texts, config = text_inputs.require_unicode(source), options.model_.config
-    single, is_batch = options._replace(tokenizer=tokenizer, batch=False), len(texts) > 1 or options.batch
-    if options.question is not None:
+    texts, config = text_inputs.require_unicode(source), options.config
+    single = options._replace(tokenizer=tokenizer, batch=False)
+    is_batch = len(texts) > 1 or options.batch
+    if options.labelling.question is not None:
         answers = [search_answers(text, single, tokenizer.locate) for text in texts]
         return make_spans(answers, texts, ["answer"], is_batch)
     entities = []
     for text in texts:
         probs = model.label_probabilities(apply_output_head((text,), single).logits, config.label_function)
-        entities.append(find_entities(probs, tokenizer.locate(text), config.classes, options.aggregate or "none"))
-    return make_spans(entities, texts, group_names(config.classes, options.aggregate), is_batch)
+        entities.append(
+            find_entities(probs, tokenizer.locate(text), config.classes, options.labelling.aggregate or "none")
+        )
+    return make_spans(entities, texts, group_names(config.classes, options.labelling.aggregate), is_batch)
 
 
-def search_answers(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
-    config, question = options.model_.config, options.question or ""
+def search_answers(text: str, options: DecodeOptions, locate: Locate) -> list[Span]:
+    config, question = options.config, options.labelling.question or ""
     places = locate(question, text)
     size = config.positions.longest or len(places.parts)
     if len(places.parts) > size:
         parts = f"the question and the text are {len(places.parts)} tokens"
         raise DataError(f"{parts}, and this {config.family} model has {size} positions", "--question")
     logits = apply_output_head((question,), options._replace(pair=text)).logits
-    return find_answers(logits, places, text, options.top or 1)
+    return find_answers(logits, places, text, options.choices.top or 1)
 
 
 def make_spans(
@@ -272,50 +298,3 @@ def best_labels(values: Array, names: Sequence[str], config: "Config") -> list[s
     if config.label_function == "sigmoid" and len(order) > 1:
         return [names[at] for at in order if values[at] >= 0.5]
     return [names[order[0]]]
-
-
-class LabelRow(NamedTuple):
-    """A label of a text, a token or a span, with its score.
-
-    text        the number of the text in a batch; None for a single one
-    part        the words of the text, the token or the span
-    start, end  the characters of a span
-    """
-
-    text: int | None
-    part: str
-    label: str
-    score: float
-    start: int | None = None
-    end: int | None = None
-
-
-def list_labels(record: Record, config: "Config", count: int | None) -> list[LabelRow]:
-    """The best labels of each text, token or span, best first.
-
-    count  how many; None: one, and all of a text if several may hold
-    """
-    axes, names = record.axes_of("x"), [str(name) for name in record.labels["label"]]
-    if axes[0] == "span":
-        texts = record["text"].tolist() if "text" in record else [None] * len(record["x"])
-        ends = zip(record["start"].tolist(), record["end"].tolist(), strict=True)
-        listed = []
-        for text, words, values, (start, end) in zip(texts, record.labels["span"], record["x"], ends, strict=True):
-            label = int(values.argmax())
-            listed.append(LabelRow(text, str(words), names[label], float(values[label]), start, end))
-        return listed
-    rows = record["x"] if axes[0] == "batch" else record["x"][None]
-    many = len(names) if config.task == "sequence" and config.label_function != "softmax" else 1
-    listed = []
-    for at, row in enumerate(rows):
-        text = at if axes[0] == "batch" else None
-        if row.ndim == 1:
-            texts = shared_labels(record.labels.get("batch"))
-            parts = [str(texts[at])] if texts else [""]
-        else:
-            parts = [*map(str, row_labels(record.labels.get("token"), at) or range(len(row)))]
-        for part, values in zip(parts, row if row.ndim > 1 else row[None], strict=True):
-            best = np.argsort(-values, kind="stable")[: count or many]
-            if row.ndim == 1 or part not in tokenizers.PADDING:
-                listed += [LabelRow(text, part, names[label], float(values[label])) for label in best]
-    return listed

@@ -1,100 +1,161 @@
-"""Options of text generation: what they are, which exclude or require each other."""
+"""The options of decode by what they are for, and checks of their values."""
 
+import contextlib
+import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from attnkit import formats, model
+import typer
+
+from attnkit import formats, model, options
 from attnkit.errors import UsageError, flag_name
 from attnkit.model.formulas.sampling import Sampling
+from attnkit.options import Translation
 from attnkit.records import Array, Record
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
     from attnkit.inputs.detokenizer import Detokenizer
-    from attnkit.inputs.operands import AttendedTensor
     from attnkit.interpret.tracer import Tracer
-    from attnkit.tokenizers.chat_template import Message
 
 CHECK_TOLERANCE = 1e-6  # the relative error of gradients above which their check fails
 CANDIDATES = 5  # of a choice, unless --top sets another number
 DEFAULT_TOKENS, DEFAULT_ANSWER_TOKENS = 40, 256  # of a text without an end of its own, of a translation or an answer
+STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: what --keep takes
+AGGREGATIONS = ("none", "simple", "first", "average", "max")  # how tokens are joined to entities
+
+
+class Labelling(NamedTuple):
+    """What labels a text or an image: texts, a question, spans of tokens."""
+
+    labels: Annotated[
+        tuple[str, ...],
+        options.names("comma-separated texts that --image is compared with, by a model of both (CLIP, SigLIP)"),
+    ] = ()
+    question: Annotated[
+        str | None, typer.Option(help="answer this question by a part of TEXT, with a model that answers questions")
+    ] = None
+    aggregate: Annotated[
+        str | None,
+        options.choice(
+            AGGREGATIONS,
+            "join labelled tokens to spans: none (each token by itself), simple (neighbors of one label), or words by "
+            "their first token, the average or the max of their probabilities",
+        ),
+    ] = None
+
+
+class Hearing(NamedTuple):
+    """A sound, and how it is written as text."""
+
+    audio: options.Audio = None
+    language: Annotated[
+        str | None, typer.Option(metavar="NAME", help="language of --audio, as en [default: the most probable one]")
+    ] = None
+    task: Annotated[
+        Literal["transcribe", "translate"] | None,
+        typer.Option(help="write --audio in its language or, translated, in English [default: transcribe]"),
+    ] = None
+    timestamps: Annotated[
+        bool, typer.Option(help="begin and end of each segment of the text of --audio, in seconds")
+    ] = False
+
+
+class Length(NamedTuple):
+    """How many tokens a text has."""
+
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="generate at most N tokens; some models force the end token as the last one (not with --cache-out); "
+            "0: only score the prompt [default: 40; for an encoder-decoder model and --chat 256; for each window of "
+            "--audio as many as the model has positions]",
+        ),
+    ] = None
+    min_tokens: Annotated[
+        int | None, typer.Option(min=0, help="do not end before N tokens are generated [default: 0]")
+    ] = None
+
+
+def check_length_penalty(text: str) -> str:
+    """Check a length penalty; ValueError names its forms.
+
+    >>> check_length_penalty("gnmt:0.6")
+    'gnmt:0.6'
+    """
+    name, _, exponent = text.partition(":")
+    with contextlib.suppress(ValueError):
+        if name in model.LENGTH_PENALTIES and math.isfinite(float(exponent)):
+            return text
+    raise ValueError("gnmt:A or average:A")
 
 
 class Search(NamedTuple):
-    """The options of beam search; None if one is not set."""
+    """The options of beam search."""
 
-    beam: int | None = None
-    best: int | None = None
-    length_penalty: str | None = None
-
-
-class Inspection(NamedTuple):
-    """Options that keep or change intermediates of a run, by name."""
-
-    trace: str | None = None
-    trace_only: tuple[str, ...] = ()
-    patch: dict[str, Array] | None = None
-    ablate: tuple[str, ...] = ()
-    mean: Mapping[str, Array] | None = None
-    grad: str | None = None
-    grad_only: tuple[str, ...] = ()
-    check: bool = False
-    attribute: str | None = None
+    beam: Annotated[int | None, typer.Option(min=1, help="beam search with N beams")] = None
+    best: Annotated[
+        int | None, typer.Option(min=1, help="return the N best texts of the beam search, the best one first")
+    ] = None
+    length_penalty: Annotated[
+        str | None,
+        typer.Option(
+            parser=check_length_penalty,
+            metavar="gnmt:A|average:A",
+            help="divide the log-probability of a beam by ((5 + length) / 6)^A, or by length^A [default: average:1]",
+        ),
+    ] = None
 
 
-class Chat(NamedTuple):
-    """The options of a chat: what TEXT follows, and how it is written."""
+class Penalties(NamedTuple):
+    """What makes the tokens that a text has less probable, or impossible."""
 
-    system: str | None = None
-    messages: "Sequence[Message]" = ()
-    variable: tuple[str, ...] = ()
-    template: str | None = None
-    date: str | None = None
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(
+            click_type=options.ABOVE_0,
+            metavar="P",
+            help="make earlier tokens less probable: divide positive logits by P, multiply negative ones by P",
+        ),
+    ] = None
+    no_repeat_ngram: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="never generate the same N tokens in a row twice"),
+    ] = None
 
 
-class GenerationOptions(NamedTuple):
-    """How a model generates, scores or labels text: input, choice, result.
+class Choices(NamedTuple):
+    """What is kept and shown of every choice of a word."""
 
-    special  the special tokens for the target language; None: those of the model
-    """
-
-    model_: "Checkpoint"
-    ids: Record | None = None
-    image: Array | None = None
-    audio: Record | None = None
-    language: str | None = None
-    task: str | None = None
-    timestamps: bool = False
-    source_language: str | None = None
-    target_language: str | None = None
-    memory: "AttendedTensor | None" = None
-    tokenizer: Tokenizer | None = None
-    batch: bool = False
-    pair: str | None = None
-    question: str | None = None
-    aggregate: str | None = None
-    max_tokens: int | None = None
-    score: str | None = None
-    repetition_penalty: float | None = None
-    no_repeat_ngram: int | None = None
-    min_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    emit: str | None = None
-    steps: bool = False
-    top: int | None = None
-    cache_in: Mapping[str, Array] | None = None
-    cache_out: str | None = None
-    dtype: str | None = None
-    sampling: Sampling = Sampling()
-    search: Search = Search()
-    inspection: Inspection = Inspection()
-    chat: Chat | None = None
-    special: "model.SpecialTokens | None" = None
+    steps: Annotated[
+        bool,
+        typer.Option(
+            help="add the candidates of every choice (candidates.ids, …), show them in the figure or on standard "
+            "error; of hidden states the logits and what is made of them"
+        ),
+    ] = False
+    keep: Annotated[
+        tuple[str, ...],
+        options.names(
+            "of hidden states, add these steps; scaled: logits / τ; filtered: by --top-k, --top-p and --min-p",
+            (*STEPS, "all"),
+        ),
+    ] = ()
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="number of candidates in the table, or at each step of --steps [default: 5]; alone, with a model that "
+            "generates text: the candidates of the next word, or of --max-tokens words",
+        ),
+    ] = None
 
     @property
     def candidates(self) -> int:
+        """How many words are candidates."""
         return self.top or CANDIDATES
 
     @property
@@ -103,23 +164,231 @@ class GenerationOptions(NamedTuple):
         return self.steps or self.top is not None
 
     @property
+    def asks_for_next_word(self) -> bool:
+        """Whether --top alone asks for the candidates of a word in place of a text."""
+        return self.top is not None and not self.steps
+
+
+class CacheFiles(NamedTuple):
+    """The KV cache that a text continues, and the file of the one that it leaves."""
+
+    cache_in: Annotated[
+        Mapping[str, Array] | None,
+        options.file("tensors", "continue from the KV cache in FILE, written by --cache-out"),
+    ] = None
+    cache_out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="write the KV cache (keys and values of all tokens) to FILE")
+    ] = None
+
+
+def parse_date(text: str) -> str:
+    """The value of --date as written; ValueError if it is no date.
+
+    >>> parse_date("2024-07-26T12:30")
+    '2024-07-26T12:30'
+    """
+    from datetime import datetime
+
+    try:
+        is_local = datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        is_local = False
+    if not is_local:
+        raise ValueError("a date as 2024-07-26, or with a time as 2024-07-26T12:30")
+    return text
+
+
+class Chat(NamedTuple):
+    """Whether TEXT is a message of a chat, what it follows, and how it is written."""
+
+    chat: Annotated[
+        bool,
+        typer.Option(
+            help="answer TEXT, the message of a user, which the chat template of the model makes a prompt; the text of "
+            "the result is the answer alone"
+        ),
+    ] = False
+    system: Annotated[str | None, typer.Option(help="first message of the chat, of the role system")] = None
+    messages: Annotated[
+        list[Mapping[str, Any]] | None,
+        options.file(
+            "messages",
+            'earlier messages of the chat: JSON lines {"role": …, "content": …}; without TEXT the whole chat, whose '
+            "last message is continued if its role is assistant",
+        ),
+    ] = None
+    variable: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="set a variable of the chat template, as enable_thinking=false; VALUE is JSON, else a text (may be "
+            "repeated)",
+        ),
+    ] = ()
+    date: Annotated[
+        str | None,
+        typer.Option(
+            parser=parse_date,
+            metavar="DATE",
+            help="date and time that the chat template writes, as 2024-07-26 or 2024-07-26T12:30 [default: now]",
+        ),
+    ] = None
+    template: Annotated[
+        str | None, options.file("template", "chat template (Jinja) that replaces the template of the model")
+    ] = None
+
+
+class Inspection(NamedTuple):
+    """What keeps or changes intermediates of a run, by name."""
+
+    trace: options.Trace = None
+    trace_only: options.TraceOnly = ()
+    patch: options.Patch = None
+    ablate: options.Ablate = ()
+    mean: options.Mean = None
+    grad: options.Grad = None
+    grad_only: options.GradOnly = ()
+    check: options.CheckGrad = False
+    attribute: Annotated[str | None, options.attribution("the log-probability of --score, the sum over its tokens")] = (
+        None
+    )
+
+
+class OutputMatrix(NamedTuple):
+    """What maps hidden states to words without a model."""
+
+    table: Annotated[
+        Record | None,
+        options.file("tensor", "embedding table (vocab, model), used as output matrix [default: the record's table]"),
+    ] = None
+    params: Annotated[
+        Mapping[str, Array] | None, options.file("tensors", "separate output matrix w (D, N) and bias b")
+    ] = None
+    vocab: Annotated[list[str] | None, options.file("words", "vocabulary: one word per line, or JSON {word: id}")] = (
+        None
+    )
+
+
+SAMPLING = options.OptionsOf(
+    temperature=typer.Option(
+        click_type=options.ABOVE_0, metavar="T", help="sampling temperature τ: probabilities = softmax(logits / τ)"
+    ),
+    top_k=typer.Option(min=1, metavar="K", help="sample from the K most probable tokens"),
+    top_p=typer.Option(
+        click_type=options.SHARE,
+        metavar="P",
+        help="sample from the fewest tokens whose probabilities sum to P or more",
+    ),
+    min_p=typer.Option(
+        min=0, max=1, metavar="P", help="sample from tokens that are at least P times as probable as the best token"
+    ),
+    seed=typer.Option(
+        min=0, help="seed of the sampling; each text of a batch has the same random numbers as alone [default: 0]"
+    ),
+)
+
+
+CHOOSING = (*Length._fields, *Penalties._fields)  # the options of the choice of tokens, beside sampling and search
+GENERATION = ("memory", "score", *CHOOSING, *Search._fields, "stop", *CacheFiles._fields)  # those of texts alone
+
+
+class DecodeOptions(NamedTuple):
+    """The options of decode, by what they are for.
+
+    model_  None: hidden states become words by a matrix; layer: the head of the model alone
+    """
+
+    model_: options.Model = None
+    layer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="head: apply only the output head of the model to hidden states")
+    ] = None
+    ids: Annotated[
+        Record | None,
+        options.file(
+            "ids",
+            "token ids (T) or (B, T), instead of text; in an encoder-decoder model, the first tokens of the target",
+        ),
+    ] = None
+    pair: options.Pair = None
+    labelling: Labelling = Labelling()
+    image: options.Image = None
+    hearing: Hearing = Hearing()
+    translation: Translation = Translation()
+    memory: Annotated[
+        Any, options.file("memory", "encoder output for cross-attention: a file from encode, or :memory")
+    ] = None
+    length: Length = Length()
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="compute the log-probability of each token of TEXT, after the prompt; a new word begins with its space"
+        ),
+    ] = None
+    search: Search = Search()
+    penalties: Penalties = Penalties()
+    stop: Annotated[
+        tuple[str, ...], typer.Option(metavar="TEXT", help="end the generation before TEXT (may be repeated)")
+    ] = ()
+    choices: Choices = Choices()
+    batch: Annotated[bool, typer.Option(help="make one batch of all texts, or of all lines of standard input")] = False
+    cache: CacheFiles = CacheFiles()
+    tokenizer: Annotated[
+        Tokenizer | None, options.file("tokenizer", "tokenizer.json that replaces the tokenizer of the model")
+    ] = None
+    chat: Chat = Chat()
+    inspection: Inspection = Inspection()
+    matrix: OutputMatrix = OutputMatrix()
+    sampling: Annotated[Sampling, SAMPLING] = Sampling()
+    emit: Annotated[
+        Literal["text", "prompt", "ids", "logits", "probs"] | None,
+        typer.Option(
+            help="text: print only the text; prompt: print what --chat makes of its messages, and generate nothing; "
+            "ids, logits, probs: return this tensor as x"
+        ),
+    ] = None
+    dtype: Annotated[
+        str | None,
+        options.choice(options.DTYPES, "convert the input x to this dtype; with --model, compute in this dtype"),
+    ] = None
+
+    @property
+    def checkpoint(self) -> "Checkpoint":
+        """The model, of a task that has one."""
+        checkpoint: Checkpoint = self.model_
+        return checkpoint
+
+    @property
+    def config(self) -> "model.Config":
+        return self.checkpoint.config
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether the decoder of the model has a vocabulary, and more than a layer runs."""
+        config = self.config
+        return self.layer is None and config.decoder is not None and config.decoder.vocab > 0 and not config.classes
+
+    @property
     def token_limit(self) -> int:
-        if self.max_tokens is not None:
-            return self.max_tokens
-        if asks_for_next_word(self.top, self.steps):
+        if self.length.max_tokens is not None:
+            return self.length.max_tokens
+        if self.choices.asks_for_next_word:
             return 1
-        if self.model_.config.sound:
-            return self.model_.config.positions.size
-        return DEFAULT_ANSWER_TOKENS if self.model_.config.encoder or self.chat else DEFAULT_TOKENS
+        if self.config.sound:
+            return self.config.positions.size
+        return DEFAULT_ANSWER_TOKENS if self.config.encoder or self.chat.chat else DEFAULT_TOKENS
 
     @property
     def compute_dtype(self) -> str:
-        return self.dtype or str(self.model_.params["decoder.embed"]["table"].dtype.name)
+        return self.dtype or str(self.checkpoint.params["decoder.embed"]["table"].dtype.name)
+
+    def by_name(self) -> dict[str, Any]:
+        """The value of each option by its name, those of a class one by one."""
+        return options.spread_options(DecodeOptions, self)
 
     def tracer(self) -> "Tracer":
         from attnkit.interpret.tracer import Tracer, head_counts
 
-        inspection, config = self.inspection, self.model_.config
+        inspection, config = self.inspection, self.config
         patterns = {"--trace-only": inspection.trace_only or ("*",)} if inspection.trace else {}
         if not (inspection.patch or inspection.ablate):
             return Tracer(patterns)
@@ -133,7 +402,7 @@ class TextModel(NamedTuple):
     """A model of text with its options and its detokenizer."""
 
     core: "model.Model"
-    options: GenerationOptions
+    options: DecodeOptions
     detokenizer: "Detokenizer"
 
 
@@ -141,9 +410,9 @@ def is_set(value: Any) -> bool:
     return value is not None and value is not False and not (isinstance(value, tuple) and not value)
 
 
-def check_options(options: GenerationOptions) -> None:
+def check_options(options: DecodeOptions) -> None:
     """Raise UsageError for values that the model, other options or files exclude."""
-    vocabulary, (beam, best, _) = options.model_.config.stack("decoder").vocab, options.search
+    vocabulary, (beam, best, _) = options.config.stack("decoder").vocab, options.search
     if (beam or 1) > vocabulary:
         raise UsageError(f"expected at most {vocabulary}, the size of the vocabulary, got {beam}", "--beam")
     if (best or 1) > (beam or 1):
@@ -152,10 +421,10 @@ def check_options(options: GenerationOptions) -> None:
         raise UsageError("an empty text has no score", "--score")
     if "" in options.stop:
         raise UsageError("empty text", "--stop")
-    trace, cache_out, grad = options.inspection.trace, options.cache_out, options.inspection.grad
+    trace, cache_out, grad = options.inspection.trace, options.cache.cache_out, options.inspection.grad
     for file in filter(None, (trace, cache_out, grad)):
         formats.file_format(file)
-    if cache_out and not model.cacheable(options.model_.config):
+    if cache_out and not model.cacheable(options.config):
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
     if trace and is_same_file(trace, cache_out):
         raise UsageError(f"{trace}: --cache-out writes the same file", "--trace")
@@ -178,19 +447,3 @@ def refuse_options(needed: str, **options: Any) -> None:
     for name, value in options.items():
         if is_set(value):
             raise UsageError(f"needs {needed}", flag_name(name))
-
-
-def asks_for_next_word(top: int | None, steps: bool) -> bool:
-    """Whether --top alone asks for the candidates of a word in place of a text."""
-    return top is not None and not steps
-
-
-def generates_text(config: "model.Config", layer: str | None) -> bool:
-    """Whether decode generates text: the decoder has a vocabulary, no layer is chosen."""
-    return layer is None and config.decoder is not None and config.decoder.vocab > 0 and not config.classes
-
-
-def encodes_text(config: "model.Config", layer: str | None) -> bool:
-    """Whether decode takes text for a model that generates none."""
-    is_alone = (len(config.stacks) == 1 or bool(config.classes)) and not generates_text(config, layer)
-    return layer is None and is_alone and config.stack(config.stacks[0]).vocab > 0

@@ -10,7 +10,7 @@ from attnkit import model
 from attnkit.checkpoints.generation_defaults import OF_BEAMS, list_defaults
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, UsageError, counted, flag_name, with_article
 from attnkit.generation import kv_cache_file
-from attnkit.generation.options import GenerationOptions
+from attnkit.generation.options import DecodeOptions
 from attnkit.inputs import layers, padding, source_states, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.operands import AttendedTensor, load_attended
@@ -75,42 +75,42 @@ class Prompt(NamedTuple):
 
 
 def make_prompts(
-    source: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
+    source: Sequence[str] | Record | None, options: DecodeOptions, detokenizer: Detokenizer
 ) -> tuple[list[Prompt], bool]:
-    config = options.model_.config
+    config, special = options.config, choose_target(options, detokenizer)
     if config.encoder:
         sources, is_batch = read_sources(source, options)
         rows = [[]] if options.ids is None else token_rows(options.ids, "--ids", config, True).ids
         if len(rows) not in (1, len(sources)):
             raise DataError(f"{len(rows)} rows for {counted(len(sources), 'source')}", "--ids")
         rows = rows * len(sources) if len(rows) == 1 else rows
-        return [make_prompt(ids, options, one) for ids, one in zip(rows, sources, strict=True)], is_batch
+        return [make_prompt(ids, options, special, one) for ids, one in zip(rows, sources, strict=True)], is_batch
     if options.memory is not None:
         raise UsageError(f"{with_article(config.family)} model has no cross-attention to a memory", "--memory")
     if options.ids is not None or isinstance(source, Record):
         given = record_prompts(source, options)
-        pairs = zip([make_prompt(ids, options) for ids in given.ids], given.columns, strict=True)
+        pairs = zip([make_prompt(ids, options, special) for ids in given.ids], given.columns, strict=True)
         return [prompt._replace(columns=at, width=given.width) for prompt, at in pairs], given.is_batch
     if not source:
-        return [make_prompt([], options)], False
+        return [make_prompt([], options, special)], False
     texts = list(source)
-    prompts = [make_prompt(tokenize_prompt(text, options, detokenizer), options, text=text) for text in texts]
-    prompts = [prompt._replace(is_chat=options.chat is not None) for prompt in prompts]
+    prompts = [make_prompt(tokenize_prompt(text, options, detokenizer), options, special, text=text) for text in texts]
+    prompts = [prompt._replace(is_chat=options.chat.chat) for prompt in prompts]
     return prompts, options.batch or len(texts) > 1
 
 
-def record_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
+def record_prompts(source: Sequence[str] | Record | None, options: DecodeOptions) -> TokenRows:
     if options.ids is not None:
-        return token_rows(options.ids, "--ids", options.model_.config)
+        return token_rows(options.ids, "--ids", options.config)
     if not isinstance(source, Record) or "ids" not in source:
         raise DataError("the record has no ids (decode --model --layer head takes its x)")
     if "memory" in source:
         raise DataError(
-            f"the record has a memory, and {with_article(options.model_.config.family)} model has no cross-attention"
+            f"the record has a memory, and {with_article(options.config.family)} model has no cross-attention"
         )
-    text_inputs.check_vocabulary(source, options.model_, "source", options.tokenizer)
-    text_inputs.warn_ignored_input(source, options.model_, "ids", "--layer head decodes x")
-    return token_rows(source, "ids", options.model_.config)
+    text_inputs.check_vocabulary(source, options.checkpoint, "source", options.tokenizer)
+    text_inputs.warn_ignored_input(source, options.checkpoint, "ids", "--layer head decodes x")
+    return token_rows(source, "ids", options.config)
 
 
 def token_rows(record: Record, name: str, config: "model.Config", is_target: bool = False) -> TokenRows:
@@ -137,62 +137,68 @@ def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
 
 
 def make_prompt(
-    ids: list[int], options: GenerationOptions, source: SourceText | None = None, text: str | None = None
+    ids: list[int],
+    options: DecodeOptions,
+    special: model.SpecialTokens,
+    source: SourceText | None = None,
+    text: str | None = None,
 ) -> Prompt:
     """Make a prompt: ids after a KV cache, or after the start token."""
-    config, source = options.model_.config, source or SourceText()
+    config, source = options.config, source or SourceText()
     memory, names = source.memory, source.tokens
     ids = check_prompt_ids(ids, config.stack("decoder").vocab)
-    if options.cache_in is not None:
-        more = 0 if options.max_tokens == 0 else len(ids)
-        cache, before = kv_cache_file.read_cache(options.cache_in, config, options.compute_dtype, more)
+    if options.cache.cache_in is not None:
+        more = 0 if options.length.max_tokens == 0 else len(ids)
+        cache, before = kv_cache_file.read_cache(options.cache.cache_in, config, options.compute_dtype, more)
         if config.encoder:  # a placeholder: the keys of the memory are in the cache
             memory = np.broadcast_to(np.zeros(1, options.compute_dtype), (1, config.memory_width))
         return Prompt([*before, *ids], len(before), memory, names, cache, text)
-    if config.sound and memory is not None and options.audio is not None:
+    if config.sound and memory is not None and options.hearing.audio is not None:
         begin = begin_transcription(options, memory)
         return Prompt([*begin, *ids], len(begin), memory, names, None, text)
-    special = options.special or config.special
     first = special.start if special.start is not None else special.bos
     if first is None and (config.encoder or not ids):
         name = "decoder_start_token_id" if config.encoder else "bos_token_id"
-        raise DataError(f"the prompt is empty, and the model has no {name}", options.model_.folder)
+        raise DataError(f"the prompt is empty, and the model has no {name}", options.checkpoint.folder)
     if first is not None and ids[:1] != [first] and (config.encoder or not ids):
         ids = [first, *ids]
     return Prompt(ids, 1, memory, names, None, text, source_ids=source.ids, source_states=source.states)
 
 
-def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
+def tokenize_prompt(text: str, options: DecodeOptions, detokenizer: Detokenizer) -> list[int]:
     try:
         if detokenizer.tokenizer is None:
-            text_inputs.tokenizer_of(options.model_)
+            text_inputs.tokenizer_of(options.checkpoint)
     except AttnkitError as error:
         raise type(error)(f"{error.problem}; --ids FILE takes ids instead of text", error.name) from None
     source = text_inputs.ModelInput(
-        text, tokenizer=options.tokenizer, with_special=options.chat is None, language=options.target_language
+        text,
+        tokenizer=options.tokenizer,
+        with_special=not options.chat.chat,
+        language=options.translation.target_language,
     )
-    ids: list[int] = text_inputs.read_known_texts(options.model_, "decoder", source).ids.tolist()
-    first = options.model_.config.special.bos
-    return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids
+    ids: list[int] = text_inputs.read_known_texts(options.checkpoint, "decoder", source).ids.tolist()
+    first = options.config.special.bos
+    return ids[1:] if options.cache.cache_in is not None and ids[:1] == [first] else ids
 
 
-def read_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
+def read_sources(source: Sequence[str] | Record | None, options: DecodeOptions) -> tuple[list[SourceText], bool]:
     """The memory (S, D) and tokens of each source, and whether they are a batch."""
-    if options.cache_in is not None:
+    if options.cache.cache_in is not None:
         if options.memory is not None or (any(source) if isinstance(source, tuple) else source):
             raise UsageError("the cache contains its source text; no other source is allowed", "--cache-in")
         return [SourceText()], False
     memory, mask, tokens = find_memory(source, options.memory)
-    if options.source_language and (memory is not None or isinstance(source, Record)):
+    if options.translation.source_language and (memory is not None or isinstance(source, Record)):
         raise UsageError("needs TEXT: the tokens of a record are made already", "--source-language")
     if memory is None:
         return encode_sources(source, options)
     if isinstance(source, Record) and memory is source.get("memory"):
         if "ids" in source and source.labels.get("source") and source.labels.get("token") == source.labels["source"]:
-            text_inputs.check_vocabulary(source, options.model_, "source", options.tokenizer)
+            text_inputs.check_vocabulary(source, options.checkpoint, "source", options.tokenizer)
         if "x" in source and not np.array_equal(source["x"], source["memory"]):
-            text_inputs.warn_ignored_input(source, options.model_, "the memory", "--memory :x attends to x")
-    width = options.model_.config.memory_width
+            text_inputs.warn_ignored_input(source, options.checkpoint, "the memory", "--memory :x attends to x")
+    width = options.config.memory_width
     if memory.ndim not in (2, 3) or memory.shape[-1] != width:
         raise DataError.about("memory", f"{memory.shape}: expected (S, {width}) or (B, S, {width})")
     batch = memory if memory.ndim == 3 else memory[None]
@@ -201,7 +207,7 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     dtype = options.compute_dtype
     record = source if isinstance(source, Record) else Record({})
     companions = record if options.memory is None else options.memory.companions
-    last = source_states.read_states(companions.arrays(), options.model_.config, len(batch), dtype)
+    last = source_states.read_states(companions.arrays(), options.config, len(batch), dtype)
     return [
         SourceText(
             np.ascontiguousarray(states[is_real], dtype),
@@ -218,8 +224,8 @@ def check_sources(real: Array) -> None:
         raise DataError(f"row {row} of the source has no token to attend to")
 
 
-def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
-    checkpoint, dtype = options.model_, options.compute_dtype
+def encode_sources(source: Sequence[str] | Record | None, options: DecodeOptions) -> tuple[list[SourceText], bool]:
+    checkpoint, dtype = options.checkpoint, options.compute_dtype
     if checkpoint.config.sound:
         return [SourceText(encode_sound(options))], False
     if isinstance(source, Record):
@@ -240,7 +246,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
     if not source:
         family = checkpoint.config.family
         raise UsageError(f"no source: {with_article(family)} model needs TEXT, a record, or --memory FILE")
-    tokenizer = text_inputs.text_tokenizer(checkpoint, "source", options.source_language, options.tokenizer)
+    tokenizer = text_inputs.text_tokenizer(checkpoint, "source", options.translation.source_language, options.tokenizer)
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
     inputs = [text_inputs.read_known_texts(checkpoint, "encoder", each) for each in sources]
     return [
@@ -275,43 +281,45 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
     return SourceText(memory, tokens, ids, context.last_states())
 
 
-def encode_sound(options: GenerationOptions) -> Array:
+def encode_sound(options: DecodeOptions) -> Array:
     """The memory (S, D) of --audio."""
-    features, _ = text_inputs.model_inputs(options.model_, "encoder", text_inputs.ModelInput(audio=options.audio))
+    features, _ = text_inputs.model_inputs(
+        options.checkpoint, "encoder", text_inputs.ModelInput(audio=options.hearing.audio)
+    )
     return encode_features(options, features)
 
 
-def encode_features(options: GenerationOptions, features: Array) -> Array:
+def encode_features(options: DecodeOptions, features: Array) -> Array:
     """The memory of a spectrogram: (F, M) -> (S, D)."""
-    core, context = layers.core_model(options.model_), layers.new_context(dtype=options.compute_dtype)
+    core, context = layers.core_model(options.checkpoint), layers.new_context(dtype=options.compute_dtype)
     return model.run(core, core.config.plan("encoder"), features, context)
 
 
-def begin_transcription(options: GenerationOptions, memory: Array) -> list[int]:
+def begin_transcription(options: DecodeOptions, memory: Array) -> list[int]:
     """The tokens before the text of a sound: start, language, task, times or none.
 
     UsageError for a language or a task that the model does not have.
     """
-    config = options.model_.config
+    config = options.config
     sound, ids = config.sound, [] if config.special.start is None else [config.special.start]
     if sound is None:
         return ids
     for flag, value, known in (
-        ("--language", options.language, sound.languages),
-        ("--task", options.task, sound.tasks),
+        ("--language", options.hearing.language, sound.languages),
+        ("--task", options.hearing.task, sound.tasks),
     ):
         if value is not None and value not in known:
             few = f"expected one of {join_names([*known], 8)}" if known else "it has one"
             raise UsageError(f"the model has no {flag[2:]} {value!r} ({few})", flag)
-    forced = sound.forced if options.language is None and options.task is None else ()
+    forced = sound.forced if options.hearing.language is None and options.hearing.task is None else ()
     if not sound.languages and not sound.tasks:
         ids += [id for id in forced if id != sound.no_timestamps]
     if sound.languages:
-        language = options.language or find_forced(sound.languages, forced)
+        language = options.hearing.language or find_forced(sound.languages, forced)
         ids.append(sound.languages[language or detect_language(options, memory, ids)])
     if sound.tasks:
-        ids.append(sound.tasks[options.task or find_forced(sound.tasks, forced) or "transcribe"])
-    return ids if sound.no_timestamps is None or options.timestamps else [*ids, sound.no_timestamps]
+        ids.append(sound.tasks[options.hearing.task or find_forced(sound.tasks, forced) or "transcribe"])
+    return ids if sound.no_timestamps is None or options.hearing.timestamps else [*ids, sound.no_timestamps]
 
 
 def find_forced(names: Mapping[str, int], forced: Sequence[int]) -> str | None:
@@ -323,9 +331,9 @@ def find_forced(names: Mapping[str, int], forced: Sequence[int]) -> str | None:
     return next((name for name, id in names.items() if id in forced), None)
 
 
-def detect_language(options: GenerationOptions, memory: Array, ids: Sequence[int]) -> str:
+def detect_language(options: DecodeOptions, memory: Array, ids: Sequence[int]) -> str:
     """The language whose token is the most probable first one."""
-    core, sound = layers.core_model(options.model_), options.model_.config.sound
+    core, sound = layers.core_model(options.checkpoint), options.config.sound
     languages = sound.languages if sound else {}
     context = layers.new_context(memory=memory, dtype=options.compute_dtype)
     x = model.run(core, core.config.plan("decoder"), np.array(ids), context)
@@ -333,26 +341,26 @@ def detect_language(options: GenerationOptions, memory: Array, ids: Sequence[int
     return max(languages, key=lambda language: float(logits[languages[language]]))
 
 
-def choose_target(options: GenerationOptions, detokenizer: Detokenizer) -> model.SpecialTokens:
+def choose_target(options: DecodeOptions, detokenizer: Detokenizer) -> model.SpecialTokens:
     """The special tokens of a text in the target language."""
     languages = detokenizer.tokenizer.languages if detokenizer.tokenizer else None
-    return text_inputs.target_special(options.model_.config.special, languages, options.target_language)
+    return text_inputs.target_special(options.config.special, languages, options.translation.target_language)
 
 
-def note_language(prompts: Sequence[Prompt], options: GenerationOptions, detokenizer: Detokenizer) -> None:
+def note_language(prompts: Sequence[Prompt], options: DecodeOptions, detokenizer: Detokenizer) -> None:
     """A note of texts whose language nothing states, of a model that has several."""
-    special, languages = options.special, detokenizer.tokenizer.languages if detokenizer.tokenizer else None
-    if languages is None or special is None or special.forced_bos is not None:
+    languages = detokenizer.tokenizer.languages if detokenizer.tokenizer else None
+    if languages is None or choose_target(options, detokenizer).forced_bos is not None:
         return
     if any(len(prompt.ids) == 1 and prompt.ids[0] not in languages.ids.values() for prompt in prompts):
         note = "the model itself chooses the language of the target; --target-language L names one"
         warnings.warn(note, AttnkitNote, stacklevel=2)
 
 
-def note_defaults(options: GenerationOptions) -> None:
+def note_defaults(options: DecodeOptions) -> None:
     """Note the rules that an encoder-decoder's folder asks for and no option states."""
-    given = {**options._asdict(), **options.search._asdict()}
-    asked = list_defaults(options.model_.generation) if options.model_.config.encoder else {}
+    given = options.by_name()
+    asked = list_defaults(options.checkpoint.generation) if options.config.encoder else {}
     flags = [f"{flag_name(name)} {value}" for name, value in asked.items() if given[name] is None]
     if flags and not all(given[name] is not None or name in OF_BEAMS for name in asked):
         note = f"the folder asks for {' '.join(flags)}, which decode does only if its own options say so"
@@ -375,8 +383,8 @@ def positions_left(config: "model.Config", size: int) -> int:
     return most - size + 1  # the last token needs no position: nothing follows it
 
 
-def make_detokenizer(options: GenerationOptions) -> Detokenizer:
-    checkpoint, config = options.model_, options.model_.config
+def make_detokenizer(options: DecodeOptions) -> Detokenizer:
+    checkpoint, config = options.checkpoint, options.config
     size, skipped = config.stack("decoder").vocab, 1 if config.encoder else 0
     try:
         side = "target" if config.encoder else "source"

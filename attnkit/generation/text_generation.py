@@ -16,7 +16,7 @@ from attnkit import callbacks, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation import kv_cache_file
 from attnkit.generation.chat import render_chats
-from attnkit.generation.options import CANDIDATES, GenerationOptions, TextModel, check_options
+from attnkit.generation.options import CANDIDATES, DecodeOptions, TextModel, check_options
 from attnkit.generation.prompts import (
     Prompt,
     choose_target,
@@ -28,6 +28,7 @@ from attnkit.generation.prompts import (
     positions_left,
     tokenize_prompt,
 )
+from attnkit.generation.task import Input, ModelTask
 from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
 from attnkit.interpret.tracer import Tracer, axis_labels
@@ -95,7 +96,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
     tracer   edits intermediates
     """
     core, options, detokenizer = text_model
-    config, special = core.config, options.special or core.config.special
+    config, special = core.config, choose_target(options, detokenizer)
     requested = options.token_limit
     limit = min(requested, positions_left(config, len(prompt.ids)))
     predict: CachedDecoder = (core.engine.decoder if core.engine else CachedDecoder)(
@@ -113,12 +114,12 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
         eos=special.eos,
         banned=special.banned,
         banned_first=config.sound.banned_first if config.sound else (),
-        times=config.time_tokens if options.timestamps else None,
+        times=config.time_tokens if options.hearing.timestamps else None,
         forced_bos=special.forced_bos,
-        forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
-        minimum=options.min_tokens or 0,
-        repetition_penalty=options.repetition_penalty or 1.0,
-        no_repeat_ngram=options.no_repeat_ngram or 0,
+        forced_eos=None if options.cache.cache_out else special.forced_eos,  # a cached text is to be continued
+        minimum=options.length.min_tokens or 0,
+        repetition_penalty=options.penalties.repetition_penalty or 1.0,
+        no_repeat_ngram=options.penalties.no_repeat_ngram or 0,
         sampling=options.sampling,
     )
 
@@ -134,7 +135,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
     if limit < requested and best.finish_reason == "limit":
         problem = f"stopped after {limit} tokens: the model has {config.positions.longest} positions"
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
-    if options.cache_out:
+    if options.cache.cache_out:
         write_cache(predict.cache, [*prompt.ids, *best.ids], text_model, prompt)
     return generation
 
@@ -165,7 +166,11 @@ def search_beams(
 
     name, _, exponent = (options.search.length_penalty or "average:1").partition(":")
     penalty = model.LENGTH_PENALTIES[name](float(exponent))
-    beam, best, report = options.search.beam or 1, options.search.best or 1, step_callback(options.steps, render)
+    beam, best, report = (
+        options.search.beam or 1,
+        options.search.best or 1,
+        step_callback(options.choices.steps, render),
+    )
     return model.beam_search(predict, np.array(prompt.ids), sampling, beam, penalty, best, stop, report)
 
 
@@ -181,14 +186,14 @@ def choose_tokens(
     options, detokenizer = text_model.options, text_model.detokenizer
     stream = stream_text(prompt, options, detokenizer) if is_only else None
     report = step_callback(
-        options.steps, lambda info, style: render_choice(info, detokenizer, style, options.candidates)
+        options.choices.steps, lambda info, style: render_choice(info, detokenizer, style, options.choices.candidates)
     )
     scores: list[Array] = []
     candidates: list[StepCandidates] = []
 
     def on_step(info: StepInfo) -> None:
-        if options.keeps_candidates:
-            candidates.append(rank_candidates(info, options.candidates))
+        if options.choices.keeps_candidates:
+            candidates.append(rank_candidates(info, options.choices.candidates))
         if options.emit in ("logits", "probs"):
             scores.append(info.logits if options.emit == "logits" else info.probabilities)
         if stream:
@@ -207,7 +212,7 @@ def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, pro
     detokenizer = text_model.detokenizer
     words = detokenizer.token_strings(ids) if detokenizer.tokenizer else None
     record = kv_cache_file.cache_record(cache, ids, words, prompt.source)
-    callbacks.current().write_side_output(text_model.options.cache_out or "", record)
+    callbacks.current().write_side_output(text_model.options.cache.cache_out or "", record)
 
 
 def split_prompt(prompt: Prompt, ids: Sequence[int], detokenizer: Detokenizer) -> tuple[str, str]:
@@ -229,7 +234,7 @@ def truncate_at_stop(stops: Sequence[str], before: str, after: str) -> tuple[str
 
 
 def stream_text(
-    prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer
+    prompt: Prompt, options: DecodeOptions, detokenizer: Detokenizer
 ) -> Callable[[int | None], None] | None:
     """A function that streams the text of each new token, and ends the text at None.
 
@@ -237,7 +242,7 @@ def stream_text(
     """
     on_text = callbacks.current().on_text
     decode = detokenizer.tokenizer.decode if detokenizer.tokenizer else None
-    if on_text is None or decode is None or options.keeps_candidates or options.emit not in (None, "text"):
+    if on_text is None or decode is None or options.choices.keeps_candidates or options.emit not in (None, "text"):
         return None
     decode_next = decode_incrementally(decode)
     if not prompt.is_chat:
@@ -304,28 +309,63 @@ def render_choice(
 TOKEN_TENSORS = ("x", "ids", "mask", "lengths", "types", "scores")
 
 
-def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record | str:
+class TextGeneration(ModelTask):
+    """Continue, translate, answer or score texts by a decoder with a vocabulary."""
+
+    top_is_view = False
+
+    @property
+    def refused(self) -> Mapping[str, Sequence[str]]:
+        chats = super().refused if self.options.config.encoder else {}
+        return {**chats, "hidden states; --trace keeps the intermediates of a text": ("keep",)}
+
+    def check_model(self) -> None:
+        """Raise UsageError for options that do not fit the model."""
+        if self.options.matrix.vocab is not None:
+            raise UsageError("--model and --vocab are mutually exclusive where the model generates text")
+        super().check_model()
+
+    def run_model(self, source: Input) -> Record | str:
+        """The texts, or their scores."""
+        return run_decode(source, self.options)
+
+    def view(self, record: Record, style: display.Style) -> display.ResultView:
+        """The texts after their prompts, tables of scores or choices, or attributions."""
+        if self.options.inspection.attribute:
+            from attnkit.interpret.gradients.attribution_view import attribution_view
+
+            return attribution_view(record, style)
+        from attnkit.generation.text_views import view_generation
+
+        return view_generation(record, self.options, style)
+
+    @property
+    def adds_tensors(self) -> bool:
+        """Whether an option requests tensors beside x: --top alone does."""
+        return self.options.choices.asks_for_next_word or super().adds_tensors
+
+
+def run_decode(source: Input, options: DecodeOptions) -> Record | str:
     """Generate or score text after texts or ids, as a record or as text."""
     check_options(options)
     source = layers.ids_from_x(source) if isinstance(source, Record) else source
-    if options.chat is not None:
+    if options.chat.chat:
         source = render_chats(source, options)
         if options.emit == "prompt":
             return "\n".join(source)
-    core = layers.complete_model(options.model_)
+    core = layers.complete_model(options.checkpoint)
     if not core.config.head:
         raise UsageError(f"this {core.config.family} model has no head: it maps tokens to vectors", "--model")
     detokenizer = make_detokenizer(options)
-    options = options._replace(special=choose_target(options, detokenizer))
     prompts, is_batch = make_prompts(source, options, detokenizer)
     for flag, value in (
         ("--best", options.search.best),
-        ("--cache-out", options.cache_out),
+        ("--cache-out", options.cache.cache_out),
         ("--grad", options.inspection.grad),
     ):
         if is_batch and value:
             raise UsageError("needs a single text, got a batch", flag)
-    if options.score is not None or options.max_tokens == 0:
+    if options.score is not None or options.length.max_tokens == 0:
         record = score_prompts(core, prompts, options, detokenizer, is_batch)
     else:
         note_language(prompts, options, detokenizer)
@@ -349,11 +389,11 @@ def require_texts(record: Record) -> list[str]:
 
 
 def generate_texts(
-    core: Model, prompts: list[Prompt], options: GenerationOptions, detokenizer: Detokenizer, is_batch: bool
+    core: Model, prompts: list[Prompt], options: DecodeOptions, detokenizer: Detokenizer, is_batch: bool
 ) -> Record:
     """Generate a text after each prompt, and write traces of the whole texts."""
     if core.engine is None:
-        layers.prepare_decoding(options.model_, options.token_limit)
+        layers.prepare_decoding(options.checkpoint, options.token_limit)
     text_model, inspection = TextModel(core, options, detokenizer), options.inspection
     untraced = options._replace(inspection=inspection._replace(trace=None))
     tracer = untraced.tracer() if inspection.patch or inspection.ablate else None
@@ -373,13 +413,13 @@ def generate_texts(
 
 
 def score_prompts(
-    core: Model, prompts: list[Prompt], options: GenerationOptions, detokenizer: Detokenizer, is_batch: bool
+    core: Model, prompts: list[Prompt], options: DecodeOptions, detokenizer: Detokenizer, is_batch: bool
 ) -> Record:
     """Score the texts of prompts, each with its own tracer, and write the traces."""
     scored = [score_text(TextModel(core, options, detokenizer), prompt) for prompt in prompts]
     layout = PadLayout() if is_batch else None
     columns = [prompt.columns for prompt in prompts if prompt.columns is not None]
-    if is_batch and len(columns) == len(prompts) > 0 and options.score is None and options.cache_in is None:
+    if is_batch and len(columns) == len(prompts) > 0 and options.score is None and options.cache.cache_in is None:
         layout = PadLayout(columns, prompts[0].width)  # the tokens scored are those of the padded batch
     record = pad_records([text.record for text in scored], detokenizer.padding, layout)
     if layout:
@@ -406,7 +446,7 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     tracer = options.tracer()
     ids, first = tokens_to_score(prompt, options, detokenizer)
     positions_left(core.config, len(ids))
-    cache = model.new_cache(core.config) if prompt.cache is None and options.cache_out else prompt.cache
+    cache = model.new_cache(core.config) if prompt.cache is None and options.cache.cache_out else prompt.cache
     past = 0 if cache is None else cache.length
     strings = detokenizer.token_strings
     tracer.begin(axis_labels(strings(ids), prompt.source), len(ids))
@@ -415,7 +455,7 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     skipped = 0 if options.inspection.trace or options.inspection.patch else needed
     logits = model.head_logits(core, np.ascontiguousarray(x[skipped:]), tracer.visit)[needed - skipped :]
     tracer.check()
-    if options.cache_out and cache is not None:
+    if options.cache.cache_out and cache is not None:
         write_cache(cache, ids, text_model, prompt)
     trace = record_trace(tracer, text_model, prompt, ids, past) if options.inspection.trace else Record({})
     gradients = Record({})
@@ -467,14 +507,16 @@ def hidden_states(
     return model.run(core, plan, tokens, context) if cache is None else model.run(core, plan, tokens[None], context)[0]
 
 
-def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer) -> tuple[list[int], int]:
+def tokens_to_score(prompt: Prompt, options: DecodeOptions, detokenizer: Detokenizer) -> tuple[list[int], int]:
     if options.score is None:
-        has_no_output = options.emit in (None, "text", "ids") and not (options.cache_out or options.inspection.trace)
-        is_continued = options.model_.config.encoder or options.cache_in is not None
+        has_no_output = options.emit in (None, "text", "ids") and not (
+            options.cache.cache_out or options.inspection.trace
+        )
+        is_continued = options.config.encoder or options.cache.cache_in is not None
         if has_no_output and is_continued and len(prompt.ids) <= prompt.prefix:
             raise UsageError("nothing to score; --score TEXT", "--max-tokens 0")
         return prompt.ids, prompt.prefix
-    if prompt.text is None or options.cache_in is not None:
+    if prompt.text is None or options.cache.cache_in is not None:
         ids, first = [*prompt.ids, *continuation(options, detokenizer)], len(prompt.ids)
     else:  # tokenized as one text, as a token may cover the end of the prompt
         ends = prompt.text[-1:], options.score[:1]
@@ -491,24 +533,22 @@ def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Det
     return ids, first
 
 
-def continuation(options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
+def continuation(options: DecodeOptions, detokenizer: Detokenizer) -> list[int]:
     """The ids of --score as a continuation: no start token, an end for a translation."""
     ids = tokenize_prompt(options.score or "", options, detokenizer)
-    special = options.special or options.model_.config.special
-    if options.model_.config.encoder:
+    special = choose_target(options, detokenizer)
+    if options.config.encoder:
         return text_inputs.with_eos(ids, special)
     return ids[1:] if ids[:1] == [special.bos] else ids
 
 
-def score_record(
-    logits: Array, ids: list[int], first: int, options: GenerationOptions, detokenizer: Detokenizer
-) -> Record:
+def score_record(logits: Array, ids: list[int], first: int, options: DecodeOptions, detokenizer: Detokenizer) -> Record:
     words = np.array(ids[first:], dtype=np.int64)
     rows = logits[: len(words)]
     if options.emit in ("logits", "probs"):
         rows, words = (logits, np.array(ids[first - 1 :], dtype=np.int64)) if options.score is None else (rows, words)
-        x, formula = rows if options.emit == "logits" else model.probabilities(rows), options.emit
-        arrays = {"x": x, "ids": words}
+        arrays = {"x": rows if options.emit == "logits" else model.probabilities(rows), "ids": words}
+        formula: str = options.emit
     elif options.emit == "ids":
         arrays, formula = {"x": words}, "tokens"
     else:

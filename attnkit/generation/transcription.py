@@ -3,50 +3,82 @@
 Each begins at the last time of the one before.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnkit import callbacks
 from attnkit.errors import UsageError
-from attnkit.generation.options import GenerationOptions, TextModel, asks_for_next_word, check_options, refuse_options
+from attnkit.generation.options import DecodeOptions, TextModel, check_options, refuse_options
 from attnkit.generation.prompts import Prompt, begin_transcription, encode_features, make_detokenizer
-from attnkit.generation.text_generation import Generation, generate_one, generation_record, require_texts
+from attnkit.generation.task import Input
+from attnkit.generation.text_generation import (
+    Generation,
+    TextGeneration,
+    generate_one,
+    generation_record,
+    require_texts,
+)
 from attnkit.inputs import layers
 from attnkit.inputs.sound_inputs import SoundWindows, exceeds_window, open_windows
 from attnkit.model import GeneratedText
 from attnkit.model.formulas.time_tokens import Segment, split_segments
 from attnkit.records import Labels, Record, Tensor
 
+if TYPE_CHECKING:
+    from attnkit import display
+    from attnkit.display.cells import Cells
 
-def reads_windows(options: GenerationOptions) -> bool:
+
+class Transcription(TextGeneration):
+    """Write the text of a sound, which is read at once or window by window."""
+
+    def run_model(self, source: Input) -> Record | str:
+        """The text, with the times of its segments if it is read in windows."""
+        audio = self.options.hearing.audio
+        if audio is not None and reads_windows(audio, self.options):
+            return transcribe(audio, self.options)
+        return super().run_model(source)
+
+    def view(self, record: Record, style: "display.Style") -> "display.ResultView":
+        """The segments as lines, or what is shown of generated texts."""
+        from attnkit import display
+
+        options, is_choice = self.options, self.options.choices.asks_for_next_word and "candidates.ids" in record
+        if not options.hearing.timestamps or options.emit or is_choice or "segment" not in record.labels:
+            return super().view(record, style)
+        return display.ResultView([display.Text("\n".join(segment_lines(record)))], lambda: segment_cells(record))
+
+
+def reads_windows(audio: Record, options: DecodeOptions) -> bool:
     """Whether the text of a sound has times, or is longer than one window."""
-    config, audio = options.model_.config, options.audio
-    if audio is None or config.sound is None or options.score is not None or options.max_tokens == 0:
+    config = options.config
+    if config.sound is None or options.score is not None or options.length.max_tokens == 0:
         return False
-    if options.max_tokens is None and asks_for_next_word(options.top, options.steps):
+    if options.length.max_tokens is None and options.choices.asks_for_next_word:
         return False
-    return options.timestamps or (config.time_tokens is not None and exceeds_window(audio, config.sound))
+    return options.hearing.timestamps or (config.time_tokens is not None and exceeds_window(audio, config.sound))
 
 
-def transcribe(audio: Record, options: GenerationOptions) -> Record | str:
+def transcribe(audio: Record, options: DecodeOptions) -> Record | str:
     """Generate the text of a sound by windows: its tokens and segments, or lines.
 
     Each window begins at the last time of the text before it, or after the window if that ended with a single time, as
     transformers reads long sounds without a fallback. UsageError for options that concern one window.
     """
     check_options(options)
-    core, detokenizer = layers.complete_model(options.model_), make_detokenizer(options)
+    core, detokenizer = layers.complete_model(options.checkpoint), make_detokenizer(options)
     inspection, search = options.inspection, options.search
     refuse_options(
         "a sound that is read at once, without times",
-        best=search.best, cache_out=options.cache_out, trace=inspection.trace, stop=options.stop,
+        best=search.best, cache_out=options.cache.cache_out, trace=inspection.trace, stop=options.stop,
     )  # fmt: skip
     sound, times = core.config.sound, core.config.time_tokens
     if sound is None or sound.spectrogram is None or times is None:
         raise UsageError("the model has no tokens of times", "--timestamps")
     windows = open_windows(audio, sound.samples, sound.spectrogram)
-    shows_times, options = options.timestamps, options._replace(timestamps=True)
+    shows_times = options.hearing.timestamps
+    options = options._replace(hearing=options.hearing._replace(timestamps=True))
     tracer = options.tracer() if inspection.patch or inspection.ablate else None
     texts: list[Generation] = []
     segments: list[Segment] = []
@@ -55,10 +87,11 @@ def transcribe(audio: Record, options: GenerationOptions) -> Record | str:
         memory = encode_features(options, windows.read(frame))
         begin = prompt.ids or begin_transcription(options, memory)
         prompt = Prompt(begin, len(begin), memory)
-        most = options.max_tokens or core.config.positions.size - len(
+        most = options.length.max_tokens or core.config.positions.size - len(
             begin
         )  # as transformers, whose last has a position
-        text_model = TextModel(core, options._replace(max_tokens=most), detokenizer)
+        limited = options._replace(length=options.length._replace(max_tokens=most))
+        text_model = TextModel(core, limited, detokenizer)
         text = without_end(generate_one(text_model, prompt, False, tracer), core.config.special.eos)
         found, advance = split_segments(text.sequences[0].ids, times.first, min(windows.frames - frame, windows.size))
         texts.append(cut_generation(text, sum(len(one.ids) for one in found)))
@@ -140,7 +173,7 @@ def report(
     """Show the segments of a window, or how far it reached."""
     options = text_model.options
     on_text, decodes = callbacks.current().on_text, text_model.detokenizer.can_decode
-    if on_text is None or not decodes or options.keeps_candidates or options.emit not in (None, "text"):
+    if on_text is None or not decodes or options.choices.keeps_candidates or options.emit not in (None, "text"):
         at, total = windows.seconds(segments[-1].end), windows.seconds(windows.frames)
         callbacks.current().on_progress(f"{at:.0f} of {total:.0f} seconds")
         return
@@ -157,6 +190,14 @@ def segment_lines(record: Record) -> list[str]:
     """The segments of a record as lines: begin, end, text."""
     rows = zip(record["start"].tolist(), record["end"].tolist(), record.labels["segment"], strict=True)
     return [segment_line(start, end, str(text)) for start, end, text in rows]
+
+
+def segment_cells(record: Record) -> "Cells":
+    """The begin, the end and the text of each segment of a sound as cells."""
+    from attnkit.display.cells import Cells
+
+    rows = zip(record["start"], record["end"], record.labels["segment"], strict=True)
+    return Cells(["start", "end", "text"], [[start, end, str(text).strip()] for start, end, text in rows])
 
 
 def segment_line(start: float, end: float, text: str) -> str:

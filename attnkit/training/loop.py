@@ -16,7 +16,7 @@ from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.errors import AttnkitNote, DataError, NotFiniteError
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
-from attnkit.generation.options import GenerationOptions
+from attnkit.generation.options import DecodeOptions
 from attnkit.generation.output_head import apply_output_head
 from attnkit.generation.text_generation import run_decode
 from attnkit.inputs.output_matrix import OutputLogits
@@ -191,8 +191,8 @@ class Run:
         with use_callbacks(SILENT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a text that ends with the positions is a sample too
             if checkpoint.config.classes:
-                return best_label(apply_output_head([text], GenerationOptions(model_=checkpoint)))
-            return str(run_decode([text], GenerationOptions(model_=checkpoint, emit="text")))
+                return best_label(apply_output_head([text], DecodeOptions(model_=checkpoint)))
+            return str(run_decode([text], DecodeOptions(model_=checkpoint, emit="text")))
 
     def summary(self) -> dict[str, Any]:
         """The folder, the steps, the parameters and the best held-out loss of the run."""

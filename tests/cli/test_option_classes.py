@@ -15,7 +15,7 @@ from attnkit.cli.signature import describe_tool, write_stub
 from attnkit.cli.tool import PythonForm
 from attnkit.errors import UsageError
 from attnkit.model.formulas.sampling import Sampling
-from attnkit.options import ABOVE_0, OptionsOf
+from attnkit.options import ABOVE_0, OptionsOf, spread_options
 from attnkit.records import Record
 
 
@@ -166,3 +166,27 @@ def test_no_tool_has_an_option_twice(name):
     names = [*declared.parameters, *declared.extra]
     flat = [one for each in names for one in declared.fields.get(each, [each])]
     assert len(flat) == len({*flat}) and {*declared.titles} <= {*declared.options}
+
+
+class Sea(NamedTuple):
+    """A class with the options of other classes between its own."""
+
+    depth: Annotated[int, typer.Option(help="below the first wave")] = 9
+    wave: Wave = Wave()
+    sampling: Sampled = Sampling()
+    salt: Annotated[bool, typer.Option(help="it is salt water")] = False
+
+
+@tool(sections={"Sea": "depth wave salt", "Draw": "sampling"})
+def sail(record: Record, *, sea: Sea) -> Record:
+    """Keep a record."""
+    RECEIVED.append(sea)
+    return record
+
+
+def test_a_class_among_the_fields_of_a_class_stands_for_its_options():
+    names = ["depth", "period", "phase_", "temperature", "top_k", "top_p", "min_p", "seed", "salt"]
+    assert [*sail.tool.flags] == names and sail.tool.titles["phase_"] == "Sea" and sail.tool.titles["seed"] == "Draw"
+    sail(X, period=4, seed=2, salt=True)
+    assert [Sea(9, Wave(4), Sampling(seed=2), True)] == RECEIVED and type(RECEIVED[0].wave) is Wave
+    assert dict(zip(names, [9, 4, 0.5, *[None] * 4, 2, True], strict=True)) == spread_options(Sea, RECEIVED[0])

@@ -14,7 +14,7 @@ from attnkit import display, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.commands.scan import map_view
 from attnkit.errors import DataError, UsageError
-from attnkit.generation.options import GenerationOptions
+from attnkit.generation.options import DecodeOptions
 from attnkit.generation.prompts import begin_transcription
 from attnkit.inputs import layers
 from attnkit.interpret.lens import find_word
@@ -226,7 +226,7 @@ def first_word(memory, name):
     """The logit of a word as the first of a transcript, by hidden states of the encoder."""
     checkpoint, context = open_checkpoint(WHISPER), model.Context(memory=memory, dtype="float64")
     clean = attnkit.encode(audio=TONE, model=WHISPER, dtype="float64")["x"]
-    core, begin = layers.core_model(checkpoint), begin_transcription(GenerationOptions(checkpoint), clean)
+    core, begin = layers.core_model(checkpoint), begin_transcription(DecodeOptions(checkpoint), clean)
     x = model.run(core, core.config.plan("decoder"), np.array(begin), context)
     return model.head_logits(core, x)[-1, find_word(checkpoint, name, "")]
 

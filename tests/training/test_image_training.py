@@ -13,7 +13,7 @@ from PIL import Image
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitNote, DataError
 from attnkit.formats import load
-from attnkit.generation.options import GenerationOptions
+from attnkit.generation.options import DecodeOptions
 from attnkit.generation.output_head import apply_output_head
 from attnkit.inputs.image_processor import new_processor
 from attnkit.training.images import find_images, image_corpus, read_images
@@ -126,7 +126,7 @@ def test_gradients_are_those_of_differences(shapes):
 def test_a_folder_is_what_transformers_reads(shapes, tmp_path):
     kept = REFERENCES / "image_classifier"
     pixels = load(str(kept / "picture.png"))["x"]
-    output = apply_output_head(None, GenerationOptions(model_=open_checkpoint(str(kept)), image=pixels))
+    output = apply_output_head(None, DecodeOptions(model_=open_checkpoint(str(kept)), image=pixels))
     theirs = arrays("image_training")["logits"]
     assert np.abs(output.logits - theirs).max() <= 1e-5 * np.abs(theirs).max()
     assert output.words == ["circle", "square", "triangle"]

@@ -9,7 +9,7 @@ import pytest
 
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitNote, DataError, FileError, UsageError
-from attnkit.generation.options import GenerationOptions
+from attnkit.generation.options import DecodeOptions, Length
 from attnkit.generation.text_generation import run_decode
 from attnkit.model.processor import threads
 from attnkit.training.initial_model import prepare_model
@@ -133,7 +133,9 @@ def test_a_trained_folder_opens_and_speaks(family, tmp_path):
     assert checkpoint.params.unused() == []
     if family != "bert":
         text = "le chat" if family in PAIR_FAMILIES else "the"
-        assert isinstance(run_decode([text], GenerationOptions(model_=checkpoint, max_tokens=4, emit="text")), str)
+        assert isinstance(
+            run_decode([text], DecodeOptions(model_=checkpoint, length=Length(max_tokens=4), emit="text")), str
+        )
 
 
 STOPPED = (

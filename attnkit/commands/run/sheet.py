@@ -4,8 +4,8 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from attnkit import callbacks
-from attnkit.cli import figures, views
+from attnkit import callbacks, display
+from attnkit.cli import figures
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError, suggest
@@ -76,7 +76,7 @@ class Sheet:
         parameters = Record({one: self._describe(one, array) for one, array in self._parameters.items()})
         self._parameters.clear()
         for parameter in parameters:
-            section = tensor_section(views.tensor_view(parameters, parameter), self._looks)
+            section = tensor_section(display.tensor_view(parameters, parameter), self._looks)
             self.sections.append(leave_blank(section) if self._is_blank(name, parameter) else section)
         sections = self._result_sections(stage, result)
         empty = set[str]()

@@ -1,10 +1,9 @@
-"""Views of attributions: coloured words, and tables with bars."""
+"""What is shown of attributions: coloured words, and tables with bars."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnkit.cli.stage import Stage
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.records import Record, row_labels
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 TEXTS = ("source", "x")  # the tensors of attributions, in the order in which they are shown
 
 
-def attribution_view(record: Record, stage: Stage, style: "display.Style") -> "display.ResultView":
+def attribution_view(record: Record, style: "display.Style") -> "display.ResultView":
     """View the words of each text in colours, above a table with bars and a sum."""
     from attnkit import display
 
