@@ -263,6 +263,15 @@ def test_a_stage_imports_no_rich_no_zipfile_no_whole_model_it_does_not_need(tool
     assert run.stderr.strip() == b""
 
 
+def test_a_stage_imports_numpy_before_typer():
+    code = (
+        "import sys; from attnkit.cli.main import main; main(['softmax', '-f', 'json', '-']);"
+        "print([name for name in sys.modules if name in ('numpy', 'typer')], file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], input=b"[[1,2]]", capture_output=True, check=True)
+    assert run.stderr.strip() == b"['numpy', 'typer']"
+
+
 # what only whole models, tables and published tokenizers need
 WHOLE_MODELS = {"model.config", "model.whole_models", "generation.output_head", "interpret.tracer"}
 UNNEEDED = WHOLE_MODELS | {"display", "inputs.detokenizer", "tokenizers.auto", "tokenizers.huggingface"}

@@ -57,6 +57,8 @@ def main(arguments: list[str]) -> int:
             place = f"attnkit {arguments[0]}"
             if arguments[1:] in (["-h"], ["--help"]) and (page := find_page(arguments[0])):
                 return write_text(page)
+        import numpy  # noqa: F401 - after Typer its import maps and unmaps one arena 1,500 times: 12 ms
+
         from attnkit.cli import parser
 
         chosen = parser.choose_tool(arguments[0])
