@@ -346,48 +346,13 @@ Layer = Annotated[
         autocompletion=complete_layer,
     ),
 ]
-Trace = Annotated[str | None, typer.Option(metavar="FILE", help="write all intermediates to FILE, each by its name")]
 TraceOnly = Annotated[
     tuple[str, ...],
     names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS"),
 ]
-Grad = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="write the gradients of the mean of −log p over the tokens of --score to FILE: those of every "
-        "intermediate, under the names of a trace, and of every parameter",
-    ),
-]
 GradOnly = Annotated[
     tuple[str, ...],
     names("keep only the gradients whose names match a shell pattern: *.self.*", metavar="PATTERNS"),
-]
-CheckGrad = Annotated[
-    bool,
-    typer.Option(
-        help="compare --grad with a finite difference in float64, along a random direction over all parameters; the "
-        "exit code is 1 for a relative error above 1e-6"
-    ),
-]
-Patch = Annotated[
-    dict[str, Array] | None,
-    file(
-        "patches",
-        "replace the intermediate NAME by the tensor of FILE (of several, by the one called NAME); NAME[2,:,5]=FILE "
-        "some cells of it, NAME+=FILE*2 adds the tensor times 2",
-        "NAME=FILE",
-    ),
-]
-Ablate = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        parser=parse_targets,
-        metavar="LAYER[:HEADS]",
-        help="set attention heads to 0: encoder.3.self (all its heads), encoder.3.self:5, encoder.3.self:5,7, "
-        "encoder.3.self:0:4 (heads 0 to 3), or encoder.3.self[5,2:4] (head 5 at positions 2 and 3)",
-        autocompletion=complete_layer_with_heads,
-    ),
 ]
 Mean = Annotated[
     Mapping[str, Array] | None,
@@ -397,6 +362,52 @@ Mean = Annotated[
         "'*.heads'",
     ),
 ]
+
+
+class TraceOptions(NamedTuple):
+    """The file of a trace, and which intermediates it has."""
+
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="write all intermediates to FILE, each by its name")
+    ] = None
+    trace_only: TraceOnly = ()
+
+    @property
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        """The option that names the intermediates of the trace -> their patterns."""
+        return {"--trace-only": self.trace_only or ("*",)} if self.trace else {}
+
+
+class EditOptions(NamedTuple):
+    """What replaces intermediates of a run: patches, zeros and means."""
+
+    patch: Annotated[
+        dict[str, Array] | None,
+        file(
+            "patches",
+            "replace the intermediate NAME by the tensor of FILE (of several, by the one called NAME); "
+            "NAME[2,:,5]=FILE some cells of it, NAME+=FILE*2 adds the tensor times 2",
+            "NAME=FILE",
+        ),
+    ] = None
+    ablate: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            parser=parse_targets,
+            metavar="LAYER[:HEADS]",
+            help="set attention heads to 0: encoder.3.self (all its heads), encoder.3.self:5, encoder.3.self:5,7, "
+            "encoder.3.self:0:4 (heads 0 to 3), or encoder.3.self[5,2:4] (head 5 at positions 2 and 3)",
+            autocompletion=complete_layer_with_heads,
+        ),
+    ] = ()
+    mean: Mean = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every intermediate keeps its value."""
+        return not (self.patch or self.ablate)
+
+
 Image = Annotated[Array | None, file("image", "image: PNG, JPEG, or a tensor (C, height, width)")]
 Over = Annotated[
     Array | None,
@@ -432,21 +443,20 @@ SourceLanguage = Annotated[
         help="language of TEXT, of a model that translates between several, as en_XX or fra_Latn",
     ),
 ]
-TargetLanguage = Annotated[
-    str | None,
-    typer.Option(
-        parser=parse_language,
-        metavar="L",
-        help="language to translate into, of a model that translates between several",
-    ),
-]
 
 
 class Translation(NamedTuple):
     """The languages of a model that translates between several; None: as it states."""
 
     source_language: SourceLanguage = None
-    target_language: TargetLanguage = None
+    target_language: Annotated[
+        str | None,
+        typer.Option(
+            parser=parse_language,
+            metavar="L",
+            help="language to translate into, of a model that translates between several",
+        ),
+    ] = None
 
 
 Pair = Annotated[str | None, typer.Option(help="second text of a pair, for models such as BERT")]

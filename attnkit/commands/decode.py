@@ -13,16 +13,25 @@ from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import PythonForm
-from attnkit.generation.options import CHECK_TOLERANCE, CHOOSING, GENERATION, DecodeOptions, Hearing, Inspection, Search
+from attnkit.generation.options import (
+    CHECK_TOLERANCE,
+    CHOOSING,
+    GENERATION,
+    DecodeOptions,
+    Inspection,
+    Search,
+    SpeechOptions,
+)
 from attnkit.generation.task import Task
 from attnkit.model.formulas.sampling import Sampling
-from attnkit.options import Translation, collect_options
+from attnkit.options import Translation, collect_options, list_fields
 from attnkit.records import Record
 
 LABELLING = ("pair", "question", "aggregate")
 CHOICE = (*Search._fields, *Sampling._fields, "score", *CHOOSING, "stop", "cache_out")
-READ = ("chat", "ids", "image", *Hearing._fields, *Translation._fields, "batch", "labels", *LABELLING)
-NEEDS_MODEL = (*READ, *GENERATION, *Inspection._fields, "tokenizer", "layer")
+READ = ("chat", "ids", "image", *SpeechOptions._fields, *Translation._fields, "batch", "labels", *LABELLING)
+INSPECTION = (*list_fields(Inspection),)
+NEEDS_MODEL = (*READ, *GENERATION, *INSPECTION, "tokenizer", "layer")
 EXCLUSIVE = [
     *(("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), ("pair", "question")),
     *(("beam", name) for name in (*Sampling._fields, "cache_out", "top")),
@@ -39,8 +48,8 @@ EXCLUSIVE = [
         ("audio", name)
         for name in ("batch", "lines", "ids", "image", "memory", "chat", "cache_in", "layer", "labels", *LABELLING)
     ),
-    *(("labels", name) for name in ("layer", *CHOICE, *Inspection._fields, *LABELLING, "vocab")),
-    *(("emit=prompt", name) for name in (*CHOICE, *Inspection._fields, "steps", "top", "dtype")),
+    *(("labels", name) for name in ("layer", *CHOICE, *INSPECTION, *LABELLING, "vocab")),
+    *(("emit=prompt", name) for name in (*CHOICE, *INSPECTION, "steps", "top", "dtype")),
 ]
 REQUIRES = [
     *((flag, "model") for flag in NEEDS_MODEL),
@@ -48,7 +57,7 @@ REQUIRES = [
     *(("grad", "score"), ("grad_only", "grad"), ("check", "grad"), ("attribute", "score")),
     *((name, "chat") for name in ("system", "messages", "variable", "template", "date", "emit=prompt")),
     ("labels", "image"),
-    *((name, "audio") for name in Hearing._fields[1:]),
+    *((name, "audio") for name in SpeechOptions._fields[1:]),
 ]
 
 
@@ -63,7 +72,7 @@ def choose_task(options: DecodeOptions) -> Task:
         from attnkit.generation.zero_shot import ImageAgainstLabels
 
         return ImageAgainstLabels(options)
-    if options.writes_text and options.hearing.audio is not None:
+    if options.writes_text and options.speech.audio is not None:
         from attnkit.generation.transcription import Transcription
 
         return Transcription(options)
@@ -96,7 +105,7 @@ def choose_stage_task(stage: Stage) -> Task:
 
 @tool(
     sections={
-        "Model and input": "model_ layer ids pair image hearing memory tokenizer batch lines",
+        "Model and input": "model_ layer ids pair image speech memory tokenizer batch lines",
         "Translation": "translation",
         "Chat": "chat",
         "Labels": "labelling",

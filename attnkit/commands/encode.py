@@ -32,21 +32,18 @@ class InspectionOptions(NamedTuple):
         tuple[str, ...],
         options.names("add these intermediates to the record, by name or shell pattern: decoder.*.self.weights"),
     ] = ()
-    trace: options.Trace = None
-    trace_only: options.TraceOnly = ()
+    tracing: options.TraceOptions = options.TraceOptions()
     weights: options.Weights = None
-    patch: options.Patch = None
-    ablate: options.Ablate = ()
-    mean: options.Mean = None
+    edits: options.EditOptions = options.EditOptions()
 
     @property
     def is_empty(self) -> bool:
         """Whether no intermediate is kept, traced or changed."""
-        return not (self.keep or self.trace or self.patch or self.ablate)
+        return not (self.keep or self.tracing.trace) and self.edits.is_empty
 
     def tracer(self, encoded: encoding.Encoding) -> Tracer:
-        edits = make_edits(self.patch, self.ablate, self.mean, head_counts(encoded.core.config, encoded.steps))
-        patterns = {"--keep": self.keep} | ({"--trace-only": self.trace_only or ("*",)} if self.trace else {})
+        edits = make_edits(*self.edits, head_counts(encoded.core.config, encoded.steps))
+        patterns = {"--keep": self.keep} | self.tracing.patterns
         return Tracer(patterns, edits, self.weights or "full")
 
 
@@ -118,10 +115,10 @@ def encode(
     Example:
       attnkit encode --model DIR "The cat sat" --trace run.npz
     """
-    if inspection.trace is not None:
-        formats.file_format(inspection.trace)  # an error for an unknown suffix
-        if callbacks.current().is_output_file(inspection.trace):
-            raise UsageError(f"{inspection.trace}: --output writes the same file", "--trace")
+    if inspection.tracing.trace is not None:
+        formats.file_format(inspection.tracing.trace)  # an error for an unknown suffix
+        if callbacks.current().is_output_file(inspection.tracing.trace):
+            raise UsageError(f"{inspection.tracing.trace}: --output writes the same file", "--trace")
     given = given._replace(model_=given.model_.reading(given.image is not None))
     note = callbacks.current().on_operands
     if isinstance(source, Line) and source.result is not None and note is callbacks.ignore:
@@ -161,8 +158,8 @@ def run_encoder(
     result = encoding.make_result(encoded, x, normalize, tracer.visit)
     tracer.check()
     rows = intermediates.selected_row_labels(weights, tokens, x.shape[-2])
-    if inspection.trace:
+    if inspection.tracing.trace:
         traced = tracer.record(tokens, flag="--trace-only").with_tensors({}, rows).merge(patches.find_box(base))
-        callbacks.current().write_side_output(inspection.trace, traced)
+        callbacks.current().write_side_output(inspection.tracing.trace, traced)
     kept = tracer.record(tokens, flag="--keep").with_tensors({}, rows) if inspection.keep else None
     return result if kept is None else result.merge(kept)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -21,10 +21,6 @@ from attnkit.interpret import head_scores, head_weights
 from attnkit.interpret.head_weights import COMPOSITION
 from attnkit.model.formulas.head_circuits import MODES
 from attnkit.records import Record, join_names, shared_labels
-
-if TYPE_CHECKING:
-    pass
-
 
 SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind"}  # in the headings of a narrow table
 UNDEFINED = "–"

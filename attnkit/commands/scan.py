@@ -174,7 +174,7 @@ def scan(
 
 def begin_transcript(checkpoint: "Checkpoint", language: str | None, dtype: str | None, memory: Array) -> list[int]:
     """The ids before the first word of the transcript of a sound, memory (S, D)."""
-    from attnkit.generation.options import DecodeOptions, Hearing
+    from attnkit.generation.options import DecodeOptions, SpeechOptions
     from attnkit.generation.prompts import begin_transcription
 
-    return begin_transcription(DecodeOptions(checkpoint, hearing=Hearing(language=language), dtype=dtype), memory)
+    return begin_transcription(DecodeOptions(checkpoint, speech=SpeechOptions(language=language), dtype=dtype), memory)

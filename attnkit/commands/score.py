@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,10 +21,6 @@ from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats import open_source
 from attnkit.generation.length_classes import BY_LENGTH
 from attnkit.records import Record
-
-if TYPE_CHECKING:
-    pass
-
 
 Lines = Sequence[str]
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "bits_per_byte": "bits per byte", "loss": "loss (nats per token)"}

@@ -1,6 +1,6 @@
 """Tables, heat maps and figures of tensors, as text and as pictures."""
 
-from attnkit.display.bars import attributions_table, color_words, draw_bar, draw_curve, draw_signed_bars
+from attnkit.display.bars import attributions_table, draw_bar, draw_curve, draw_signed_bars
 from attnkit.display.blocks import (
     Bars,
     Block,
@@ -29,7 +29,6 @@ from attnkit.display.summaries import (
     Candidates,
     candidates_table,
     compute_statistics,
-    norms_table,
     statistics_table,
     tensor_list,
 )

@@ -38,9 +38,9 @@ def run_decoder_stack(record: Record, options: DecodeOptions) -> Record:
     context = layers.context_from(record, memory=memory, memory_mask=mask, hook=tracer.visit)
     y = model.run(core, config.plan("decoder"), x.astype(options.dtype or x.dtype, copy=False), context)
     tracer.check()
-    if options.inspection.trace:
+    if options.inspection.tracing.trace:
         names = None if source is None else shared_labels(source)
         callbacks.current().write_side_output(
-            options.inspection.trace, tracer.record(record.labels.get("token"), names)
+            options.inspection.tracing.trace, tracer.record(record.labels.get("token"), names)
         )
     return record.with_tensors({"x": Tensor(y, record.axes_of("x"), formula="hidden states of the decoder")})

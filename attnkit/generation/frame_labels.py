@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import UsageError, with_article
-from attnkit.generation.options import Hearing
+from attnkit.generation.options import SpeechOptions
 from attnkit.generation.output_head import HeadTask, apply_output_head, find_titles
 from attnkit.generation.task import Input
 from attnkit.generation.words import view_words
@@ -33,7 +33,7 @@ class FrameLabels(HeadTask):
         return {
             **super().refused,
             "a model that predicts words": ("vocab", "keep"),
-            "a model that generates text token by token": ("steps", *Sampling._fields, *Hearing._fields[1:]),
+            "a model that generates text token by token": ("steps", *Sampling._fields, *SpeechOptions._fields[1:]),
         }
 
     def run_model(self, source: Input) -> Record | str:
@@ -42,7 +42,7 @@ class FrameLabels(HeadTask):
         The input may be hidden states (..., T, D).
         """
         source, options = self.prepare_source(source), self.options
-        if not isinstance(source, Record) and options.hearing.audio is None:
+        if not isinstance(source, Record) and options.speech.audio is None:
             raise UsageError(f"{with_article(options.config.family)} model takes --audio FILE")
         output = apply_output_head(source, options)
         ids = np.asarray(output.logits.argmax(axis=-1), np.int64)

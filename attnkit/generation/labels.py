@@ -196,7 +196,7 @@ def label_spans(source: Input, options: DecodeOptions) -> Record:
     flag = "--question" if options.labelling.question is not None else "--aggregate"
     if isinstance(source, Record) or not source or options.ids is not None:
         raise UsageError("needs TEXT, to find the places of tokens in it", flag)
-    if options.inspection.trace and len(source) > 1:
+    if options.inspection.tracing.trace and len(source) > 1:
         raise UsageError("needs a single TEXT", "--trace")
     tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.checkpoint)
     if tokenizer.locate is None:

@@ -47,7 +47,7 @@ class Labelling(NamedTuple):
     ] = None
 
 
-class Hearing(NamedTuple):
+class SpeechOptions(NamedTuple):
     """A sound, and how it is written as text."""
 
     audio: options.Audio = None
@@ -241,14 +241,24 @@ class Chat(NamedTuple):
 class Inspection(NamedTuple):
     """What keeps or changes intermediates of a run, by name."""
 
-    trace: options.Trace = None
-    trace_only: options.TraceOnly = ()
-    patch: options.Patch = None
-    ablate: options.Ablate = ()
-    mean: options.Mean = None
-    grad: options.Grad = None
+    tracing: options.TraceOptions = options.TraceOptions()
+    edits: options.EditOptions = options.EditOptions()
+    grad: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="write the gradients of the mean of −log p over the tokens of --score to FILE: those of every "
+            "intermediate, under the names of a trace, and of every parameter",
+        ),
+    ] = None
     grad_only: options.GradOnly = ()
-    check: options.CheckGrad = False
+    check: Annotated[
+        bool,
+        typer.Option(
+            help="compare --grad with a finite difference in float64, along a random direction over all parameters; "
+            "the exit code is 1 for a relative error above 1e-6"
+        ),
+    ] = False
     attribute: Annotated[str | None, options.attribution("the log-probability of --score, the sum over its tokens")] = (
         None
     )
@@ -312,7 +322,7 @@ class DecodeOptions(NamedTuple):
     pair: options.Pair = None
     labelling: Labelling = Labelling()
     image: options.Image = None
-    hearing: Hearing = Hearing()
+    speech: SpeechOptions = SpeechOptions()
     translation: Translation = Translation()
     memory: Annotated[
         Any, options.file("memory", "encoder output for cross-attention: a file from encode, or :memory")
@@ -388,14 +398,13 @@ class DecodeOptions(NamedTuple):
     def tracer(self) -> "Tracer":
         from attnkit.interpret.tracer import Tracer, head_counts
 
-        inspection, config = self.inspection, self.config
-        patterns = {"--trace-only": inspection.trace_only or ("*",)} if inspection.trace else {}
-        if not (inspection.patch or inspection.ablate):
+        patterns, edits, config = self.inspection.tracing.patterns, self.inspection.edits, self.config
+        if edits.is_empty:
             return Tracer(patterns)
         from attnkit.interpret.edits import make_edits
 
         counts = head_counts(config, config.plan(config.stacks[-1]))
-        return Tracer(patterns, make_edits(inspection.patch, inspection.ablate, inspection.mean, counts))
+        return Tracer(patterns, make_edits(*edits, counts))
 
 
 class TextModel(NamedTuple):
@@ -421,7 +430,7 @@ def check_options(options: DecodeOptions) -> None:
         raise UsageError("an empty text has no score", "--score")
     if "" in options.stop:
         raise UsageError("empty text", "--stop")
-    trace, cache_out, grad = options.inspection.trace, options.cache.cache_out, options.inspection.grad
+    trace, cache_out, grad = options.inspection.tracing.trace, options.cache.cache_out, options.inspection.grad
     for file in filter(None, (trace, cache_out, grad)):
         formats.file_format(file)
     if cache_out and not model.cacheable(options.config):

@@ -85,7 +85,7 @@ def apply_output_head(source: Input, options: DecodeOptions) -> OutputLogits:
             options.image,
             options.tokenizer,
             options.batch,
-            audio=options.hearing.audio,
+            audio=options.speech.audio,
         )
         inputs, base = text_inputs.model_inputs(options.checkpoint, config.stacks[0], read)
         has_both = bool(config.encoder and config.decoder)
@@ -104,12 +104,12 @@ def apply_output_head(source: Input, options: DecodeOptions) -> OutputLogits:
     logits = encoding.compute_logits(core, record, x, tracer.visit)
     callbacks.current().on_operands(OutputOperands(record, logits, core))
     tracer.check()
-    if options.inspection.trace:
+    if options.inspection.tracing.trace:
         tokens, memory_tokens = record.labels.get("token"), None
         if tokens and config.encoder and config.decoder:
             tokens, memory_tokens = shift_labels(tokens, options), tokens
         traced = tracer.record(tokens, memory_tokens).merge(patches.find_box(record))
-        callbacks.current().write_side_output(options.inspection.trace, traced)
+        callbacks.current().write_side_output(options.inspection.tracing.trace, traced)
     if config.classes:
         return OutputLogits(record, logits, list(config.classes), None, "label", config.label_function)
     side = "target" if config.encoder and config.decoder else "source"

@@ -153,7 +153,7 @@ def make_prompt(
         if config.encoder:  # a placeholder: the keys of the memory are in the cache
             memory = np.broadcast_to(np.zeros(1, options.compute_dtype), (1, config.memory_width))
         return Prompt([*before, *ids], len(before), memory, names, cache, text)
-    if config.sound and memory is not None and options.hearing.audio is not None:
+    if config.sound and memory is not None and options.speech.audio is not None:
         begin = begin_transcription(options, memory)
         return Prompt([*begin, *ids], len(begin), memory, names, None, text)
     first = special.start if special.start is not None else special.bos
@@ -284,7 +284,7 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
 def encode_sound(options: DecodeOptions) -> Array:
     """The memory (S, D) of --audio."""
     features, _ = text_inputs.model_inputs(
-        options.checkpoint, "encoder", text_inputs.ModelInput(audio=options.hearing.audio)
+        options.checkpoint, "encoder", text_inputs.ModelInput(audio=options.speech.audio)
     )
     return encode_features(options, features)
 
@@ -305,21 +305,21 @@ def begin_transcription(options: DecodeOptions, memory: Array) -> list[int]:
     if sound is None:
         return ids
     for flag, value, known in (
-        ("--language", options.hearing.language, sound.languages),
-        ("--task", options.hearing.task, sound.tasks),
+        ("--language", options.speech.language, sound.languages),
+        ("--task", options.speech.task, sound.tasks),
     ):
         if value is not None and value not in known:
             few = f"expected one of {join_names([*known], 8)}" if known else "it has one"
             raise UsageError(f"the model has no {flag[2:]} {value!r} ({few})", flag)
-    forced = sound.forced if options.hearing.language is None and options.hearing.task is None else ()
+    forced = sound.forced if options.speech.language is None and options.speech.task is None else ()
     if not sound.languages and not sound.tasks:
         ids += [id for id in forced if id != sound.no_timestamps]
     if sound.languages:
-        language = options.hearing.language or find_forced(sound.languages, forced)
+        language = options.speech.language or find_forced(sound.languages, forced)
         ids.append(sound.languages[language or detect_language(options, memory, ids)])
     if sound.tasks:
-        ids.append(sound.tasks[options.hearing.task or find_forced(sound.tasks, forced) or "transcribe"])
-    return ids if sound.no_timestamps is None or options.hearing.timestamps else [*ids, sound.no_timestamps]
+        ids.append(sound.tasks[options.speech.task or find_forced(sound.tasks, forced) or "transcribe"])
+    return ids if sound.no_timestamps is None or options.speech.timestamps else [*ids, sound.no_timestamps]
 
 
 def find_forced(names: Mapping[str, int], forced: Sequence[int]) -> str | None:

@@ -95,7 +95,7 @@ class ModelTask(Task):
         if self.options.image is not None and not config.patches and not self.options.labelling.labels:
             hint = "; --labels NAMES compares one with texts" if self.options.checkpoint.similarity else ""
             raise UsageError(f"{with_article(config.family)} model takes no image{hint}", "--image")
-        if self.options.hearing.audio is not None and not config.sound:
+        if self.options.speech.audio is not None and not config.sound:
             raise UsageError(f"{with_article(config.family)} model takes no sound", "--audio")
         if dtype not in (None, "float32", "float64"):
             raise UsageError(f"{dtype}: a model computes in float32 or float64", "--dtype")

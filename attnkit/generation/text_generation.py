@@ -36,6 +36,7 @@ from attnkit.model import GeneratedText, Model
 from attnkit.model.passes.beams import BeamsInfo
 from attnkit.model.passes.generation import SamplingConfig, StepInfo, generate
 from attnkit.model.passes.incremental_decoder import CachedDecoder
+from attnkit.options import TraceOptions
 from attnkit.records import Array, Labels, Record, Tensor, shared_labels
 from attnkit.tokenizers.tokens import decode_incrementally
 
@@ -114,7 +115,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
         eos=special.eos,
         banned=special.banned,
         banned_first=config.sound.banned_first if config.sound else (),
-        times=config.time_tokens if options.hearing.timestamps else None,
+        times=config.time_tokens if options.speech.timestamps else None,
         forced_bos=special.forced_bos,
         forced_eos=None if options.cache.cache_out else special.forced_eos,  # a cached text is to be continued
         minimum=options.length.min_tokens or 0,
@@ -395,20 +396,20 @@ def generate_texts(
     if core.engine is None:
         layers.prepare_decoding(options.checkpoint, options.token_limit)
     text_model, inspection = TextModel(core, options, detokenizer), options.inspection
-    untraced = options._replace(inspection=inspection._replace(trace=None))
-    tracer = untraced.tracer() if inspection.patch or inspection.ablate else None
-    traced = prompts if inspection.trace else []
+    untraced = options._replace(inspection=inspection._replace(tracing=TraceOptions()))
+    tracer = None if inspection.edits.is_empty else untraced.tracer()
+    traced = prompts if inspection.tracing.trace else []
     caches = copy.deepcopy([prompt.cache for prompt in traced])  # generation extends them
     generations = [generate_one(text_model, prompt, len(prompts) == 1, tracer) for prompt in prompts]
     if tracer:
         tracer.check()
-    if inspection.trace:
+    if inspection.tracing.trace:
         traces = [
             trace_text(text_model, prompt._replace(cache=cache), [*prompt.ids, *generation.sequences[0].ids])
             for prompt, cache, generation in zip(prompts, caches, generations, strict=True)
         ]
         batch = pad_records(traces, detokenizer.padding, PadLayout() if is_batch else None)
-        callbacks.current().write_side_output(inspection.trace, batch)
+        callbacks.current().write_side_output(inspection.tracing.trace, batch)
     return generation_record(prompts, generations, text_model, is_batch)
 
 
@@ -424,9 +425,9 @@ def score_prompts(
     record = pad_records([text.record for text in scored], detokenizer.padding, layout)
     if layout:
         record = add_padding_mask(record, ("batch",), [len(text.record["x"]) for text in scored], layout)
-    if options.inspection.trace:
+    if options.inspection.tracing.trace:
         traces = pad_records([text.trace for text in scored], detokenizer.padding, layout)
-        callbacks.current().write_side_output(options.inspection.trace, traces)
+        callbacks.current().write_side_output(options.inspection.tracing.trace, traces)
     if options.inspection.grad:
         callbacks.current().write_side_output(options.inspection.grad, scored[0].gradients)
     return record
@@ -452,12 +453,12 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     tracer.begin(axis_labels(strings(ids), prompt.source), len(ids))
     x = hidden_states(text_model, prompt, cache, ids[past:], tracer.visit)
     needed = first - 1 - past  # the head is most of the work, so that other rows are left out unless they are kept
-    skipped = 0 if options.inspection.trace or options.inspection.patch else needed
+    skipped = 0 if options.inspection.tracing.trace or options.inspection.edits.patch else needed
     logits = model.head_logits(core, np.ascontiguousarray(x[skipped:]), tracer.visit)[needed - skipped :]
     tracer.check()
     if options.cache.cache_out and cache is not None:
         write_cache(cache, ids, text_model, prompt)
-    trace = record_trace(tracer, text_model, prompt, ids, past) if options.inspection.trace else Record({})
+    trace = record_trace(tracer, text_model, prompt, ids, past) if options.inspection.tracing.trace else Record({})
     gradients = Record({})
     if options.inspection.grad:
         from attnkit.generation.score_gradients import score_gradients
@@ -510,7 +511,7 @@ def hidden_states(
 def tokens_to_score(prompt: Prompt, options: DecodeOptions, detokenizer: Detokenizer) -> tuple[list[int], int]:
     if options.score is None:
         has_no_output = options.emit in (None, "text", "ids") and not (
-            options.cache.cache_out or options.inspection.trace
+            options.cache.cache_out or options.inspection.tracing.trace
         )
         is_continued = options.config.encoder or options.cache.cache_in is not None
         if has_no_output and is_continued and len(prompt.ids) <= prompt.prefix:

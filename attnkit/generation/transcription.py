@@ -35,7 +35,7 @@ class Transcription(TextGeneration):
 
     def run_model(self, source: Input) -> Record | str:
         """The text, with the times of its segments if it is read in windows."""
-        audio = self.options.hearing.audio
+        audio = self.options.speech.audio
         if audio is not None and reads_windows(audio, self.options):
             return transcribe(audio, self.options)
         return super().run_model(source)
@@ -45,7 +45,7 @@ class Transcription(TextGeneration):
         from attnkit import display
 
         options, is_choice = self.options, self.options.choices.asks_for_next_word and "candidates.ids" in record
-        if not options.hearing.timestamps or options.emit or is_choice or "segment" not in record.labels:
+        if not options.speech.timestamps or options.emit or is_choice or "segment" not in record.labels:
             return super().view(record, style)
         return display.ResultView([display.Text("\n".join(segment_lines(record)))], lambda: segment_cells(record))
 
@@ -57,7 +57,7 @@ def reads_windows(audio: Record, options: DecodeOptions) -> bool:
         return False
     if options.length.max_tokens is None and options.choices.asks_for_next_word:
         return False
-    return options.hearing.timestamps or (config.time_tokens is not None and exceeds_window(audio, config.sound))
+    return options.speech.timestamps or (config.time_tokens is not None and exceeds_window(audio, config.sound))
 
 
 def transcribe(audio: Record, options: DecodeOptions) -> Record | str:
@@ -71,15 +71,15 @@ def transcribe(audio: Record, options: DecodeOptions) -> Record | str:
     inspection, search = options.inspection, options.search
     refuse_options(
         "a sound that is read at once, without times",
-        best=search.best, cache_out=options.cache.cache_out, trace=inspection.trace, stop=options.stop,
+        best=search.best, cache_out=options.cache.cache_out, trace=inspection.tracing.trace, stop=options.stop,
     )  # fmt: skip
     sound, times = core.config.sound, core.config.time_tokens
     if sound is None or sound.spectrogram is None or times is None:
         raise UsageError("the model has no tokens of times", "--timestamps")
     windows = open_windows(audio, sound.samples, sound.spectrogram)
-    shows_times = options.hearing.timestamps
-    options = options._replace(hearing=options.hearing._replace(timestamps=True))
-    tracer = options.tracer() if inspection.patch or inspection.ablate else None
+    shows_times = options.speech.timestamps
+    options = options._replace(speech=options.speech._replace(timestamps=True))
+    tracer = None if inspection.edits.is_empty else options.tracer()
     texts: list[Generation] = []
     segments: list[Segment] = []
     prompt, frame = Prompt([]), 0

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -22,11 +22,7 @@ from attnkit.model.intermediates import step_names
 from attnkit.model.layers.convolutions import find_kernel, normalize_channels
 from attnkit.records import Array, Record, Tensor
 
-if TYPE_CHECKING:
-    pass
-
 STEPS = step_names("conv")
-Padding = tuple[int, ...] | str
 PLACES = {1: ("position",), 2: ("row", "column")}  # axes that a kernel moves over
 
 

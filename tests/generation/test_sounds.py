@@ -13,7 +13,7 @@ import attnkit
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.generation.options import DecodeOptions, Hearing
+from attnkit.generation.options import DecodeOptions, SpeechOptions
 from attnkit.generation.prompts import make_prompts
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer
@@ -125,8 +125,8 @@ def test_forced_tokens_of_older_files(tmp_path, text):
     write_model("whisper", tmp_path, np.float64, "sounds")
     (tmp_path / "generation_config.json").write_text(json.dumps(text["generation"]))
     sound = Record({"x": make_syllables(0.7, 9)})
-    hearing = Hearing(sound, **text["options"])
-    options = DecodeOptions(open_checkpoint(str(tmp_path)), hearing=hearing, dtype="float64")
+    speech = SpeechOptions(sound, **text["options"])
+    options = DecodeOptions(open_checkpoint(str(tmp_path)), speech=speech, dtype="float64")
     prompts, _ = make_prompts(None, options, Detokenizer(None, 108, 1))
     ids = attnkit.decode(
         audio=sound, model=str(tmp_path), dtype="float64", max_tokens=20, emit="ids", **text["options"]
