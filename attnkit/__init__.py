@@ -1,24 +1,6 @@
 """The Transformer as Unix tools.
 
-commands/      one file per tool: read, call, write
-cli/           what every tool shares: options, stages, output, errors to exit codes
-training/      optimizers, schedules, batches, initial parameters, the folder of a model
-generation/    text in, text out: prompts, generation, scoring, labels
-debugger/      where an implementation differs from a model, and why
-interpret/     looking inside: traces, edits, lens, heads, comparison, gradients
-inputs/        what tools and models compute from: texts, layers, masks, states
-backends/      engines beside NumPy: the same steps on GPUs, TPUs and many hosts, by JAX
-checkpoints/   published folders to a configuration and parameters, one file per family
-model/         the arithmetic: pure functions on arrays; reference.py: the paper in plain NumPy; kernels/: fast paths
-recorders/     what torch, JAX, ONNX and other programs compute, written to a file meanwhile
-formats/       records to bytes and back, one file per format
-tokenizers/    text to ids and back
-display/       tables, heat maps and pictures of tensors
-records.py     Tensor and Record; errors.py: kinds of errors and their exit codes; libraries.py: optional libraries
-tuning.py      settings of BLAS and of the allocator, before NumPy is loaded
-help/          pages of `attnkit help TOPIC`; begin with architecture.md
-
-A room imports only rooms below it.
+Each folder is a room, whose docstring lists its files; `attnkit help architecture` draws the rooms in their order.
 
 The tools are functions too: `attnkit.attend(attnkit.embed("The cat sat", dim=8), heads=2)`.
 """

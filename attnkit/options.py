@@ -2,7 +2,7 @@
 
 An option is `Annotated[int, typer.Option(min=1, metavar="H", help="…")]`. A class of options is a NamedTuple whose
 fields are declared so, with their defaults; a tool with a parameter of this class has each field as an option, and
-receives one instance; a field whose type is such a class stands for the options of that class. Of a class that knows no
+receives one instance; a field whose type is such a class stands for the options of that class. For a class without
 options, `Annotated[Sampling, OptionsOf(seed=typer.Option(min=0))]` declares them by the names of its fields.
 """
 

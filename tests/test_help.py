@@ -371,6 +371,11 @@ def test_the_functions_that_the_architecture_names_are_those_of_its_examples():
         assert required == parameters.split(", ")
 
 
+def test_the_page_of_contributing_lists_every_script_of_references():
+    listed = re.findall(r"`(make_\w+\.py)`", help.read_page("contributing"))
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "tests" / "references").glob("make_*.py"))
+
+
 def test_the_list_of_faults_has_those_that_tests_name():
     listed = re.findall(r"^- ([A-Z][0-9]+):", help.read_page("faults"), re.MULTILINE)
     files = [path for room in ("faults", "formats") for path in (ROOT / "tests" / room).glob("*.py")]

@@ -34,13 +34,13 @@ Converter = Callable[[Any, str], Any]
 
 
 class Content(NamedTuple):
-    """A kind of content of the files that options name, from every place it is in.
+    """How one kind of content is read: from a file, a pipe, Python, or the input.
 
     python   its type as a value of Python
     load     (path, what is piped into it, whether 2-byte void elements of NPY are bfloat16) -> content, digests
     convert  (value of Python, flag) -> content; UsageError for a value of another kind
     own      (input, NAME, :NAME) -> content, where a tensor of the input can be one
-    is_list  whether the path is several, comma-separated
+    is_list  whether the path may be several paths, comma-separated
     """
 
     python: str
@@ -486,7 +486,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def is_list_of(fits: Callable[[Any], bool], value: Any, least: int = 1) -> bool:
-    """Decide whether a value is a list of values that fit, at least so long."""
+    """Decide whether a value is a list of at least `least` values that fit."""
     return isinstance(value, list | tuple) and len(value) >= least and all(map(fits, value))
 
 
@@ -569,7 +569,7 @@ def convert_means(value: Any, flag: str) -> dict[str, Array]:
 
 TENSOR_TYPE = "TensorLike"
 ARRAYS_TYPE = "Mapping[str, Tensor | Array] | Record | Path"
-# what a file of each kind becomes: the tensors of its record, a parsed text, or what a loader of its own makes of it
+# kind of content -> how it is read; the comment above a row names the result
 CONTENTS: dict[Load, Content] = {
     # a record with x alone
     "tensor": Content(TENSOR_TYPE, from_record(select_tensor), convert_tensor, select_tensor),
@@ -581,7 +581,7 @@ CONTENTS: dict[Load, Content] = {
     ),
     # a record with x, and the mask that applies to it as keys
     "attended": Content(TENSOR_TYPE, from_record(load_attended), convert_attended, partial(load_attended, own=True)),
-    # the same of the record's `memory`, unless NAME is another one
+    # the same, of the record's `memory` unless NAME is another tensor
     "memory": Content(
         "TensorLike | Mapping[str, Tensor | Array]",
         from_record(select_memory),

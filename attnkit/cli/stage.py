@@ -90,7 +90,7 @@ class Stage:
 
     @functools.cached_property
     def task(self) -> Any:
-        """What the tool was asked for, of several things that it does."""
+        """The task of the tool, chosen once by its options."""
         return self.tool.task(self)
 
     @property

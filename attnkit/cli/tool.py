@@ -64,7 +64,7 @@ class Tool:
     sections        title -> the names of its options, as the help groups them, the name of a class for all its fields;
                     without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
-    task            (stage) -> which of several things it was asked for, chosen once: `stage.task` for the traits below
+    task            (stage) -> what it was asked to do, chosen once: `stage.task` for the traits below
     view            (record, stage, style) -> what is shown of a result; None: the tensors that it computed
     view_options    (stage) -> the options that change only what is shown
     status          (record, stage) -> exit code

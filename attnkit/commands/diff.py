@@ -20,7 +20,7 @@ from attnkit.interpret.comparison import Pair, Tolerance, are_traces, check_comp
 from attnkit.records import Record
 
 DUMPS = (".npz", ".safetensors", ".pt", ".pth", ".bin")  # files whose names are read without their tensors
-# what the options that one comparison takes need, where another is chosen
+# option of one comparison -> the error if another one is chosen
 NEEDS = {
     "ids": "needs --model DIR, or two models",
     "scan": "needs two models and --text FILE: attnkit diff DIR m.gguf --text FILE --scan",
@@ -31,12 +31,12 @@ Operand = str | Records  # a file, a folder or a text; what a caller in Python p
 
 
 class Comparable(Protocol):
-    """What is compared, opened; and the options that comparing it takes."""
+    """An opened comparison, and the options that it uses."""
 
     takes: ClassVar[tuple[str, ...]]
 
     def compare(self, *args: Any, **options: Any) -> display.ReportRecord:
-        """Compare it with these options."""
+        """Compare both sides with these options."""
 
 
 def read_files(stage: Stage, upstream: Records | None) -> Records:

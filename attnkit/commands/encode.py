@@ -21,12 +21,12 @@ from attnkit.interpret.edits import make_edits
 from attnkit.interpret.tracer import Tracer, axis_labels, head_counts
 from attnkit.records import Record
 
-# parameters of encode that make a text a run of its own
+# options with which each line is run by itself
 HOOKED = ("keep", "trace", "patch", "ablate", "image", "audio", "ids")
 
 
 class InspectionOptions(NamedTuple):
-    """What keeps or changes intermediates of a run, by name."""
+    """The intermediates of a run that are kept, written or changed."""
 
     keep: Annotated[
         tuple[str, ...],

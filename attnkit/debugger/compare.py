@@ -50,12 +50,12 @@ KEPT = 1 << 26  # bytes of arrays that are held at a time
 
 @dataclass
 class Request:
-    """What is asked of a comparison.
+    """The options of a comparison.
 
     map_file  a file of names and sites
     match     whether names of no site are paired by shape and value
     why       whether causes are looked for
-    all_rows  whether sites behind the first that differs are compared, and those that are the same listed
+    all_rows  whether sites after the first that differs are compared, and sites that are the same listed
     """
 
     map_file: str | None = None

@@ -22,12 +22,12 @@ WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 
 @dataclass(frozen=True)
 class Facts:
-    """What is said of both sides before any number.
+    """What a report states about both sides before any number.
 
     ids        where the token ids first differ, "" if they are the same
     file       the file of the implementation
     names      the scheme of its names
-    found      how many of how many sites it has; unknown: its names that fit no site
+    found      the number of sites that it has, and of all sites; unknown: its names of no site
     dtype      the dtype that most of its sites have
     notes      layouts and orders that had to be found
     why        whether causes were looked for

@@ -272,7 +272,7 @@ WITHOUT_ANTIALIAS = tuple(name for name in FILTERS if "antialias" not in name an
 
 
 def slip_pixels(graph: Graph, node: Node) -> Iterator[Change]:
-    """Slips of what becomes of a picture before the first node."""
+    """Slips in the processing of a picture before the first node."""
     picture = node.options["picture"]
     if picture.pixels.dtype.kind == "f":
         return

@@ -1,4 +1,27 @@
-"""Tables, heat maps and figures of tensors, as text and as pictures."""
+"""Tables, heat maps and figures of tensors, as text and as pictures.
+
+What is shown:
+blocks          what a result is shown as, whatever draws it: tables, maps, curves, words, notes
+record_views    the view of a record; report: a record that shows itself
+slicing         an array as matrices with labels, and the part to show
+labels          tokens as a reader writes them
+
+What draws it:
+terminal        blocks as text
+tables          matrices of numbers; heatmaps, bars: as colours and lengths; cells: as CSV, TSV and Markdown
+facts           lists of properties, and tables of text
+summaries       lists of tensors, statistics, candidates
+generation      choices, beams and scores of texts
+notebook        records as HTML for notebooks
+figures/        blocks as SVG, HTML, PNG and PDF
+explore/        the page that explores traces
+
+How it looks:
+style           width, colour, encoding and decimals of a terminal
+colors          colour maps and themes
+numbers         numbers as text, one format for a table
+text            text in columns, escaped and clipped
+"""
 
 from attnkit.display.bars import attributions_table, draw_bar, draw_curve, draw_signed_bars
 from attnkit.display.blocks import (

@@ -31,7 +31,6 @@ from attnkit.records import shared_labels
 def draw_blocks(blocks: Sequence[Block], style: Style) -> str:
     """Draw blocks below one another; texts and notes follow without an empty line.
 
-    >>> from attnkit.display.blocks import Text
     >>> draw_blocks([Text("a"), Text("b"), TextTable(["n"], [["1"]]), Note("one")], Style())
     'a\\nb\\n\\nn\\n─\\n1\\none'
     """

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 CHECK_TOLERANCE = 1e-6  # the relative error of gradients above which their check fails
 CANDIDATES = 5  # of a choice, unless --top sets another number
 DEFAULT_TOKENS, DEFAULT_ANSWER_TOKENS = 40, 256  # of a text without an end of its own, of a translation or an answer
-STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: what --keep takes
+STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: the choices of --keep
 AGGREGATIONS = ("none", "simple", "first", "average", "max")  # how tokens are joined to entities
 
 
 class Labelling(NamedTuple):
-    """What labels a text or an image: texts, a question, spans of tokens."""
+    """The labels of an image, a question about a text, and how tokens are joined."""
 
     labels: Annotated[
         tuple[str, ...],
@@ -48,7 +48,7 @@ class Labelling(NamedTuple):
 
 
 class SpeechOptions(NamedTuple):
-    """A sound, and how it is written as text."""
+    """A sound, and how it is transcribed."""
 
     audio: options.Audio = None
     language: Annotated[
@@ -64,7 +64,7 @@ class SpeechOptions(NamedTuple):
 
 
 class Length(NamedTuple):
-    """How many tokens a text has."""
+    """The least and the largest number of new tokens."""
 
     max_tokens: Annotated[
         int | None,
@@ -111,7 +111,7 @@ class Search(NamedTuple):
 
 
 class Penalties(NamedTuple):
-    """What makes the tokens that a text has less probable, or impossible."""
+    """Penalties on the tokens that a text already has."""
 
     repetition_penalty: Annotated[
         float | None,
@@ -128,7 +128,7 @@ class Penalties(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What is kept and shown of every choice of a word."""
+    """Which candidates of each word are kept and shown."""
 
     steps: Annotated[
         bool,
@@ -170,7 +170,7 @@ class Choices(NamedTuple):
 
 
 class CacheFiles(NamedTuple):
-    """The KV cache that a text continues, and the file of the one that it leaves."""
+    """The KV cache that a text continues, and the file to write its own to."""
 
     cache_in: Annotated[
         Mapping[str, Array] | None,
@@ -199,7 +199,7 @@ def parse_date(text: str) -> str:
 
 
 class Chat(NamedTuple):
-    """Whether TEXT is a message of a chat, what it follows, and how it is written."""
+    """The chat that TEXT is a message of, and the template that writes it."""
 
     chat: Annotated[
         bool,
@@ -239,7 +239,7 @@ class Chat(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What keeps or changes intermediates of a run, by name."""
+    """The intermediates of a run that are written or changed, and gradients."""
 
     tracing: options.TraceOptions = options.TraceOptions()
     edits: options.EditOptions = options.EditOptions()
@@ -265,7 +265,7 @@ class Inspection(NamedTuple):
 
 
 class OutputMatrix(NamedTuple):
-    """What maps hidden states to words without a model."""
+    """The matrix that maps hidden states to words, without a model."""
 
     table: Annotated[
         Record | None,
@@ -298,8 +298,15 @@ SAMPLING = options.OptionsOf(
 )
 
 
-CHOOSING = (*Length._fields, *Penalties._fields)  # the options of the choice of tokens, beside sampling and search
-GENERATION = ("memory", "score", *CHOOSING, *Search._fields, "stop", *CacheFiles._fields)  # those of texts alone
+CHOOSING = (*Length._fields, *Penalties._fields)  # the options of choosing tokens, besides sampling and search
+GENERATION = (
+    "memory",
+    "score",
+    *CHOOSING,
+    *Search._fields,
+    "stop",
+    *CacheFiles._fields,
+)  # the options of generating texts alone
 
 
 class DecodeOptions(NamedTuple):
@@ -363,7 +370,7 @@ class DecodeOptions(NamedTuple):
 
     @property
     def checkpoint(self) -> "Checkpoint":
-        """The model, of a task that has one."""
+        """The model of a task that needs one."""
         checkpoint: Checkpoint = self.model_
         return checkpoint
 
@@ -373,7 +380,7 @@ class DecodeOptions(NamedTuple):
 
     @property
     def writes_text(self) -> bool:
-        """Whether the decoder of the model has a vocabulary, and more than a layer runs."""
+        """Whether the whole model runs, and its decoder has a vocabulary."""
         config = self.config
         return self.layer is None and config.decoder is not None and config.decoder.vocab > 0 and not config.classes
 

@@ -15,7 +15,7 @@ Reads = Literal["states", "text", "prompt"]
 
 
 class Task:
-    """One of the things that decode does.
+    """A task of decode, with the options that it was called with.
 
     top_is_view  whether --top changes only what is shown
     """
@@ -26,7 +26,7 @@ class Task:
         self.options = options
 
     def run(self, source: Input) -> Record | str:
-        """The result, of texts or a record; UsageError for options of other tasks."""
+        """Run on texts or a record; UsageError for options of other tasks."""
         raise NotImplementedError
 
     def view(self, record: Record, style: "Style") -> "ResultView":
@@ -53,7 +53,7 @@ class Task:
 
     @property
     def refused(self) -> Mapping[str, Sequence[str]]:
-        """What options need that the task has not -> the names of these options."""
+        """What the task lacks -> the names of the options that need it."""
         return {}
 
     def refuse(self, refused: Mapping[str, Sequence[str]]) -> None:
@@ -80,13 +80,13 @@ class ModelTask(Task):
         return {"a decoder that generates text": ("chat",)}
 
     def run(self, source: Input) -> Record | str:
-        """The result of the model, once its options are checked."""
+        """Check the options, and run the model."""
         self.check_model()
         self.refuse(self.refused)
         return self.run_model(source)
 
     def run_model(self, source: Input) -> Record | str:
-        """The result of the model."""
+        """Run the model on its input."""
         raise NotImplementedError
 
     def check_model(self) -> None:

@@ -1,9 +1,16 @@
 """What tools and models compute from, as arrays: records, texts, images, layers.
 
-text_inputs       texts and ids to padded inputs of a model; image_processor: images
+text_inputs       texts and ids to padded inputs of a model; text_columns: lines of two columns
+packed_texts      texts that are encoded together
+image_processor   images; patches: the tokens of an image; sound_inputs: samples and spectrograms
 detokenizer       ids to token strings and text
 layers            one layer of a model, or weights in a file, as the parameters of a tool; the context of a run
 operands          one tensor of a record, with its mask as keys
-attention_inputs position_inputs softmax_stage recurrent_layers targets output_matrix encoding
-                  what single tools compute from
+padding           the padding of a batch; source_states: the last states of a recurrent encoder
+intermediates     axes, formulas and labels of the intermediates of attention
+answers           the numbers of an answer to an exercise; exercise_numbers: those of the exercise
+
+What single tools compute from:
+attention_inputs position_inputs mask_rules softmax_stage convolution_stage recurrent_layers encoding output_matrix
+targets vector_index
 """

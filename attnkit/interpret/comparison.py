@@ -28,7 +28,7 @@ class Tolerance(NamedTuple):
     atol: float = 0.0
 
     def allows(self, difference: Array, b: Array) -> Array:
-        """Whether a − b is within it, for each number."""
+        """Whether each difference a − b is within the tolerance."""
         is_allowed: Array = np.abs(difference) <= self.atol + self.rtol * np.abs(b)
         return is_allowed
 

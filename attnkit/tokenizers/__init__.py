@@ -6,6 +6,8 @@ huggingface.py      tokenizer.json, vocab.txt, vocab.json with merges.txt: by th
 sentencepiece.py    sentencepiece models of Marian, M2M-100, T5 and Llama; vocabularies of words between spaces
 unigram.py          sentencepiece models of ALBERT, DeBERTa, XLM-RoBERTa, CamemBERT and mBART, by the tokenizers library
 languages.py        the languages of a tokenizer for translation, and where their tokens are in a text
+ctc.py              the text that labels of frames spell
+chat_template.py    the chat template of a model; chat_renderer.py: the process that renders it
 files.py            the files of a folder, read and checked; vocabularies in YAML
 
 The readers of published folders are imported from their files, by those alone who need them.

@@ -6,6 +6,7 @@ numpy_state.py        a step in NumPy: parameters and gradients in buffers, chan
 optimizers.py         adamw, adam and sgd, in place and in blocks
 schedules.py          factors on the learning rate by step
 parameter_groups.py   weight decay, learning rates by layer, frozen parameters, gradual unfreezing
+images.py             a folder of labelled images
 data.py               texts, sentence pairs and labelled texts as ids, and held-out parts
 batches.py            batches of blocks, pairs, masked words and spans, by step
 corpus.py             the batch of each step, and the held-out batches, for each kind of model
@@ -14,6 +15,7 @@ families.py           the families of new models: config.json, distributions of 
 initial_model.py      the configuration, the tensors and the tokenizer that a run begins with
 folder.py             the folder of a model, each file whole or not at all
 options.py            the options of train, in classes
-recipe.py             the values of the options of a run, as JSON and back
+recipe.py             the values of the options of a run, as JSON and back; chosen_recipe.py: those of a run
+stop_signals.py       the signals that end a run after it has saved
 reports.py            reports, recorded steps and the origin of a model, written and read again
 """

@@ -1,4 +1,4 @@
-"""The recipe of a run: of its options, or of the run that it goes on with."""
+"""The recipe of a run: from its options, and from the run that it resumes."""
 
 from collections.abc import Mapping
 from dataclasses import replace

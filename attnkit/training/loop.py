@@ -234,7 +234,7 @@ class Run:
         """Evaluate, save and report the numbers since the last report.
 
         At the end of a run between two regular reports the model is the better one of the last and of the best before,
-        but the state is that of a run that goes on as if it had not ended: without this evaluation.
+        but the state is that of a run without this end, and so without this evaluation.
         """
         progress, corpus = self.progress, self.trainer.corpus
         evaluation = self.trainer.evaluate()

@@ -1,6 +1,6 @@
 """The options of train: the model, how it learns, the end of the run, its results.
 
-An option that is not set is that of the recipe, or of the run that goes on.
+An option that is not set has the value of the recipe, or of the run to resume.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -102,7 +102,7 @@ class LearningOptions(NamedTuple):
 
 
 class EndOptions(NamedTuple):
-    """When a run ends, and the run that goes on."""
+    """When a run ends, and the run to resume."""
 
     steps: Annotated[
         int | None, typer.Option(min=0, help="end after N steps; 0: an untrained model [default: 1000]")

@@ -42,7 +42,6 @@ TEXT_WIDTH = 120  # characters of a line of text in a figure
 def block_sections(blocks: Sequence[Block], options: FigureOptions) -> list[Section]:
     """Make a section of each block; join texts, and words, that follow one another.
 
-    >>> from attnkit.display.blocks import Text
     >>> block_sections([Text("a"), Text("b"), TextTable(["n"], [["1"]], (0,)), Note("one")], FigureOptions())[0].panels
     ['a\\nb']
     """
