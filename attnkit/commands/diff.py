@@ -35,7 +35,7 @@ class Comparable(Protocol):
 
     takes: ClassVar[tuple[str, ...]]
 
-    def compare(self, *args: Any, **options: Any) -> display.ReportRecord:
+    def compare(self, *args: Any, **options: Any) -> display.ComparisonReport:
         """Compare both sides with these options."""
 
 
@@ -152,7 +152,7 @@ def change_record(record: Record, only: tuple[str, ...] | None, dtype: str | Non
     return record.select(only) if only else record
 
 
-def view_differences(report: display.ReportRecord, stage: Stage, style: display.Style) -> display.ResultView:
+def view_differences(report: display.ComparisonReport, stage: Stage, style: display.Style) -> display.ResultView:
     """View a report; nothing for --quiet."""
     is_quiet = stage.common.get("quiet") and stage.common.get("output") in (None, "-")
     if is_quiet and stage.format.requested() in (None, "table"):
@@ -235,7 +235,7 @@ def diff(
         bool, typer.Option(help="replace one tensor of A at a time by that of B: the KL that its rounding costs")
     ] = False,
     languages: options.Translation,
-) -> display.ReportRecord:
+) -> display.ComparisonReport:
     """Compare two tensors, records, traces or models; exit 1 if they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. The table has a line for each

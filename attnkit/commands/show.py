@@ -196,7 +196,9 @@ def draw_checkpoint(record: CheckpointRecord, stage: Stage, style: display.Style
     if record.file:
         from attnkit.interpret import gguf_summary
 
-        return (gguf_summary.list_types if is_list else gguf_summary.draw_file)(record.file, record.checkpoint, style)
+        if is_list:
+            return gguf_summary.list_types(record.file, style)
+        return gguf_summary.draw_file(record.file, record.checkpoint, style)
     from attnkit.interpret import model_summary
 
     if is_list:

@@ -8,7 +8,7 @@ import numpy as np
 from attnkit import display
 from attnkit.debugger.verdict import SiteRow
 from attnkit.display.cells import Cells
-from attnkit.display.report import ReportRecord
+from attnkit.display.report import ComparisonReport
 from attnkit.errors import counted, escaped
 from attnkit.records import Tensor, join_names
 
@@ -47,7 +47,7 @@ class Facts:
 
 
 @dataclass(frozen=True, repr=False)
-class VerdictReport(ReportRecord):
+class VerdictReport(ComparisonReport):
     """The figures of the sites of an implementation, with their rows.
 
     The tensor `same` is one boolean. The labels of `kind`, `verdict` and `cause` say of each site what is wrong, how
@@ -56,10 +56,6 @@ class VerdictReport(ReportRecord):
 
     rows: tuple[SiteRow, ...] = field(kw_only=True, compare=False)
     facts: Facts = field(kw_only=True, compare=False)
-
-    @property
-    def same(self) -> bool:
-        return bool(self["same"])
 
     def blocks(self, style: display.Style) -> list[display.Block]:
         heads, *rows = verdict_cells(self, style.precision)
@@ -154,11 +150,11 @@ def verdict_lines(report: VerdictReport) -> list[str]:
     lines = [f"first stage that adds a difference: {first.site} ({describe_addition(first)})"]
     if not report.facts.why:
         return [*lines, "--why looks for the cause"]
-    groups = [*group_by_cause(differing).items()]
-    unexplained = [rows for (verdict, *_), rows in groups if verdict != "named"]
-    for causes, rows in groups:
+    groups = group_by_cause(differing)
+    unexplained = [rows for rows in groups if rows[0].verdict != "named"]
+    for rows in groups:
         if rows not in unexplained[MOST:]:
-            lines += describe_cause(causes, rows, report.facts.dtype)
+            lines += describe_cause(rows, report.facts.dtype)
     if len(unexplained) > MOST:
         lines.append(f"{counted(len(unexplained) - MOST, 'more stage')} without a named cause")
     return lines
@@ -170,20 +166,17 @@ def describe_addition(row: SiteRow) -> str:
     return f"it adds {row.added:.3g}"
 
 
-def group_by_cause(rows: Sequence[SiteRow]) -> dict[tuple[str, ...], list[SiteRow]]:
+def group_by_cause(rows: Sequence[SiteRow]) -> list[list[SiteRow]]:
     """The rows that the same slips explain; a row without a cause is alone."""
     groups: dict[tuple[str, ...], list[SiteRow]] = {}
     for row in rows:
         names = tuple(sorted(cause.name for cause in row.causes)) if row.verdict == "named" else (row.site,)
         groups.setdefault((row.verdict, *names), []).append(row)
-    return groups
+    return [*groups.values()]
 
 
-def describe_cause(causes: tuple[str, ...], rows: Sequence[SiteRow], dtype: str) -> list[str]:
-    """Sentences on rows of one cause.
-
-    causes  the verdict, and the names of the slips
-    """
+def describe_cause(rows: Sequence[SiteRow], dtype: str) -> list[str]:
+    """Sentences on rows of one cause."""
     row = rows[0]
     if row.verdict == "named":
         best = row.causes[0]

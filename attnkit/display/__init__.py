@@ -45,7 +45,7 @@ from attnkit.display.generation import beams_table, choice_table, dim_then_bold,
 from attnkit.display.heatmaps import heatmap, heatmap_grid
 from attnkit.display.labels import plain_labels, with_plain_tokens
 from attnkit.display.record_views import computed_view, tensor_view
-from attnkit.display.report import ReportRecord
+from attnkit.display.report import ComparisonReport, ReportRecord
 from attnkit.display.slicing import TensorView
 from attnkit.display.style import DEFAULT_STYLE, Style, detect_style
 from attnkit.display.summaries import (

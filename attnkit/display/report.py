@@ -32,3 +32,13 @@ class ReportRecord(Record):
         from attnkit.display.notebook import blocks_html
 
         return blocks_html(self.blocks(DEFAULT_STYLE))
+
+
+@dataclass(frozen=True, repr=False)
+class ComparisonReport(ReportRecord):
+    """The report of a comparison, whose tensor `same` is one boolean."""
+
+    @property
+    def same(self) -> bool:
+        """Whether both sides are the same."""
+        return bool(self["same"])

@@ -11,7 +11,7 @@ import numpy as np
 from attnkit import display
 from attnkit.display.blocks import Only
 from attnkit.display.cells import Cells
-from attnkit.display.report import ReportRecord
+from attnkit.display.report import ComparisonReport
 from attnkit.display.tables import COLUMN_GAP, column_widths
 from attnkit.errors import DifferentError, counted, escaped
 from attnkit.records import Array, Record, Tensor, join_names, row_labels, shared_labels
@@ -275,7 +275,7 @@ class Pair:
 
 
 @dataclass(frozen=True, repr=False)
-class DiffReport(ReportRecord):
+class DiffReport(ComparisonReport):
     """The figures of compared tensors, vectors over names, with the comparisons.
 
     The tensor `same` is one boolean. `at` and `first` are the indices of the largest difference and of the first
@@ -288,10 +288,6 @@ class DiffReport(ReportRecord):
     pair: Pair = field(kw_only=True, compare=False)
     comparisons: tuple[Comparison, ...] = field(kw_only=True, compare=False)
     all_sites: bool = field(default=False, kw_only=True, compare=False)
-
-    @property
-    def same(self) -> bool:
-        return not any(one.differing for one in self.comparisons)
 
     def blocks(self, style: display.Style) -> list[display.Block]:
         report = relabel(self, display.with_plain_tokens) if style.plain_tokens else self

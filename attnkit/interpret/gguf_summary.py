@@ -74,7 +74,7 @@ def draw_file(file: GgufFile, checkpoint: "Checkpoint | None", style: Style) -> 
     return "\n\n".join([facts, *sheet, type_rows(file, style, fold=True), *layers])
 
 
-def list_types(file: GgufFile, checkpoint: "Checkpoint | None", style: Style) -> str:
+def list_types(file: GgufFile, style: Style) -> str:
     """Render the tensors of a file, one in a row."""
     return type_rows(file, style, fold=False)
 

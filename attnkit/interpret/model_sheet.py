@@ -486,10 +486,6 @@ def tokens_text(special: SpecialTokens) -> str:
     return ", ".join(f"{name} {ids}" for name, ids in parts.items() if ids is not None)
 
 
-def join_parts(*words: str) -> str:
-    return ", ".join(filter(None, words))
-
-
 def named(words: tuple[str, ...], between: str = ", ") -> str:
     """The first few of some words, and how many there are.
 
@@ -525,13 +521,14 @@ def recurrent_facts(config: RecurrentConfig) -> dict[str, str]:
     for name in config.stacks:
         stack = config.recurrent_stack(name)
         is_even = len(set(stack.widths)) == 1
-        rows[name] = join_parts(
+        parts = (
             f"{counted(stack.layers, 'layer')} of {CELL_NAMES[stack.cell]}",
             f"width {stack.widths[0]:,}" if is_even else "widths " + ", ".join(f"{one:,}" for one in stack.widths),
             "both directions" * stack.is_bidirectional,
             f"embeddings of {stack.embedding:,}",
             f"vocabulary {stack.vocab:,}",
         )
+        rows[name] = ", ".join(filter(None, parts))
     decoding, attention, read = config.decoding, "", "[state]"
     if decoding.score != "none":
         score = f"additive of width {decoding.score_width:,}" if decoding.score == "additive" else decoding.score

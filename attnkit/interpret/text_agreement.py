@@ -17,7 +17,7 @@ import numpy as np
 from attnkit import model
 from attnkit.display import Block, Note, Only, Style, Text, TextTable, text_lines
 from attnkit.display.cells import Cells
-from attnkit.display.report import ReportRecord
+from attnkit.display.report import ComparisonReport
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted, with_article
 from attnkit.inputs.text_columns import parse_pairs
 from attnkit.inputs.text_inputs import ModelInput, model_inputs
@@ -38,7 +38,7 @@ FIGURES = ("relative", "largest", "cosine")
 
 
 @dataclass(frozen=True, repr=False)
-class AgreementReport(ReportRecord):
+class AgreementReport(ComparisonReport):
     """How far two models agree on a text.
 
     `same` is one boolean; `relative`, `largest` and `cosine` are vectors over sites, `kl` over tokens, `tensor_kl` and
@@ -48,10 +48,6 @@ class AgreementReport(ReportRecord):
     """
 
     lines: tuple[str, ...] = field(kw_only=True, compare=False)
-
-    @property
-    def same(self) -> bool:
-        return bool(self["same"])
 
     def blocks(self, style: Style) -> list[Block]:
         sites, costs = site_rows(self, style.precision), cost_rows(self, style.precision)

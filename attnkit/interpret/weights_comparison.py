@@ -13,7 +13,7 @@ import numpy as np
 
 from attnkit.display import Block, Note, Only, Style, TextTable
 from attnkit.display.cells import Cells
-from attnkit.display.report import ReportRecord
+from attnkit.display.report import ComparisonReport
 from attnkit.errors import counted
 from attnkit.interpret.comparison import EXACT, Tolerance
 from attnkit.interpret.model_sheet import layers_text
@@ -92,7 +92,7 @@ class PatternChanges:
 
 
 @dataclass(frozen=True, repr=False)
-class WeightsReport(ReportRecord):
+class WeightsReport(ComparisonReport):
     """The figures of the parameters of two checkpoints, vectors over their patterns.
 
     The tensor `same` is one boolean; the labels of `verdict` are equal, changed, only in A, only in B, or two shapes.
@@ -102,10 +102,6 @@ class WeightsReport(ReportRecord):
 
     groups: tuple[PatternChanges, ...] = field(kw_only=True, compare=False)
     lines: tuple[str, ...] = field(kw_only=True, compare=False)
-
-    @property
-    def same(self) -> bool:
-        return bool(self["same"])
 
     def blocks(self, style: Style) -> list[Block]:
         rows = change_rows(self, style.precision)
