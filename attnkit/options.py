@@ -485,13 +485,13 @@ Lines = Annotated[bool, typer.Option(help="write a stream: one record for each l
 
 
 class EngineOptions(NamedTuple):
-    """The engine of a tool that one computes, and the processes that share the work."""
+    """The engine that computes a tool, and the processes that share its work."""
 
     engine: Annotated[
         Literal["numpy", "jax"] | None,
         typer.Option(help="compute by numpy, or by jax on CPU, GPU and TPU [default: numpy, or ATTNKIT_ENGINE]"),
     ] = None
-    compute: (  # None outside: `typing` holds unions of the same words in another order to be one
+    compute: (  # None stands outside: `typing` treats unions of equal words in another order as one
         Annotated[
             Literal["float32", "bfloat16", "float16"],
             typer.Option(help="let jax compute in this dtype [default: that of the model]"),
@@ -519,4 +519,4 @@ class EngineOptions(NamedTuple):
     processes: Annotated[int | None, typer.Option(min=1, help="number of processes that are joined")] = None
 
 
-ENGINE_KEYWORDS = EngineOptions._fields[:3]  # those that change a result: a history and a call from Python have them
+ENGINE_KEYWORDS = EngineOptions._fields[:3]  # the options that change a result, for histories and calls from Python

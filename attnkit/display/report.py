@@ -14,15 +14,15 @@ class ReportRecord(Record):
     """A record with the blocks that show it, in Python's console and notebooks too."""
 
     def blocks(self, style: Style) -> list[Block]:
-        """What is shown of it."""
+        """The blocks that show the record."""
         raise NotImplementedError
 
     def cells(self) -> Cells | None:
-        """Its table for CSV, TSV and Markdown; None for a picture."""
+        """The table for CSV, TSV and Markdown; None for a picture."""
         raise NotImplementedError
 
     def view(self, style: Style) -> ResultView:
-        """Its blocks and its table."""
+        """The view of the record: its blocks and its table."""
         return ResultView(self.blocks(style), self.cells)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Text in, text out: prompts, generation, scoring, labels.
 
 options           the options of decode, by what they are for
-task              a task of decode: what it reads, refuses, runs and shows; each file below with a result has one
+task              a task of decode: its input, options, result and view; each file below with a result has one
 prompts           what a text is generated after; chat: the messages of a chat as a prompt
 text_generation   generate texts, token by token or by beam search, or score them; text_views: what is shown of them
 transcription     the text of a sound, at once or window by window; frame_labels: the text that labels of frames spell

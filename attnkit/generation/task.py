@@ -1,4 +1,4 @@
-"""A task of decode: what it reads, runs and refuses, and how its result is shown."""
+"""A task of decode: what it reads, which options it refuses, its result and view."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -64,11 +64,11 @@ class Task:
 
 
 class ModelTask(Task):
-    """A task of a model, whose options have to fit it."""
+    """A task of a model, which checks its options against the model."""
 
     @property
     def reads(self) -> Reads:
-        """A prompt of a decoder of words, a text of a lone encoder, else states."""
+        """A prompt for a decoder of words, a text for a lone encoder, else states."""
         config, layer = self.options.config, self.options.layer
         if self.options.writes_text:
             return "prompt"

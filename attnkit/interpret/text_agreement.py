@@ -44,7 +44,7 @@ class AgreementReport(ComparisonReport):
     `same` is one boolean; `relative`, `largest` and `cosine` are vectors over sites, `kl` over tokens, `tensor_kl` and
     `tensor_largest` over the tensors of a scan. KL is KL(A‖B) in nats.
 
-    lines  what is said below the tables
+    lines  sentences below the tables
     """
 
     lines: tuple[str, ...] = field(kw_only=True, compare=False)

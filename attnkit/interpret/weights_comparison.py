@@ -97,7 +97,7 @@ class WeightsReport(ComparisonReport):
 
     The tensor `same` is one boolean; the labels of `verdict` are equal, changed, only in A, only in B, or two shapes.
 
-    lines  what is said below the table
+    lines  sentences below the table
     """
 
     groups: tuple[PatternChanges, ...] = field(kw_only=True, compare=False)
