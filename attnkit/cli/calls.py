@@ -89,11 +89,11 @@ def convert_keyword(tool: Tool, name: str, value: Any) -> Any:
 
 
 def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
-    """The tool with the values of its parameters and of the shared options."""
+    """The tool with its parameters and the shared options, of those that are not None."""
     known = tool.python_options
     values = {name if name in known or f"{name}_" not in known else f"{name}_": values[name] for name in values}
     check_names(tool, values, known)
-    parsed = {name: convert_keyword(tool, name, value) for name, value in values.items()}
+    parsed = {name: convert_keyword(tool, name, value) for name, value in values.items() if value is not None}
     parameters = {name: parsed.get(name, default) for name, default in tool.defaults.items()}
     extra = {name: parsed.get(name) or None for name in tool.extra_names}
     common = {name: value for name, value in parsed.items() if name not in (*tool.flags, *tool.extra_names)}

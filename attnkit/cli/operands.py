@@ -479,10 +479,12 @@ def check_numbers(record: Record, name: str = "") -> Record:
 
 
 def as_arrays(value: Any) -> Any:
-    """A record, or a dict with tensors, as a dict of arrays; another value as it is."""
-    if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
-        value = Record(value)
-    return value.arrays() if isinstance(value, Record) else value
+    """A record, or a dict of what array_to_record takes, as a dict of arrays."""
+    if isinstance(value, Record):
+        return check_numbers(value).arrays()
+    if isinstance(value, Mapping):
+        return {name: array_to_record(one, name)["x"] for name, one in value.items()}
+    return value
 
 
 def is_list_of(fits: Callable[[Any], bool], value: Any, least: int = 1) -> bool:
@@ -594,7 +596,7 @@ CONTENTS: dict[Load, Content] = {
     "words": Content(
         "Sequence[str] | Path",
         from_text(parse_words),
-        one_of_kind(lambda value: isinstance(value, list | tuple), "a list of words"),
+        one_of_kind(is_text_list, "a list of words"),
     ),
     # a Tokenizer
     "tokenizer": Content(

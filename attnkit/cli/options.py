@@ -112,7 +112,7 @@ def convert(option: Option, value: Any) -> Any:
 def convert_value(option: Option, value: Any) -> Any:
     """Convert a value of an option; ValueError states what was expected."""
     if option.load:
-        return ",".join(value) if isinstance(value, list | tuple) and option.multiple else value
+        return ",".join(map(str, value)) if isinstance(value, list | tuple) and option.multiple else value
     if option.is_flag:
         if getattr(value, "shape", ()) != () or value not in (0, 1):
             raise ValueError("True or False")
@@ -124,7 +124,7 @@ def convert_value(option: Option, value: Any) -> Any:
     if parse:
         try:
             return parse(value if isinstance(value, list | tuple) else str(value))
-        except TypeError:  # a list for text
+        except (TypeError, AttributeError):  # a list for text
             raise ValueError(option.metavar) from None
     try:
         result = option.type.convert(value, option, None)

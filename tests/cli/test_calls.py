@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import attnkit
+from attnkit import formats
 from attnkit.cli import find_tool, main
 from attnkit.cli.calls import call_tool
 from attnkit.errors import AttnkitError, DataError, UsageError
@@ -95,7 +96,41 @@ def test_what_was_expected(given, problem):
         attnkit.attend(X, **given)
 
 
+@pytest.mark.parametrize(
+    ("tool", "given", "problem"),
+    [
+        ("embed", {"dim": 2, "vocab": [None]}, "--vocab: expected a list of words, got list"),
+        ("encode", {"model": GPT2, "patch": [None]}, "--patch: .*'None'"),
+        ("decode", {"model": GPT2, "beam": 2, "length_penalty": ["gnmt:1"]}, "length_penalty: expected gnmt:A"),
+    ],
+)
+def test_a_list_where_another_value_is_expected(tool, given, problem):
+    with pytest.raises(UsageError, match=problem):
+        getattr(attnkit, tool)("a", **given)
+
+
+@pytest.mark.parametrize(
+    ("tool", "item", "parameters"),
+    [call for call in CALLS if call[0] not in ("merge", "diff", "show", "history") and call[2] != {"kind": "t5"}],
+)
+def test_none_is_an_option_that_is_not_given(tool, item, parameters):
+    names = {name.rstrip("_") for name in find_tool(tool).python_options} - {*parameters}
+    run = getattr(attnkit, tool)
+    given, nothing = (run(item, **parameters, **more) for more in ({}, dict.fromkeys(names)))
+    assert formats.encode(given, "json") == formats.encode(nothing, "json")
+
+
+def test_none_is_no_option_of_a_comparison_or_a_view():
+    names = {tool: {name.rstrip("_") for name in find_tool(tool).python_options} for tool in ("show", "diff")}
+    assert repr(attnkit.show(X, **dict.fromkeys(names["show"]))) == repr(attnkit.show(X))
+    assert attnkit.diff(X, X, **dict.fromkeys(names["diff"])).same
+
+
 def test_what_stands_for_an_array():
+    weights = np.arange(8.0).reshape(4, 2)
+    expected = X @ weights  # of rows of ones: the sums of the columns, 12 and 16
+    for one in ({"w": weights.tolist()}, {"w": weights}, Record({"w": weights})):
+        np.testing.assert_array_equal(attnkit.linear(X, params=one)["x"], expected)
     table = attnkit.attend(X, mask=np.bool_(True), causal=1)
     np.testing.assert_array_equal(table["x"], attnkit.attend(X, mask=np.array([[True]]), causal=True)["x"])
     assert (
