@@ -11,6 +11,8 @@ from attnkit import model as nn
 from attnkit.errors import AttnkitError, DataError
 from attnkit.inputs import convolution_stage, recurrent_layers
 from attnkit.interpret.comparison import are_traces
+from attnkit.interpret.gradients.pipeline import gather_tensors
+from attnkit.records import Tensor
 from tests import process
 from tests.places import MODELS
 
@@ -47,6 +49,12 @@ def test_each_x_of_a_trace_is_that_of_the_pipeline_up_to_its_stage(trace):
     for number in range(1, len(stages) + 1):
         x = attnkit.run(" | ".join(stages[:number]))["x"]
         np.testing.assert_array_equal(traced[f"{number}.{stages[number - 1].split()[0]}.x"], x)
+
+
+def test_labels_of_a_trace_are_in_the_order_of_the_axes():
+    axes = tuple("hgfedcba")
+    tensor = Tensor(np.zeros((1,) * 8), axes, {axis: [axis] for axis in sorted(axes)})
+    assert [*gather_tensors({"x": tensor}).labels] == [*axes]
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def gather_tensors(named: Mapping[str, Tensor]) -> Record:
     labels: dict[str, Labels] = {}
     unclear = set()
     for one in tensors.values():
-        for axis in set(one.labels) & set(one.axis_names()):
+        for axis in filter(one.labels.__contains__, one.axis_names()):
             if labels.setdefault(axis, one.labels[axis]) != one.labels[axis]:
                 unclear.add(axis)
     for one in tensors.values():
