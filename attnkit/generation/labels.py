@@ -153,10 +153,11 @@ class InputLabels(HeadTask):
         return labels_to_text(record, self.options.config) if emit == "text" else select_labels(record, emit)
 
     def view(self, record: Record, style: "display.Style") -> "display.ResultView":
-        """A table of labels, the lines of one text, or x."""
+        """A table of labels, the lines of one text, or x; without a question x, the ends."""
         from attnkit.generation.label_views import view_labels
 
-        if self.options.emit is not None:
+        asks_nothing = self.options.config.task == "question" and self.options.labelling.question is None
+        if self.options.emit is not None or asks_nothing:
             return super().view(record, style)
         return view_labels(record, self.options.config, self.options.choices.top, style)
 
@@ -169,7 +170,8 @@ def label_inputs(source: Input, options: DecodeOptions) -> Record:
     config = options.config
     if options.labelling.question is not None or options.labelling.aggregate is not None:
         return label_spans(source, options)
-    if config.task == "question" and not isinstance(source, Record) and options.ids is None:
+    is_text = not isinstance(source, Record) and options.ids is None
+    if config.task == "question" and (is_text or options.emit == "text"):
         raise UsageError("this model answers a question about TEXT: --question asks it", "--model")
     output = apply_output_head(source, options)
     labelled = make_labelled(output, config)

@@ -243,6 +243,24 @@ def test_options_of_another_head_are_refused(name, options, problem):
     assert str(error.value) == problem
 
 
+@pytest.mark.parametrize("format", ["table", "csv", "html", "markdown"])
+def test_the_ends_of_answers_to_no_question_are_shown_as_a_tensor(format):
+    line = ["decode", "--model", folder("bert-question"), "--ids", "-"]
+    record = json.loads(process.run(*line, stdin=b"[2, 3, 5]").out)
+    run = process.run(*line, "-f", format, stdin=b"[2, 3, 5]")
+    assert (run.code, run.err) == (0, "")
+    if format == "csv":
+        head, *rows = [row.split(",") for row in run.out.decode().splitlines()]
+        assert head == ["token", "start", "end"]
+        assert [[float(one) for one in row[1:]] for row in rows] == record["tensors"]["logits"]["data"]
+    assert b"start" in run.out and b"[CLS]" in run.out.replace(b"\\", b"")
+
+
+def test_ends_of_answers_are_no_text():
+    with pytest.raises(UsageError, match="this model answers a question about TEXT: --question asks it"):
+        attnkit.decode(ids=[2, 3, 5], model=folder("bert-question"), emit="text")
+
+
 def test_a_question_longer_than_the_window_is_an_error():
     with pytest.raises(DataError) as error:
         label("the cat sat", "bert-question", question="the " * 60)
