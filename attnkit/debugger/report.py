@@ -66,7 +66,7 @@ class VerdictReport(ComparisonReport):
             *[display.Only("terminal", display.Text(above))] * bool(opening),
             *[display.Only("terminal", table)] * bool(rows),
             *[display.Only("terminal", display.Text(below))] * bool(closing),
-            display.Only("figure", table._replace(title="stages")),
+            display.Only("figure", table._replace(heads=heads if rows else (), title="stages")),
             *(display.Only("figure", display.Note(line)) for line in (*opening, *closing)),
         ]
 

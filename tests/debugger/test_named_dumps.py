@@ -47,6 +47,8 @@ def test_names_of_modules(name, tmp_path):
     code, out = diff(command)
     assert code == 0, out
     assert "the same within the noise of float32" in out
+    shown = process.run(*command, "-f", "html").out.decode()
+    assert "<h2>stages</h2>" in shown and "the same within the noise of float32" in shown and "<table>" not in shown
 
 
 @pytest.mark.parametrize("names", [HOOKS, NODES, EXPORTED], ids=["hooks", "nodes", "exported"])
