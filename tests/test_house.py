@@ -28,7 +28,9 @@ OTHERS = {
     "--cases",
     "--check",
     "--hypothesis-profile",
-}  # of pip, help, a misspelled example, the fuzzer, ruff, pytest
+    "--mutants",
+    "--room",
+}  # of pip, help, a misspelled example, the fuzzer, ruff, pytest, tests/mutation.py
 
 # the rooms from the bottom up: each may import those of the lines before its own, not its siblings
 FLOORS = (
