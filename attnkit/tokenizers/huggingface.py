@@ -113,8 +113,8 @@ def list_normalizers(value: Any) -> Iterator[dict[str, Any]]:
 def decode_base64(text: Any) -> bytes | None:
     """Decode Base64, or None if it is none.
 
-    >>> decode_base64("aGk="), decode_base64("a"), decode_base64(7)
-    (b'hi', None, None)
+    >>> decode_base64("aGk="), decode_base64("a"), decode_base64("a Gk="), decode_base64(7)
+    (b'hi', None, None, None)
     """
     try:
         return binascii.a2b_base64(text, strict_mode=True)
@@ -222,7 +222,7 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
     for merge in merges:
         if len(merge) != 2:
             raise folder.error(f"not a merge of two tokens: {' '.join(merge)[:40]!r}", "merges.txt")
-    kind = folder.usual_class
+    kind, has_prefix = folder.usual_class, bool(folder.get_bool("add_prefix_space", False))
     options = {"unk_token": "<unk>", "end_of_word_suffix": "</w>"} if kind == "OpenAIGPTTokenizer" else {}
     with call_library("not the merges of vocab.json", folder.file_path("merges.txt")):
         tokenizer = library.Tokenizer(library.models.BPE(vocabulary, merges, **options))
@@ -232,7 +232,7 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
         tokenizer.decoder = library.decoders.BPEDecoder(suffix="</w>")
     else:
         byte_level = library.pre_tokenizers.ByteLevel
-        tokenizer.pre_tokenizer = byte_level(add_prefix_space=bool(folder.get_bool("add_prefix_space", False)))
+        tokenizer.pre_tokenizer = byte_level(add_prefix_space=has_prefix)
         tokenizer.decoder = library.decoders.ByteLevel()
         if kind == "Qwen2Tokenizer":
             split = library.pre_tokenizers.Split(library.Regex(QWEN2_PATTERN), behavior="isolated")
@@ -241,19 +241,24 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
             tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
     special = find_special_tokens(folder.settings, vocabulary.get, OF_CLASSES.get(kind, OF_GPT2))
     if kind in ("RobertaTokenizer", "BartTokenizer"):
-        set_roberta_template(tokenizer, library, name, vocabulary)
+        set_roberta_template(tokenizer, library, name, vocabulary, has_prefix)
     else:
         set_stated_ends(tokenizer, library, folder)
     return complete_tokenizer(tokenizer, folder, name, special)
 
 
-def set_roberta_template(tokenizer: Any, library: Any, name: str, vocabulary: Mapping[str, int]) -> None:
-    """Put <s> a </s></s> b </s> around a text or a pair."""
+def set_roberta_template(
+    tokenizer: Any, library: Any, name: str, vocabulary: Mapping[str, int], has_prefix: bool = False
+) -> None:
+    """Put <s> a </s></s> b </s> around a text or a pair.
+
+    has_prefix  whether a space is added before the first word, so that its token has one more character
+    """
     for token in ("<s>", "</s>", "<mask>"):
         if token not in vocabulary:
             raise DataError(f"the vocabulary has no {token} ({len(vocabulary)} words)", name)
     tokenizer.post_processor = library.processors.RobertaProcessing(
-        ("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]), add_prefix_space=False
+        ("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]), add_prefix_space=has_prefix
     )
 
 

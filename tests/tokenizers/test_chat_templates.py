@@ -190,6 +190,11 @@ class TestHostile:
         template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content | upper }}{% endif %}{% endfor %}"
         chat = [{"role": "critic", "content": "bad"}, *QUESTION, {"role": "critic", "content": "worse"}]
         assert render_chat(template, chat, {}, "t.jinja") == ("HELLO", ["critic"], False)
+        assert render(template, chat, {}) == {"text": "HELLO", "ignored": ["critic"], "is_dated": False}
+
+    def test_a_chat_that_is_continued_from_an_empty_text(self):
+        chat = [*QUESTION, {"role": "assistant", "content": ""}]
+        assert render("{{ messages[1].content }}", chat, {})["text"] == ""
 
 
 def test_a_missing_or_old_library(monkeypatch):

@@ -86,6 +86,15 @@ class TestFrozen:
         assert tokenizer.encode(text + " unheard").ids == [4, 5, 6, vocabulary.index("<unk>"), vocabulary.index("</s>")]
         assert tokenizer.decode([4, 5, 6, 0]) == text
 
+    @pytest.mark.parametrize(("has_prefix", "word"), [(False, [(0, 1), (1, 3)]), (True, [(0, 3)])])
+    def test_the_first_word_has_its_place_with_a_space_before_it_and_without(self, has_prefix, word, tmp_path):
+        """The token Ġthe of "the", whose space is not in the text, begins at 0."""
+        for file in ("vocab.json", "merges.txt"):
+            (tmp_path / file).write_bytes((MODELS / "roberta" / file).read_bytes())
+        settings = {"add_prefix_space": has_prefix}
+        path = folder(tmp_path, config_json={"model_type": "roberta"}, tokenizer_config_json=settings)
+        assert [*map(tuple, open_tokenizer(path).locate("the", None).offsets)] == [(0, 0), *word, (0, 0)]
+
 
 class TestMiniLM:
     def test_real_english(self, minilm):
@@ -222,6 +231,22 @@ class TestPieces:
         assert (encoding.ids[0], encoding.ids[-2:]) == (size - 1, [size - 2, 1])
         assert tokenizer.decode(encoding.ids) == "cat"
 
+    def test_a_text_is_cut_before_its_end(self):
+        tokenizer = open_tokenizer(str(MODELS / "t5"))
+        whole = tokenizer.encode("the cat").ids
+        assert tokenizer.truncate("the cat", None, len(whole)).ids == whole
+        assert tokenizer.truncate("the cat", None, 3).ids == [*whole[:2], whole[-1]]
+
+    @pytest.mark.parametrize(("model", "first"), [("llama/tokenizer.model", ["<s>"]), ("t5/spiece.model", [])])
+    def test_t5_begins_a_text_if_asked_and_if_it_can(self, tmp_path, model, first):
+        path = folder(tmp_path, tokenizer_config_json={"add_bos_token": True})
+        (tmp_path / "spiece.model").write_bytes((MODELS / model).read_bytes())
+        assert open_tokenizer(path).encode("the").spellings == [*first, "▁the", "</s>"]
+
+    def test_a_text_that_is_no_unicode_is_one_error(self):
+        with pytest.raises(DataError, match="/t5: cannot tokenize the text: "):
+            open_tokenizer(str(MODELS / "t5")).encode("a \ud800")
+
     def test_bytes_for_characters_without_a_piece(self):
         tokenizer = open_tokenizer(str(MODELS / "llama"))
         encoding = tokenizer.encode("漢")
@@ -266,6 +291,12 @@ class TestPieces:
         also = open_tokenizer(folder(tmp_path / "b", vocab_yml={"the": 0, '"': 1, "it's": 2, ":": 3, "</s>": 4}))
         assert yaml.vocabulary == also.vocabulary == ["the", '"', "it's", ":", "</s>"]
         assert yaml.encode("it's the").ids == also.encode("it's the").ids == [2, 0, 4]
+
+
+def test_a_tokenizer_of_sounds_names_its_files(tmp_path):
+    settings = {"tokenizer_class": "Wav2Vec2CTCTokenizer"}
+    path = folder(tmp_path, vocab_json={"a": 0}, tokenizer_config_json=settings)
+    assert {f"{path}/vocab.json", f"{path}/tokenizer_config.json"} <= {*open_tokenizer(path).files}
 
 
 def test_a_template_with_an_unknown_special_token_is_one_error():

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 import attnkit
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError
+from attnkit.tokenizers.unigram import read_sentencepiece
 from tests.tokenizers.spiece_folders import FILES, HERE, REFERENCES, model_bytes, write_folder
 
 MODELS = REFERENCES / "models"
@@ -133,6 +134,19 @@ def test_a_charsmap_that_is_none(tmp_path, value, capfd):
         load(tmp_path, "albert", good + field(3, field(2, value))).encode("The cat")
     assert str(error.value) == f"{tmp_path}/spiece.model: the precompiled_charsmap is malformed"
     assert capfd.readouterr().err == ""
+
+
+def test_fields_that_a_model_leaves_out_have_the_values_of_the_format():
+    """sentencepiece_model.proto: a piece is NORMAL (1) with score 0, and the unknown piece the first."""
+    model = read_sentencepiece(field(1, field(1, b"a")) + field(1, field(1, b"b")), "m.model")
+    assert model.pieces == [("a", 0.0, 1), ("b", 0.0, 1)]
+    assert (model.unknown, model.algorithm, model.charsmap) == (0, 1, b"")
+
+
+def test_a_special_token_in_lower_case_is_text(tmp_path):
+    tokenizer = load(tmp_path, "deberta-v2", settings={"do_lower_case": True})
+    assert tokenizer.encode("[SEP]").spellings == ["[CLS]", "[SEP]", "[SEP]"]
+    assert tokenizer.encode("[sep]").spellings.count("[SEP]") == 1
 
 
 def test_a_charsmap_of_one_letter(tmp_path):
