@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as arrays
 
 from attnkit.display import TensorView
 from attnkit.display.cells import format_cells, tensor_cells
-from attnkit.formats import Record, Source, open_source, read
+from attnkit.errors import DataError
+from attnkit.formats import Record, Source, memory, open_source, read
 from attnkit.records import AXES, Tensor
 from tests import process
 
@@ -177,6 +178,15 @@ def test_the_memory_is_that_of_the_numbers_not_of_the_text():
     tracemalloc.stop()
     assert record["x"].shape == (rows, 16)
     assert peak < 2 * record["x"].nbytes + (12 << 20)
+
+
+def test_a_table_larger_than_memory_is_refused(monkeypatch):
+    """Two rows of five numbers: 80 bytes, three times while they are joined and written."""
+    monkeypatch.setattr(memory, "physical_memory", lambda: 240)
+    assert parse("1,2,3,4,5\n6,7,8,9,0\n")["x"].shape == (2, 5)
+    monkeypatch.setattr(memory, "physical_memory", lambda: 239)
+    with pytest.raises(DataError, match="a table of 2 rows needs 240 B"):
+        parse("1,2,3,4,5\n6,7,8,9,0\n")
 
 
 def test_a_record_that_is_read_is_one_that_is_written():

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from attnkit import formats
-from attnkit.errors import UsageError
+from attnkit.errors import FileError, UsageError
 from attnkit.formats import (
     Record,
     Sink,
     Source,
     atomic,
     encode,
+    memory,
     read,
     release_pages,
+    streams,
     write_all,
     write_together,
 )
@@ -101,6 +103,53 @@ def test_a_nonblocking_pipe_is_waited_for(least):
 
 
 # Writing to standard output
+
+
+def test_more_than_a_block_is_read_whole(monkeypatch):
+    monkeypatch.setattr(streams, "BLOCK", 4)
+    data = bytes(range(10))
+    for count, expected in [(3, data[:3]), (4, data[:4]), (9, data[:9]), (20, data)]:
+        reading, writing = os.pipe()
+        os.write(writing, data)
+        os.close(writing)
+        assert Source(reading, "pipe").read_uint8(count).tobytes() == expected
+        os.close(reading)
+
+
+def test_a_descriptor_of_this_process_is_written_by_its_number():
+    reading, writing = os.pipe()
+    with Sink(f"/dev/fd/{writing}") as sink:
+        sink.write([b"abc"])
+    assert os.write(writing, b"d") == 1 and os.read(reading, 9) == b"abcd"  # it stays open
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_file_that_is_missing_is_none_that_cannot_be_read(tmp_path):
+    (tmp_path / "file").touch()
+    found = []
+    for name in ("none", "file/none", "."):
+        with pytest.raises(FileError) as error, streams.open_source(str(tmp_path / name)) as source:
+            source.read(1)
+        found.append(streams.is_missing(error.value))
+    assert found == [True, True, False]
+
+
+def test_limits_of_groups_leave_what_is_not_used_and_what_can_be_dropped(monkeypatch):
+    """A group of version 2, whose parent has the limit, and a controller of version 1."""
+    groups, old = "/sys/fs/cgroup", "/sys/fs/cgroup/memory/jobs"
+    files = {
+        "/proc/self/cgroup": "4:memory:/jobs\n3:cpu,cpuacct:/other\n0::/users/7\n",
+        f"{groups}/users/7/memory.max": "max\n",
+        f"{groups}/users/memory.max": "1000\n",
+        f"{groups}/users/memory.current": "700\n",
+        f"{groups}/users/memory.stat": "anon 600\ninactive_file 50\nactive_file 30\n",
+        f"{old}/memory.limit_in_bytes": "400\n",
+        f"{old}/memory.usage_in_bytes": "100\n",
+        f"{old}/memory.stat": "inactive_file 1\ntotal_inactive_file 20\n",
+    }
+    monkeypatch.setattr(memory, "_text", lambda path: files.get(path, ""))
+    assert [*memory._left_by_cgroups()] == [350, 320]
 
 
 def test_short_writes_and_a_full_pipe_are_repeated():

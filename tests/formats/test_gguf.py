@@ -249,6 +249,13 @@ def test_other_alignments():
     assert (record["a"].tolist(), record["b"].tolist()) == ([1, 1, 1], [2, 2])
 
 
+def test_a_list_of_texts_may_end_with_the_file():
+    file = pack_gguf({"words": ["the", "cat"]}, alignment=1)
+    assert gguf.read_header(memoryview(file)).metadata["words"].read() == ["the", "cat"]
+    with pytest.raises(DataError, match="2 strings do not end within the file"):
+        gguf.read_header(memoryview(file[:-1]))
+
+
 def write_parts(folder, **changes):
     """A file of two parts; changes: keys of the second one."""
     shared = {"split.count": 2, "split.tensors.count": 2}
@@ -264,7 +271,7 @@ def test_a_split_file(tmp_path):
     opened = gguf.open_gguf(str(first))
     assert opened.metadata["general.name"] == "two"
     assert [[*part.entries] for part in opened.parts] == [["a"], ["b"]]
-    with pytest.raises(DataError, match=r"part 2 of 2; name the first one, m-00001-of-00002\.gguf"):
+    with pytest.raises(DataError, match=rf"^{second}: part 2 of 2; name the first one, m-00001-of-00002\.gguf$"):
         gguf.open_gguf(str(second))
 
 

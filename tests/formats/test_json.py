@@ -39,6 +39,7 @@ def tensor(data, **keys) -> str:
         ("[[1, 2], [3, 4]]", "int64", [[1, 2], [3, 4]]),
         ("[[1, 2.5]]", "float64", [[1.0, 2.5]]),
         ("[1, 1e2]", "float64", [1.0, 100.0]),
+        ("[1e30, 1]", "float64", [1e30, 1.0]),
         ("[true, false]", "bool", [True, False]),
         ("7", "int64", 7),
         ("-0.5e1 ", "float64", -5.0),
@@ -136,6 +137,14 @@ def test_several_documents_and_the_place_of_what_is_none():
     assert [next(stream)["x"].tolist(), next(stream)["x"].tolist()] == [[1], [2]]
     with pytest.raises(DataError, match="line 2 column 5: unexpected ','"):
         next(stream)
+
+
+def test_empty_lists_have_a_limit_in_each_document(monkeypatch):
+    monkeypatch.setattr(json_text, "LARGEST_EMPTY", 2)
+    documents = json_text.Documents(partial(next, iter([b"[[],[]]", b"[[],[]]", b"[[],[],[]]"]), b""))
+    assert [document.text for _, document in zip(range(2), documents, strict=False)] == [b"[[],[]]"] * 2
+    with pytest.raises(DataError, match="more than 2 empty lists"):
+        next(iter(documents))
 
 
 def test_key_order_is_free():
