@@ -44,7 +44,7 @@ OPERATORS = (
 OTHER = dict(OPERATORS)
 PAIRS = (("min", "max"), ("any", "all"), ("argmin", "argmax"), ("minimum", "maximum"))
 OTHER_NAME = {name: other for pair in PAIRS for name, other in (pair, pair[::-1])}
-SYMMETRIC = {"min", "max", "minimum", "maximum", "array_equal", "logical_and", "logical_or", "cast"}
+SYMMETRIC = {"min", "max", "minimum", "maximum", "array_equal", "logical_and", "logical_or", "cast", "suppress"}
 NO_EFFECT = {"strict", "stacklevel"}  # keyword arguments that only check, or place a warning
 TEXTS = (ast.JoinedStr, ast.FormattedValue)
 NO_CODE = {"annotation", "returns", "decorator_list", "type_params", "type_comment"}  # fields that no call executes
@@ -120,8 +120,9 @@ def calls(node):
                 if one.arg and one.arg not in NO_EFFECT:
                     yield node, "keywords", [other for other in keywords if other is not one]
             name = getattr(func, "attr", getattr(func, "id", ""))
-            if len(args) > 1 and name not in SYMMETRIC and not any(isinstance(one, ast.Starred) for one in args[:2]):
-                yield node, "args", [args[1], args[0], *args[2:]]
+            first = args[:2]
+            if len({*map(ast.dump, first)}) == 2 and name not in SYMMETRIC and not any(map(is_starred, first)):
+                yield node, "args", [*first[::-1], *args[2:]]
         case ast.Name(id=name) if name in OTHER_NAME:
             yield node, "id", OTHER_NAME[name]
         case ast.Attribute(attr=name) if name in OTHER_NAME:
@@ -130,6 +131,10 @@ def calls(node):
 
 def is_text(node):
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def is_starred(node):
+    return isinstance(node, ast.Starred)
 
 
 def start(node):

@@ -376,8 +376,8 @@ def check_token_ids(vocabulary: Mapping[str, Any], name: str) -> dict[str, int]:
 def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
     """The tokens of {token: id} in the order of their ids, or "" for an unused id.
 
-    >>> tokens_by_id({"b": 2, "a": 0})
-    ['a', '', 'b']
+    >>> tokens_by_id({"b": 2, "a": 0}), tokens_by_id({})
+    (['a', '', 'b'], [])
     """
     tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
     for token, id in vocabulary.items():

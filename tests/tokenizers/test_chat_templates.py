@@ -1,6 +1,7 @@
 """Chat templates: rendered and tokenized as transformers does, by folders of every kind, and hostile ones."""
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 import attnkit
 from attnkit.checkpoints.checkpoint import open_tokenizer
-from attnkit.errors import AttnkitNote, DataError, UsageError
+from attnkit.errors import AttnkitNote, DataError, FileError, UsageError
 from attnkit.tokenizers import chat_renderer, chat_template
 from attnkit.tokenizers.chat_template import load_chat_templates
 from tests import process
@@ -81,7 +82,8 @@ class TestFolders:
         assert found.name == str(tmp_path / "tokenizer_config.json") and found.files == (found.name,)
 
     def test_a_file_replaces_the_configuration_which_replaces_the_older_file(self, tmp_path):
-        assert write(tmp_path, legacy={"chat_template": "A"}).select(False) == "A"
+        found = write(tmp_path, legacy={"chat_template": "A"})
+        assert (found.select(False), found.name) == ("A", str(tmp_path / "chat_template.json"))
         assert write(tmp_path, config={"chat_template": "B"}).select(False) == "B"
         found = write(tmp_path, jinja="C")
         assert (found.select(False), found.name) == ("C", str(tmp_path / "chat_template.jinja"))
@@ -197,6 +199,12 @@ class TestHostile:
         assert render("{{ messages[1].content }}", chat, {})["text"] == ""
 
 
+def test_a_python_that_does_not_start_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/none/python")
+    with pytest.raises(FileError, match=r"^/none/python: No such file or directory$"):
+        render_chat("", QUESTION, {}, "t.jinja")
+
+
 def test_a_missing_or_old_library(monkeypatch):
     import importlib.metadata
 
@@ -208,7 +216,7 @@ def test_a_missing_or_old_library(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(UsageError, match=r"t.jinja: needs the jinja2 library: pip install '\.\[text\]'"):
         render_chat("", QUESTION, {}, "t.jinja")
 

@@ -57,6 +57,7 @@ def test_not_utf_8(tmp_path, file):
     [
         (b"{", "not a tokenizer.json: EOF"),
         (b"{}", "not a tokenizer.json: Model missing"),
+        (b'{"model": {"type": "Unigram", "vocab": []}}', "the tokenizer has no vocabulary"),
         (b"[]", "not a tokenizer.json"),
         (b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}', "the tokenizer has no vocabulary"),
     ],

@@ -7,6 +7,7 @@ import pytest
 
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
+from attnkit.tokenizers.files import TokenizerFolder
 from attnkit.tokenizers.huggingface import parse_tokenizer_json
 from tests.places import MODELS
 
@@ -140,6 +141,11 @@ class TestWordPiece:
         tokenizer = open_tokenizer(folder(tmp_path, vocab_txt=WORDS, tokenizer_config_json=settings))
         assert tokenizer.encode("Café").spellings == ["[CLS]", word, "[SEP]"]
 
+    def test_an_unknown_token_of_another_name(self, tmp_path):
+        words, settings = WORDS.replace("[UNK]", "<?>"), {"unk_token": "<?>"}
+        tokenizer = open_tokenizer(folder(tmp_path, vocab_txt=words, tokenizer_config_json=settings))
+        assert tokenizer.encode("un unx").spellings == ["[CLS]", "un", "<?>", "[SEP]"]
+
     def test_line_ends_of_either_kind(self, tmp_path):
         unix = open_tokenizer(folder(tmp_path / "a", vocab_txt=WORDS))
         dos = open_tokenizer(folder(tmp_path / "b", vocab_txt=WORDS.replace("\n", "\r\n")))
@@ -243,6 +249,27 @@ class TestPieces:
         (tmp_path / "spiece.model").write_bytes((MODELS / model).read_bytes())
         assert open_tokenizer(path).encode("the").spellings == [*first, "▁the", "</s>"]
 
+    @pytest.mark.parametrize(("settings", "first"), [({}, "▁the"), ({"do_lower_case": False}, "▁The")])
+    def test_siglip_has_no_punctuation_and_one_end(self, tmp_path, settings, first):
+        path = folder(tmp_path, config_json={"model_type": "siglip"}, tokenizer_config_json=settings)
+        (tmp_path / "spiece.model").write_bytes((MODELS / "t5" / "spiece.model").read_bytes())
+        tokenizer = open_tokenizer(path)
+        assert tokenizer.encode("The sat, sat! ").spellings == [first, "▁", "s", "at", "▁", "s", "at", "</s>"]
+        assert tokenizer.encode("the</s>").spellings == ["▁the", "</s>"]
+        assert tokenizer.special == {"eos": 1, "unk": 2, "pad": 1} and not tokenizer.pads_left
+
+    def test_siglip_pads_where_the_folder_says(self, tmp_path):
+        settings = {"padding_side": "left", "pad_token": "<pad>"}
+        path = folder(tmp_path, config_json={"model_type": "siglip"}, tokenizer_config_json=settings)
+        (tmp_path / "spiece.model").write_bytes((MODELS / "t5" / "spiece.model").read_bytes())
+        tokenizer = open_tokenizer(path)
+        assert tokenizer.special["pad"] == 0 and tokenizer.pads_left
+
+    def test_special_tokens_are_split_where_the_folder_asks(self, tmp_path):
+        path = folder(tmp_path, tokenizer_config_json={"split_special_tokens": True})
+        (tmp_path / "spiece.model").write_bytes((MODELS / "t5" / "spiece.model").read_bytes())
+        assert open_tokenizer(path).encode("the </s>").ids.count(1) == 1  # the end alone
+
     def test_a_text_that_is_no_unicode_is_one_error(self):
         with pytest.raises(DataError, match="/t5: cannot tokenize the text: "):
             open_tokenizer(str(MODELS / "t5")).encode("a \ud800")
@@ -261,7 +288,8 @@ class TestPieces:
     def test_what_llama_puts_first(self, tmp_path, settings, first):
         path = folder(tmp_path, tokenizer_config_json=settings)
         (tmp_path / "tokenizer.model").write_bytes((MODELS / "llama" / "tokenizer.model").read_bytes())
-        assert open_tokenizer(path).encode("漢").spellings[0] == first
+        spellings = open_tokenizer(path).encode("漢").spellings
+        assert (spellings[0], spellings[-1]) == (first, "<0xA2>")  # no end, which add_eos_token would add
 
     @pytest.mark.parametrize(("legacy", "prefix"), [(True, ["▁", "<0xE6>"]), (False, ["<0xE6>"])])
     def test_a_space_after_a_special_token(self, tmp_path, legacy, prefix):
@@ -293,10 +321,26 @@ class TestPieces:
         assert yaml.encode("it's the").ids == also.encode("it's the").ids == [2, 0, 4]
 
 
-def test_a_tokenizer_of_sounds_names_its_files(tmp_path):
+def test_a_tokenizer_of_sounds_has_words_and_files(tmp_path):
     settings = {"tokenizer_class": "Wav2Vec2CTCTokenizer"}
     path = folder(tmp_path, vocab_json={"a": 0}, tokenizer_config_json=settings)
-    assert {f"{path}/vocab.json", f"{path}/tokenizer_config.json"} <= {*open_tokenizer(path).files}
+    tokenizer = open_tokenizer(path)
+    assert tokenizer.vocabulary == ["a"]
+    assert {f"{path}/vocab.json", f"{path}/tokenizer_config.json"} <= {*tokenizer.files}
+
+
+def test_a_place_is_that_of_the_text_and_a_word_begins_after_a_space():
+    """GPT-2 splits "the cat sat" into t, he, Ġc, at, Ġs, at."""
+    places = open_tokenizer(str(MODELS / "gpt2")).locate("the cat sat", None)
+    assert [*places.offsets] == [(0, 1), (1, 3), (3, 5), (5, 7), (7, 9), (9, 11)]
+    assert places.subwords == [False, True, False, True, False, True]
+    assert places.words == [(0, 3), (0, 3), (3, 7), (3, 7), (7, 11), (7, 11)]
+
+
+def test_special_tokens_have_any_name_that_ends_in_token(tmp_path):
+    settings = {"eos_token": "</s>", "image_token": "<img>", "extra_special_tokens": {"a": "<a>"}, "model_name": "<n>"}
+    named = TokenizerFolder(folder(tmp_path, tokenizer_config_json=settings), "source").named_tokens
+    assert [*named] == ["</s>", "<img>", "<a>"] and all(token.special for token in named.values())
 
 
 def test_a_template_with_an_unknown_special_token_is_one_error():
