@@ -12,7 +12,7 @@ TOKENIZER = "Qwen2Tokenizer"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    return limit_last_layers(raw, llama.read_config(raw, stored))
+    return limit_last_layers(raw, llama.read_config(raw, stored, size=32768))
 
 
 def limit_last_layers(raw: ConfigReader, config: Config) -> Config:

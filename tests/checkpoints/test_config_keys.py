@@ -161,6 +161,57 @@ def configuration(raw: dict[str, Any], **changes: Any) -> Any:
     return read_family(import_family(reader), reader, AllTensors("", [], {}))[0]
 
 
+NO_DEFAULT = {  # keys that a file states or that count as absent, whatever value the class would give them
+    "num_key_value_heads": "as many as heads; the shapes of the weights refuse another number",
+    "begin_suppress_tokens": "as special tokens: those of a file that states some",
+}
+
+
+@pytest.mark.parametrize("family", [family for family in KEYS if family not in ("clip", "siglip", "gemma3")])
+def test_a_missing_key_has_the_value_of_the_class_or_is_required(family: str) -> None:
+    raw = FULL[f"{family} 5.23.0"]
+    reader, required = ConfigReader(raw, family), set()
+    config = read_family(import_family(reader), reader, AllTensors("", [], {}))[0]
+    for key in raw.keys() & {*reader.values.reads} - NO_DEFAULT.keys() - {"model_type"}:
+        if key.endswith("_token_id"):
+            continue
+        try:
+            found = configuration({name: value for name, value in raw.items() if name != key})
+        except DataError as error:
+            assert key in str(error)
+            required.add(key)
+        else:
+            assert found == config, key
+    assert len(required) <= 9 and not any("eps" in key or "theta" in key for key in required)
+
+
+OF_IMAGES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "siglip_vision_model", "vit")
+
+
+@pytest.mark.parametrize(
+    "family", [family for family in KEYS if family not in ("clip", "siglip", "gemma3", *OF_IMAGES)]
+)
+def test_special_tokens_are_those_of_the_file(family: str) -> None:
+    special = configuration(FULL[f"{family} 5.23.0"], bos_token_id=3, eos_token_id=4, pad_token_id=5).special
+    assert (special.bos, special.eos, special.pad) == (3, (4,), 5)
+
+
+@pytest.mark.parametrize(("window", "side"), [(7, 3), (8, 4)])
+def test_the_window_of_a_gemma_that_is_an_encoder_is_on_both_sides(window: int, side: int) -> None:
+    """Distances below window // 2 + 1, as in transformers."""
+    raw = FULL["gemma3_text 5.23.0"]
+    encoder = configuration(raw, use_bidirectional_attention=True, sliding_window=window).stack("encoder")
+    assert {*encoder.windows} == {side, -1} and not encoder.causal
+
+
+@pytest.mark.parametrize("sizes", [[3, 0], [3, 65537], [3, True], [3, 2.0], 3])
+def test_sizes_of_convolutions_are_whole_numbers(sizes: Any) -> None:
+    raw = FULL["wav2vec2 5.23.0"] | {"conv_dim": [8, 8], "conv_stride": [1, 1]}
+    assert configuration(raw, conv_kernel=[3, 1]).sound is not None
+    with pytest.raises(DataError, match=r"conv_kernel is .* \(expected a list of whole numbers from 1 to 65536\)"):
+        configuration(raw, conv_kernel=sizes)
+
+
 @pytest.mark.parametrize("family", ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"])
 def test_a_window_that_is_used_and_null_is_none(family: str) -> None:
     raw = {key: value for key, value in FULL[f"{family} 5.23.0"].items() if key != "layer_types"}

@@ -27,6 +27,7 @@ def test_every_pair(source):
         (np.array([[1.0, 1.5]]), "int64", "element [0][1] is 1.5, outside int64"),
         (np.array([np.nan]), "int8", "element [0] is nan, outside int8"),
         (np.array([2.0**63]), "int64", "outside int64"),
+        (np.array([256.0]), "uint8", "element [0] is 256.0, outside uint8"),
         (np.array([300]), "uint8", "element [0] is 300, outside uint8"),
         (np.array([-1]), "uint64", "element [0] is -1, outside uint64"),
         (np.array([2**64 - 1], np.uint64), "int64", "outside int64"),

@@ -162,6 +162,8 @@ def test_a_list_of_equal_numbers_is_read_as_the_number():
     metadata = gguf.read_header(memoryview(pack_gguf({"heads": [4, 4], "flags": [True, True]}))).metadata
     assert metadata.read("heads", gguf.WHOLE) == 4 and type(metadata.read("heads", gguf.WHOLE)) is int
     assert metadata.read("heads", gguf.WHOLES).tolist() == [4, 4] and metadata.read("flags", gguf.FLAGS).all()
+    single = gguf.read_header(memoryview(pack_gguf({"heads": [4]}))).metadata
+    assert single.read("heads", gguf.WHOLE) == 4  # of a model of one layer
     assert metadata.read("none", gguf.WHOLE) is None and metadata.read("none", gguf.WHOLE, 3) == 3
 
 

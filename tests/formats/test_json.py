@@ -186,6 +186,7 @@ def test_one_line_unless_indented():
     assert written.count(b"\n") == 1 and written.endswith(b"\n")
     rows = b"".join(encode(record, "json", indent=True)).decode().splitlines()
     assert "        [1, 2]," in rows and "        [3, 4]" in rows
+    assert rows[0] == "{" and rows[1].startswith('  "') and rows[-1] == "}"
 
 
 class Pieces:

@@ -13,7 +13,7 @@ import pytest
 from attnkit.errors import AttnkitError, DataError
 from attnkit.formats import Source, encode, load, pytorch, read
 from attnkit.formats.pickle_reader import OPERATIONS, REFUSED, Names, read_pickle
-from tests.faults.bad_pytorch import BAD, DATA, FOLDER, STATE, TRAPS, archive, raw, storage, tensor
+from tests.faults.bad_pytorch import BAD, DATA, FOLDER, STATE, TRAPS, archive, call, raw, storage, tensor
 
 FILES = ("state.bin", "protocol4.bin", "legacy.bin")
 EXPECTED = dict(np.load(FOLDER / "expected.npz"))
@@ -81,6 +81,7 @@ def test_a_pickle_of_more_values_than_tensors_have(values, monkeypatch):
     monkeypatch.setattr("attnkit.formats.pickle_reader.MOST_COSTLY", 1_000)
     with pytest.raises(DataError, match="more than 1,000 containers and stored values"):
         read_pickle(b"\x80\x04" + values * 1_001 + b".", Names({}, str))
+    assert read_pickle(b"\x80\x04" + b"}" * 1_000 + b".", Names({}, str))[1] == 1_003
 
 
 def test_the_pickles_before_the_tensors_are_short():
@@ -98,6 +99,18 @@ def test_what_is_written_of_it(tmp_path):
         assert all(again[name].shape == record[name].shape for name in record)
         if format != "json":
             check_state(again.arrays())
+
+
+def test_a_tensor_as_versions_before_0_4_wrote_it():
+    old = call("torch._utils._rebuild_tensor", storage(), 1, (2,), (3,))
+    [record] = read(Source.of(archive({"w": old})), lone_is_x=False)
+    assert record["w"].tolist() == [1, 4]
+
+
+def test_a_storage_longer_than_what_is_searched_for_its_end(monkeypatch):
+    """Its size is known by the pickle in front of it."""
+    monkeypatch.setattr(pytorch, "SCANNED", 64)
+    check_state(next(iter(read(Source.of(STATE)))).arrays())
 
 
 def test_reading_unbuffered_pieces():

@@ -37,7 +37,8 @@ def test_samples_of_every_width(bits, code, data):
     assert record["x"].tolist() == HALVES.tolist() and record.axes_of("x") == ("sample",)
     assert record["x"].dtype == (np.float64 if bits == 64 else np.float32)
     assert record["sample_rate"].tolist() == 8000
-    subtype = struct.pack("<HHIH14x", 22, bits, 4, code)
+    guid = bytes.fromhex("0000 0000 1000 8000 00aa 0038 9b71")  # the end of each type of KSDATAFORMAT_SUBTYPE
+    subtype = struct.pack("<HHIH", 22, bits, 4, code) + guid
     longer = samples(pack_wav(data, bits=bits, code=0xFFFE, more=subtype))
     assert longer["x"].tolist() == HALVES.tolist()
 
