@@ -44,7 +44,7 @@ OPERATORS = (
 OTHER = dict(OPERATORS)
 PAIRS = (("min", "max"), ("any", "all"), ("argmin", "argmax"), ("minimum", "maximum"))
 OTHER_NAME = {name: other for pair in PAIRS for name, other in (pair, pair[::-1])}
-SYMMETRIC = {"min", "max", "minimum", "maximum", "array_equal", "logical_and", "logical_or", "cast", "suppress"}
+SYMMETRIC = {"min", "max", "minimum", "maximum", "array_equal", "logical_and", "logical_or", "cast", "suppress", "vdot"}
 NO_EFFECT = {"strict", "stacklevel"}  # keyword arguments that only check, or place a warning
 TEXTS = (ast.JoinedStr, ast.FormattedValue)
 NO_CODE = {"annotation", "returns", "decorator_list", "type_params", "type_comment"}  # fields that no call executes
@@ -121,7 +121,8 @@ def calls(node):
                     yield node, "keywords", [other for other in keywords if other is not one]
             name = getattr(func, "attr", getattr(func, "id", ""))
             first = args[:2]
-            if len({*map(ast.dump, first)}) == 2 and name not in SYMMETRIC and not any(map(is_starred, first)):
+            is_fixed = any(isinstance(one, ast.Starred) or is_text(one) for one in first)
+            if len({*map(ast.dump, first)}) == 2 and name not in SYMMETRIC and not is_fixed:
                 yield node, "args", [*first[::-1], *args[2:]]
         case ast.Name(id=name) if name in OTHER_NAME:
             yield node, "id", OTHER_NAME[name]
@@ -131,10 +132,6 @@ def calls(node):
 
 def is_text(node):
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-
-
-def is_starred(node):
-    return isinstance(node, ast.Starred)
 
 
 def start(node):
@@ -407,6 +404,7 @@ class Runner:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", nargs="*", help="files of tests beside those of the room")
     parser.add_argument("--mutants", type=int, default=50, help="of each room")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--room", choices=ROOMS, help="[default: each]")
@@ -433,7 +431,7 @@ def main():
             "--assert=plain",
             f"--basetemp={scratch}/tests",
         ]
-        pytest.main([*settings, f"tests/{options.room}", f"attnkit/{options.room}"], plugins=[runner])
+        pytest.main([*settings, f"tests/{options.room}", f"attnkit/{options.room}", *options.tests], plugins=[runner])
     counts = runner.counts
     share = counts["noticed"] / max(1, counts["noticed"] + counts["survived"])
     words = ("noticed", "survived", "not reached", "not tried")

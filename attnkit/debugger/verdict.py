@@ -570,8 +570,8 @@ def largest_gap(x: Array, y: Array) -> float:
 def gap(x: Array, y: Array) -> Array:
     """|x − y|; 0 where both are the same infinity or NaN, infinite where one is NaN.
 
-    >>> gap(np.array([1.0, np.nan, np.inf]), np.array([3.0, np.nan, np.inf])).tolist()
-    [2.0, 0.0, 0.0]
+    >>> gap(np.array([1.0, np.nan, np.inf, 1.0]), np.array([3.0, np.nan, np.inf, np.nan])).tolist()
+    [2.0, 0.0, 0.0, inf]
     """
     difference = np.abs(x - y)
     is_same = (x == y) | (np.isnan(x) & np.isnan(y))
@@ -602,7 +602,11 @@ def without_flipped(mine: Array, rounded: Array, exact: Array) -> Array:
 
 
 def largest_of_rows(x: Array) -> Array:
-    """The largest finite number of each row: (rows, N) -> (rows,)."""
+    """The largest finite number of each row: (rows, N) -> (rows,).
+
+    >>> largest_of_rows(np.array([[0.25, -0.5, np.inf], [0.0, np.nan, 0.0]])).tolist()
+    [0.5, 0.0]
+    """
     result: Array = np.where(np.isfinite(x), np.abs(x), 0).max(axis=-1, initial=0)
     return result
 

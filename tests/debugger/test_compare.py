@@ -10,6 +10,8 @@ import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.debugger.compare import Request, compare_dumps, compare_with_model
 from attnkit.debugger.dumps import Dump, array_entry, open_dump
+from attnkit.debugger.report import Facts, make_verdict, verdict_cells
+from attnkit.debugger.verdict import SiteRow, compare_arrays
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
 from attnkit.interpret.comparison import compare_ids
@@ -269,6 +271,32 @@ def test_two_dumps_by_the_names_of_two_tools():
     }
     with pytest.raises(DataError, match="no name or stage in common"):
         compare_dumps(dump_of({"a": IDS}), dump_of({"b": IDS}), Request())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_two_dumps_have_the_dtype_of_most_of_the_tensors(dtype):
+    arrays = {name: np.ones(3, dtype) for name in "ab"} | {"c": np.ones(3, np.float16)}
+    assert compare_dumps(dump_of(arrays), dump_of(arrays), Request()).facts.dtype == dtype
+
+
+def test_two_arrays_are_compared_by_their_rows():
+    """4 units in the last place of the largest number of a row are noise, by which 0.5 is too much."""
+    row = compare_arrays("x", np.array([[1.0, 2.0], [0.0, 3.5]]), np.array([[1.0, 2.0], [0.0, 4.0]]), "float32")
+    assert (row.kind, row.largest, row.added) == ("numeric", 0.5, 0.5) and row.excess > 1
+    same = compare_arrays("x", np.array([1.0, np.nan]), np.array([1.0 + 1e-7, np.nan]), "float32")
+    assert same.kind == "" and 0 < same.added == same.largest < same.noise
+    assert compare_arrays("x", np.array([np.nan]), np.array([1.0]), "float32").kind == "not finite"
+
+
+def test_a_table_has_what_a_node_inherits_and_adds_and_the_noise_if_it_lists_all():
+    row = SiteRow("decoder.norm", "numeric", 2.0, 0.5, inherited=0.25, added=1.75, noise=0.001, excess=9.0)
+    assert verdict_cells(make_verdict([row], Facts("mine.npz"))) == [
+        ["stage", "max |a−b|", "cosine", "inherited", "added", ""],
+        ["decoder.norm", "2", "0.5", "0.25", "1.8", "numeric"],
+    ]
+    small = SiteRow("decoder.norm", "", 2.0, 0.5, inherited=0.0005, added=np.nan, noise=0.001)
+    cells = verdict_cells(make_verdict([small], Facts("mine.npz", shows_all=True)))
+    assert cells[1] == ["decoder.norm", "2", "0.5", "noise", "–", "0.001", ""]
 
 
 def test_a_map_names_what_no_table_knows(tmp_path):

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from attnkit.debugger.slips import COUNTED, find_slips
 from attnkit.debugger.verdict import drop_same, nearest_value
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.nodes import Node, Scope
+from attnkit.model.graph.models import model_graph
+from attnkit.model.graph.nodes import Inputs, Node, Scope
 from attnkit.model.slips import Number, Slip
+from tests.registry import load_core, make_batch
 
 
 def compute(kind, *arrays, **options):
@@ -82,6 +85,43 @@ def test_a_theta_is_found_from_what_it_rotates():
 def test_a_number_that_changes_nothing_is_not_found():
     number = Number("{}", {}, 1.0, (0.1, 10.0))
     assert nearest_value(lambda logarithm: np.ones((1, 2)), number, np.ones((1, 1))) is None
+
+
+# models that have the slips of nearly all kinds of nodes
+MODELS = ("albert", "bart-labels", "deepseek_v3", "dinov2-registers", "gemma3", "gpt_oss", "marian", "mt5", "opt-350m",
+          "recurrent/tanh-bridge-lstm", "seq2seq", "waves/layer")  # fmt: skip
+EQUAL_NUMBERS = "the scale of the scores"  # which may be the number of another sentence, or that of the model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_slip_changes_a_model_in_its_own_way(name):
+    """No sentence leaves all nodes as they are, and no two have the same changes, except for that of COUNTED."""
+    core = load_core(name)
+    graph = model_graph(core, inputs_of(make_batch(core.config)))
+    found = {}
+    for slip in find_slips(graph, [*graph.nodes.values()], "bfloat16"):
+        changes = frozenset((site, key_of(node)) for site, node in slip.changes.items())
+        changes -= {(site, key_of(graph.nodes[site])) for site in slip.changes}
+        if not slip.name.startswith(EQUAL_NUMBERS) and not slip.name.endswith(COUNTED):
+            assert changes, slip.name
+            assert found.setdefault(changes, slip.name) == slip.name
+    assert len(found) > 20
+
+
+def inputs_of(batch):
+    read = {"ids": batch.ids, "mask": batch.mask, "target": batch.target, "target_mask": batch.target_mask}
+    return Inputs(**read, types=batch.types, image=batch.pixels, features=batch.sound)
+
+
+def key_of(value):
+    """What makes a node, or one of its options, another."""
+    if isinstance(value, Node):
+        return value.kind, value.inputs, value.layer, key_of(dict(value.options))
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return tuple((name, key_of(one)) for name, one in sorted(value.items()))
+    return repr(value)
 
 
 def test_a_change_of_two_names_is_tried_once():
